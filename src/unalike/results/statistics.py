@@ -219,7 +219,7 @@ def cumulative(rounds: pd.DataFrame) -> pd.DataFrame:
     _require(rounds, "rounds", "method", "seed", "round", "bytes_down", "bytes_up", "seconds")
     ordered = rounds.sort_values("round", kind="stable")
     runs = [ordered["method"], ordered["seed"]]
-    stands_for = ordered["round"].groupby(runs).diff().fillna(ordered["round"])
+    stands_for = ordered["round"].groupby(runs).diff().fillna(ordered["round"].clip(lower=1))
     per_round = {
         "mb_down": ordered["bytes_down"] / 1e6,
         "mb_up": ordered["bytes_up"] / 1e6,
