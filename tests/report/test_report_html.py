@@ -184,7 +184,7 @@ def test_a_full_disk_leaves_the_old_report(content, tmp_path, monkeypatch):
 
 def test_the_target_is_the_baseline_unless_given(simulate):
     content = simulate(methods=3, rounds=10)
-    assert "the final mean of fedavg: mean over seeds" in Document(render(content)).text
+    assert "the final mean of fedavg, shared model: mean over seeds" in Document(render(content)).text
     far = Document(render(dataclasses.replace(content, target=0.99))).text
     assert "To a first accuracy of 99.0 %: mean over seeds" in far and far.count("not reached by 3 of 3") == 3
     baseline = dataclasses.replace(simulate(methods=7, rounds=10), baseline="local_only", target=0.5)

@@ -85,7 +85,9 @@ def _parts(content: ReportContent) -> dict[str, Any]:
         "tables": {
             "scores": [tables.scores(content, table, protocol, style) for protocol in content.prefixes],
             "tests": [tables.tests(content, table, protocol, style) for protocol in content.prefixes],
-            "target": tables.target(content, style),
+            "targets": [tables.target(content, protocol, style) for protocol in content.prefixes],
+            "ends": tables.ends(content, style),
+            "estimate": tables.estimate(content),
             "crossed": tables.crossed(content, style),
             "effects": [tables.effects(content, table, protocol, style) for protocol in content.prefixes],
             "clients": tables.single_clients(content, style),

@@ -21,6 +21,7 @@ from unalike.data.partition import usual_clients
 from unalike.job import Clients, Job, ModelLike, Pair, prepare
 from unalike.progress import Watch, watch
 from unalike.results.directory import plain
+from unalike.results.metrics import Custom
 from unalike.study.command import command_line
 from unalike.study.comparison import Comparison, Facts, versions
 from unalike.study.estimate import Estimate
@@ -45,6 +46,7 @@ def compare(
     baseline: str | None = None,
     test: Pair | None = None,
     proxy: Pair | None = None,
+    metrics: Custom | None = None,
     out: str | Path | None = None,
     progress: Watch | None = None,
     **options: Any,
@@ -78,6 +80,7 @@ def compare(
         baseline=baseline,
         test=test,
         proxy=proxy,
+        metrics=metrics,
         **options,
     )
     if progress is not None:
@@ -108,6 +111,7 @@ def lay_out(
     baseline: str | None = None,
     test: Pair | None = None,
     proxy: Pair | None = None,
+    metrics: Custom | None = None,
     source: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Study:
@@ -126,7 +130,17 @@ def lay_out(
         Cell(
             label,
             seed,
-            prepare(spec, population(seed), model=model, work=work, test=test, proxy=proxy, seed=seed, **options),
+            prepare(
+                spec,
+                population(seed),
+                model=model,
+                work=work,
+                test=test,
+                proxy=proxy,
+                metrics=metrics,
+                seed=seed,
+                **options,
+            ),
         )
         for seed in numbers
         for label, spec in named.items()
