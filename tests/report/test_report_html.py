@@ -197,3 +197,26 @@ def test_methods_stand_in_the_order_given(simulate):
     page = Document(render(turned))
     order = [t["meta"] for t in page.figures["data-curves-0"]["data"] if t.get("meta")]
     assert order == content.labels
+
+
+def test_beyond_the_end_of_a_seed_there_is_no_mean(simulate):
+    """Seed 1 stopped after round 4: neither the curve nor the cost goes on with seed 0 alone."""
+    content = simulate(methods=2, seeds=2, rounds=8)
+    rounds = content.rounds[(content.rounds["seed"] == 0) | (content.rounds["round"] <= 4)]
+    line = charts.over_seeds(rounds[rounds["method"] == "fedavg"], "accuracy")
+    assert line["round"].tolist() == [0, 1, 2, 3, 4]
+    figure = charts.cost(rounds, "mb", "MB", "accuracy", "accuracy", looks(content.labels), 100)
+    assert {len(trace.x) for trace in figure.data} == {5}
+
+
+def test_where_runs_ended_is_listed(simulate):
+    ends = [{"method": "fedavg", "seed": 0, "rounds": 4, "why": "patience", "selected": 3}]
+    ends += [{"method": "fedavg", "seed": 1, "rounds": 8, "why": "all rounds", "selected": None}]
+    page = Document(render(dataclasses.replace(simulate(methods=2, seeds=2, rounds=8), ends=ends)))
+    assert "Where each run ended" in page.text and "patience" in page.text
+
+
+def test_validation_columns_disturb_nothing(simulate):
+    content = simulate(methods=2, rounds=4)
+    more = content.rounds.assign(val_accuracy=0.5, personal_val_accuracy=0.5)
+    assert render(dataclasses.replace(content, rounds=more)) == render(content)

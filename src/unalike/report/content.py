@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
@@ -41,6 +42,7 @@ class ReportContent:
     * `label_counts`: training samples by client (index) and class (columns) of the first seed; None for regression.
     * `partition`: facts about how the data differs, shown as they are.
     * `target`: the score whose cost is compared; None for the baseline's final mean.
+    * `ends`: where each run ended, `method seed rounds why selected` (the round whose model was kept, None for the last).
     * `wire`: `method direction what bytes`, what enters and leaves a client in a round.
 
     Raises `UnalikeError` when the tables do not belong together.
@@ -59,6 +61,7 @@ class ReportContent:
     wire: pd.DataFrame | None = None
     warnings: list[str] = field(default_factory=list)
     target: float | None = None
+    ends: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _check_labels(self.labels, self.baseline)

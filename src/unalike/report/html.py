@@ -92,6 +92,7 @@ def _parts(content: ReportContent) -> dict[str, Any]:
             "partition": tables.facts("How the data was divided", content.partition),
             "costs": tables.costs(content, style),
             "wire": tables.wire(content, style),
+            "ends": tables.ends(content, style),
             "methods": tables.methods(content, style),
             "versions": tables.facts("Versions", content.versions),
         },

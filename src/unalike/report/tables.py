@@ -12,7 +12,15 @@ from unalike.report import words
 from unalike.report.content import MODELS, ReportContent
 from unalike.report.palette import Look
 from unalike.report.rows import Row, rows
-from unalike.results.statistics import Metric, client_effects, personal_against_shared, tail_mean, to_target, totals
+from unalike.results.statistics import (
+    FURTHER,
+    Metric,
+    client_effects,
+    personal_against_shared,
+    tail_mean,
+    to_target,
+    totals,
+)
 
 
 @dataclass(frozen=True)
@@ -50,8 +58,9 @@ def scores(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: 
     ]
     if shown["difference"].notna().any():
         columns += _compared(f"Difference to {content.baseline}", metric)
-    if "macro_f1" in shown:
-        columns.append(("Macro-F1", lambda r: Cell(words.decimal(r["macro_f1"]), r["macro_f1"])))
+    columns += [
+        (title, _decimal(name)) for name, title in FURTHER.items() if name in shown and shown[name].notna().any()
+    ]
     columns += [
         ("Loss", lambda r: Cell(words.decimal(r["loss"]), r["loss"])),
         ("Seeds", lambda r: Cell(str(r["seeds"]), r["seeds"])),
@@ -196,6 +205,22 @@ def wire(content: ReportContent, looks: dict[str, Look]) -> Table | None:
     return _table("What reaches and what leaves one client in a round", columns, content.wire)
 
 
+def ends(content: ReportContent, looks: dict[str, Look]) -> Table | None:
+    """Where each run ended and why; None where nothing was noted."""
+    columns: list[Column] = [
+        ("Method", _method(looks)),
+        ("Seed", lambda r: Cell(str(r["seed"]), r["seed"])),
+        ("Last round", lambda r: Cell(str(r["rounds"]), r["rounds"])),
+        ("Why", lambda r: Cell(str(r["why"]), str(r["why"]))),
+        ("Selected round", lambda r: Cell(_whole(r["selected"]), _whole(r["selected"]))),
+    ]
+    return _table("Where each run ended", columns, pd.DataFrame(content.ends, dtype=object))
+
+
+def _whole(value: Any) -> str:
+    return words.MISSING if pd.isna(value) else f"{value:.0f}"
+
+
 def methods(content: ReportContent, looks: dict[str, Look]) -> Table | None:
     columns: list[Column] = [("Method", _method(looks)), ("Every field", lambda r: Cell(r["spec"], r["spec"]))]
     specs = pd.DataFrame([{"method": method.label, "spec": method.spec} for method in content.methods])
@@ -227,6 +252,10 @@ def _compared(title: str, metric: Metric) -> list[Column]:
         ("95 % interval", lambda row: Cell(words.interval(row["ci_low"], row["ci_high"], metric), row["ci_low"])),
         _p("p, corrected", "p_holm"),
     ]
+
+
+def _decimal(column: str) -> Callable[[Row], Cell]:
+    return lambda row: Cell(words.decimal(row[column]), row[column])
 
 
 def _p(title: str, column: str) -> Column:

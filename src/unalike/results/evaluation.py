@@ -12,6 +12,7 @@ from torch import Tensor
 from unalike.core.model import Model
 from unalike.core.task import Task
 from unalike.core.types import Context, Tree
+from unalike.results.metrics import FORMULAS, Groups
 
 Metrics = dict[str, float]
 Predict = Callable[[Tensor], Tensor]
@@ -23,16 +24,13 @@ ROWS = 4096
 
 @dataclass(frozen=True)
 class Scores:
-    """One entry per test sample: whose it is, its loss, its label and the prediction."""
+    """One entry per test sample: whose it is, its loss, its label, the prediction and, for a binary task, the logit (else 0)."""
 
     client: np.ndarray
     loss: np.ndarray
     y: np.ndarray
     predicted: np.ndarray
-
-    def of(self, keep: np.ndarray) -> Scores:
-        """The samples that a mask or index array picks."""
-        return Scores(self.client[keep], self.loss[keep], self.y[keep], self.predicted[keep])
+    logit: np.ndarray
 
     @classmethod
     def join(cls, scores: Sequence[Scores]) -> Scores:
@@ -42,15 +40,15 @@ class Scores:
 
 def score(task: Task, predict: Predict, x: Tensor, y: Tensor, client: np.ndarray) -> Scores:
     """Run a model over samples x [n, ...], y [n] that belong to clients [n]."""
-    losses, predicted = [], []
+    losses, predicted, logit = [], [], []
     with torch.no_grad():
         for rows_x, rows_y in zip(x.split(ROWS), y.split(ROWS), strict=True):
             logits = predict(rows_x)
             losses.append(task.losses(logits, rows_y))
             predicted.append(task.predict(logits))
-    if not losses:
-        return Scores(client, np.zeros(0), np.zeros(0), np.zeros(0))
-    return Scores(client, torch.cat(losses).cpu().numpy(), y.cpu().numpy(), torch.cat(predicted).cpu().numpy())
+            logit.append(logits.reshape(len(rows_y), -1)[:, 0] if task.name == "binary" else torch.zeros(len(rows_y)))
+    each, guess, sure = (torch.cat(parts).cpu().numpy() for parts in (losses, predicted, logit))
+    return Scores(client, each, y.cpu().numpy(), guess, sure)
 
 
 def shared_model(model: Model, params: Tree, buffers: Tree, context: Context | None = None) -> Predict:
@@ -59,37 +57,28 @@ def shared_model(model: Model, params: Tree, buffers: Tree, context: Context | N
 
 
 def measure(task: Task, scores: Scores) -> Metrics:
-    """loss, accuracy and macro_f1, or loss and rmse, over the samples given; NaN where there are none."""
-    if not len(scores.loss):
-        return dict.fromkeys(metric_names(task), float("nan"))
-    loss = float(scores.loss.mean(dtype=np.float64))
-    if task.name == "regression":
-        return {"loss": loss, "rmse": loss**0.5}
-    hit = scores.predicted == scores.y
-    return {"loss": loss, "accuracy": float(hit.mean()), "macro_f1": macro_f1(scores.y, scores.predicted)}
+    """The metrics of the task over the samples given; NaN where there are none."""
+    return _measured(task, scores, np.zeros(len(scores.loss), np.int64), 1)[0]
 
 
 def metric_names(task: Task) -> tuple[str, ...]:
     """The columns that `measure` fills."""
-    return ("loss", "rmse") if task.name == "regression" else ("loss", "accuracy", "macro_f1")
-
-
-def macro_f1(y: np.ndarray, predicted: np.ndarray) -> float:
-    """Mean of 2 TP / (2 TP + FP + FN) over the classes that occur among labels or predictions."""
-    classes = int(max(y.max(), predicted.max())) + 1
-    true, guessed = (np.bincount(v.astype(np.int64), minlength=classes) for v in (y, predicted))
-    hits = np.bincount(y[y == predicted].astype(np.int64), minlength=classes)
-    seen = true + guessed > 0
-    return float((2 * hits[seen] / (true + guessed)[seen]).mean())
+    return tuple(FORMULAS[task.name])
 
 
 def per_client(task: Task, scores: Scores, clients: Iterable[int]) -> dict[int, Metrics]:
-    """`measure` for each client by itself."""
-    order = np.argsort(scores.client, kind="stable")
-    sorted_scores = scores.of(order)
+    """`measure` for each client by itself, for all of them at once."""
     wanted = np.fromiter(clients, np.int64)
-    starts = np.searchsorted(sorted_scores.client, wanted)
-    ends = np.searchsorted(sorted_scores.client, wanted, side="right")
-    return {
-        int(k): measure(task, sorted_scores.of(np.arange(a, b))) for k, a, b in zip(wanted, starts, ends, strict=True)
-    }
+    place = np.full(max(wanted.max(initial=-1), scores.client.max(initial=-1)) + 1, -1)
+    place[wanted] = np.arange(len(wanted))
+    of = place[scores.client]
+    kept = Scores(*(getattr(scores, name)[of >= 0] for name in Scores.__dataclass_fields__))
+    return dict(zip(wanted.tolist(), _measured(task, kept, of[of >= 0], len(wanted)), strict=True))
+
+
+def _measured(task: Task, scores: Scores, of: np.ndarray, count: int) -> list[Metrics]:
+    groups = Groups(of, count, scores.loss, scores.y, scores.predicted, scores.logit)
+    with np.errstate(invalid="ignore", divide="ignore"):  # a group without samples has no metric
+        columns = [formula(groups) for formula in FORMULAS[task.name].values()]
+    names = metric_names(task)
+    return [dict(zip(names, row, strict=True)) for row in np.stack(columns, axis=1).tolist()]

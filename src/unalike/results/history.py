@@ -16,9 +16,10 @@ Row = dict[str, Any]
 
 
 class History:
-    """`rounds`: round seconds participants loss accuracy macro_f1 train_loss bytes_down bytes_up (regression: rmse).
+    """`rounds`: round seconds participants <metrics> train_loss bytes_down bytes_up.
 
-    `clients`: round client n_train n_test loss accuracy macro_f1 personal_accuracy status. Row r of `rounds` belongs to the
+    `clients`: round client n_train n_test <metrics> personal_accuracy status. The metrics are loss, accuracy, macro_f1 and
+    balanced_accuracy, with auroc and auprc for binary tasks, or loss and rmse for regression. Row r of `rounds` belongs to the
     model after r rounds; row 0 is the start. The plain columns hold the first protocol of the run, others carry their name in
     front. Where a round was not evaluated, or a method has no shared model, they are NaN.
     """

@@ -57,6 +57,13 @@ class Metric:
 
 
 METRICS = (Metric("accuracy", +1, "Accuracy"), Metric("rmse", -1, "RMSE"))
+FURTHER = {
+    "macro_f1": "Macro-F1",
+    "balanced_accuracy": "Balanced accuracy",
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+}
+"""Column -> title of the metrics that stand beside the headline one where they exist."""
 
 
 def headline(table: pd.DataFrame) -> Metric:
@@ -88,8 +95,8 @@ def summary(
 ) -> pd.DataFrame:
     """One row per method and protocol, in order of appearance; written here for accuracy.
 
-    `method protocol seeds accuracy accuracy_sd macro_f1 loss difference ci_low ci_high boot_low boot_high p p_holm
-    wilcoxon wilcoxon_holm better client_sd worst_decile mb_down mb_up seconds`
+    `method protocol seeds accuracy accuracy_sd macro_f1 [balanced_accuracy auroc auprc] loss difference ci_low ci_high
+    boot_low boot_high p p_holm wilcoxon wilcoxon_holm better client_sd worst_decile mb_down mb_up seconds`
 
     `accuracy` is the mean over seeds of `tail_mean`, `accuracy_sd` its standard deviation (ddof 1; NaN for one seed).
     `difference` and its interval pair a row by seed with the baseline's row of the same protocol; they are NaN where
@@ -261,7 +268,7 @@ def _corrected(compared: pd.DataFrame) -> pd.DataFrame:
 
 def _others(rounds: pd.DataFrame, prefix: str, method: str, last: int) -> dict[str, float]:
     nothing = pd.Series(dtype=float)
-    return {name: _by_seed(rounds, prefix + name, last).get(method, nothing).mean() for name in ("macro_f1", "loss")}
+    return {name: _by_seed(rounds, prefix + name, last).get(method, nothing).mean() for name in (*FURTHER, "loss")}
 
 
 def _spread(clients: pd.DataFrame, column: str, metric: Metric, method: str) -> dict[str, float]:
@@ -275,8 +282,8 @@ def _spread(clients: pd.DataFrame, column: str, metric: Metric, method: str) -> 
 
 def _columns(rounds: pd.DataFrame, metric: Metric) -> list[str]:
     scores = ["method", "protocol", "seeds", metric.column, f"{metric.column}_sd"]
-    f1 = ["macro_f1"] if "macro_f1" in rounds else []
-    return [*scores, *f1, "loss", *_COMPARED, "client_sd", "worst_decile", "mb_down", "mb_up", "seconds"]
+    further = [name for name in FURTHER if name in rounds]
+    return [*scores, *further, "loss", *_COMPARED, "client_sd", "worst_decile", "mb_down", "mb_up", "seconds"]
 
 
 def _require(frame: pd.DataFrame, name: str, *columns: str) -> None:

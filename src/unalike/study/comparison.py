@@ -40,6 +40,7 @@ class Facts:
     versions: dict[str, str] = field(default_factory=dict)
     seed: int = 0
     clients: list[str] = field(default_factory=list)
+    ends: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class Comparison:
             wire=pd.DataFrame(facts.wire) if facts.wire else None,
             warnings=facts.notes,
             target=target,
+            ends=facts.ends,
         )
 
     def save(self, folder: Path) -> None:
