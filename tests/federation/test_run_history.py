@@ -13,8 +13,9 @@ import unalike as ua
 from unalike.core.seed import generator
 from unalike.simulation import Simulation
 
-ROUNDS = ["round", "seconds", "participants", "loss", "accuracy", "macro_f1", "train_loss", "bytes_down", "bytes_up"]
-CLIENTS = ["round", "client", "n_train", "n_test", "loss", "accuracy", "macro_f1", "personal_accuracy", "status"]
+METRICS = ["loss", "accuracy", "macro_f1"]
+ROUNDS = ["round", "seconds", "participants", *METRICS, "train_loss", "bytes_down", "bytes_up"]
+CLIENTS = ["round", "client", "n_train", "n_test", *METRICS, "personal_accuracy", "status"]
 
 
 def columns(table, *prefixes):
@@ -207,7 +208,7 @@ def test_bytes_count_buffers(people, small):
 
 def test_local_only_has_no_shared_model(people, small):
     run = small("local_only", people)
-    shared = ["loss", "accuracy", "macro_f1"]
+    shared = METRICS
     assert run.history.rounds[shared].isna().all(axis=None) and run.history.clients[shared].isna().all(axis=None)
     assert run.history.rounds["personal_accuracy"].notna().all()
     assert run.history.rounds["personal_loss"].iloc[-1] < run.history.rounds["personal_loss"].iloc[0]

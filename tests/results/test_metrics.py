@@ -32,9 +32,11 @@ def test_by_hand():
 
 def test_areas_by_hand():
     """Positives at 3 and 1, negatives at 2 and 1: pairs 3>2, 3>1, 1<2, 1=1: 2.5 of 4. Thresholds 3, 2, 1: precision 1, 1/2, 1/2."""
-    y, logits = np.array([True, False, True, False]), np.array([3.0, 2.0, 1.0, 1.0])
-    assert m.auroc(y, y, logits) == pytest.approx(2.5 / 4)
-    assert m.auprc(y, y, logits) == pytest.approx(1 / 2 * 1 + 1 / 2 * 2 / 4)
+    y = np.array([True, False, True, False])
+    found = measure(TASKS["binary"], scores([0] * 4, y, y, [3.0, 2.0, 1.0, 1.0]))
+    assert (found["auroc"], found["auprc"]) == pytest.approx((2.5 / 4, 1 / 2 * 1 + 1 / 2 * 2 / 4))
+    broken = measure(TASKS["binary"], scores([0] * 4, y, y, [3.0, math.nan, 1.0, 1.0]))
+    assert math.isnan(broken["auroc"]) and math.isnan(broken["auprc"]) and broken["accuracy"] == 1
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -49,10 +49,36 @@ class Grouped:
     def starts(self) -> np.ndarray:
         return np.concatenate([[0], np.cumsum(self.sizes)])
 
+    def sum(self, values: np.ndarray, of: np.ndarray | None = None) -> np.ndarray:
+        """By client, of one value per sample, or per entry of `of`, which says whose each is."""
+        return np.bincount(self.owner if of is None else of, values, self.clients)
+
     def mean(self, values: np.ndarray) -> np.ndarray:
         """Of one value per sample, by client; NaN for a client without samples."""
-        with np.errstate(invalid="ignore"):
-            return np.bincount(self.owner, values, self.clients) / self.sizes
+        return self.sum(values) / self.sizes
+
+    @cached_property
+    def ties(self) -> tuple[np.ndarray, ...]:
+        """`of positives negatives above below` for each run of equal logits of a client, from the highest down.
+
+        `above` and `below` count the client's positives and negatives in this run and in those before it.
+        """
+        order = np.lexsort((-self.scores.logits, self.owner))
+        of, logit, y = self.owner[order], self.scores.logits[order], self.scores.y[order].astype(np.int64)
+        first = np.flatnonzero(np.append(True, (np.diff(of) != 0) | (np.diff(logit) != 0))[: len(of)])
+        positives = np.add.reduceat(y, first) if len(first) else y
+        negatives = np.diff(np.append(first, len(of))) - positives
+        own = of[first]
+        before = [np.append(0, np.cumsum(self.sum(v, own)))[own] for v in (positives, negatives)]
+        return own, positives, negatives, np.cumsum(positives) - before[0], np.cumsum(negatives) - before[1]
+
+    @property
+    def both(self) -> tuple[np.ndarray, np.ndarray]:
+        """Positives and negatives of each client; NaN where one of them is missing or a logit is no number."""
+        positive = self.sum(self.scores.y.astype(float))
+        negative = self.sizes - positive
+        whole = (positive > 0) & (negative > 0) & (self.sum(np.isnan(self.scores.logits).astype(float)) == 0)
+        return np.where(whole, positive, np.nan), np.where(whole, negative, np.nan)
 
     def by_class(self, formula: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
         """`formula` of how many samples of each class there are, were predicted and were both, each [K, C]; by client."""
@@ -66,8 +92,7 @@ class Grouped:
             hit = y[own] == guess[own]
             keys = (cell + y[own], cell + guess[own], (cell + y[own])[hit])
             counts = (np.bincount(k, minlength=shape[0] * classes).reshape(shape) for k in keys)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                found.append(formula(*counts))
+            found.append(formula(*counts))
         return np.concatenate([*found, np.zeros(0)])
 
     def one_by_one(self, metric: Callable[[np.ndarray, np.ndarray, np.ndarray], float]) -> np.ndarray:
@@ -88,25 +113,17 @@ def balanced_accuracy(true: np.ndarray, guessed: np.ndarray, right: np.ndarray) 
     return np.nan_to_num(right / true).sum(-1) / (true > 0).sum(-1)
 
 
-def auroc(y: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+def auroc(own: Grouped) -> np.ndarray:
     """The share of pairs of a positive and a negative sample that the logits order right; a tie is half right."""
-    from scipy.stats import rankdata
-
-    positive = y.astype(bool)
-    pairs = int(positive.sum()) * int((~positive).sum())
-    ranks = rankdata(logits)[positive].sum()
-    return float((ranks - positive.sum() * (positive.sum() + 1) / 2) / pairs) if pairs else float("nan")
+    of, positives, negatives, above, _ = own.ties
+    positive, negative = own.both
+    return own.sum(negatives * (above - positives / 2), of) / (positive * negative)
 
 
-def auprc(y: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
-    """Average precision: sum over thresholds of (recall gained) x (precision there); equal logits are one threshold."""
-    order = np.argsort(-logits, kind="stable")
-    positive, cut = y.astype(bool)[order], np.append(np.diff(logits[order]) != 0, True)
-    if positive.all() or not positive.any():
-        return float("nan")
-    right = np.cumsum(positive)[cut]
-    precision = right / (np.flatnonzero(cut) + 1)
-    return float((np.diff(right, prepend=0) * precision).sum() / positive.sum())
+def auprc(own: Grouped) -> np.ndarray:
+    """Average precision: the sum over thresholds of (recall gained) x (precision there); equal logits are one threshold."""
+    of, positives, _, above, below = own.ties
+    return own.sum(positives * above / (above + below), of) / own.both[0]
 
 
 def _correct(own: Grouped) -> np.ndarray:
@@ -121,7 +138,7 @@ _CLASSES = _ANY | {
 }
 METRICS: dict[str, dict[str, Callable[[Grouped], np.ndarray]]] = {
     "classification": _CLASSES,
-    "binary": _CLASSES | {"auroc": lambda own: own.one_by_one(auroc), "auprc": lambda own: own.one_by_one(auprc)},
+    "binary": _CLASSES | {"auroc": auroc, "auprc": auprc},
     "regression": _ANY | {"rmse": lambda own: np.sqrt(own.mean(own.scores.loss))},
 }
 """Task -> what is measured, in the order of the columns."""
@@ -150,6 +167,7 @@ def measure(task: Task, scores: Scores, custom: Custom | None = None) -> Metrics
 def per_client(task: Task, scores: Scores, clients: int, custom: Custom | None = None) -> list[Metrics]:
     """The metrics of each of `clients` by itself."""
     own = Grouped(scores.of(np.argsort(scores.client, kind="stable")), clients)
-    columns = {name: formula(own).tolist() for name, formula in METRICS[task.name].items()}
+    with np.errstate(invalid="ignore", divide="ignore"):  # a client without samples has no metric
+        columns = {name: formula(own).tolist() for name, formula in METRICS[task.name].items()}
     columns |= {name: own.one_by_one(metric).tolist() for name, metric in (custom or {}).items()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
