@@ -24,7 +24,7 @@ from unalike.federation import execute
 from unalike.job import Clients, Job, ModelLike, Pair, prepare
 from unalike.progress import Watch, watch
 from unalike.results.directory import plain
-from unalike.simulation import Diverged
+from unalike.group import Diverged
 from unalike.study.command import command_line
 from unalike.study.comparison import Comparison, Facts, labelled, last_rounds, versions
 
