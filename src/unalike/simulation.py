@@ -43,6 +43,11 @@ class Round:
         return len(self.trained)
 
     @property
+    def faults(self) -> dict[int, str]:
+        """What went wrong with whom."""
+        return {k: f"refused: {why}" for k, why in self.refused.items()}
+
+    @property
     def trained(self) -> list[int]:
         """The clients whose reports counted."""
         return [k for c in self.cohorts.values() for k in c.ids]
@@ -166,11 +171,16 @@ class Simulation:
 
     def draw(self, number: int) -> list[int]:
         """The clients that take part in a round, counted from 0: the same for every method of the same seed."""
-        count = max(1, int(self.participation * len(self.eligible) + 0.5))
+        count = self.cohort_size
         if count == len(self.eligible):
             return self.eligible.tolist()
         rng = seed.generator(self.setting.seed, "cohort", number)
         return np.sort(rng.choice(self.eligible, count, replace=False)).tolist()
+
+    @property
+    def cohort_size(self) -> int:
+        """Clients in a round."""
+        return max(1, int(self.participation * len(self.eligible) + 0.5))
 
     def round(self) -> Round:
         """Run the next round. Raises `Diverged` when no report of a group can be used."""

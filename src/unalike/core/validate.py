@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -113,8 +113,7 @@ def check_report(found: Tree, like: Report, setting: Setting, samples: int, step
     if not bool(found["loss"].isfinite()):
         raise Refused(f"loss {found['loss'].item()}; expected a finite number")
     report = nested(found)
-    one = Report(*(_stacked(field) for field in report))
-    refused = refusals(Cohort((0,), one, 1))
+    refused = refusals(Cohort((0,), report.map(lambda t: t[None]), 1))
     if refused:
         raise Refused(refused[0])
     for fact, facts in report.shared.items():
@@ -173,12 +172,5 @@ def nested(found: Tree) -> Report:
         {name.removeprefix(kind): t for name, t in drawers.items() if name.startswith(kind)}
         for kind in ("letters.", "shared.")
     )
-    scalars = (found[name] for name in SCALARS)
-    return Report(drawers.get("update", {}), drawers.get("buffers", {}), letters, *scalars, shared)
-
-
-def _stacked(field: object) -> object:
-    if isinstance(field, Tensor):
-        return field[None]
-    assert isinstance(field, Mapping)
-    return {name: _stacked(value) for name, value in field.items()}
+    size, steps, weight, loss = (found[name] for name in SCALARS)
+    return Report(drawers.get("update", {}), drawers.get("buffers", {}), letters, size, steps, weight, loss, shared)

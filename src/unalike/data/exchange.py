@@ -20,7 +20,6 @@ from unalike.core.errors import UnalikeError
 from unalike.data.check import Pair
 from unalike.data.ragged import client_name
 
-
 PARTS = ("train", "test", "val")
 _NONE = np.empty(0, np.int64)
 

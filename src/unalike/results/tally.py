@@ -70,7 +70,7 @@ class Tally:
         for row in counts:
             if not isinstance(row, list) or len(row) > width or not all(type(c) is int and 0 <= c <= n for c in row):
                 raise UnalikeError(f"a tally's counts are no list of at most {width} numbers from 0 to {n}")
-        true, guessed, right = counts
+        true, guessed, _ = counts
         sums_wrong = bool(width) and (sum(true) != n or sum(guessed) != n)
         if len({*map(len, counts)}) > 1 or sums_wrong or any(r > min(t, g) for t, g, r in zip(*counts, strict=True)):
             raise UnalikeError("a tally's counts contradict each other")
