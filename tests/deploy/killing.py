@@ -31,8 +31,8 @@ from unalike.core.checkpoint import read_tensors  # noqa: E402
 CROWD = ((20, 8), (12, 6), (6, 3))
 
 
-def world(folder: Path, method: str) -> World:
-    return World(folder, people(CROWD), method, rounds=4, participation=0.7, protocol=("clients", "local"))
+def world(folder: Path, method: str, rounds: int = 4) -> World:
+    return World(folder, people(CROWD), method, rounds=rounds, participation=0.7, protocol=("clients", "local"))
 
 
 def contents(world: World) -> dict[str, Any]:
@@ -109,8 +109,8 @@ def writes(method: str) -> None:
     """Every file is written under another name and renamed; die right before and right after each of these."""
     with tempfile.TemporaryDirectory() as folder:
         calm = Path(folder) / "calm"
-        assert fork(lambda: world(calm, method).run())
-        undisturbed, renamed, number = contents(world(calm, method)), os.replace, 0
+        assert fork(lambda: world(calm, method, 2).run())
+        undisturbed, renamed, number = contents(world(calm, method, 2)), os.replace, 0
 
         def dying(place: Path, at: int, after: bool) -> None:
             count = 0
@@ -125,7 +125,7 @@ def writes(method: str) -> None:
                     os.kill(os.getpid(), signal.SIGKILL)
 
             os.replace = replace
-            world(place, method).run()
+            world(place, method, 2).run()
 
         ended = False
         while not ended:
@@ -134,8 +134,8 @@ def writes(method: str) -> None:
                 place = Path(folder) / f"run-{number}-{after}"
                 ended = fork(lambda place=place, after=after, number=number: dying(place, number, after))
                 if not ended:
-                    assert fork(lambda place=place: world(place, method).run())
-                assert contents(world(place, method)) == undisturbed, (number, after)
+                    assert fork(lambda place=place: world(place, method, 2).run())
+                assert contents(world(place, method, 2)) == undisturbed, (number, after)
     print(f"killed before and after each of {number - 1} writes: all as undisturbed")
 
 

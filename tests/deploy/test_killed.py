@@ -21,7 +21,7 @@ def killing(*arguments: str, timeout: float = 300) -> str:
 
 
 def test_a_few_kills():
-    assert "all as undisturbed" in killing("moments", "7", "5", "scaffold + ditto")
+    assert "all as undisturbed" in killing("moments", "7", "3", "scaffold + ditto")
 
 
 @pytest.mark.slow
@@ -32,9 +32,8 @@ def test_coordinator_and_sites_killed_at_fifty_random_moments():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["scaffold + ditto", "fedconcat"])
-def test_killed_before_and_after_every_single_write(method):
-    assert "all as undisturbed" in killing("writes", method)
+def test_killed_before_and_after_every_single_write():
+    assert "all as undisturbed" in killing("writes", "scaffold + ditto")
 
 
 @pytest.mark.slow

@@ -94,7 +94,9 @@ class Coordinator:
         asked = Exchange(post, (0, 0), makes, self._read, set(names), federation.enough(len(names))).run()
         for site in sorted(asked.values):
             self.directory.event("admitted", client=site, **asdict(asked.values[site]))
-        return Roster(run, {site.name: asked.values[site.name] for site in federation.sites if site.name in asked.values})
+        return Roster(
+            run, {site.name: asked.values[site.name] for site in federation.sites if site.name in asked.values}
+        )
 
     def _read(self, site: str, facts: Facts, tensors: Tree) -> Samples:
         enrolled = self.federation.sites[self.federation.number(site)]
