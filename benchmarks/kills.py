@@ -2,8 +2,8 @@
 
     python benchmarks/kills.py --kills 20
 
-Each trial starts a fresh `unalike compare` in a process of its own, kills it a random fraction of a second after a number of rounds
-(drawn uniformly over all of them) has reached the disk, and resumes it. Prints one row per kill (Markdown): in which run it fell, how
+Each trial starts a fresh `unalike compare` in a process of its own, kills it a random fraction of a second after as many rounds
+as were drawn (uniformly) are on disk, and resumes it. Prints one row per kill (Markdown): in which run it fell, how
 many of its rounds were on disk, and whether both tables, the last checkpoints and every model equal the undisturbed ones.
 """
 
