@@ -151,6 +151,7 @@ def test_several_comparisons_on_one_page_are_drawn_in_every_view(visit, several)
 
 def test_the_critical_difference_diagram_becomes_a_list_on_a_phone_and_back(visit, several):
     """Every method is named in both, inside the picture, with its line and its marker."""
+    expect = pytest.importorskip("playwright.sync_api").expect
     page = visit(address=several)
     names = ["fedavg", "fedprox(mu=0.1)", "fedavg + lws", "fedmix", "scaffold", "ditto"]
     plot = page.locator("#plot-over-0")
@@ -158,11 +159,9 @@ def test_the_critical_difference_diagram_becomes_a_list_on_a_phone_and_back(visi
     wide = plot.bounding_box()["height"]
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_function(
-            f"document.querySelector('#plot-over-0').dataset.drawn.endsWith('narrow') === {str(width == 390).lower()}"
-        )
-        page.wait_for_function(f"document.documentElement.scrollWidth <= {width}")  # Plotly follows a little later
-        written = [text.split("\u00a0")[0] for text in plot.locator(".annotation-text").all_inner_texts()]
+        expect(plot).to_have_attribute("data-drawn", "data-over-0-narrow" if width == 390 else "data-over-0")
+        expect(page.locator("html")).to_have_js_property("scrollWidth", width)  # Plotly follows a little later
+        written = plot.locator(".annotation-text").all_text_contents()
         assert all(any(text.startswith(name) for text in written) for name in names)
         frame = plot.bounding_box()
         for text in plot.locator(".annotation-text").all():
