@@ -15,28 +15,36 @@ import unalike as ua
 from unalike.report import write_text
 from unalike.study.joined import join
 
-METHODS = ["fedavg", "fedprox(mu=0.1)", "scaffold", "fedmix", "fedavg + lws", "ditto"]
+METHODS = ["fedavg", "fedprox(mu=1)", "scaffold", "fedmix", "fedavgm", "ditto"]
 PARTITIONS = [
     *(f"dirichlet(alpha={alpha})" for alpha in (0.1, 0.05, 0.3, 1.0)),
     *("iid", "pathological(classes=2)", "shards(per_client=2)", "quantity(beta=0.5)"),
 ]
-WORK = ua.Work(lr=0.05, batch_size=16)
+WORK = ua.Work(lr=0.1, batch_size=16, epochs=2)
 
 SHOTS = {
     "report-top": ("one", None),
     "report-curves": ("one", "#how"),
     "report-clients": ("one", "#panel-clients"),
+    "report-joined": ("several", "#joined"),
     "report-ranks": ("several", "#over"),
-    "report-joined": ("several", "#part-0"),
 }
 """Picture -> the page, and what of it is shown; None: the top of it."""
+
+MARGIN = 24
+FRAME = """(element, margin) => {
+    const box = element.getBoundingClientRect(), above = parseFloat(getComputedStyle(element).paddingTop);
+    const top = box.y + scrollY + (element.matches("section") ? above : 0) - margin, x = Math.max(0, box.x - margin);
+    return { x, y: top, width: Math.min(innerWidth - x, box.width + 2 * margin), height: box.bottom + scrollY - top + margin };
+}"""
+"""Where an element stands on the page, with a margin around it and without the empty space above a section."""
 
 
 def pages(runs: Path) -> dict[str, Path]:
     """The reports: of one comparison, and of several partitions on one page."""
     tables = []
     for i, partition in enumerate(PARTITIONS):
-        options = {"clients": 10, "model": "mlp(hidden=(32,))", "rounds": 15, "seeds": 3, "work": WORK, "val": 0.1}
+        options = {"clients": 10, "model": "mlp(hidden=(32,))", "rounds": 12, "seeds": 3, "work": WORK, "val": 0.1}
         table = ua.compare(METHODS, data="digits", partition=partition, out=runs / f"{i}", **options)
         tables.append((partition, table))
     one = runs / "one.html", join(tables[:1]).page("Handwritten digits at ten clinics")
@@ -54,8 +62,8 @@ def shoot(found: dict[str, Path], images: Path, width: int, scheme: str) -> None
             tab.goto(found[page].resolve().as_uri())
             for plot in tab.locator(".plot:not([hidden])").all():
                 plot.locator("svg.main-svg").first.wait_for()
-            place = tab if part is None else tab.locator(part)
-            place.screenshot(path=images / f"{name}.png")
+            clip = None if part is None else tab.locator(part).evaluate(FRAME, MARGIN)
+            tab.screenshot(path=images / f"{name}.png", clip=clip, full_page=clip is not None)
             tab.close()
         browser.close()
 
