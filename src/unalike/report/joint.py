@@ -70,17 +70,22 @@ def _answer(content: JointContent) -> str:
 def _differences(content: JointContent) -> Table | None:
     if not content.differences:
         return None
-    text = [[Cell(v, v) for v in (name.replace("_", " "), *values)] for name, values in content.differences]
-    return Table("What differs between the sources", ("Setting", *content.letters), text)
+    lines = [
+        ("Setting", *content.letters),
+        *((name.replace("_", " "), *values) for name, values in content.differences),
+    ]
+    if len(content.letters) > len(content.differences):  # more sources than settings: a source in each row
+        lines = [("Source", *lines[0][1:]), *lines[1:]]
+        lines = list(zip(*lines))
+    return Table("What differs between the sources", lines[0], [[Cell(v, v) for v in line] for line in lines[1:]])
 
 
 def _over(pooled: Pooled, parts: dict[str, ReportContent], style: dict[str, Look]) -> dict[str, Any]:
     first = parts[str(pooled.scores.index[0])]
     found, names = pooled.ranks, list(pooled.scores)
-    apart = [f"{a} ranks before {b}" for a, b in found.apart]
     sentence = (
-        f"Over {found.blocks} partitions, {words.listing(apart)} by more than the critical difference."
-        if apart
+        f"Over {found.blocks} partitions, {_before(found.apart)}, by more than the critical difference."
+        if found.apart
         else f"Over {found.blocks} partitions, no two of the {len(names)} methods differ by more than the critical difference."
     )
     caption = (
@@ -99,6 +104,12 @@ def _over(pooled: Pooled, parts: dict[str, ReportContent], style: dict[str, Look
     panel = panels.Panel("over", caption, [view], [])
     table = _means(pooled, first.baseline, first.metric, style)
     return {"sentence": sentence, "panel": panel, "limits": limits, "table": table}
+
+
+def _before(apart: list[tuple[str, str]]) -> str:
+    """Pairs (better, worse), in one clause for each that is worse."""
+    better = {worse: [a for a, b in apart if b == worse] for _, worse in apart}
+    return "; ".join(f"{words.listing(a)} {'ranks' if len(a) == 1 else 'rank'} before {b}" for b, a in better.items())
 
 
 FEW = 6
