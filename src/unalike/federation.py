@@ -190,6 +190,7 @@ def _simulation(job: Job, stage: Stage, index: int, record: Record, directory: R
         participation=job.options.participation,
         folder=folder,
         transform=job.options.chain,
+        single="local" in job.options.protocols,
     )
     record.event("stage", name=stage.name, executor=simulation.why)
     record.restore(index, simulation)

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from unalike.core import tree
-from unalike.core.client import autograd, open_memory, train
+from unalike.core.client import open_memory, train
 from unalike.core.errors import UnalikeError
 from unalike.core.local import Data, Setting
 from unalike.core.method import Method, plan
 from unalike.core.model import Model
 from unalike.core.part import Part
 from unalike.core.server import Cohort, State, advance, decoded, issue, open_state
+from unalike.core.stepping import autograd
 from unalike.core.task import TASKS, task_for
 from unalike.core.types import Batch, Context, Drawers, Order, Report, Tree
 from unalike.core.validate import refusals

@@ -14,11 +14,12 @@ import torch
 from unalike.core import seed, tree
 from unalike.core.client import BUFFERS, Setting, open_memory
 from unalike.core.errors import UnalikeError
+from unalike.core.gather import Fold
 from unalike.core.memory import ClientMemories
 from unalike.core.plan import Stage
 from unalike.core.question import Question
-from unalike.core.server import Cohort, State, advance, decoded, issue, open_state
-from unalike.core.types import Context, Drawers, Tree
+from unalike.core.server import Cohort, State, advance, conclude, decoded, issue, open_state, shares
+from unalike.core.types import Context, Drawers, Order, Tree
 from unalike.core.validate import refusals
 from unalike.core.wire import stage_wire
 from unalike.data import Population
@@ -64,6 +65,15 @@ class Round:
         return float((sizes * losses).sum() / sizes.sum())
 
 
+@dataclass(frozen=True)
+class Trained:
+    """What a group's round came to: the sound reports, the refusals, the bytes of an update as it was sent."""
+
+    cohort: Cohort
+    refused: dict[int, str]
+    sent: int
+
+
 class Group:
     """A group of clients that shares one model: its state on the server and its executor."""
 
@@ -88,22 +98,48 @@ class Group:
         self.executor: Executor
         self.executor, self.why = choose(executor, site, participants)
 
-    def round(self, ids: Sequence[int], population: int) -> tuple[Cohort, dict[int, str]]:
-        """Train the participants `ids`, refuse what is unusable, advance the state."""
+    def round(self, ids: Sequence[int], population: int, single: bool = False) -> Trained:
+        """Train the participants `ids`, refuse what is unusable, advance the state.
+
+        `single`: somebody wants to see what each client sent; else a linear method's reports are added up as they come.
+        """
         order = issue(self.method, self.setting, self.state, population, ids)
+        done = (self._stacked if single or not self.method.linear else self._folded)(order, ids, population)
+        self.accepted = self.accepted | dict.fromkeys(done.cohort.ids, order.round)
+        return done
+
+    def _stacked(self, order: Order, ids: Sequence[int], population: int) -> Trained:
         cohort = self.executor.run(order, ids, self.accepted, population)
         refused = refusals(cohort)
+        self._somebody(ids, refused)
+        if refused:
+            cohort = cohort.rows(torch.tensor([i for i, k in enumerate(cohort.ids) if k not in refused]))
+        self.state = advance(self.method, self.setting, self.state, cohort)
+        return Trained(cohort, refused, tree.nbytes(cohort.update) // len(cohort.ids))
+
+    def _folded(self, order: Order, ids: Sequence[int], population: int) -> Trained:
+        expected = self.executor.site.expected(ids, population)
+        given = shares(self.method, self.setting, self.state, expected)
+        fold = Fold(self.method, order.params, given, self.setting.buffers)
+        self.executor.feed(order, ids, self.accepted, fold)
+        sums = fold.sums
+        self._somebody(ids, sums.refused)
+        done = conclude(self.method, self.setting, self.state, sums, given, population)
+        if (
+            done is None
+        ):  # who was refused changes the others' weights: they answer once more, which repeats their reports
+            again = self._folded(order, [k for k in ids if k not in sums.refused], population)
+            return replace(again, refused=sums.refused | again.refused)
+        self.state, cohort = done
+        return Trained(cohort, sums.refused, sums.sent)
+
+    def _somebody(self, ids: Sequence[int], refused: dict[int, str]) -> None:
         if len(refused) == len(ids):
             client, why = next(iter(refused.items()))
             raise Diverged(
                 f"round {self.state.round + 1}: no participant sent a usable report; client {client}: {why}. "
                 "Training diverged: try a smaller learning rate"
             )
-        if refused:
-            cohort = cohort.rows(torch.tensor([i for i, k in enumerate(cohort.ids) if k not in refused]))
-        self.state = advance(self.method, self.setting, self.state, cohort)
-        self.accepted = self.accepted | dict.fromkeys(cohort.ids, order.round)
-        return cohort, refused
 
     def tuned(self, ids: Sequence[int], population: int) -> Iterator[tuple[int, Tree]]:
         """Clients with their parameters and buffers after the method's fine-tuning of the present state, which stays as it is."""
@@ -126,7 +162,7 @@ class Group:
 class Simulation:
     """All groups of a stage. `participation` is the share of clients that takes part in a round, at least one of them.
 
-    `setting` is that of the run; a stage may bring another model.
+    `setting` is that of the run; a stage may bring another model. `single`: what each client sent is looked at after a round.
     """
 
     def __init__(
@@ -139,8 +175,10 @@ class Simulation:
         participation: float = 1.0,
         folder: Path | None = None,
         transform: Transform | None = None,
+        single: bool = False,
     ):
         self.stage = stage
+        self.single = single
         self.method = stage.method
         model = stage.model or setting.model
         self.setting = replace(setting, model=model, work=stage.method.local_work(setting.work))
@@ -249,18 +287,14 @@ class Simulation:
         for name, group in self.groups.items():
             ids = [0] if self.stage.pooled else [k for k in drawn if places[k] == name]
             if ids:
-                cohorts[name], failed = group.round(ids, self._population(name))
-                refused |= failed
-                sent += (len(cohorts[name].ids) + len(failed)) * self._sent(cohorts[name])
+                trained = group.round(ids, self._population(name), self.single)
+                cohorts[name], refused = trained.cohort, refused | trained.refused
+                sent += 0 if self.stage.pooled else len(ids) * (self._bytes["up"] + trained.sent)
         self.done += 1
         self._choices = {}
         seconds = time.perf_counter() - started
         asked = sum(len(c.ids) for c in cohorts.values()) + len(refused)
         return Round(before, cohorts, refused, seconds, asked * self._bytes["down"], sent)
-
-    def _sent(self, cohort: Cohort) -> int:
-        """Bytes that each participant of this round sent."""
-        return 0 if self.stage.pooled else self._bytes["up"] + tree.nbytes(cohort.update) // len(cohort.ids)
 
     @property
     def over(self) -> bool:

@@ -74,6 +74,7 @@ class Method:
 
     def __init__(self, *parts: Part):
         self.parts = _complete(parts)
+        self._roles: dict[type[Part], tuple[Any, ...]] = {}
 
     @classmethod
     def parse(cls, text: str) -> Method:
@@ -98,7 +99,9 @@ class Method:
 
     def role(self, role: type[Role]) -> tuple[Role, ...]:
         """The parts of a role, in the order in which they act."""
-        return tuple(sorted((p for p in self.parts if isinstance(p, role)), key=lambda p: p.rank))
+        if role not in self._roles:
+            self._roles[role] = tuple(sorted((p for p in self.parts if isinstance(p, role)), key=lambda p: p.rank))
+        return self._roles[role]
 
     @cached_property
     def aggregator(self) -> Aggregator:
@@ -145,6 +148,12 @@ class Method:
         """The method of that fine-tuning: the task's loss alone, on what personalisers and conditioners make of a client."""
         kept = (p for p in self.parts if isinstance(p, Conditioner | Personaliser) and not isinstance(p, Objective))
         return Method(*kept)
+
+    @cached_property
+    def linear(self) -> bool:
+        """Whether the server needs sums over the reports alone, so that it may add them up as they arrive."""
+        plain = all(getattr(type(self.aggregator), f) is getattr(Aggregator, f) for f in ("settle", "combine_buffers"))
+        return plain and all(p.needs == "sums" for p in self.parts)
 
     def describe(self, data: Batch, outputs: int | None) -> Context:
         """What the conditioners say of a client with these training samples."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -54,6 +56,8 @@ class Model:
         self._head_prefix, self._head = _find_head(module)
         self._norms = {path for path, m in module.named_modules() if isinstance(m, NORMS)}
         self.takes_context = "context" in inspect.signature(module.forward).parameters
+        self.precision: Precision = "float32"
+        self._format = torch.preserve_format
 
     def __call__(
         self,
@@ -71,11 +75,46 @@ class Model:
         call = _Call(weight)
         token = _CALL.set(call)
         try:
-            result = (self._training if training else self._evaluating)(state, x, self._extra(context))
+            with self._rounded(training, x.device):
+                result = (self._training if training else self._evaluating)(state, self._image(x), self._extra(context))
         finally:
             _CALL.reset(token)
         output = result if isinstance(result, Output) else Output(_logits(result), call.features)
+        if training and self.precision != "float32":
+            output = output._replace(logits=output.logits.float(), features=_float(output.features))
         return output._replace(buffers={n: state[n] for n in buffers} if training else buffers)
+
+    def _rounded(self, training: bool, device: torch.device) -> AbstractContextManager[Any]:
+        """Training in bf16: products of matrices and convolutions are rounded, parameters and sums stay in float32."""
+        if self.precision == "float32" or not training:
+            return nullcontext()
+        return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+
+    def _image(self, x: Tensor) -> Tensor:
+        return (
+            x.contiguous(memory_format=self._format)
+            if self._format is not torch.preserve_format and x.dim() == 4
+            else x
+        )
+
+    def laid_out(self, t: Tensor) -> Tensor:
+        """A copy of a parameter as the model's layers read it best."""
+        return t.clone(memory_format=self._format if t.dim() == 4 else torch.preserve_format)
+
+    def at(self, precision: Precision) -> Model:
+        """The same model that trains in another precision; it is evaluated in float32."""
+        rounded = copy.copy(self)
+        rounded.precision = precision
+        return rounded
+
+    @cached_property
+    def channels_last(self) -> Model:
+        """The same model with images as [B, H, W, C] in memory: faster convolutions where one client trains at a time."""
+        if not any(p.dim() == 4 for p in self.params.values()):
+            return self
+        laid = copy.copy(self)
+        laid._format = torch.channels_last
+        return laid
 
     def _extra(self, context: Context | None) -> dict[str, Any]:
         return {"context": context or {}} if self.takes_context else {}
@@ -167,6 +206,9 @@ class Model:
         moved._head = None if self._head is None else copy.deepcopy(self._head).to(device)
         return moved
 
+
+Precision = Literal["float32", "bf16"]
+"""In what a model trains."""
 
 Group = Literal["all", "head", "body", "norm"]
 """What a person may call parts of a model."""
@@ -292,6 +334,10 @@ def _find_head(module: nn.Module) -> tuple[str, nn.Module | None]:
         return "head", declared
     linear = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.Linear) and name]
     return linear[-1] if linear else ("", None)
+
+
+def _float(features: Tensor | None) -> Tensor | None:
+    return None if features is None else features.float()
 
 
 def _logits(result: Any) -> Tensor:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unalike.core import seed, tree
-from unalike.core.client import begin, functional, train, tune
+from unalike.core.client import begin, train, tune
+from unalike.core.gather import Sink, join
 from unalike.core.local import Data
 from unalike.core.part import Personaliser
-from unalike.core.server import Cohort
+from unalike.core.stepping import functional
 from unalike.core.types import Batch, Drawers, Order, Report, Tree
-from unalike.executors.base import Accepted, Site, join
+from unalike.executors.base import Accepted, Answering, Site
 
 CACHE = 16 * 2**20
 """Bytes that the parameters and gradients of a chunk may take on a CPU: about what stays in its caches."""
@@ -36,20 +38,16 @@ Rows = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Batched:
+class Batched(Answering):
     """Runs `train` for chunks of stacked clients. `chunk`: clients per chunk, None: by the size of the model."""
 
     site: Site
     chunk: int | None = None
 
-    def run(self, order: Order, ids: Sequence[int], accepted: Accepted, population: int) -> Cohort:
+    def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
         lessons = {client: self.site.training(client, order.round) for client in ids}
-        chunks = self._chunks(lessons)
-        reports = [self._train(order, i, {k: lessons[k] for k in c}, accepted) for i, c in enumerate(chunks)]
-        done = [client for chunk in chunks for client in chunk]
-        cohort = Cohort(tuple(done), join(reports, torch.cat), population)
-        place = {client: i for i, client in enumerate(done)}
-        return cohort if done == list(ids) else cohort.rows(torch.tensor([place[k] for k in ids]))
+        for number, chunk in enumerate(self._chunks(lessons)):
+            sink.add(chunk, self._train(order, number, {k: lessons[k] for k in chunk}, accepted))
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
         lessons = {client: self.site.tuning(client, order.round) for client in ids}
@@ -113,11 +111,12 @@ class Batched:
         site, ids = self.site, list(lessons)
         parts = [[*lessons[k], site.whole(k, order.round)] for k in ids]
         *phases, whole = self._parts(order.round, ids, parts)
+        *kinds, last = [_kinds(list(part)) for part in zip(*parts)]
         # norms update buffers in place, which needs a row of them for each client
         buffers = tree.map(lambda b: b.expand(len(ids), *b.shape), order.buffers)
 
         def one(given: Given, buffers: Tree, phases: list[Rows], whole: Rows) -> Any:
-            data = Data([_batches(rows) for rows in phases], _batches(whole))
+            data = Data([_batches(*part) for part in zip(phases, kinds, strict=True)], _batches(whole, last))
             return function(given, order.with_mail(given["mail"])._replace(buffers=buffers), data)
 
         dropout = seed.number(site.setting.seed, purpose, order.round, number)
@@ -167,11 +166,26 @@ def _laid_out(drawn: Sequence[list[Tensor]], shape: torch.Size) -> Tensor:
     return laid
 
 
-def _batches(rows: Rows) -> list[Batch]:
+class Kind(NamedTuple):
+    """What is known of a step of a chunk: whether every row counts, and whether some client has no rows at all."""
+
+    full: bool
+    idle: bool
+
+
+def _kinds(batches: list[list[np.ndarray]]) -> list[Kind]:
+    sizes = [[len(b) for b in column] for column in zip_longest(*batches, fillvalue=())]
+    width = max(map(max, sizes), default=0)
+    return [Kind(min(column) == width, min(column) == 0) for column in sizes]
+
+
+def _batches(rows: Rows, kinds: list[Kind]) -> list[Batch]:
     """The batches [T, B, ...] of one client one by one."""
     weights = rows.get("weight")
-    steps = len(rows["y"]) if rows else 0
-    return [Batch(rows["x"][t], rows["y"][t], None if weights is None else weights[t]) for t in range(steps)]
+    return [
+        Batch(rows["x"][t], rows["y"][t], None if full or weights is None else weights[t], idle)
+        for t, (full, idle) in enumerate(kinds)
+    ]
 
 
 def _padded(batches: list[list[np.ndarray]]) -> tuple[Tensor, Tensor | None]:
