@@ -90,7 +90,7 @@ def aggregate(
     _check_names(start, sent)
     held = {n: t for n, t in start.items() if not _is_buffer(n, t, buffers)}
     rest = {n: t for n, t in start.items() if n not in held}
-    batch = None if proxy is None else Batch(*(torch.as_tensor(part) for part in proxy))
+    batch = None if proxy is None else Batch(torch.as_tensor(proxy[0]), torch.as_tensor(proxy[1]))
     _require(method, batch, model, letters, facts, steps)
     setting = Setting(_frame(model, held, rest), TASKS["classification"], work or Work(), seed, proxy=batch)
     opened = open_state(method, setting)

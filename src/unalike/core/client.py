@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unalike.core import tree
 from unalike.core.errors import UnalikeError
+from unalike.core.gather import each
 from unalike.core.local import Data, Local, Setting
 from unalike.core.model import Model
 from unalike.core.part import Part, Personaliser, Phase, Upload, fresh
@@ -138,16 +139,16 @@ def learn(
     own, kept, states = _own_buffers(method, memory), _thaw(memory.get(SOLVER, {})), []
     steps: Tensor | float = 0.0  # like `rows`, a tensor where rows are masked
     rows: Tensor | float = 0.0
-    loss, number = torch.zeros(()), 0
+    losses: list[Tensor] = []
+    number = 0
     alone = gradient is autograd and not method.trained  # a part that trains still looks at the values before a step
 
     for place, (phase, batches) in enumerate(zip(phases, data.batches, strict=True)):
         work = phase.work(replace(setting.work, lr=order.lr))
         variables = _variables(method, phase, setting.model, params, memory)
-        state = kept.get(place) or _fresh_state(work.solver, variables)
-        if alone:  # a copy of its own, which every step may overwrite
-            variables = {name: tree.map(setting.model.laid_out, v) for name, v in variables.items()}
-            state = {name: {k: tree.map(Tensor.clone, t) for k, t in slots.items()} for name, slots in state.items()}
+        if alone:  # copies of its own, which every step may overwrite
+            variables = {name: tree.map(setting.model.leaf, v) for name, v in variables.items()}
+        state = each(Tensor.clone, kept[place]) if place in kept else _fresh_state(work.solver, variables)
         step = Stepper(method, work, look, params, memory, sent, gradient)
         moving = Moving(variables, state, buffers, own)
         counts = not sent or not variables[MODEL].keys().isdisjoint(sent)
@@ -157,13 +158,14 @@ def learn(
             )  # else it is common to all, or still needed
             value, moving = step(moving, batch, number, owned)
             count = batch.rows
-            loss, rows, steps = loss + count * value, rows + count, steps + counts * (count > 0)
+            losses.append(count * value)
+            rows, steps = rows + count, steps + counts * (count > 0)
             number += 1
         params = params | tree.detach(moving.variables[MODEL])
         memory, buffers, own = merged(memory, moving.variables), moving.buffers, moving.own
         states.append(moving.state)
 
-    mean = loss / torch.as_tensor(rows).clamp_min(1)
+    mean = torch.stack(losses).sum() / torch.as_tensor(rows).clamp_min(1) if losses else torch.zeros(())
     return Learnt(sent, params, buffers, own, memory, states, steps, mean, look)
 
 

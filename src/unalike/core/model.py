@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -97,9 +96,9 @@ class Model:
             else x
         )
 
-    def laid_out(self, t: Tensor) -> Tensor:
-        """A copy of a parameter as the model's layers read it best."""
-        return t.clone(memory_format=self._format if t.dim() == 4 else torch.preserve_format)
+    def leaf(self, t: Tensor) -> Tensor:
+        """A copy of a parameter to be trained, as the model's layers read it best."""
+        return t.clone(memory_format=self._format if t.dim() == 4 else torch.preserve_format).requires_grad_()
 
     def at(self, precision: Precision) -> Model:
         """The same model that trains in another precision; it is evaluated in float32."""
@@ -107,13 +106,20 @@ class Model:
         rounded.precision = precision
         return rounded
 
-    @cached_property
-    def channels_last(self) -> Model:
-        """The same model with images as [B, H, W, C] in memory: faster convolutions where one client trains at a time."""
-        if not any(p.dim() == 4 for p in self.params.values()):
+    def channels_last(self, x: Tensor) -> Model:
+        """The same model with images as [B, H, W, C] in memory: faster convolutions where one client trains at a time.
+
+        `x` are samples to try it with: a module that asks for another order of its activations is left as it is.
+        """
+        if not self.convolutional or x.dim() != 4:
             return self
         laid = copy.copy(self)
         laid._format = torch.channels_last
+        try:
+            with torch.no_grad():
+                laid({n: laid.leaf(p) for n, p in self.params.items()}, x, buffers=self.buffers, context={})
+        except (RuntimeError, KeyError):
+            return self
         return laid
 
     def _extra(self, context: Context | None) -> dict[str, Any]:

@@ -163,7 +163,8 @@ def conclude(
     A refused report changes the weights of the others, mostly all of them by one factor. None where that is not so (FedDisco):
     then the round is to be answered again by those whose reports were sound, with shares of their own.
     """
-    ids = tuple(k for k in given if k in {k for t in sums.taken for k in t.ids})
+    sound = {client for taken in sums.taken for client in taken.ids}
+    ids = tuple(client for client in given if client in sound)
     cohort = Cohort(ids, scalars(sums.taken, ids), population, folded=True)
     exact = shares(method, setting, state, cohort)
     factors = [_factor([(e[i], given[k][i]) for k, e in exact.items()]) for i in range(2)]

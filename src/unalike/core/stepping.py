@@ -97,7 +97,7 @@ def autograd(function: Loss) -> Callable[[Drawers], tuple[Drawers, Any]]:
     """`torch.func.grad_and_value(function, has_aux=True)` by the ordinary autograd: faster for one client at a time."""
 
     def run(variables: Drawers) -> tuple[Drawers, Any]:
-        leaves = {d: {n: t.detach().requires_grad_() for n, t in v.items()} for d, v in variables.items()}
+        leaves = {d: {n: t if t.requires_grad else _leaf(t) for n, t in v.items()} for d, v in variables.items()}
         with torch.enable_grad():
             value, aux = function(leaves)
         flat = [t for v in leaves.values() for t in v.values()]
@@ -106,6 +106,10 @@ def autograd(function: Loss) -> Callable[[Drawers], tuple[Drawers, Any]]:
         return {d: {n: next(grads) for n in v} for d, v in leaves.items()}, (value.detach(), aux)
 
     return run
+
+
+def _leaf(t: Tensor) -> Tensor:
+    return t.detach().requires_grad_()
 
 
 def functional(function: Loss) -> Callable[[Drawers], tuple[Drawers, Any]]:

@@ -19,6 +19,9 @@ class Task(Protocol):
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         """Per-sample losses [B] from logits [B, C] and labels [B]."""
 
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Their mean."""
+
     def predict(self, logits: Tensor) -> Tensor:
         """Predictions [B] from logits [B, C]."""
 
@@ -30,6 +33,9 @@ class Classification:
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(logits, y, reduction="none")
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(logits, y)
 
     def predict(self, logits: Tensor) -> Tensor:
         return logits.argmax(-1)
@@ -43,6 +49,9 @@ class Binary:
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(logits.reshape(y.shape), y.to(logits.dtype), reduction="none")
 
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(logits.reshape(y.shape), y.to(logits.dtype))
+
     def predict(self, logits: Tensor) -> Tensor:
         return logits.flatten(0) > 0 if logits.dim() == 1 else logits[..., 0] > 0
 
@@ -54,6 +63,9 @@ class Regression:
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         return (logits.reshape(y.shape) - y).square()
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        return F.mse_loss(logits.reshape(y.shape), y)
 
     def predict(self, logits: Tensor) -> Tensor:
         return logits.reshape(logits.shape[0])

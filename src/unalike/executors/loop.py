@@ -35,7 +35,8 @@ class Loop(Answering):
     @cached_property
     def setting(self) -> Setting:
         """The setting with the model as one client at a time computes it best."""
-        return replace(self.site.setting, model=self.site.setting.model.channels_last)
+        site = self.site
+        return replace(site.setting, model=site.setting.model.channels_last(site.source.x[:2]))
 
     def _train(self, order: Order, client: int, accepted: int | None) -> Report:
         site = self.site
