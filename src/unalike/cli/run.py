@@ -29,6 +29,11 @@ def command(
     buffers: o.Buffers = "average",
     transform: o.Transform = None,
     proxy: o.Proxy = None,
+    val: o.Val = 0.0,
+    test: o.Test = None,
+    stop: o.Stop = None,
+    budget: o.Budget = None,
+    select: o.Select = "last",
     epochs: o.Epochs = 1,
     steps: o.Steps = None,
     batch_size: o.BatchSize = "32",
@@ -41,6 +46,7 @@ def command(
     clip: o.Clip = None,
     keep_optimiser_state: o.KeepOptimiserState = False,
     out: o.Out = None,
+    dry_run: o.DryRun = False,
     config: o.Config = None,
 ) -> None:
     """Train one method and show how it went.
@@ -48,38 +54,47 @@ def command(
     \b
     unalike run --data digits --method scaffold --rounds 30
     unalike run --data my.npz --model cnn --clients 5 --method 'fedprox(mu=0.1) + lws' --out runs/prox
+    unalike run --val 0.2 --stop 'patience(rounds=10)' --select best
 
     With --out the run is kept: its tables, its model, its checkpoints. The same command goes on where it stopped, and with more
     --rounds beyond its end.
     """
-    from unalike.cli.show import run_table
-    from unalike.federation import run
+    from unalike.cli.show import estimate_table, run_table
+    from unalike.federation import execute
+    from unalike.job import prepare
     from unalike.progress import watch
+    from unalike.study.estimate import ROUNDS, estimated
     from unalike.study.single import keep_facts
 
-    found, held = o.dataset(data, data_dir, proxy)
-    people = o.divided(found, partition, plan, clients, seed)
-    with watch(rounds, method, lines=True) as progress:
-        result = run(
-            method,
-            people,
-            model=model,
-            rounds=rounds,
-            work=o.work(locals()),
-            seed=seed,
-            participation=participation,
-            executor=executor,
-            evaluate_every=evaluate_every,
-            protocol=protocol,
-            device=device,
-            buffers=buffers,
-            transform=transform,
-            proxy=held,
-            out=out,
-            progress=progress,
-        )
+    found, learn, held = o.dataset(data, data_dir, proxy, test, protocol)
+    people = o.divided(found, partition, plan, clients, seed, val)
+    job = prepare(
+        method,
+        people,
+        model=model,
+        rounds=rounds,
+        work=o.work(locals()),
+        seed=seed,
+        participation=participation,
+        executor=executor,
+        evaluate_every=evaluate_every,
+        protocol=tuple(protocol),
+        device=device,
+        buffers=buffers,
+        transform=transform,
+        proxy=learn,
+        test=held,
+        stop=stop,
+        budget=budget,
+        select=select,
+    )
+    with watch(ROUNDS if dry_run else rounds, method, lines=True) as progress:
+        if dry_run:
+            return estimate_table(estimated(job.key, {method: job}, 1, progress))
+        result = execute(job, out=out, progress=progress)
     run_table(result)
     if out is not None:
-        divided = {"plan": str(plan)} if plan is not None else {"partition": partition, "clients": len(people)}
-        keep_facts(result, method, {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, **divided})
+        divided = {"partition": partition, "clients": len(people), "val": val or None}
+        front = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}
+        keep_facts(result, method, front | (divided if plan is None else {"plan": str(plan)}))
         print(f"kept in {out.resolve()}; `unalike report {out}` writes its report")

@@ -20,7 +20,8 @@ class History:
 
     `clients`: round client n_train n_test loss accuracy macro_f1 personal_accuracy status. Row r of `rounds` belongs to the
     model after r rounds; row 0 is the start. The plain columns hold the first protocol of the run, others carry their name in
-    front. Where a round was not evaluated, or a method has no shared model, they are NaN.
+    front, and scores of validation samples `val_` before the metric (`val_accuracy`, `personal_val_accuracy`). Where a round was
+    not evaluated, or a method has no shared model, they are NaN. `selected` marks the round that was chosen, where one was.
     """
 
     def __init__(self, rounds: list[Row] | None = None, clients: list[Row] | None = None):
@@ -30,6 +31,18 @@ class History:
         """Append a round."""
         self._rounds.append(row)
         self._clients += clients
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of `rounds`, oldest first."""
+        return self._rounds
+
+    @property
+    def last_clients(self) -> list[Row]:
+        """The rows of `clients` that belong to the newest round; none where it was not evaluated."""
+        number, clients = self.last["round"], self._clients
+        first = next((i for i in range(len(clients), 0, -1) if clients[i - 1]["round"] != number), 0)
+        return clients[first:]
 
     @property
     def rounds(self) -> pd.DataFrame:
@@ -47,6 +60,11 @@ class History:
     def last(self) -> Row:
         """The newest row of `rounds`."""
         return self._rounds[-1]
+
+    def select(self, round: int) -> None:
+        """Mark the round that was chosen, in the column `selected`."""
+        for row in self._rounds:
+            row["selected"] = row["round"] == round
 
     def __len__(self) -> int:
         return len(self._rounds)
@@ -70,5 +88,7 @@ class History:
             except (OSError, ValueError) as error:
                 raise UnalikeError(f"cannot read {file}: {error}; restore it, or start in another folder") from error
         kept = [t if until is None or t.empty else t[t["round"] <= until] for t in tables]
-        rounds, clients = (cast(list[Row], t.to_dict("records")) for t in kept)
+        rounds, clients = (
+            cast(list[Row], t.drop(columns="selected", errors="ignore").to_dict("records")) for t in kept
+        )
         return cls(rounds, clients)

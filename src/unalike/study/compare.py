@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tomli_w
 
-from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
 from unalike.core.plan import Stage
 from unalike.core.work import Work
@@ -20,30 +18,16 @@ from unalike.data import Dataset, Population, load
 from unalike.data import partition as divide
 from unalike.data.diagnose import summary
 from unalike.data.partition import usual_clients
-from unalike.federation import execute
 from unalike.job import Clients, Job, ModelLike, Pair, prepare
 from unalike.progress import Watch, watch
 from unalike.results.directory import plain
-from unalike.simulation import Diverged
 from unalike.study.command import command_line
-from unalike.study.comparison import Comparison, Facts, labelled, last_rounds, versions
+from unalike.study.comparison import Comparison, Facts, versions
+from unalike.study.estimate import Estimate
+from unalike.study.study import Cell, Study
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One method under one seed."""
-
-    label: str
-    seed: int
-    job: Job
-
-    @property
-    def folder(self) -> str:
-        """A name that a person can read, made unique by the hash of everything that decides the result."""
-        return f"{re.sub(r'[^a-z0-9.]+', '-', self.label.lower()).strip('-')[:40]}-seed{self.seed}-{self.job.key}"
+    pass
 
 
 def compare(
@@ -53,6 +37,7 @@ def compare(
     data: Dataset | str | None = None,
     data_dir: str | Path | None = None,
     partition: str = "dirichlet(alpha=0.1)",
+    val: float = 0.0,
     model: ModelLike = "mlp",
     rounds: int = 50,
     seeds: int | Sequence[int] = 3,
@@ -61,7 +46,6 @@ def compare(
     test: Pair | None = None,
     proxy: Pair | None = None,
     out: str | Path | None = None,
-    source: Mapping[str, Any] | None = None,
     progress: Watch | None = None,
     **options: Any,
 ) -> Comparison:
@@ -69,24 +53,75 @@ def compare(
 
     methods: spec texts, methods or plans, or a mapping from labels to them; the first is the baseline unless `baseline` names
     another. clients: clients as for `ua.run`, the same for every seed; or with `data` their number (10, or what the data
-    says, unless given), and then every seed draws its own `partition`. seeds: how many (0, 1, ...) or which. out: a folder
+    says, unless given), and then every seed draws its own `partition`, of which a share `val` of the training samples
+    validates. seeds: how many (0, 1, ...) or which. out: a folder
     that keeps one cell per method and seed; finished cells are read and never run again, an interrupted one goes on where it
-    stopped. source: the command-line flags that make the same clients, for the report's command; known by itself for `data`
-    given by name. `options` are further keywords of `ua.run` (participation, executor, evaluate_every, protocol, device,
-    buffers).
+    stopped. `options` are further keywords of `ua.run` (participation, executor, evaluate_every, protocol, device, buffers,
+    transform, stop as text, budget, select). With `budget` methods are compared at equal cost, with `select="best"` each run by
+    the round that its validation samples choose. The plain columns are always those of the shared model.
 
     >>> table = compare(["fedavg", "fedmix"], data="digits", clients=5, rounds=20)   # doctest: +SKIP
 
     Raises `UnalikeError` before anything is trained for whatever cannot be run. A method that diverges is noted and left out.
+    """
+    study = lay_out(
+        methods,
+        clients,
+        data=data,
+        data_dir=data_dir,
+        partition=partition,
+        val=val,
+        model=model,
+        rounds=rounds,
+        seeds=seeds,
+        work=work,
+        baseline=baseline,
+        test=test,
+        proxy=proxy,
+        **options,
+    )
+    if progress is not None:
+        return study.run(out, progress)
+    with watch(study.rounds, "comparing", lines=False) as bar:
+        return study.run(out, bar)
+
+
+def estimate(methods: Iterable[object] | Mapping[str, object], *where: Any, **options: Any) -> Estimate:
+    """What `compare` of the same arguments would cost: seconds, bytes and memory, from three rounds of every method."""
+    study = lay_out(methods, *where, **{k: v for k, v in options.items() if k not in ("out", "progress")})
+    with watch(study.calibration, "calibrating", lines=False) as bar:
+        return study.estimate(bar)
+
+
+def lay_out(
+    methods: Iterable[object] | Mapping[str, object],
+    clients: Clients | int | None = None,
+    *,
+    data: Dataset | str | None = None,
+    data_dir: str | Path | None = None,
+    partition: str = "dirichlet(alpha=0.1)",
+    val: float = 0.0,
+    model: ModelLike = "mlp",
+    rounds: int = 50,
+    seeds: int | Sequence[int] = 3,
+    work: Work | None = None,
+    baseline: str | None = None,
+    test: Pair | None = None,
+    proxy: Pair | None = None,
+    source: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Study:
+    """What `compare` of the same arguments would run: `.run(out)` runs it, `.estimate()` says what it will cost.
+
+    source: the command-line flags that make the same clients, for the report's command; known by itself for `data` given by name.
     """
     methods = methods if isinstance(methods, Mapping) else [methods] if isinstance(methods, str) else list(methods)
     named = {str(k): m for k, m in methods.items()} if isinstance(methods, Mapping) else {_label(m): m for m in methods}
     numbers = list(range(seeds)) if isinstance(seeds, int | np.integer) else [int(s) for s in seeds]
     baseline = baseline or next(iter(named), "")
     _check(methods, named, numbers, baseline)
-    _check_protocol(options.get("protocol", "clients"))
-    population = _populations(clients, load(data, data_dir) if isinstance(data, str) else data, partition)
-    options |= {"rounds": rounds}
+    population = _populations(clients, load(data, data_dir) if isinstance(data, str) else data, partition, val)
+    options |= {"rounds": rounds, "protocol": _shared_first(options.get("protocol", "clients"))}
     cells = [
         Cell(
             label,
@@ -101,57 +136,11 @@ def compare(
             "data": data,
             "data_dir": data_dir and str(data_dir),
             "partition": partition,
+            "val": val or None,
         }
     if source and "partition" in source:
         source = {**source, "clients": len(cells[0].job.population)}
-    facts = facts_of(cells, named, baseline, numbers, source or {})
-    folder = None if out is None else Path(out)
-    if folder is not None and (folder / "checkpoints").exists():
-        raise UnalikeError(f"{folder} holds a single run; choose another folder for the comparison")
-    if progress is not None:
-        return _run(cells, facts, folder, progress)
-    with watch(rounds * len(cells), "comparing", lines=False) as bar:
-        return _run(cells, facts, folder, bar)
-
-
-def _run(cells: list[Cell], facts: Facts, out: Path | None, progress: Watch) -> Comparison:
-    import pandas as pd
-
-    rounds: list[pd.DataFrame] = []
-    clients: list[pd.DataFrame] = []
-    notes: list[str] = []
-    for cell in cells:
-        told: list[int] = []
-
-        def tell(row: dict[str, Any], what: str = f"{cell.label} (seed {cell.seed})", told: list[int] = told) -> None:
-            told.append(row["round"])
-            progress(row, what)
-
-        try:
-            run = execute(cell.job, out=None if out is None else _home(out, cell), progress=tell)
-            if not told:  # read back, not run
-                tell(run.history.last)
-        except Diverged as error:
-            notes.append(f"{cell.label}, seed {cell.seed}, is left out: {error}")
-            continue
-        notes += [f"{cell.label}: {text}" for text in run.notes]
-        rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
-        clients.append(labelled(last_rounds(run.history.clients, cell.job.population.names), cell.label, cell.seed))
-    if not rounds:
-        raise UnalikeError("every method diverged: " + "; ".join(notes))
-    comparison = Comparison(
-        pd.concat(rounds, ignore_index=True), pd.concat(clients, ignore_index=True), _surviving(facts, rounds, notes)
-    )
-    if out is not None:
-        comparison.save(out)
-        comparison.report(out / "report.html")
-        write_bytes(out / "config.toml", facts.config.encode())
-    return comparison
-
-
-def _home(out: Path, cell: Cell) -> Path:
-    """The cell's folder: one that holds it already, whatever its label was then, or a new one."""
-    return min((out / "cells").glob(f"*-{cell.job.key}"), default=out / "cells" / cell.folder)
+    return Study(cells, facts_of(cells, named, baseline, numbers, source or {}))
 
 
 def read_seeds(text: str) -> list[int]:
@@ -186,24 +175,22 @@ def _check(methods: object, named: dict[str, object], numbers: list[int], baseli
         raise UnalikeError(f"baseline {baseline!r} is none of the methods {list(named)}; name one of them")
 
 
-def _check_protocol(found: str | Sequence[str]) -> None:
-    """The plain columns of a comparison belong to the shared model, so that no column mixes two protocols."""
-    first = found if isinstance(found, str) else next(iter(found), "clients")
-    if first in ("personal", "local"):
-        raise UnalikeError(
-            f"protocol={found!r} would put the {first} models into the columns of the shared one; write "
-            f"protocol=['clients', {first!r}], whose columns begin with '{first}_'"
-        )
+def _shared_first(found: str | Sequence[str]) -> tuple[str, ...]:
+    """The protocols with one of the shared model in front: its columns are the plain ones, so that no column mixes two."""
+    asked = (found,) if isinstance(found, str) else tuple(found)
+    return asked if not asked or asked[0] in ("clients", "server") else tuple(dict.fromkeys(("clients", *asked)))
 
 
-def _populations(clients: Clients | int | None, data: Dataset | None, partition: str) -> Callable[[int], Population]:
+def _populations(
+    clients: Clients | int | None, data: Dataset | None, partition: str, val: float
+) -> Callable[[int], Population]:
     if data is not None:
         if clients is not None and not isinstance(clients, int):
             raise UnalikeError(
                 "found both data= and clients; give the number of clients with data=, or the clients without it"
             )
         count = usual_clients(partition) if clients is None else clients
-        return cache(lambda seed: divide(data, partition, count, seed=seed))
+        return cache(lambda seed: divide(data, partition, count, seed=seed, val=val))
     if clients is None or isinstance(clients, int):
         raise UnalikeError(
             "found no data; give clients (from ua.partition, or a list of ua.ClientData) or data='digits'"
@@ -230,6 +217,7 @@ def facts_of(
         versions=versions(),
         seed=seeds[0],
         clients=list(job.population.names),
+        plain=job.options.protocols[0],
     )
 
 
@@ -247,19 +235,31 @@ def _config(
         "seeds": write_seeds(seeds),
         **{
             key: options[key]
-            for key in ("participation", "executor", "evaluate_every", "device", "buffers", "transform")
+            for key in (
+                "participation",
+                "executor",
+                "evaluate_every",
+                "device",
+                "buffers",
+                "transform",
+                "stop",
+                "budget",
+            )
         },
+        "protocol": None if job.options.protocols == ("clients",) else list(job.options.protocols),
+        "select": None if options["select"] == "last" else options["select"],
         **work,
         "batch_size": "full" if job.work.batch_size is None else str(job.work.batch_size),
     }
 
 
 def _protocols(job: Job) -> list[str]:
-    """Those of the last stage, whose models are what the run comes to."""
+    """Those that score a model of the last stage, whose models are what the run comes to."""
     last = [step for step in job.outline if isinstance(step, Stage)][-1]
     model = last.model or job.model
-    shared = ["clients"] if last.method.has_shared_model(model) else []
-    return [*shared, *(["personal"] if last.method.is_personal(model) else [])]
+    shared, personal = last.method.has_shared_model(model), last.method.is_personal(model)
+    there = {"server": shared, "clients": shared, "personal": personal, "local": not last.pooled}
+    return [name for name in dict.fromkeys((*job.options.protocols, "personal")) if there[name]]
 
 
 def _difference(population: Population) -> dict[str, Any]:
@@ -278,11 +278,3 @@ def _label_counts(population: Population) -> dict[str, dict[str, int]] | None:
     return {
         name: dict(zip(population.classes, row, strict=True)) for name, row in zip(population.names, rows, strict=True)
     }
-
-
-def _surviving(facts: Facts, rounds: list[pd.DataFrame], notes: list[str]) -> Facts:
-    """Without the methods of which no run is left."""
-    alive = {table["method"].iloc[0] for table in rounds}
-    methods = [m for m in facts.methods if m["label"] in alive]
-    baseline = facts.baseline if facts.baseline in alive else methods[0]["label"]
-    return replace(facts, methods=methods, baseline=baseline, notes=list(dict.fromkeys(notes)))

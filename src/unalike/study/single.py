@@ -8,7 +8,8 @@ from typing import Any
 
 from unalike.core.checkpoint import write_bytes
 from unalike.record import Run
-from unalike.study.compare import Cell, facts_of
+from unalike.study.compare import facts_of
+from unalike.study.study import Cell
 
 
 def keep_facts(run: Run, label: str, front: dict[str, Any]) -> None:
