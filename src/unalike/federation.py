@@ -12,6 +12,7 @@ from unalike.core.errors import UnalikeError
 from unalike.core.plan import Answers, Results, Stage, Step, Steps, Survey
 from unalike.core.wire import stage_wire, survey_wire
 from unalike.core.work import Work
+from unalike.executors.team import Team
 from unalike.executors.threads import threads_for
 from unalike.job import Clients, Job, ModelLike, Pair, prepare
 from unalike.progress import Watch, watch
@@ -21,6 +22,7 @@ from unalike.results.directory import RunDirectory
 from unalike.results.history import History
 from unalike.simulation import Simulation
 from unalike.survey import survey
+from unalike.teamwork import announce, inner, report, simulation_of, team_for
 
 Stop = Callable[[dict[str, Any]], bool]
 """Called with each row of the history; True ends the run."""
@@ -107,8 +109,9 @@ def execute(
     chain = job.options.chain
     assess = Assessor(job.population, job.options.protocols, job.test, chain and chain.fixed)
     try:
-        with threads_for(job.model):
-            simulation, ended = _steps(job, record, assess, directory, stop, progress)
+        with team_for(job) as team, threads_for(job.model, alone=team is None):
+            simulation, ended = _steps(job, record, assess, directory, stop, progress, team)
+            simulation.settle()
     except BaseException:  # an interruption, a divergence, a crash: what is complete is kept
         with suppress(UnalikeError):
             record.checkpoint()
@@ -123,6 +126,7 @@ def _steps(
     directory: RunDirectory | None,
     stop: Stop | None,
     progress: Watch,
+    team: Team | None,
 ) -> tuple[Simulation, str]:
     """The surveys and stages of the plan, one after the other; the last stage's simulation, and why the run ended."""
     steps = job.plan.stages(job.scene)
@@ -133,11 +137,12 @@ def _steps(
         if isinstance(step, Survey):
             outcome: Answers | Results = _survey(job, step, index, record)
         else:
-            simulation = _simulation(job, step, index, record, directory)
+            simulation = _simulation(job, step, index, record, directory, team)
             ended = _rounds(job, simulation, index, record, assess, stop, progress)
             if ended:
                 break
             outcome = Results(simulation.states, simulation.done)
+        report(team, outcome)
         step, index = _next(steps, outcome), index + 1
     return simulation, ended or "all rounds done"
 
@@ -195,24 +200,18 @@ def _survey(job: Job, step: Survey, index: int, record: Record) -> Answers:
     return found
 
 
-def _simulation(job: Job, stage: Stage, index: int, record: Record, directory: RunDirectory | None) -> Simulation:
+def _simulation(
+    job: Job, stage: Stage, index: int, record: Record, directory: RunDirectory | None, team: Team | None
+) -> Simulation:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         stage.method.check(stage.method.local_work(job.work))
     for warning in caught:
         record.note(str(warning.message))
         warnings.warn(str(warning.message), stacklevel=4)
-    folder = None if directory is None else directory.memory / f"stage-{index}"
-    simulation = Simulation(
-        stage,
-        job.setting,
-        job.population,
-        executor=job.options.executor,
-        participation=job.options.participation,
-        folder=folder,
-        transform=job.options.chain,
-        single="local" in job.options.protocols,
-    )
+    folder = (None if team is None else team.folder) if directory is None else directory.memory
+    simulation = simulation_of(job, stage, index, inner(job.options.executor), folder, team)
+    announce(team, simulation, folder)
     record.event("stage", name=stage.name, executor=simulation.why)
     record.restore(index, simulation)
     return simulation

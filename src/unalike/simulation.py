@@ -23,8 +23,10 @@ from unalike.core.types import Context, Drawers, Order, Tree
 from unalike.core.validate import refusals
 from unalike.core.wire import stage_wire
 from unalike.data import Population
-from unalike.executors.auto import choose
+from unalike.executors.auto import build, decide
 from unalike.executors.base import Accepted, Executor, Site, Transform
+from unalike.executors.distributed import Distributed, SharedMemories
+from unalike.executors.team import Team
 from unalike.results.evaluation import Predict, shared_model
 from unalike.survey import ask, with_shared
 
@@ -82,11 +84,11 @@ class Group:
         stage: Stage,
         setting: Setting,
         source: Population,
-        executor: str,
-        participants: int,
         folder: Path | None,
         transform: Transform | None,
         start: State | None = None,
+        team: Team | None = None,
+        place: int = 0,
     ):
         self.method = stage.method
         self.setting = setting
@@ -94,9 +96,17 @@ class Group:
         self.state = open_state(self.method, setting, start)
         self.accepted: Accepted = {}
         self.memories = ClientMemories(open_memory(self.method, setting), folder)
-        site = Site(self.method, setting, source, self.memories, transform)
+        if team is not None and team.rank == 0:
+            self.memories = SharedMemories(self.memories, team, place, source.sizes)
+        self.site = Site(self.method, setting, source, self.memories, transform)
+        self.team, self.place = team, place
         self.executor: Executor
-        self.executor, self.why = choose(executor, site, participants)
+
+    def employ(self, executor: str) -> None:
+        """Have the group's clients trained by this executor; where a team works for the run, by one in each process."""
+        self.executor = build(executor, self.site)
+        if self.team is not None and self.team.rank == 0:
+            self.executor = Distributed(self.site, self.executor, self.team, self.place)
 
     def round(self, ids: Sequence[int], population: int, single: bool = False) -> Trained:
         """Train the participants `ids`, refuse what is unusable, advance the state.
@@ -118,7 +128,7 @@ class Group:
         return Trained(cohort, refused, tree.nbytes(cohort.update) // len(cohort.ids))
 
     def _folded(self, order: Order, ids: Sequence[int], population: int) -> Trained:
-        expected = self.executor.site.expected(ids, population)
+        expected = self.site.expected(ids, population)
         given = shares(self.method, self.setting, self.state, expected)
         fold = Fold(self.method, order.params, given, self.setting.buffers)
         self.executor.feed(order, ids, self.accepted, fold)
@@ -163,6 +173,7 @@ class Simulation:
     """All groups of a stage. `participation` is the share of clients that takes part in a round, at least one of them.
 
     `setting` is that of the run; a stage may bring another model. `single`: what each client sent is looked at after a round.
+    `team`: the processes that share the work.
     """
 
     def __init__(
@@ -176,8 +187,10 @@ class Simulation:
         folder: Path | None = None,
         transform: Transform | None = None,
         single: bool = False,
+        team: Team | None = None,
     ):
         self.stage = stage
+        self.team = team
         self.single = single
         self.method = stage.method
         model = stage.model or setting.model
@@ -203,17 +216,20 @@ class Simulation:
                 stage,
                 self.setting,
                 self._source(ids),
-                executor,
-                1 if stage.pooled else max(1, round(participation * len(ids))),
                 None if folder is None else folder / f"group-{i:04d}",
                 transform,
                 None if stage.start is None else stage.start[name],
+                team,
+                i,
             )
             for i, (name, ids) in enumerate(self._everybody.items())
         }
-        context = next(iter(self.groups.values())).executor.site.context(
-            int(self.eligible[0]) if not stage.pooled else 0
-        )
+        largest = max(self._everybody, key=lambda name: len(self._everybody[name]))
+        participants = 1 if stage.pooled else max(1, round(participation * len(self._everybody[largest])))
+        self.executor, self._why = decide(executor, self.groups[largest].site, participants)
+        for group in self.groups.values():
+            group.employ(self.executor)
+        context = next(iter(self.groups.values())).site.context(int(self.eligible[0]) if not stage.pooled else 0)
         # updates are weighed as they are: an upload may leave something out in some rounds
         items = [i for i in stage_wire(stage, model, context) if not i.once and i.what != "update"]
         self._bytes = {
@@ -262,8 +278,8 @@ class Simulation:
     @property
     def why(self) -> str:
         """Which executor runs, and why."""
-        group = next(iter(self.groups.values()))
-        return f"{type(group.executor).__name__.lower()}: {group.why}"
+        text = f"{self.executor}: {self._why}"
+        return text if self.team is None else f"distributed: {self.team.size} processes, in each of them {text}"
 
     def draw(self, number: int) -> list[int]:
         """The clients that take part in a round, counted from 0: the same for every method of the same seed."""
@@ -322,7 +338,7 @@ class Simulation:
 
     def context(self, client: int) -> Context:
         """The client's static facts."""
-        return self._group(client).executor.site.context(client) if self.method.conditioners else {}
+        return self._group(client).site.context(client) if self.method.conditioners else {}
 
     def shared_model(self, client: int) -> Predict:
         """The shared model as the client uses it, fed with its own facts."""
@@ -396,6 +412,13 @@ class Simulation:
         """Delete the files of memories that no longer stand, or did not when `facts` were frozen."""
         for i, group in enumerate(self.groups.values()):
             group.memories.prune(group.accepted if facts is None else dict(facts[i]["accepted"]))
+
+    def settle(self) -> None:
+        """Before the team is let go: bring the memories of all clients to where this process finds them."""
+        for group in self.groups.values() if self.team is not None else ():
+            if not group.memories.empty:
+                group.memories.save(group.accepted)
+                group.memories.adopt(group.accepted)
 
     def pin_memories(self, facts: list[Facts]) -> None:
         """Keep the memories that stood when `facts` were frozen, whatever comes."""

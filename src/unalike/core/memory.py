@@ -10,6 +10,8 @@ from collections import OrderedDict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
+
 from unalike.core import tree
 from unalike.core.checkpoint import read_tensors, write_tensors
 from unalike.core.types import Drawers
@@ -37,15 +39,24 @@ class ClientMemories:
         self._standing: dict[int, int] = {}
         self._pinned: dict[int, int] = {}
 
+    @property
+    def empty(self) -> bool:
+        """Whether clients remember nothing at all."""
+        return not self._initial
+
+    @property
+    def device(self) -> torch.device:
+        """Where memories lie that are used."""
+        return next(t.device for drawer in self._initial.values() for t in drawer.values())
+
     def get(self, client: int, accepted: int | None) -> Drawers:
         """The client's memory as of the last accepted round; None: it never had a report accepted."""
         if accepted is None or not self._initial:
             return self._initial
         version = (client, accepted)
         if version not in self._ram:
-            device = next(iter(next(iter(self._initial.values())).values())).device
             found = tree.unpack(read_tensors(self._path(version))[0])
-            self._keep(version, {name: tree.map(lambda t: t.to(device), t) for name, t in found.items()})
+            self._keep(version, {name: tree.map(lambda t: t.to(self.device), t) for name, t in found.items()})
             self._on_disk.add(version)
         self._ram.move_to_end(version)
         return self._ram[version]

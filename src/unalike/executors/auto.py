@@ -20,18 +20,22 @@ WORTH = 5.0
 """A stacked step of small dense models costs about as much as four steps of one client (measured on a CPU)."""
 
 
-def choose(text: str, site: Site, participants: int) -> tuple[Executor, str]:
-    """The executor that `text` names, and why: "loop", "batched", "batched(chunk=20)" or "auto"."""
+def build(text: str, site: Site) -> Executor:
+    """The executor of one process that `text` names: "loop", "batched" or "batched(chunk=20)"."""
     call = spec.parse_one(text)
-    if call.name == "auto":
-        name, why = _auto(site, participants)
-        return EXECUTORS[name](site), why
     if call.name not in EXECUTORS:
-        raise unknown("executor", call.name, [*EXECUTORS, "auto"])
+        raise unknown("executor", call.name, [*EXECUTORS, "auto", "distributed"])
     try:
-        return EXECUTORS[call.name](site, **call.parameters), "asked for"
+        return EXECUTORS[call.name](site, **call.parameters)
     except TypeError as error:
         raise UnalikeError(f"executor {call}: {error}; write 'loop', 'batched' or 'batched(chunk=20)'") from None
+
+
+def decide(text: str, site: Site, participants: int) -> tuple[str, str]:
+    """What "auto" stands for, and why; any other text stands for itself."""
+    if spec.parse_one(text).name != "auto":
+        return text, "asked for"
+    return _auto(site, participants)
 
 
 def _auto(site: Site, participants: int) -> tuple[str, str]:

@@ -13,15 +13,15 @@ from unalike.core.model import Model
 
 
 @contextmanager
-def threads_for(model: Model) -> Iterator[None]:
-    """One thread for models without convolutions, torch's own number for others; put back afterwards.
+def threads_for(model: Model, alone: bool = True) -> Iterator[None]:
+    """One thread for models without convolutions and for each of several processes, else torch's own number; put back afterwards.
 
     A dense model's products are too small for several threads to pay, and when anything else runs on the machine they wait for
     each other: rounds become ten times and more slower.
     """
     before = torch.get_num_threads()
     keep_freed_memory()
-    torch.set_num_threads(before if model.convolutional else 1)
+    torch.set_num_threads(before if model.convolutional and alone else 1)
     try:
         yield
     finally:
