@@ -45,6 +45,7 @@ def run(
     device: str = "cpu",
     buffers: str = "average",
     transform: str | None = None,
+    precision: str = "float32",
     stop: str | Stop | None = None,
     budget: str | None = None,
     select: str = "last",
@@ -57,10 +58,12 @@ def run(
     spec: text such as "fedprox(mu=0.1) + lws", a method, a part or a plan. clients: what `ua.partition` returns, or a list of
     `ua.ClientData`. model: a name such as "mlp(hidden=(64, 32))", a module (its weights are the start; it is not changed) or
     a function that makes one. participation: the share of clients in a round, drawn without replacement. protocol: "clients",
-    "server" (needs test=(x, y)), "personal", "local", or several. executor: "auto", "loop", "batched". buffers: "average",
-    "local" or "first". transform: of training batches, such as "normalise(mean=0.5, std=0.25) + crop(padding=4) + flip",
-    drawn per client and round; evaluation normalises only. stop: a rule such as "min_accuracy >= 0.8" or "patience(rounds=10)",
-    read from validation samples where the clients have any, or a function called with each row of the history: True ends the
+    "server" (needs test=(x, y)), "personal", "local", or several. executor: "auto", "loop", "batched" or
+    "distributed(workers=2)". buffers: "average", "local" or "first". precision: "float32", or "bf16" for faster training on
+    processors with bf16, which changes updates by a few per cent. transform: of training batches, such as
+    "normalise(mean=0.5, std=0.25) + crop(padding=4) + flip", drawn per client and round; evaluation normalises only. stop: a
+    rule such as "min_accuracy >= 0.8" or "patience(rounds=10)", read from validation samples where the clients have any, or a
+    function called with each row of the history: True ends the
     run. budget: what the run may spend, "30 rounds", "10 min" of training or "500 MB" to and from all clients. select: "last", or
     "best", the round with the best validation score (of the personal models where there are any), whose models the run gives.
     proxy: (x, y) on the server, for methods that learn from it. out: a folder that keeps the run; one that holds the
@@ -84,6 +87,7 @@ def run(
         device=device,
         buffers=buffers,
         transform=transform,
+        precision=precision,
         stop=stop if isinstance(stop, str) else None,
         budget=budget,
         select=select,
@@ -104,19 +108,21 @@ def execute(
     progress: Watch = lambda row, what="": None,
 ) -> Run:
     """Carry out a job: the rounds it still lacks where `out` holds its beginning, all of them otherwise."""
-    directory = None if out is None else RunDirectory(out)
-    record = Record(directory, job, resume)
-    chain = job.options.chain
-    assess = Assessor(job.population, job.options.protocols, job.test, chain and chain.fixed)
-    try:
-        with team_for(job) as team, threads_for(job.model, alone=team is None):
-            simulation, ended = _steps(job, record, assess, directory, stop, progress, team)
-            simulation.settle()
-    except BaseException:  # an interruption, a divergence, a crash: what is complete is kept
-        with suppress(UnalikeError):
-            record.checkpoint()
-        raise
-    return record.finish(simulation, ended)
+    with team_for(job) as team:
+        directory = None if out is None else RunDirectory(out)
+        record = Record(directory, job, resume)
+        chain = job.options.chain
+        assess = Assessor(job.population, job.options.protocols, job.test, chain and chain.fixed)
+        try:
+            with threads_for(job.model, alone=team is None):
+                simulation, ended = _steps(job, record, assess, directory, stop, progress, team)
+        except BaseException:  # an interruption, a divergence, a crash: what is complete is kept
+            with suppress(UnalikeError):
+                record.checkpoint()
+            raise
+        run = record.finish(simulation, ended)
+        simulation.settle()
+        return run
 
 
 def _steps(

@@ -63,6 +63,10 @@ class ServerSplit:
         return self.x, self.y, np.zeros(len(self.y), np.int64)
 
 
+MANY = 10_000
+"""A history of more clients than this has rows for those alone that took part in the round, as have personal models."""
+
+
 class Assessor:
     """Evaluates a simulation under the protocols asked for. The first one fills the plain columns."""
 
@@ -96,7 +100,7 @@ class Assessor:
 
     def __call__(self, simulation: Simulation, done: Round | None) -> tuple[Row, list[Row]]:
         """The metrics of the round `done` (None: before training), and one row per client."""
-        task, everybody = self.population.task, range(len(self.population))
+        task, everybody = self.population.task, shown(simulation, done)
         nothing = dict.fromkeys(metric_names(task), float("nan"))
         row: Row = {}
         table: dict[str, dict[int, Metrics]] = {}
@@ -109,7 +113,7 @@ class Assessor:
                     table[prefix] = per_client(task, scores, everybody)
                 elif plain:  # the plain columns are always there
                     table[prefix] = dict.fromkeys(everybody, nothing)
-        return row, self._clients(simulation, done, table)
+        return row, self._clients(simulation, done, table, everybody)
 
     def _scored(
         self, protocol: str, simulation: Simulation, done: Round | None
@@ -126,11 +130,15 @@ class Assessor:
                 found[infix].append(self.score(predict, *split.of(clients)))
         return {infix: (split, Scores.join(found[infix])) for infix, split in splits.items()}
 
-    def _clients(self, simulation: Simulation, done: Round | None, table: dict[str, dict[int, Metrics]]) -> list[Row]:
+    def _clients(
+        self, simulation: Simulation, done: Round | None, table: dict[str, dict[int, Metrics]], everybody: Sequence[int]
+    ) -> list[Row]:
         trained = set(done.trained) if done and not simulation.stage.pooled else set()
         refused = done.refused if done else {}
         rows = []
-        for k, (n_train, n_test) in enumerate(zip(self.population.sizes.tolist(), self.population.test.sizes.tolist())):
+        places = np.asarray(everybody, np.int64)
+        train, test = self.population.sizes[places], self.population.test.sizes[places]
+        for k, n_train, n_test in zip(places.tolist(), train.tolist(), test.tolist(), strict=True):
             row: Row = {"client": k, "n_train": n_train, "n_test": n_test}
             for prefix, metrics in table.items():
                 row |= {prefix + name: value for name, value in metrics[k].items()}
@@ -145,6 +153,14 @@ class Assessor:
         """A model on samples, prepared as in training but for what is drawn."""
         chosen = predict if self.prepare is None else self.prepare.before(predict)
         return score(self.population.task, chosen, x, y, owner)
+
+
+def shown(simulation: Simulation, done: Round | None) -> Sequence[int]:
+    """The clients with a row of their own: everybody, or among very many the participants of the round."""
+    clients = len(simulation.population)
+    if clients <= MANY:
+        return range(clients)
+    return sorted(done.trained) if done is not None and not simulation.stage.pooled else []
 
 
 def _server(simulation: Simulation, done: Round | None) -> Models | None:
@@ -172,7 +188,7 @@ def _clients(simulation: Simulation, done: Round | None) -> Models | None:
 def _personal(simulation: Simulation, done: Round | None) -> Models | None:
     if not simulation.is_personal:
         return None
-    return (([k], predict) for k, predict in simulation.personal_models(range(len(simulation.population))))
+    return (([k], predict) for k, predict in simulation.personal_models(shown(simulation, done)))
 
 
 def _local(simulation: Simulation, done: Round | None) -> Models | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,7 @@ class Group:
         """
         order = issue(self.method, self.setting, self.state, population, ids)
         done = (self._stacked if single or not self.method.linear else self._folded)(order, ids, population)
-        self.accepted = self.accepted | dict.fromkeys(done.cohort.ids, order.round)
+        self.accepted.update(dict.fromkeys(done.cohort.ids, order.round))
         return done
 
     def _stacked(self, order: Order, ids: Sequence[int], population: int) -> Trained:
@@ -193,7 +193,7 @@ class Simulation:
         self.team = team
         self.single = single
         self.method = stage.method
-        model = stage.model or setting.model
+        model = (stage.model or setting.model).at(setting.model.precision)
         self.setting = replace(setting, model=model, work=stage.method.local_work(setting.work))
         self.method.require(setting.proxy)
         self.population = population
@@ -207,8 +207,12 @@ class Simulation:
                 f"stage {stage.name!r} pools the clients' data and {stage.method!r} describes each client; train one or the other"
             )
         self._everybody = stage.members(len(population))
-        self._group_of = {k: name for name, ids in self._everybody.items() for k in ids}
-        self._filled = {name: int((population.sizes[list(ids)] > 0).sum()) for name, ids in self._everybody.items()}
+        # very many clients are in one group, which needs no table
+        self._group_of = {k: name for name, ids in self._everybody.items() for k in ids} if stage.groups else {}
+        self._filled = {
+            name: len(self.eligible) if len(ids) == len(population) else int((population.sizes[list(ids)] > 0).sum())
+            for name, ids in self._everybody.items()
+        }
         self._choices: dict[int, str] = {}
         self._transform = transform
         self.groups = {
@@ -238,6 +242,8 @@ class Simulation:
 
     def group_of(self, client: int) -> str | None:
         """The group of a client; where clients choose, the one that it would choose now."""
+        if self.stage.groups is None:
+            return next(iter(self._everybody))
         if self.stage.chooses is None:
             return self._group_of.get(client)
         if client not in self._choices:
@@ -252,7 +258,7 @@ class Simulation:
         return min(self.groups, key=lambda name: answer(self.groups[name].state))
 
     @property
-    def members(self) -> dict[str, tuple[int, ...]]:
+    def members(self) -> Mapping[str, Sequence[int]]:
         """The clients of each group."""
         if self.stage.chooses is None:
             return self._everybody
@@ -267,7 +273,7 @@ class Simulation:
             )
         return self.groups[name]
 
-    def _source(self, ids: tuple[int, ...]) -> Population:
+    def _source(self, ids: Sequence[int]) -> Population:
         if self.stage.shared is not None:
             return with_shared(self.population, self.stage.shared)
         if not self.stage.pooled:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from unalike.core import spec, tree
 from unalike.core.client import Setting, open_memory
 from unalike.core.errors import UnalikeError, unknown
@@ -58,8 +60,9 @@ def _auto(site: Site, participants: int) -> tuple[str, str]:
 
 def _parallelism(site: Site, participants: int) -> float:
     """Steps of a typical cohort over the stacked steps that do the same: what padding leaves of the width of a chunk."""
-    sizes = sorted(n for k in range(len(site.source)) if (n := len(site.source.train[k])))
-    steps = [site.steps(n) for n in sizes]
+    sizes = site.sizes[site.sizes > 0]
+    kinds, counts = np.unique(sizes, return_counts=True)
+    steps = np.sort(np.repeat([site.steps(n) for n in kinds.tolist()], counts)).tolist()
     cohort = [steps[i * len(steps) // participants] for i in range(participants)]
     width = Batched(site).width
     return sum(cohort) / sum(max(cohort[i : i + width]) for i in range(0, len(cohort), width))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -93,6 +94,12 @@ class Site:
     _facts: dict[int, Context] = field(default_factory=dict)
     _common: Drawers = field(default_factory=dict)
 
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Training samples of every client."""
+        found = getattr(self.source.train, "sizes", None)
+        return np.array([len(self.source.train[k]) for k in range(len(self.source))]) if found is None else found
+
     def training(self, client: int, round: int) -> list[list[np.ndarray]]:
         """The client's batches in each phase of a round."""
         names = ["batches", *(f"batches of phase {i}" for i in range(1, len(self.method.phases)))]
@@ -146,7 +153,8 @@ class Site:
         """The numbers of the reports that these clients will send, as far as they are known before they train."""
         sizes = [len(self.source.train[k]) for k in ids]
         made = {n: self.heard(n) for n in set(sizes)}
-        size = torch.stack([self.size(k) for k in ids])
+        like = self.size(ids[0])
+        size = torch.tensor(sizes, dtype=like.dtype, device=like.device)
         steps = torch.tensor([made[n] for n in sizes], dtype=size.dtype, device=size.device)
         names = [name for p in self.method.parts for name in p.shares]
         shared = [{name: self.context(k)[name] for name in names} for k in ids] if names else []

@@ -66,7 +66,7 @@ class Distributed(Answering):
         self.team.tell(message | {"accepted": versions} | (more or {}))
 
     def _shared_out(self, ids: Sequence[int]) -> list[list[int]]:
-        """The clients of each process in the order of `ids`: their owners' where they have memories, else by the steps they make."""
+        """The clients of each process in the order of `ids`: with their memories, or without any by the steps they make."""
         shares: list[list[int]] = [[] for _ in range(self.team.size)]
         memories = self.site.memories
         if isinstance(memories, SharedMemories) and not memories.empty:

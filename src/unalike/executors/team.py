@@ -127,7 +127,7 @@ class Team:
 
 
 def started(workers: int, serve: Callable[[Team], None]) -> Team:
-    """`workers` processes in all: this one leads, the others are copies of it that `serve`, and share its memory until they write."""
+    """`workers` processes: this one leads, the others are copies of it that `serve` and share its memory until they write."""
     if sys.platform != "linux":
         raise UnalikeError(f"workers are started on Linux only, found {sys.platform}; use torchrun, or executor='loop'")
     folder = TemporaryDirectory(prefix="unalike-team-")
