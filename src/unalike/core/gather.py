@@ -173,7 +173,7 @@ def each(function: Callable[[Tensor], Tensor], nest: Nest) -> Nest:
         return function(nest)  # type: ignore[return-value]
     if isinstance(nest, dict):
         return {name: each(function, value) for name, value in nest.items()}  # type: ignore[return-value]
-    return type(nest)(*(each(function, field) for field in nest))  # type: ignore[attr-defined, call-arg]
+    return type(nest)(*(each(function, field) for field in nest))  # type: ignore[attr-defined]
 
 
 def join(values: Sequence[Any], how: Callable[[list[Tensor]], Tensor]) -> Any:

@@ -168,6 +168,6 @@ def _local_group(store: str, rank: int, size: int) -> Any:
 
 
 def _group(store: Any, rank: int, size: int, device: Any) -> Any:
-    options = dist.ProcessGroupGloo._Options()
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._timeout, options._devices = PATIENCE, [device]
     return dist.ProcessGroupGloo(store, rank, size, options)
