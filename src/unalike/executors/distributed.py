@@ -36,7 +36,7 @@ class Distributed(Answering):
     group: int
 
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
-        if not self.team.open:  # the run is over, and somebody looks at a client
+        if self.team.closed:  # the run is over, and somebody looks at a client
             return self.inner.feed(order, ids, accepted, sink)
         mine, *others = self._shared_out(ids)
         self._tell("feed", order, others, accepted, {"shares": _shares(sink)})
@@ -47,7 +47,7 @@ class Distributed(Answering):
                 sink.merge(_sums(found["sums"]) if isinstance(sink, Fold) else _stack(found["taken"]))
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
-        if not self.team.open:
+        if self.team.closed:
             yield from self.inner.tune(order, ids, accepted)
             return
         mine, *others = self._shared_out(ids)
@@ -110,7 +110,7 @@ class SharedMemories(ClientMemories):
         return owners
 
     def get(self, client: int, accepted: int | None) -> Drawers:
-        if accepted is None or self.empty or not self._team.open or not self.owner(client):
+        if accepted is None or self.empty or self._team.closed or not self.owner(client):
             return self._own.get(client, accepted)
         self._team.tell(
             {"do": "memory", "group": self._group, "client": client, "accepted": accepted, "of": self.owner(client)}
@@ -137,11 +137,12 @@ class SharedMemories(ClientMemories):
     def _all(self, what: str, accepted: Accepted) -> None:
         if self.empty:
             return
-        if self._team.open:
+        alone = self._team.closed
+        if not alone:
             pairs = torch.tensor([*accepted.items()], dtype=torch.int64).reshape(-1, 2)
             self._team.tell({"do": "keep", "group": self._group, "what": what, "accepted": pairs})
         getattr(self._own, what)(accepted)
-        if self._team.open:
+        if not alone:
             for rank in range(1, self._team.size):
                 self._team.answer(rank)
 

@@ -40,11 +40,8 @@ class Team:
         self.rank, self.size, self.folder = rank, size, folder
         self._group, self._processes = group, processes
         self._number, self._lost = 0, ""
-
-    @property
-    def open(self) -> bool:
-        """Whether the others are there."""
-        return not self._lost
+        self.closed = False
+        """Whether the run is over and the others have left."""
 
     def tell(self, message: Message) -> None:
         """From the leader to all."""
@@ -91,12 +88,12 @@ class Team:
 
     def close(self) -> None:
         """Let the others go."""
-        if self.open and self.rank == 0:
+        if not self._lost:
             with suppress(UnalikeError):
                 self.tell({"do": "end"})
-        self._lost = self._lost or "the run is over"
+        self.closed = True
         for process in self._processes:
-            process.join(0.0 if "over" not in self._lost else FAREWELL)
+            process.join(0.0 if self._lost else FAREWELL)
             if process.is_alive():
                 process.kill()
                 process.join()
