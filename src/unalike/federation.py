@@ -22,7 +22,7 @@ from unalike.results.directory import RunDirectory
 from unalike.results.history import History
 from unalike.simulation import Simulation
 from unalike.survey import survey
-from unalike.teamwork import announce, inner, report, simulation_of, team_for
+from unalike.teamwork import announce, employ, inner, report, simulation_of, team_for
 
 Stop = Callable[[dict[str, Any]], bool]
 """Called with each row of the history; True ends the run."""
@@ -217,9 +217,10 @@ def _simulation(
         warnings.warn(str(warning.message), stacklevel=4)
     folder = (None if team is None else team.folder) if directory is None else directory.memory
     simulation = simulation_of(job, stage, index, inner(job.options.executor), folder, team)
-    announce(team, simulation, folder)
-    record.event("stage", name=stage.name, executor=simulation.why)
+    announce(team, folder)
     record.restore(index, simulation)
+    employ(team, simulation)
+    record.event("stage", name=stage.name, executor=simulation.why)
     return simulation
 
 

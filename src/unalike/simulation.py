@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from unalike.core import seed, tree
+from unalike.core import seed, spec, tree
 from unalike.core.client import BUFFERS, Setting, open_memory
 from unalike.core.errors import UnalikeError
 from unalike.core.gather import Fold
@@ -23,7 +24,7 @@ from unalike.core.types import Context, Drawers, Order, Tree
 from unalike.core.validate import refusals
 from unalike.core.wire import stage_wire
 from unalike.data import Population
-from unalike.executors.auto import build, decide
+from unalike.executors.auto import Choice, build, decide
 from unalike.executors.base import Accepted, Executor, Site, Transform
 from unalike.executors.distributed import Distributed, SharedMemories
 from unalike.executors.team import Team
@@ -84,6 +85,7 @@ class Group:
         stage: Stage,
         setting: Setting,
         source: Population,
+        chosen: Callable[[], str],
         folder: Path | None,
         transform: Transform | None,
         start: State | None = None,
@@ -99,14 +101,15 @@ class Group:
         if team is not None and team.rank == 0:
             self.memories = SharedMemories(self.memories, team, place, source.sizes)
         self.site = Site(self.method, setting, source, self.memories, transform)
-        self.team, self.place = team, place
-        self.executor: Executor
+        self.team, self.place, self._chosen = team, place, chosen
 
-    def employ(self, executor: str) -> None:
-        """Have the group's clients trained by this executor; where a team works for the run, by one in each process."""
-        self.executor = build(executor, self.site)
-        if self.team is not None and self.team.rank == 0:
-            self.executor = Distributed(self.site, self.executor, self.team, self.place)
+    @cached_property
+    def executor(self) -> Executor:
+        """What trains the group's clients; where a team works for the run, one of these in each process."""
+        inner = build(self._chosen(), self.site)
+        if self.team is None or self.team.rank:
+            return inner
+        return Distributed(self.site, inner, self.team, self.place)
 
     def round(self, ids: Sequence[int], population: int, single: bool = False) -> Trained:
         """Train the participants `ids`, refuse what is unusable, advance the state.
@@ -220,6 +223,7 @@ class Simulation:
                 stage,
                 self.setting,
                 self._source(ids),
+                lambda: self.choice.executor,
                 None if folder is None else folder / f"group-{i:04d}",
                 transform,
                 None if stage.start is None else stage.start[name],
@@ -228,11 +232,8 @@ class Simulation:
             )
             for i, (name, ids) in enumerate(self._everybody.items())
         }
-        largest = max(self._everybody, key=lambda name: len(self._everybody[name]))
-        participants = 1 if stage.pooled else max(1, round(participation * len(self._everybody[largest])))
-        self.executor, self._why = decide(executor, self.groups[largest].site, participants)
-        for group in self.groups.values():
-            group.employ(self.executor)
+        self._asked = executor
+        self._choice: Choice | None = None
         context = next(iter(self.groups.values())).site.context(int(self.eligible[0]) if not stage.pooled else 0)
         # updates are weighed as they are: an upload may leave something out in some rounds
         items = [i for i in stage_wire(stage, model, context) if not i.once and i.what != "update"]
@@ -282,9 +283,23 @@ class Simulation:
         return (self.population if everybody else Population.of([self.population[k] for k in ids])).pooled()
 
     @property
+    def choice(self) -> Choice:
+        """The executor of all groups, decided when it is first needed; a run that goes on keeps the one it had."""
+        if self._choice is None:
+            largest = max(self._everybody, key=lambda name: len(self._everybody[name]))
+            count = 1 if self.stage.pooled else max(1, round(self.participation * len(self._everybody[largest])))
+            self._choice = decide(self._asked, self.groups[largest].site, count, self.stage.rounds - self.done)
+        return self._choice
+
+    @choice.setter
+    def choice(self, choice: Choice) -> None:
+        self._choice = choice
+
+    @property
     def why(self) -> str:
         """Which executor runs, and why."""
-        text = f"{self.executor}: {self._why}"
+        choice = self._choice or (Choice("none", "nothing is left to train") if self.over else self.choice)
+        text = f"{choice.executor}: {choice.why}"
         return text if self.team is None else f"distributed: {self.team.size} processes, in each of them {text}"
 
     def draw(self, number: int) -> list[int]:
@@ -448,6 +463,8 @@ class Simulation:
             }
             tensors |= {f"{i}/{path}": t for path, t in tree.pack(sections).items()}
             facts.append({"done": self.done, "round": group.state.round, "accepted": list(group.accepted.items())})
+            if self._choice is not None:
+                facts[-1]["executor"] = [self._choice.executor, self._choice.why]
         return tensors, facts
 
     def thaw(self, tensors: Tree, facts: list[Facts]) -> None:
@@ -468,4 +485,8 @@ class Simulation:
             )
             group.accepted = {int(k): int(r) for k, r in facts[i]["accepted"]}
             self.done = facts[i]["done"]
+        if (
+            "executor" in facts[0] and spec.parse_one(self._asked).name == "auto"
+        ):  # measured anew it might differ in last bits
+            self._choice = Choice(*facts[0]["executor"])
         self._choices = {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,8 +13,9 @@ from pathlib import Path
 from unalike.core import spec
 from unalike.core.errors import UnalikeError
 from unalike.core.plan import Answers, Results, Stage
-from unalike.executors.distributed import attend, states_in
-from unalike.executors.team import Team, joined, started
+from unalike.executors.auto import Choice, work_seconds
+from unalike.executors.distributed import attend, expects_answer, states_in
+from unalike.executors.team import Message, Team, joined, started
 from unalike.job import Job
 from unalike.simulation import Simulation
 
@@ -59,10 +62,16 @@ def simulation_of(
     )
 
 
-def announce(team: Team | None, simulation: Simulation, folder: Path | None) -> None:
-    """Tell the team what stage begins."""
+def announce(team: Team | None, folder: Path | None) -> None:
+    """Tell the team that a stage begins, and where clients' memories are kept."""
     if team is not None:
-        team.tell({"do": "stage", "executor": simulation.executor, "folder": None if folder is None else str(folder)})
+        team.tell({"do": "stage", "folder": None if folder is None else str(folder)})
+
+
+def employ(team: Team | None, simulation: Simulation) -> None:
+    """Tell the team which executor trains the stage's clients in each process."""
+    if team is not None and not simulation.over:
+        team.tell({"do": "employ", "executor": simulation.choice.executor})
 
 
 def report(team: Team | None, outcome: Results | Answers) -> None:
@@ -80,28 +89,35 @@ def serve(job: Job, team: Team) -> None:
     """Follow the plan as the leader carries it out, and do this process's share of it."""
     steps = job.plan.stages(job.scene)
     step, index, simulation = next(steps, None), 0, None
+    failed = ""  # what went wrong where nobody waits for an answer is told to the next who does
     while (message := team.hear())["do"] != "end":
         try:
             if message["do"] == "stage":
                 folder = None if message["folder"] is None else Path(message["folder"])
                 assert isinstance(step, Stage)
-                simulation = simulation_of(job, step, index, message["executor"], folder, team)
+                simulation = simulation_of(job, step, index, "loop", folder, team)
             elif message["do"] == "next":
-                outcome = (
-                    Results(states_in(message["states"]), message["rounds"])
-                    if "states" in message
-                    else Answers(tuple(message["answers"][0]), message["answers"][1])
-                )
-                step, index = _next(steps, outcome), index + 1
-            else:
+                step, index = _next(steps, _outcome(message)), index + 1
+            elif message["do"] == "employ":
                 assert simulation is not None
+                simulation.choice = Choice(message["executor"], "as the leader says")
+            else:
+                if simulation is None or failed:
+                    raise UnalikeError(failed or "no stage has begun")
                 answer = attend(team, simulation, message)
                 if answer is not None:
                     team.reply(answer)
-        except UnalikeError as error:
-            team.reply({"error": str(error)})
         except Exception as error:  # whatever it is, the leader must not wait for an answer that never comes
-            team.reply({"error": f"{type(error).__name__}: {error}"})
+            failed = str(error) if isinstance(error, UnalikeError) else f"{type(error).__name__}: {error}"
+            if expects_answer(team, message):
+                team.reply({"error": failed})
+
+
+def _outcome(message: Message) -> Results | Answers:
+    if "states" in message:
+        return Results(states_in(message["states"]), message["rounds"])
+    clients, tree = message["answers"]
+    return Answers(tuple(clients), tree)
 
 
 def _next(steps, outcome):  # type: ignore[no-untyped-def]
@@ -113,16 +129,31 @@ def _next(steps, outcome):  # type: ignore[no-untyped-def]
 
 def _started(job: Job) -> Team | None:
     call = spec.parse_one(job.options.executor)
-    if call.name != "distributed":
+    if call.name not in ("distributed", "auto"):
         return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = call.parameters.get("workers", cores)
     strange = sorted(set(call.parameters) - {"workers", "inner"})
-    workers = call.parameters.get(
-        "workers", len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    )
     if strange or not isinstance(workers, int) or workers < 1:
         raise UnalikeError(
             f"executor {call}: expected 'distributed(workers=2)', or with inner='loop' or 'batched' in each of them"
         )
-    if workers == 1:
+    if workers == 1 or (call.name == "auto" and not _worth_a_team(job)):
         return None
     return started(workers, partial(serve, job))
+
+
+def _worth_a_team(job: Job) -> bool:
+    """Whether "auto" starts processes: on Linux, for a run on the CPU that would take one of them long."""
+    stage = next(job.plan.stages(job.scene))
+    alone = sys.platform != "linux" or job.population.x.device.type != "cpu" or multiprocessing.current_process().daemon
+    if alone or not isinstance(stage, Stage) or stage.pooled or not stage.trained:
+        return False
+    simulation = simulation_of(job, stage, 0, "loop", None, None)
+    count = max(1, round(job.options.participation * len(simulation.eligible)))
+    site = next(iter(simulation.groups.values())).site
+    return count > 1 and work_seconds(site, count, job.options.rounds) > PATIENCE
+
+
+PATIENCE = 60.0
+"""Seconds of training in one process from which on a run is worth several."""

@@ -22,7 +22,7 @@ from unalike.executors.parcel import packed, unpacked
 from unalike.executors.team import started
 from unalike.job import prepare
 from unalike.simulation import Simulation
-from unalike.teamwork import announce, serve, simulation_of
+from unalike.teamwork import announce, employ, serve, simulation_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
@@ -72,7 +72,8 @@ def test_two_processes_are_the_loop_for_every_method(norm):
         for name, job in jobs.items():
             stage = next(job.plan.stages(job.scene))
             shared = simulation_of(job, stage, 0, "loop", team.folder / name.replace("/", "-"), team)
-            announce(team, shared, team.folder / name.replace("/", "-"))
+            announce(team, team.folder / name.replace("/", "-"))
+            employ(team, shared)
             alone = simulation_of(job, stage, 0, "loop", None, None)
             mine, theirs = rounds(shared), rounds(alone)
             # averages over few steps of a generator amplify a last bit; everything else is at rounding

@@ -6,8 +6,10 @@ with rows of weight 0, which never count; a step of padding alone changes nothin
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -18,14 +20,14 @@ from torch import Tensor
 from unalike.core import seed, tree
 from unalike.core.client import begin, train, tune
 from unalike.core.gather import Sink, join
-from unalike.core.local import Data
+from unalike.core.local import Data, Setting
 from unalike.core.part import Personaliser
 from unalike.core.stepping import functional
 from unalike.core.types import Batch, Drawers, Order, Report, Tree
 from unalike.executors.base import Accepted, Answering, Site
 
-CACHE = 16 * 2**20
-"""Bytes that the parameters and gradients of a chunk may take on a CPU: about what stays in its caches."""
+CACHE = 12 * 2**20
+"""Bytes that the parameters, gradients and momenta of a chunk may take on a CPU: about what stays in its caches."""
 DEVICE = 2**30
 """The same on an accelerator."""
 
@@ -43,17 +45,40 @@ class Batched(Answering):
 
     site: Site
     chunk: int | None = None
+    _fits: list[int] = field(default_factory=list, compare=False)  # clients that were left when memory ran out
 
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
         lessons = {client: self.site.training(client, order.round) for client in ids}
-        for number, chunk in enumerate(self._chunks(lessons)):
-            sink.add(chunk, self._train(order, number, {k: lessons[k] for k in chunk}, accepted))
+        for chunk, report in self._each_chunk(order, lessons, accepted, self._train):
+            sink.add(chunk, report)
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
         lessons = {client: self.site.tuning(client, order.round) for client in ids}
-        for number, chunk in enumerate(self._chunks(lessons)):
-            tuned = self._tune(order, number, {k: lessons[k] for k in chunk}, accepted)
+        for chunk, tuned in self._each_chunk(order, lessons, accepted, self._tune):
             yield from ((client, tree.row(tuned, i)) for i, client in enumerate(chunk))
+
+    def _each_chunk(
+        self, order: Order, lessons: Lessons, accepted: Accepted, work: Callable[..., Any]
+    ) -> Iterator[tuple[list[int], Any]]:
+        """Chunks with what `work` makes of them. One that does not fit into memory is halved, and so are all after it."""
+        waiting, number = deque(self._chunks(lessons)), 0
+        while waiting:
+            chunk = waiting.popleft()
+            try:
+                done = work(order, number, {k: lessons[k] for k in chunk}, accepted)
+            except RuntimeError as error:
+                if len(chunk) == 1 or not _out_of_memory(error):
+                    raise
+                self._fits.append(-(-len(chunk) // 2))
+                waiting = deque(part for c in (chunk, *waiting) for part in _cut(c, self._fits[-1]))
+                continue
+            number += 1
+            yield chunk, done
+
+    @cached_property
+    def setting(self) -> Setting:
+        """The setting with the task as it is fastest when stacked."""
+        return replace(self.site.setting, task=self.site.setting.task.stacked)
 
     def _chunks(self, lessons: Lessons) -> list[list[int]]:
         """The clients by length of their lessons, cut into chunks."""
@@ -62,16 +87,15 @@ class Batched(Answering):
             batches = [batch for phase in lessons[client] for batch in phase]
             return len(batches), sum(map(len, batches)), client
 
-        by_length, width = sorted(lessons, key=length), self.width
-        return [by_length[i : i + width] for i in range(0, len(by_length), width)]
+        return _cut(sorted(lessons, key=length), self.width)
 
     @property
     def width(self) -> int:
         """Clients per chunk."""
-        if self.chunk is not None:
-            return self.chunk
+        if self._fits or self.chunk is not None:
+            return min([*self._fits, *([self.chunk] if self.chunk else [])])
         budget = CACHE if self.site.source.x.device.type == "cpu" else DEVICE
-        return max(1, budget // (2 * tree.nbytes(self.site.setting.model.params)))
+        return max(1, budget // (3 * tree.nbytes(self.site.setting.model.params)))
 
     def _train(self, order: Order, number: int, lessons: Lessons, accepted: Accepted) -> Report:
         site = self.site
@@ -79,7 +103,7 @@ class Batched(Answering):
         def one(given: Given, order: Order, data: Data) -> tuple[Report, Drawers]:
             memory, context, size = (given[name] for name in ("memory", "context", "size"))
             begun = given.get("begun")
-            return train(site.method, site.setting, order, memory, size, data, context, functional, begun)
+            return train(site.method, self.setting, order, memory, size, data, context, functional, begun)
 
         report, kept = self._stacked(one, order, number, "dropout of chunks", lessons, accepted)
         for i, client in enumerate(lessons):
@@ -94,7 +118,7 @@ class Batched(Answering):
 
         def one(given: Given, order: Order, data: Data) -> Tree:
             memory, context, begun = given["memory"], given["context"], given.get("begun")
-            return tune(site.method, site.setting, order, memory, data, context, functional, begun)
+            return tune(site.method, self.setting, order, memory, data, context, functional, begun)
 
         return self._stacked(one, order, number, "dropout of tuned chunks", lessons, accepted)
 
@@ -154,6 +178,15 @@ class Batched(Answering):
         source = self.site.source
         rows = {"x": source.x[index], "y": source.y[index]}
         return rows if weight is None else rows | {"weight": weight.to(source.x.device)}
+
+
+def _cut(clients: list[int], width: int) -> list[list[int]]:
+    return [clients[i : i + width] for i in range(0, len(clients), width)]
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    """Whether an allocation failed, on an accelerator or on the CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _laid_out(drawn: Sequence[list[Tensor]], shape: torch.Size) -> Tensor:

@@ -148,15 +148,26 @@ class SharedMemories(ClientMemories):
 
 
 def attend(team: Team, simulation: Simulation, message: Message) -> Message | None:
-    """What a process that does not lead answers to a message about its stage; None: it has nothing to say."""
+    """What a process that does not lead answers to a message about its stage; None: nobody asked it."""
+    if not expects_answer(team, message):
+        return None
     group = list(simulation.groups.values())[message["group"]]
     return HANDLERS[message["do"]](team, group, message)
 
 
-def _feed(team: Team, group: Group, message: Message) -> Message | None:
+def expects_answer(team: Team, message: Message) -> bool:
+    """Whether the leader waits for this process to answer a message."""
+    match message["do"]:
+        case "feed" | "tune":
+            return bool(message["ids"][team.rank - 1])
+        case "memory":
+            return bool(message["of"] == team.rank)
+        case kind:
+            return kind in HANDLERS
+
+
+def _feed(team: Team, group: Group, message: Message) -> Message:
     ids = message["ids"][team.rank - 1]
-    if not ids:
-        return None
     order, accepted = _order(message["order"], group.executor.site), message["accepted"]
     if message["shares"] is None:
         stack = Stack()
@@ -169,17 +180,13 @@ def _feed(team: Team, group: Group, message: Message) -> Message | None:
     return {"sums": found | {"taken": [_taken(t) for t in fold.sums.taken]}}
 
 
-def _tune(team: Team, group: Group, message: Message) -> Message | None:
+def _tune(team: Team, group: Group, message: Message) -> Message:
     ids = message["ids"][team.rank - 1]
-    if not ids:
-        return None
     [(_, tuned)] = group.executor.tune(_order(message["order"], group.executor.site), ids, message["accepted"])
     return {"tuned": tuned}
 
 
-def _memory(team: Team, group: Group, message: Message) -> Message | None:
-    if message["of"] != team.rank:
-        return None
+def _memory(team: Team, group: Group, message: Message) -> Message:
     return {"memory": group.memories.get(message["client"], message["accepted"])}
 
 
