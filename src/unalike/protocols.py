@@ -11,6 +11,7 @@ Where clients have validation samples, each protocol but `server` is measured on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +22,8 @@ from unalike.core.errors import UnalikeError, unknown
 from unalike.data import Population
 from unalike.data.ragged import Ragged
 from unalike.data.transforms import Chain
-from unalike.results.evaluation import Metrics, Predict, Scores, measure, metric_names, per_client, score, shared_model
+from unalike.results.evaluation import Predict, Scores, score, shared_model
+from unalike.results.metrics import USUAL, Custom, Metrics, measure, metric_names, per_client
 from unalike.simulation import Round, Simulation
 
 Row = dict[str, Any]
@@ -76,6 +78,7 @@ class Assessor:
         protocols: Sequence[str],
         test: tuple[Tensor, Tensor] | None = None,
         prepare: Chain | None = None,
+        custom: Custom | None = None,
     ):
         for name in protocols:
             if name not in PROTOCOLS:
@@ -89,6 +92,7 @@ class Assessor:
         self.population = population
         self.protocols = tuple(dict.fromkeys(protocols))
         self.prepare = prepare
+        self.custom = custom
         self._server = None if test is None else ServerSplit(test)
         self._test = ClientSplit(population, population.test)
         self._val = ClientSplit(population, population.val) if len(population.val.values) else None
@@ -100,19 +104,21 @@ class Assessor:
 
     def __call__(self, simulation: Simulation, done: Round | None) -> tuple[Row, list[Row]]:
         """The metrics of the round `done` (None: before training), and one row per client."""
-        task, everybody = self.population.task, shown(simulation, done)
-        nothing = dict.fromkeys(metric_names(task), float("nan"))
+        task, everybody, custom = self.population.task, shown(simulation, done), self.custom
+        nothing = dict.fromkeys(metric_names(task, custom), float("nan"))
         row: Row = {}
-        table: dict[str, dict[int, Metrics]] = {}
+        table: dict[str, list[Metrics]] = {}
         for place, name in enumerate(self.names(simulation)):
             plain = place == 0
             for infix, (split, scores) in self._scored(name, simulation, done).items():
                 prefix = infix if plain else f"{name}_{infix}"
-                row |= {prefix + k: v for k, v in (nothing if scores is None else measure(task, scores)).items()}
+                row |= {
+                    prefix + k: v for k, v in (nothing if scores is None else measure(task, scores, custom)).items()
+                }
                 if scores is not None and split is not self._server:
-                    table[prefix] = per_client(task, scores, everybody)
+                    table[prefix] = per_client(task, _of(everybody, scores), len(everybody), custom)
                 elif plain:  # the plain columns are always there
-                    table[prefix] = dict.fromkeys(everybody, nothing)
+                    table[prefix] = [nothing] * len(everybody)
         return row, self._clients(simulation, done, table, everybody)
 
     def _scored(
@@ -131,28 +137,28 @@ class Assessor:
         return {infix: (split, Scores.join(found[infix])) for infix, split in splits.items()}
 
     def _clients(
-        self, simulation: Simulation, done: Round | None, table: dict[str, dict[int, Metrics]], everybody: Sequence[int]
+        self, simulation: Simulation, done: Round | None, table: dict[str, list[Metrics]], everybody: Sequence[int]
     ) -> list[Row]:
         trained = set(done.trained) if done and not simulation.stage.pooled else set()
         refused = done.refused if done else {}
         rows = []
         places = np.asarray(everybody, np.int64)
         train, test = self.population.sizes[places], self.population.test.sizes[places]
-        for k, n_train, n_test in zip(places.tolist(), train.tolist(), test.tolist(), strict=True):
+        for i, (k, n_train, n_test) in enumerate(zip(places.tolist(), train.tolist(), test.tolist(), strict=True)):
             row: Row = {"client": k, "n_train": n_train, "n_test": n_test}
-            for prefix, metrics in table.items():
-                row |= {prefix + name: value for name, value in metrics[k].items()}
+            scored = {prefix + name: value for prefix, found in table.items() for name, value in found[i].items()}
+            row |= {name: scored[name] for name in USUAL if name in scored}
             if self.population.task.name != "regression":
-                row.setdefault("personal_accuracy", float("nan"))
+                row["personal_accuracy"] = scored.get("personal_accuracy", float("nan"))
             idle = "no training data" if not n_train else "idle"
             row["status"] = f"refused: {refused[k]}" if k in refused else "trained" if k in trained else idle
-            rows.append(row)
+            rows.append(row | scored)
         return rows
 
     def score(self, predict: Predict, x: Tensor, y: Tensor, owner: np.ndarray) -> Scores:
         """A model on samples, prepared as in training but for what is drawn."""
         chosen = predict if self.prepare is None else self.prepare.before(predict)
-        return score(self.population.task, chosen, x, y, owner)
+        return score(self.population.task, chosen, x, y, owner, logits=bool(self.custom))
 
 
 def shown(simulation: Simulation, done: Round | None) -> Sequence[int]:
@@ -161,6 +167,15 @@ def shown(simulation: Simulation, done: Round | None) -> Sequence[int]:
     if clients <= MANY:
         return range(clients)
     return sorted(done.trained) if done is not None and not simulation.stage.pooled else []
+
+
+def _of(everybody: Sequence[int], scores: Scores) -> Scores:
+    """The scores of these clients, in ascending order, numbered by their places."""
+    if isinstance(everybody, range):
+        return scores
+    numbers = np.asarray(everybody, np.int64)
+    own = scores.of(np.isin(scores.client, numbers))
+    return replace(own, client=np.searchsorted(numbers, own.client))
 
 
 def _server(simulation: Simulation, done: Round | None) -> Models | None:

@@ -178,6 +178,7 @@ def _number(node: ast.expr) -> float:
     return float(value)
 
 
+ALL_DONE = "all rounds done"
 _UNITS = {
     "rounds": ("round", 1), "round": ("round", 1),
     "s": ("seconds", 1), "min": ("seconds", 60), "h": ("seconds", 3600),

@@ -21,6 +21,7 @@ from unalike.data.partition import usual_clients
 from unalike.job import Clients, Job, ModelLike, Pair, prepare
 from unalike.progress import Watch, watch
 from unalike.results.directory import plain
+from unalike.results.metrics import Custom
 from unalike.study.command import command_line
 from unalike.study.comparison import Comparison, Facts, versions
 from unalike.study.estimate import Estimate
@@ -45,6 +46,7 @@ def compare(
     baseline: str | None = None,
     test: Pair | None = None,
     proxy: Pair | None = None,
+    metrics: Custom | None = None,
     out: str | Path | None = None,
     progress: Watch | None = None,
     **options: Any,
@@ -54,12 +56,11 @@ def compare(
     methods: spec texts, methods or plans, or a mapping from labels to them; the first is the baseline unless `baseline` names
     another. clients: clients as for `ua.run`, the same for every seed; or with `data` their number (10, or what the data
     says, unless given), and then every seed draws its own `partition`, of which a share `val` of the training samples
-    validates. seeds: how many (0, 1, ...) or which. out: a folder
-    that keeps one cell per method and seed; finished cells are read and never run again, an interrupted one goes on where it
-    stopped. `options` are further keywords of `ua.run` (participation, executor, evaluate_every, protocol, device, buffers,
-    transform, precision, stop as text, budget, select). With `budget` methods are compared at equal cost, with
-    `select="best"` each run by the round that its validation samples choose. The plain columns are always those of the shared
-    model.
+    validates. seeds: how many (0, 1, ...) or which. out: a folder that keeps one cell per method and seed; finished cells are read
+    and never run again, an interrupted one goes on where it stopped. `options` are further keywords of `ua.run` (participation,
+    executor, evaluate_every, protocol, device, buffers, transform, precision, stop as text, budget, select). With `budget` methods
+    are compared at equal cost, with `select="best"` each run by the round that its validation samples choose. The plain columns are
+    always those of the shared model.
 
     >>> table = compare(["fedavg", "fedmix"], data="digits", clients=5, rounds=20)   # doctest: +SKIP
 
@@ -79,6 +80,7 @@ def compare(
         baseline=baseline,
         test=test,
         proxy=proxy,
+        metrics=metrics,
         **options,
     )
     if progress is not None:
@@ -109,6 +111,7 @@ def lay_out(
     baseline: str | None = None,
     test: Pair | None = None,
     proxy: Pair | None = None,
+    metrics: Custom | None = None,
     source: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Study:
@@ -127,7 +130,17 @@ def lay_out(
         Cell(
             label,
             seed,
-            prepare(spec, population(seed), model=model, work=work, test=test, proxy=proxy, seed=seed, **options),
+            prepare(
+                spec,
+                population(seed),
+                model=model,
+                work=work,
+                test=test,
+                proxy=proxy,
+                metrics=metrics,
+                seed=seed,
+                **options,
+            ),
         )
         for seed in numbers
         for label, spec in named.items()

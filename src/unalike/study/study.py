@@ -13,6 +13,7 @@ from unalike.core.errors import UnalikeError
 from unalike.federation import execute
 from unalike.job import Job
 from unalike.progress import Watch
+from unalike.record import Run
 from unalike.results.directory import digest
 from unalike.simulation import Diverged
 from unalike.study.comparison import Comparison, Facts, labelled, last_rounds
@@ -34,6 +35,11 @@ class Cell:
     def folder(self) -> str:
         """A name that a person can read, made unique by the hash of everything that decides the result."""
         return f"{re.sub(r'[^a-z0-9.]+', '-', self.label.lower()).strip('-')[:40]}-seed{self.seed}-{self.job.key}"
+
+    def end(self, run: Run) -> dict[str, Any]:
+        """How many rounds a run of it did, why it ended, and which was selected."""
+        rounds = run.history.last["round"]
+        return {"method": self.label, "seed": self.seed, "rounds": rounds, "why": run.ended, "selected": run.selected}
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,7 @@ class Study:
         rounds: list[pd.DataFrame] = []
         clients: list[pd.DataFrame] = []
         notes: list[str] = []
+        ends: list[dict[str, Any]] = []
         trained = 0
         for cell in self.cells:
             told: list[int] = []
@@ -98,6 +105,7 @@ class Study:
                 notes.append(f"{cell.label}, seed {cell.seed}, is left out: {error}")
                 continue
             notes += [f"{cell.label}: {text}" for text in run.notes]
+            ends.append(cell.end(run))
             rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
             own = last_rounds(run.history.clients, cell.job.population.names, run.selected)
             clients.append(labelled(own, cell.label, cell.seed))
@@ -106,7 +114,7 @@ class Study:
         comparison = Comparison(
             pd.concat(rounds, ignore_index=True),
             pd.concat(clients, ignore_index=True),
-            _surviving(self.facts, rounds, notes),
+            replace(_surviving(self.facts, rounds, notes), ends=ends),
         )
         if folder is not None and (foreseen := Estimate.load(folder, self.key)):
             memory = peak_mb() if trained == len(self.cells) else None
