@@ -7,13 +7,18 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from unalike.core import spec
 from unalike.core.errors import UnalikeError
+from unalike.core.memory import ClientMemories
 from unalike.core.plan import Answers, Results, Stage
 from unalike.executors.auto import Choice, work_seconds
+from unalike.executors.base import Site
 from unalike.executors.distributed import attend, expects_answer, states_in
 from unalike.executors.team import Message, Team, joined, started
 from unalike.job import Job
@@ -149,9 +154,9 @@ def _worth_a_team(job: Job) -> bool:
     alone = sys.platform != "linux" or job.population.x.device.type != "cpu" or multiprocessing.current_process().daemon
     if alone or not isinstance(stage, Stage) or stage.pooled or not stage.trained:
         return False
-    simulation = simulation_of(job, stage, 0, "loop", None, None)
-    count = max(1, round(job.options.participation * len(simulation.eligible)))
-    site = next(iter(simulation.groups.values())).site
+    setting = replace(job.setting, model=stage.model or job.model, work=stage.method.local_work(job.work))
+    count = max(1, round(job.options.participation * np.count_nonzero(job.population.sizes)))
+    site = Site(stage.method, setting, job.population, ClientMemories({}))
     return count > 1 and work_seconds(site, count, job.options.rounds) > PATIENCE
 
 

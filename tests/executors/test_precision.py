@@ -27,7 +27,7 @@ def net(view=False):
 
         def forward(self, x):
             h = self.norm(self.conv(x)).relu()
-            return self.head(h.view(len(x), -1) if view else h.flatten(1))
+            return self.head(h.view(len(x), 4 * 64) if view else h.flatten(1))
 
     torch.manual_seed(0)
     return Net()

@@ -281,6 +281,7 @@ class WeightedBatchNorm(nn.Module):
             self.register_buffer(name, getattr(norm, name))
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x.float() if x.dtype == torch.bfloat16 else x  # statistics are never rounded
         tracked = self.running_mean is not None
         if not self.training and tracked:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)

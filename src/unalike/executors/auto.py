@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from unalike.core import spec, tree
+from unalike.core import seed, spec, tree
 from unalike.core.client import Setting, open_memory
 from unalike.core.errors import UnalikeError, unknown
 from unalike.core.gather import Stack
@@ -124,11 +124,12 @@ def _seconds_of_a_client(site: Site) -> float:
     leaves = {n: w.detach().requires_grad_() for n, w in setting.model.params.items()}
     facts = site.context(int(np.flatnonzero(site.sizes > 0)[0]))
     times = []
-    for _ in range(TRIALS):
-        started = time.perf_counter()
-        output = setting.model(leaves, x, buffers=setting.model.buffers, context=facts, training=True)
-        torch.autograd.grad(setting.task.loss(output.logits, y), list(leaves.values()), allow_unused=True)
-        times.append(time.perf_counter() - started)
+    with seed.isolated(0, x.device):  # dropout
+        for _ in range(TRIALS):
+            started = time.perf_counter()
+            output = setting.model(leaves, x, buffers=setting.model.buffers, context=facts, training=True)
+            torch.autograd.grad(setting.task.loss(output.logits, y), list(leaves.values()), allow_unused=True)
+            times.append(time.perf_counter() - started)
     return site.steps(size) * min(times)
 
 

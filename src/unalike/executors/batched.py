@@ -223,11 +223,8 @@ def _batches(rows: Rows, kinds: list[Kind]) -> list[Batch]:
 
 def _padded(batches: list[list[np.ndarray]]) -> tuple[Tensor, Tensor | None]:
     """Indices [K, T, B] and weights [K, T, B], None where nothing is padded. Padding repeats sample 0 with weight 0."""
-    steps, rows = max(map(len, batches)), max(len(b) for client in batches for b in client)
-    index = np.zeros((len(batches), steps, rows), np.int64)
-    weight = np.zeros(index.shape, np.float32)
-    for k, client in enumerate(batches):
-        for t, batch in enumerate(client):
-            index[k, t, : len(batch)] = batch
-            weight[k, t, : len(batch)] = 1
-    return torch.from_numpy(index), None if weight.all() else torch.from_numpy(weight)
+    sizes = np.array(list(zip_longest(*([len(b) for b in client] for client in batches), fillvalue=0)), np.int64).T
+    counts = np.arange(sizes.max()) < sizes[:, :, None]
+    index = np.zeros(counts.shape, np.int64)
+    index[counts] = np.concatenate([batch for client in batches for batch in client])
+    return torch.from_numpy(index), None if counts.all() else torch.from_numpy(counts.astype(np.float32))
