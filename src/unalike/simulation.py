@@ -288,7 +288,8 @@ class Simulation:
         if self._choice is None:
             largest = max(self._everybody, key=lambda name: len(self._everybody[name]))
             count = 1 if self.stage.pooled else max(1, round(self.participation * len(self._everybody[largest])))
-            self._choice = decide(self._asked, self.groups[largest].site, count, self.stage.rounds - self.done)
+            each = -(-count // self.team.size) if self.team is not None else count
+            self._choice = decide(self._asked, self.groups[largest].site, each, self.stage.rounds - self.done)
         return self._choice
 
     @choice.setter

@@ -14,6 +14,7 @@ from unalike.core.part import (
     BaseWeights,
     Conditioner,
     Correction,
+    LinearAggregator,
     LocalWork,
     Objective,
     Part,
@@ -152,7 +153,8 @@ class Method:
     @cached_property
     def linear(self) -> bool:
         """Whether the server needs sums over the reports alone, so that it may add them up as they arrive."""
-        plain = all(getattr(type(self.aggregator), f) is getattr(Aggregator, f) for f in ("settle", "combine_buffers"))
+        rule, usual = type(self.aggregator), ("settle", "combine", "combine_buffers")
+        plain = all(getattr(rule, verb) is getattr(LinearAggregator, verb) for verb in usual)
         return plain and all(p.needs == "sums" for p in self.parts)
 
     def describe(self, data: Batch, outputs: int | None) -> Context:

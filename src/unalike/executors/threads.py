@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -39,7 +40,7 @@ def keep_freed_memory() -> None:
     Given back to the system, their pages have to be cleared anew each time, which costs a fifth of a stacked step. Only glibc has
     this setting; elsewhere nothing happens.
     """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if set_option is not None:
         set_option(MMAP_THRESHOLD, 2**25)
         set_option(TRIM_THRESHOLD, 2**30)
