@@ -92,7 +92,7 @@ def ours(stack: ExitStack, clients: list[ua.ClientData], load: Workload, contend
     team = stack.enter_context(team_for(job))
     simulation = simulation_of(job, stage, 0, executor.split("'")[1], None, team)
     announce(team, None)
-    employ(team, simulation)
+    employ(simulation)
     return simulation.round
 
 

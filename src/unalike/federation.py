@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from unalike.core.errors import UnalikeError
 from unalike.core.plan import Answers, Results, Stage, Step, Steps, Survey
@@ -23,7 +23,7 @@ from unalike.results.history import History, Row
 from unalike.results.metrics import USUAL, Custom
 from unalike.results.stopping import ALL_DONE
 from unalike.simulation import Round, Simulation
-from unalike.survey import survey
+from unalike.survey import survey as ask_all
 from unalike.teamwork import announce, employ, inner, report, simulation_of, team_for
 
 Stop = Callable[[dict[str, Any]], bool]
@@ -105,23 +105,56 @@ def run(
         return execute(job, out=out, resume=resume, stop=called, progress=bar)
 
 
+class Ground(Protocol):
+    """Where a plan runs: on this machine, or on many."""
+
+    @property
+    def assess(self) -> Assessor:
+        """What evaluates it."""
+
+    def stage(self, stage: Stage, index: int, record: Record) -> Simulation:
+        """A stage of the plan, the `index`-th of its steps, about to begin."""
+
+    def survey(self, survey: Survey, index: int, record: Record) -> Answers:
+        """The answers of the clients."""
+
+
+class Here:
+    """Everything on this machine, or in the processes of a team."""
+
+    def __init__(self, job: Job, team: Team | None = None):
+        self.job, self.team = job, team
+        chain = job.options.chain
+        self.assess = Assessor(job.population, job.options.protocols, job.test, chain and chain.fixed, job.metrics)
+
+    def stage(self, stage: Stage, index: int, record: Record) -> Simulation:
+        folder = None if self.team is None else self.team.folder
+        if record.directory is not None:
+            folder = record.directory.memory
+        simulation = simulation_of(self.job, stage, index, inner(self.job.options.executor), folder, self.team)
+        announce(self.team, folder)
+        return simulation
+
+    def survey(self, survey: Survey, index: int, record: Record) -> Answers:
+        return ask_all(survey, self.job.setting, self.job.population, self.job.options.chain)
+
+
 def execute(
     job: Job,
     *,
+    ground: Ground | None = None,
     out: str | Path | None = None,
     resume: bool = True,
     stop: Stop | None = None,
     progress: Watch = lambda row, what="": None,
 ) -> Run:
     """Carry out a job: the rounds it still lacks where `out` holds its beginning, all of them otherwise."""
-    with team_for(job) as team:
+    with team_for(job) if ground is None else nullcontext() as team:
         directory = None if out is None else RunDirectory(out)
         record = Record(directory, job, resume)
-        chain = job.options.chain
-        assess = Assessor(job.population, job.options.protocols, job.test, chain and chain.fixed, job.metrics)
         try:
             with threads_for(job.model, alone=team is None):
-                simulation, ended = _steps(job, record, assess, directory, stop, progress, team)
+                simulation, ended = _steps(job, record, ground or Here(job, team), stop, progress, team)
         except BaseException:  # an interruption, a divergence, a crash: what is complete is kept
             with suppress(UnalikeError):
                 record.checkpoint()
@@ -134,8 +167,7 @@ def execute(
 def _steps(
     job: Job,
     record: Record,
-    assess: Assessor,
-    directory: RunDirectory | None,
+    ground: Ground,
     stop: Stop | None,
     progress: Watch,
     team: Team | None,
@@ -147,10 +179,10 @@ def _steps(
         record.note(job.ending.warning)
     while step is not None:
         if isinstance(step, Survey):
-            outcome: Answers | Results = _survey(job, step, index, record)
+            outcome: Answers | Results = _survey(job, step, index, record, ground)
         else:
-            simulation = _simulation(job, step, index, record, directory, team)
-            ended = _rounds(job, simulation, index, record, assess, stop, progress)
+            simulation = _simulation(job, step, index, record, ground)
+            ended = _rounds(job, simulation, index, record, ground.assess, stop, progress)
             if ended:
                 break
             outcome = Results(simulation.states, simulation.done)
@@ -208,30 +240,26 @@ def _over(job: Job, history: History, stop: Stop | None) -> str:
     return job.ending.why(history) or ("stopped by the caller" if stop is not None and stop(history.last) else "")
 
 
-def _survey(job: Job, step: Survey, index: int, record: Record) -> Answers:
+def _survey(job: Job, step: Survey, index: int, record: Record, ground: Ground) -> Answers:
     found = record.answers(index)
     if found is None:
-        found = survey(step, job.setting, job.population, job.options.chain)
+        found = ground.survey(step, index, record)
         record.keep(index, found)
         record.charge(survey_wire(step, job.model), len(found.clients))
         record.event("survey", name=step.name, question=repr(step.question), clients=len(found.clients))
     return found
 
 
-def _simulation(
-    job: Job, stage: Stage, index: int, record: Record, directory: RunDirectory | None, team: Team | None
-) -> Simulation:
+def _simulation(job: Job, stage: Stage, index: int, record: Record, ground: Ground) -> Simulation:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         stage.method.check(stage.method.local_work(job.work))
     for warning in caught:
         record.note(str(warning.message))
         warnings.warn(str(warning.message), stacklevel=4)
-    folder = (None if team is None else team.folder) if directory is None else directory.memory
-    simulation = simulation_of(job, stage, index, inner(job.options.executor), folder, team)
-    announce(team, folder)
+    simulation = ground.stage(stage, index, record)
     record.restore(index, simulation)
-    employ(team, simulation)
+    employ(simulation)
     record.event("stage", name=stage.name, executor=simulation.why)
     return simulation
 

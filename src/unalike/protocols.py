@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -31,6 +31,13 @@ Models = Iterable[tuple[Sequence[int], Predict]]
 """Who predicts with what."""
 Samples = tuple[Tensor, Tensor, np.ndarray]
 """x [n, ...], y [n] and whose they are, [n]."""
+
+
+class Measured(NamedTuple):
+    """Metrics over all samples together, and of each client; None where the samples are nobody's."""
+
+    together: Metrics
+    clients: list[Metrics] | None
 
 
 class Split(Protocol):
@@ -93,7 +100,7 @@ class Assessor:
         self.protocols = tuple(dict.fromkeys(protocols))
         self.prepare = prepare
         self.custom = custom
-        self._server = None if test is None else ServerSplit(test)
+        self._server: Split | None = None if test is None else ServerSplit(test)
         self._test = ClientSplit(population, population.test)
         self._val = ClientSplit(population, population.val) if len(population.val.values) else None
 
@@ -110,37 +117,44 @@ class Assessor:
         table: dict[str, list[Metrics]] = {}
         for place, name in enumerate(self.names(simulation)):
             plain = place == 0
-            for infix, (split, scores) in self._scored(name, simulation, done).items():
+            for infix, found in self.measured(name, simulation, done).items():
                 prefix = infix if plain else f"{name}_{infix}"
-                row |= {
-                    prefix + k: v for k, v in (nothing if scores is None else measure(task, scores, custom)).items()
-                }
-                if scores is not None and split is not self._server:
-                    table[prefix] = per_client(task, _of(everybody, scores), len(everybody), custom)
+                row |= {prefix + k: v for k, v in (nothing if found is None else found.together).items()}
+                if found is not None and found.clients is not None:
+                    table[prefix] = found.clients
                 elif plain:  # the plain columns are always there
                     table[prefix] = [nothing] * len(everybody)
         return row, self._clients(simulation, done, table, everybody)
 
-    def _scored(
-        self, protocol: str, simulation: Simulation, done: Round | None
-    ) -> dict[str, tuple[Split, Scores | None]]:
-        """What is put before the names of metrics -> the split and the scores on it; None where there is no such model."""
+    def measured(self, protocol: str, simulation: Simulation, done: Round | None) -> dict[str, Measured | None]:
+        """What is put before the names of metrics -> the metrics; None where there is no such model."""
         test = self._server if protocol == "server" and self._server is not None else self._test
         splits: dict[str, Split] = {"": test} if self._val is None else {"": test, "val_": self._val}
-        models = PROTOCOLS[protocol](simulation, done)
+        return self.scored(splits, PROTOCOLS[protocol](simulation, done), shown(simulation, done))
+
+    def scored(
+        self, splits: dict[str, Split], models: Models | None, everybody: Sequence[int] | None = None
+    ) -> dict[str, Measured | None]:
+        """The metrics of models on these samples, and by themselves those of `everybody` (None: of all clients)."""
         if models is None:
-            return {infix: (split, None) for infix, split in splits.items()}
+            return dict.fromkeys(splits)
         found: dict[str, list[Scores]] = {infix: [] for infix in splits}
         for clients, predict in models:  # each model is made once: it may have been fine-tuned for this
             for infix, split in splits.items():
                 found[infix].append(self.score(predict, *split.of(clients)))
-        return {infix: (split, Scores.join(found[infix])) for infix, split in splits.items()}
+        shown = range(len(self.population)) if everybody is None else everybody
+        return {infix: self._metrics(split, Scores.join(found[infix]), shown) for infix, split in splits.items()}
+
+    def _metrics(self, split: Split, scores: Scores, everybody: Sequence[int]) -> Measured:
+        task, custom = self.population.task, self.custom
+        together = measure(task, scores, custom)
+        if split is self._server:
+            return Measured(together, None)
+        return Measured(together, per_client(task, _of(everybody, scores), len(everybody), custom))
 
     def _clients(
         self, simulation: Simulation, done: Round | None, table: dict[str, list[Metrics]], everybody: Sequence[int]
     ) -> list[Row]:
-        trained = set(done.trained) if done and not simulation.stage.pooled else set()
-        refused = done.refused if done else {}
         rows = []
         places = np.asarray(everybody, np.int64)
         train, test = self.population.sizes[places], self.population.test.sizes[places]
@@ -150,9 +164,13 @@ class Assessor:
             row |= {name: scored[name] for name in USUAL if name in scored}
             if self.population.task.name != "regression":
                 row["personal_accuracy"] = scored.get("personal_accuracy", float("nan"))
-            idle = "no training data" if not n_train else "idle"
-            row["status"] = f"refused: {refused[k]}" if k in refused else "trained" if k in trained else idle
+            row["status"] = "no training data" if not n_train else "idle"
             rows.append(row | scored)
+        of = {row["client"]: row for row in rows}
+        for k in done.trained if done and not simulation.stage.pooled else ():
+            of[k]["status"] = "trained"
+        for k, why in done.faults.items() if done else ():
+            of[k]["status"] = why
         return rows
 
     def score(self, predict: Predict, x: Tensor, y: Tensor, owner: np.ndarray) -> Scores:
@@ -166,7 +184,7 @@ def shown(simulation: Simulation, done: Round | None) -> Sequence[int]:
     clients = len(simulation.population)
     if clients <= MANY:
         return range(clients)
-    return sorted(done.trained) if done is not None and not simulation.stage.pooled else []
+    return sorted({*done.trained, *done.faults}) if done is not None and not simulation.stage.pooled else []
 
 
 def _of(everybody: Sequence[int], scores: Scores) -> Scores:

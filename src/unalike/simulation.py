@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from unalike.core import seed, spec, tree
-from unalike.core.client import BUFFERS, Setting, open_memory
+from unalike.core.client import Setting
 from unalike.core.errors import UnalikeError
-from unalike.core.gather import Fold
-from unalike.core.memory import ClientMemories
 from unalike.core.plan import Stage
 from unalike.core.question import Question
-from unalike.core.server import Cohort, State, advance, conclude, decoded, issue, open_state, shares
-from unalike.core.types import Context, Drawers, Order, Tree
-from unalike.core.validate import refusals
+from unalike.core.server import Cohort, State
+from unalike.core.types import Context, Tree
 from unalike.core.wire import stage_wire
 from unalike.data import Population
-from unalike.executors.auto import Choice, build, decide
-from unalike.executors.base import Accepted, Executor, Site, Transform
-from unalike.executors.distributed import Distributed, SharedMemories
+from unalike.executors.auto import Choice, decide
+from unalike.executors.base import Transform
 from unalike.executors.team import Team
-from unalike.results.evaluation import Predict, shared_model
+from unalike.group import Group
+from unalike.results.evaluation import Predict
 from unalike.survey import ask, with_shared
 
 Facts = dict[str, Any]
-
-
-class Diverged(UnalikeError):
-    """No participant of a round sent a usable report."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +45,11 @@ class Round:
         return len(self.trained)
 
     @property
+    def faults(self) -> dict[int, str]:
+        """What went wrong with whom."""
+        return {k: f"refused: {why}" for k, why in self.refused.items()}
+
+    @property
     def trained(self) -> list[int]:
         """The clients whose reports counted."""
         return [k for c in self.cohorts.values() for k in c.ids]
@@ -66,110 +62,6 @@ class Round:
         sizes = np.concatenate([c.sizes.numpy(force=True) for c in self.cohorts.values()])
         losses = np.concatenate([c.report.loss.numpy(force=True) for c in self.cohorts.values()])
         return float((sizes * losses).sum() / sizes.sum())
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a group's round came to: the sound reports, the refusals, the bytes of an update as it was sent."""
-
-    cohort: Cohort
-    refused: dict[int, str]
-    sent: int
-
-
-class Group:
-    """A group of clients that shares one model: its state on the server and its executor."""
-
-    def __init__(
-        self,
-        stage: Stage,
-        setting: Setting,
-        source: Population,
-        chosen: Callable[[], str],
-        folder: Path | None,
-        transform: Transform | None,
-        start: State | None = None,
-        team: Team | None = None,
-        place: int = 0,
-    ):
-        self.method = stage.method
-        self.setting = setting
-        self.source = source
-        self.state = open_state(self.method, setting, start)
-        self.accepted: Accepted = {}
-        self.memories = ClientMemories(open_memory(self.method, setting), folder)
-        if team is not None and team.rank == 0:
-            self.memories = SharedMemories(self.memories, team, place, source.sizes)
-        self.site = Site(self.method, setting, source, self.memories, transform)
-        self.team, self.place, self._chosen = team, place, chosen
-
-    @cached_property
-    def executor(self) -> Executor:
-        """What trains the group's clients; where a team works for the run, one of these in each process."""
-        inner = build(self._chosen(), self.site)
-        if self.team is None or self.team.rank:
-            return inner
-        return Distributed(self.site, inner, self.team, self.place)
-
-    def round(self, ids: Sequence[int], population: int, single: bool = False) -> Trained:
-        """Train the participants `ids`, refuse what is unusable, advance the state.
-
-        `single`: somebody wants to see what each client sent; else a linear method's reports are added up as they come.
-        """
-        order = issue(self.method, self.setting, self.state, population, ids)
-        done = (self._stacked if single or not self.method.linear else self._folded)(order, ids, population)
-        self.accepted.update(dict.fromkeys(done.cohort.ids, order.round))
-        return done
-
-    def _stacked(self, order: Order, ids: Sequence[int], population: int) -> Trained:
-        cohort = self.executor.run(order, ids, self.accepted, population)
-        refused = refusals(cohort)
-        self._somebody(ids, refused)
-        if refused:
-            cohort = cohort.rows(torch.tensor([i for i, k in enumerate(cohort.ids) if k not in refused]))
-        self.state = advance(self.method, self.setting, self.state, cohort)
-        return Trained(cohort, refused, tree.nbytes(cohort.update) // len(cohort.ids))
-
-    def _folded(self, order: Order, ids: Sequence[int], population: int) -> Trained:
-        expected = self.site.expected(ids, population)
-        given = shares(self.method, self.setting, self.state, expected)
-        fold = Fold(self.method, order.params, given, self.setting.buffers)
-        self.executor.feed(order, ids, self.accepted, fold)
-        sums = fold.sums
-        self._somebody(ids, sums.refused)
-        done = conclude(self.method, self.setting, self.state, sums, given, population)
-        if (
-            done is None
-        ):  # who was refused changes the others' weights: they answer once more, which repeats their reports
-            again = self._folded(order, [k for k in ids if k not in sums.refused], population)
-            return replace(again, refused=sums.refused | again.refused)
-        self.state, cohort = done
-        return Trained(cohort, sums.refused, sums.sent)
-
-    def _somebody(self, ids: Sequence[int], refused: dict[int, str]) -> None:
-        if len(refused) == len(ids):
-            client, why = next(iter(refused.items()))
-            raise Diverged(
-                f"round {self.state.round + 1}: no participant sent a usable report; client {client}: {why}. "
-                "Training diverged: try a smaller learning rate"
-            )
-
-    def tuned(self, ids: Sequence[int], population: int) -> Iterator[tuple[int, Tree]]:
-        """Clients with their parameters and buffers after the method's fine-tuning of the present state, which stays as it is."""
-        order = issue(self.method, self.setting, self.state, population, ids)
-        return self.executor.tune(order, ids, self.accepted)
-
-    def memory(self, client: int) -> Drawers:
-        """What the client remembers now."""
-        return self.memories.get(client, self.accepted.get(client))
-
-    def belongings(self, client: int) -> tuple[Tree, Tree, Tree]:
-        """What the personaliser remembers of a client, its buffers of the shared model, and those of its own."""
-        memory, part = self.memory(client), self.method.personaliser
-        buffers = self.state.buffers | memory.get(BUFFERS, {})
-        if part is None:
-            return {}, buffers, buffers
-        return memory.get(part.name, {}), buffers, buffers | memory.get(f"{part.name}.{BUFFERS}", {})
 
 
 class Simulation:
@@ -232,14 +124,19 @@ class Simulation:
             )
             for i, (name, ids) in enumerate(self._everybody.items())
         }
-        self._asked = executor
+        self._wanted = executor
         self._choice: Choice | None = None
-        context = next(iter(self.groups.values())).site.context(int(self.eligible[0]) if not stage.pooled else 0)
+        context = self._some_context()
         # updates are weighed as they are: an upload may leave something out in some rounds
         items = [i for i in stage_wire(stage, model, context) if not i.once and i.what != "update"]
         self._bytes = {
             way: 0 if stage.pooled else sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")
         }
+
+    def _some_context(self) -> Context:
+        """A client's static facts: they have the shapes of everybody's."""
+        site = next(iter(self.groups.values())).site
+        return site.context(0 if self.stage.pooled else int(self.eligible[0]))
 
     def group_of(self, client: int) -> str | None:
         """The group of a client; where clients choose, the one that it would choose now."""
@@ -289,7 +186,7 @@ class Simulation:
             largest = max(self._everybody, key=lambda name: len(self._everybody[name]))
             count = 1 if self.stage.pooled else max(1, round(self.participation * len(self._everybody[largest])))
             each = -(-count // self.team.size) if self.team is not None else count
-            self._choice = decide(self._asked, self.groups[largest].site, each, self.stage.rounds - self.done)
+            self._choice = decide(self._wanted, self.groups[largest].site, each, self.stage.rounds - self.done)
         return self._choice
 
     @choice.setter
@@ -305,11 +202,16 @@ class Simulation:
 
     def draw(self, number: int) -> list[int]:
         """The clients that take part in a round, counted from 0: the same for every method of the same seed."""
-        count = max(1, int(self.participation * len(self.eligible) + 0.5))
+        count = self.cohort_size
         if count == len(self.eligible):
             return self.eligible.tolist()
         rng = seed.generator(self.setting.seed, "cohort", number)
         return np.sort(rng.choice(self.eligible, count, replace=False)).tolist()
+
+    @property
+    def cohort_size(self) -> int:
+        """Clients in a round."""
+        return max(1, int(self.participation * len(self.eligible) + 0.5))
 
     def round(self) -> Round:
         """Run the next round. Raises `Diverged` when no report of a group can be used."""
@@ -333,6 +235,10 @@ class Simulation:
         seconds = time.perf_counter() - started
         asked = sum(len(c.ids) for c in cohorts.values()) + len(refused)
         return Round(before, cohorts, refused, seconds, asked * self._bytes["down"], sent)
+
+    def _sent(self, cohort: Cohort) -> int:
+        """Bytes that each participant of this round sent."""
+        return 0 if self.stage.pooled else self._bytes["up"] + tree.nbytes(cohort.update) // len(cohort.ids)
 
     @property
     def over(self) -> bool:
@@ -358,63 +264,36 @@ class Simulation:
         """Whether the shared model is fed facts of the client it predicts for."""
         return self.setting.model.takes_context and bool(self.method.conditioners)
 
-    def context(self, client: int) -> Context:
-        """The client's static facts."""
-        return self._group(client).site.context(client) if self.method.conditioners else {}
-
     def shared_model(self, client: int) -> Predict:
         """The shared model as the client uses it, fed with its own facts."""
-        state = self._group(client).state
-        return shared_model(self.setting.model, state.params, state.buffers, self.context(client))
+        return self._group(client).shared_model(client)
 
     def personal_models(self, clients: Sequence[int]) -> Iterator[tuple[int, Predict]]:
         """Clients with what they predict with: a personal or fine-tuned model, or the shared one where the method has neither."""
         for name, group in self.groups.items():
             ids = [k for k in clients if self.group_of(k) == name]
-            if self.method.tuning is None:
-                yield from ((k, self._own_model(group, k)) for k in ids)
-                continue
-            for k, tuned in group.tuned(ids, self._population(name)):
-                yield k, shared_model(self.setting.model, tuned, tree.only(tuned, group.state.buffers), self.context(k))
+            order = None if self.method.tuning is None else group.order(ids, self._population(name))
+            yield from group.personal_models(ids, order)
 
     def personal_model(self, client: int) -> Predict:
         """What one client predicts with."""
         [(_, predict)] = self.personal_models([client])
         return predict
 
-    def _own_model(self, group: Group, client: int) -> Predict:
-        model, part, params, context = (
-            self.setting.model,
-            self.method.personaliser,
-            group.state.params,
-            self.context(client),
-        )
-        mine, buffers, own = group.belongings(client)
-        if part is None:
-            return shared_model(model, params, buffers, context)
-        return lambda x: part.predict(model, params | buffers, mine, own, x, context).logits
-
     def local_model(self, done: Round, client: int) -> Predict:
         """The participant's model after its local training in the round `done`."""
-        model = self.setting.model
-        private = any(self.method.trains(n, model) and not self.method.shares(n, model) for n in model.params)
-        if private and self.method.tuning is None:
-            return self.personal_model(client)
         name = next(name for name, cohort in done.cohorts.items() if client in cohort.ids)  # where it trained
-        cohort, before = done.cohorts[name], done.before[name]
-        i = cohort.ids.index(client)
-        update = tree.row(decoded(self.method, cohort.update, before.params), i)
-        params = before.params | tree.map(lambda u, w: w + u, update, before.params)
-        buffers = (
-            before.buffers | tree.row(cohort.report.buffers, i) | self.groups[name].memory(client).get(BUFFERS, {})
-        )
-        return shared_model(self.setting.model, params, buffers, self.context(client))
+        group, cohort = self.groups[name], done.cohorts[name]
+        if group.has_private and self.method.tuning is None:
+            return self.personal_model(client)
+        return group.local_model(client, done.before[name], cohort.one(client))
 
     def personal(self, client: int) -> Tree:
         """The parameters and buffers of that model, in state-dict order."""
         group, model = self._group(client), self.setting.model
         if self.method.tuning is not None:
-            [(_, tuned)] = group.tuned([client], self._population(self.group_of(client) or ""))
+            order = group.order([client], self._population(self.group_of(client) or ""))
+            [(_, tuned)] = group.executor.tune(order, [client], group.accepted)
             return model.state_dict(tuned)
         part, params = self.method.personaliser, group.state.params
         mine, _, own = group.belongings(client)
@@ -487,7 +366,7 @@ class Simulation:
             group.accepted = {int(k): int(r) for k, r in facts[i]["accepted"]}
             self.done = facts[i]["done"]
         if (
-            "executor" in facts[0] and spec.parse_one(self._asked).name == "auto"
+            "executor" in facts[0] and spec.parse_one(self._wanted).name == "auto"
         ):  # measured anew it might differ in last bits
             self._choice = Choice(*facts[0]["executor"])
         self._choices = {}

@@ -73,10 +73,10 @@ def announce(team: Team | None, folder: Path | None) -> None:
         team.tell({"do": "stage", "folder": None if folder is None else str(folder)})
 
 
-def employ(team: Team | None, simulation: Simulation) -> None:
-    """Tell the team which executor trains the stage's clients in each process."""
-    if team is not None and not simulation.over:
-        team.tell({"do": "employ", "executor": simulation.choice.executor})
+def employ(simulation: Simulation) -> None:
+    """Tell the simulation's team which executor trains the stage's clients in each process."""
+    if simulation.team is not None and not simulation.over:
+        simulation.team.tell({"do": "employ", "executor": simulation.choice.executor})
 
 
 def report(team: Team | None, outcome: Results | Answers) -> None:

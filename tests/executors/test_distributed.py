@@ -73,7 +73,7 @@ def test_two_processes_are_the_loop_for_every_method(norm):
             stage = next(job.plan.stages(job.scene))
             shared = simulation_of(job, stage, 0, "loop", team.folder / name.replace("/", "-"), team)
             announce(team, team.folder / name.replace("/", "-"))
-            employ(team, shared)
+            employ(shared)
             alone = simulation_of(job, stage, 0, "loop", None, None)
             mine, theirs = rounds(shared), rounds(alone)
             # averages over few steps of a generator amplify a last bit; everything else is at rounding

@@ -200,14 +200,9 @@ def _look(
     return Local(setting, p.name, start, origin, received, params, buffers, mail, mine, context, lr, data, **now)
 
 
-def moves(method: Method, phase: Phase, model: Model, name: str) -> bool:
-    """Whether the solver moves the model's parameter `name` in a phase."""
-    return method.trains(name, model) and model.within(phase.moves, name)
-
-
 def _variables(method: Method, phase: Phase, model: Model, params: Tree, memory: Drawers) -> Drawers:
     """What the solver moves in a phase: its trainable parameters, and the memories of the parts that train."""
-    moving = {n: w for n, w in params.items() if moves(method, phase, model, n)}
+    moving = {n: w for n, w in params.items() if method.trains(n, model) and model.within(phase.moves, n)}
     if not moving and not method.trained:
         raise UnalikeError(
             f"nothing of the model moves where {method!r} trains its {phase.moves!r}; expected parameters there that require "

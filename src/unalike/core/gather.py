@@ -11,8 +11,8 @@ from torch import Tensor
 
 from unalike.core import tree
 from unalike.core.part import Part, Upload
+from unalike.core.sound import unsound
 from unalike.core.types import Drawers, Report, Tree
-from unalike.core.validate import unsound
 
 if TYPE_CHECKING:
     from unalike.core.method import Method

@@ -86,6 +86,11 @@ class Cohort:
         """The cohort of some of its rows, `keep` [k] being their places."""
         return replace(self, ids=tuple(self.ids[i] for i in keep.tolist()), report=rows(self.report, keep))
 
+    def one(self, client: int) -> Report:
+        """One client's report, as it sent it."""
+        place = self.ids.index(client)
+        return self.report.map(lambda t: t[place])
+
 
 @dataclass(frozen=True)
 class Server:

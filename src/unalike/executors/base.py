@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from unalike.core import seed, tree
-from unalike.core.client import moves
 from unalike.core.gather import Sink, Stack, join
 from unalike.core.local import Data, Setting
 from unalike.core.memory import ClientMemories
@@ -20,6 +19,7 @@ from unalike.core.method import Method
 from unalike.core.part import Conditioner, Phase
 from unalike.core.server import Cohort
 from unalike.core.types import Batch, Context, Drawers, Order, Report, Tree
+from unalike.core.validate import steps_of
 
 Accepted = dict[int, int]
 """Client number -> the round of its last accepted report."""
@@ -152,7 +152,7 @@ class Site:
     def expected(self, ids: Sequence[int], population: int) -> Cohort:
         """The numbers of the reports that these clients will send, as far as they are known before they train."""
         sizes = [len(self.source.train[k]) for k in ids]
-        made = {n: self.heard(n) for n in set(sizes)}
+        made = {n: steps_of(self.method, self.setting, n) for n in set(sizes)}
         like = self.size(ids[0])
         size = torch.tensor(sizes, dtype=like.dtype, device=like.device)
         steps = torch.tensor([made[n] for n in sizes], dtype=size.dtype, device=size.device)
@@ -163,13 +163,6 @@ class Site:
             {}, {}, {}, size, steps, weight, torch.zeros_like(size), join(shared, torch.stack) if names else {}
         )
         return Cohort(tuple(ids), report, population, folded=True)
-
-    def heard(self, samples: int) -> int:
-        """Steps of such a client that move what is shared, or all where nothing is: those that its report counts."""
-        method, model, work = self.method, self.setting.model, self.setting.work
-        shared = [n for n in model.params if method.shares(n, model)]
-        told = [p for p in method.phases if not shared or any(moves(method, p, model, n) for n in shared)]
-        return sum(p.work(work).steps_for(samples) for p in told)
 
     def whole(self, client: int, round: int) -> list[np.ndarray]:
         """All its samples once, in batches and in a random order, where a part of the method asks for them."""

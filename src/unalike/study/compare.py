@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tomli_w
@@ -26,9 +26,6 @@ from unalike.study.command import command_line
 from unalike.study.comparison import Comparison, Facts, versions
 from unalike.study.estimate import Estimate
 from unalike.study.study import Cell, Study
-
-if TYPE_CHECKING:
-    pass
 
 
 def compare(

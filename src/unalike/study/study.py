@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
 from unalike.federation import execute
+from unalike.group import Diverged
 from unalike.job import Job
 from unalike.progress import Watch
 from unalike.record import Run
 from unalike.results.directory import digest
-from unalike.simulation import Diverged
 from unalike.study.comparison import Comparison, Facts, labelled, last_rounds
 from unalike.study.estimate import ROUNDS, Estimate, estimated, peak_mb
 

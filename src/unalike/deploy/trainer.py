@@ -1,0 +1,237 @@
+"""A site: it keeps its data, does what the coordinator orders within the terms that it agreed to, and remembers it on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import torch
+
+from unalike.core import tree
+from unalike.core.checkpoint import sweep
+from unalike.core.errors import UnalikeError, unknown
+from unalike.core.method import Method
+from unalike.core.plan import Stage
+from unalike.core.question import registry as questions
+from unalike.core.server import State
+from unalike.core.spec import parse_one
+from unalike.core.types import Batch, Order, Tree
+from unalike.core.validate import check_tree, flat
+from unalike.data import ClientData
+from unalike.deploy.envelope import Envelope, Head, seal, unseal
+from unalike.deploy.federation import Federation
+from unalike.deploy.keys import PrivateKey, public_key, public_text
+from unalike.deploy.packing import Facts, Limits, Malformed
+from unalike.deploy.replay import agreed, model_of
+from unalike.deploy.replies import Replies
+from unalike.deploy.requests import Admit, Ask, Choose, Train
+from unalike.deploy.roster import PARTS, alone, job_of
+from unalike.executors.threads import threads_for
+from unalike.group import Group
+from unalike.results.evaluation import Predict, score
+from unalike.results.tally import Tally
+from unalike.survey import ask, with_shared
+
+Answer = tuple[Facts, Tree]
+
+
+class Trainer:
+    """One site of a federation.
+
+    It answers requests that the coordinator signed, of the newest run, under the terms of its own copy of the federation file:
+    the methods and questions are those that the plan installed here has, and nothing else leaves it than what these say
+    (`method.wire()`) and the sums and counts of its metrics. What it remembers lies in `folder`, and is written before it
+    answers, so it may be killed at any moment.
+    """
+
+    def __init__(self, federation: Federation, name: str, key: PrivateKey, data: ClientData, folder: Path | str):
+        self.federation, self.name, self.key, self.folder = federation, name, key, Path(folder)
+        self.number = federation.number(name)
+        enrolled = federation.sites[self.number]
+        if public_text(key) != enrolled.key:
+            raise UnalikeError(
+                f"the private key is not that of {name!r} in the federation file; use the site's own bundle"
+            )
+        self.coordinator = public_key(federation.coordinator)
+        self.limits = Limits(bytes=federation.message_bytes)
+        self.population = alone(federation, self.number, data)
+        if len(self._rows("train")) > enrolled.samples:
+            raise UnalikeError(
+                f"{name!r} has {len(self._rows('train'))} training samples and is enrolled for {enrolled.samples}; "
+                "use fewer, or ask the coordinator for a larger number"
+            )
+        own = self.population
+        self.job = job_of(federation, own, proxy=(own.x, own.y))  # a plan is laid out by samples that nobody uses
+        self.agreed = agreed(self.job)
+        self._groups: dict[tuple[str, int, int], Group] = {}
+        self._lock = Lock()
+        sweep(self.folder)
+
+    def handle(self, message: bytes) -> bytes:
+        """The answer to a request; the same for the same request. One at a time."""
+        with self._lock, threads_for(self.job.model):
+            head = Head("unknown", 0, 0, self.name, "request")
+            answers = ""
+            try:
+                request = unseal(message, self.coordinator, self.limits)
+                head, answers = request.head, request.digest
+                replies = self._replies(request)
+                found = replies.find(request)
+                if found is None:
+                    facts, tensors = DESK[head.kind](self, request)
+                    found = seal(replace(head, kind="answer", answers=answers), facts, tensors, self.key)
+                    replies.keep(request, found)
+                return found
+            except (UnalikeError, OSError) as error:
+                return seal(replace(head, kind="unable", answers=answers), {"why": str(error)[:1000]}, {}, self.key)
+
+    def _replies(self, request: Envelope) -> Replies:
+        head = request.head
+        if head.site != self.name:
+            raise Malformed(f"a request to {head.site!r}; this is {self.name!r}")
+        if head.kind not in DESK:
+            raise Malformed(f"a request of the kind {head.kind!r}; expected one of {', '.join(DESK)}")
+        newest = max((f.name for f in self.folder.glob("*") if f.is_dir()), default="")
+        if head.run < newest:
+            raise UnalikeError(f"run {head.run} is over: {newest} is newer; a replay?")
+        return Replies(self.folder / head.run / "replies")
+
+    def _admit(self, request: Envelope) -> Answer:
+        facts, _ = request.open(self.limits)
+        self._check_terms(Admit.read(facts))
+        return {part: len(self._rows(part)) for part in PARTS}, {}
+
+    def _train(self, request: Envelope) -> Answer:
+        facts, tensors = request.open(self.limits)
+        asked, me, report = Train.read(facts), self.number, None
+        self._check_terms(asked)
+        group, order = self._ordered(request, asked, tree.unpack(tensors))
+        group.state = State(order.round, order.params, order.buffers, {})
+        group.accepted = _standing(me, asked.accepted)
+        group.memories.prune(group.accepted)
+        tallies = {name: self._tallies(_known(name)(group, me, order)) for name in asked.evaluate}
+        if asked.train:
+            report = group.executor.run(order, [me], group.accepted, asked.population).one(me)
+            group.memories.save({me: order.round})
+        if report is not None and asked.local:
+            group.accepted = {me: order.round}
+            tallies["local"] = self._tallies(group.local_model(me, group.state, report))
+        return {"tallies": tallies}, {} if report is None else flat(report)
+
+    def _ask(self, request: Envelope) -> Answer:
+        facts, tensors = request.open(self.limits)
+        asked = Ask.read(facts)
+        return {}, self._answers(asked, tree.unpack(tensors), ["model"])[0]
+
+    def _choose(self, request: Envelope) -> Answer:
+        """Its choice alone leaves the site."""
+        facts, tensors = request.open(self.limits)
+        asked = Choose.read(facts)
+        answers = self._answers(asked, tree.unpack(tensors), [str(i) for i in range(asked.groups)])
+        numbers = [float(number) for answer in answers for number in answer.values()]
+        return {"choice": min(range(len(numbers)), key=numbers.__getitem__)}, {}
+
+    def _answers(self, asked: Ask, found: dict[str, Tree], drawers: list[str]) -> list[Tree]:
+        """The answers about the models in these drawers."""
+        self._check_terms(asked)
+        question = questions.build(parse_one(self._check_agreed(asked.question)))
+        model = model_of(self.job, asked)
+        setting, chain = replace(self.job.setting, model=model), self.job.options.chain
+        answers = []
+        for drawer in drawers:
+            values = _filled(model.params | model.buffers, found.get(drawer, {}))
+            state = State(0, tree.only(values, model.params), tree.only(values, model.buffers), {})
+            answers.append(ask(question, setting, state, self.population, self.number, chain))
+        return answers
+
+    def _check_terms(self, asked: Admit) -> None:
+        if asked.terms != self.federation.terms:
+            raise UnalikeError(
+                "the coordinator runs other terms than this site agreed to (method, model, work, seed, data, protocol, sites); "
+                "compare the federation files"
+            )
+
+    def _check_agreed(self, text: str) -> str:
+        if text not in self.agreed:
+            raise UnalikeError(f"{text} is not among what this site agreed to: {'; '.join(sorted(self.agreed))}")
+        return text
+
+    def _ordered(self, request: Envelope, asked: Train, found: dict[str, Tree]) -> tuple[Group, Order]:
+        """This site's group, and the order in it."""
+        group = self._group(request, asked, Method.parse(self._check_agreed(asked.method)), found)
+        model = group.setting.model
+        params, buffers = (
+            _filled(model.params, found.get("params", {})),
+            _filled(model.buffers, found.get("buffers", {})),
+        )
+        mail = {n.removeprefix("mail."): t for n, t in found.items() if n.startswith("mail.")}
+        return group, Order(asked.round, params, buffers, mail, asked.lr)
+
+    def _group(self, request: Envelope, asked: Train, method: Method, found: dict[str, Tree]) -> Group:
+        run, stage, number = place = request.head.run, request.head.stage, asked.group
+        if place not in self._groups:
+            shared = Batch(found["shared"]["x"], found["shared"]["y"]) if "shared" in found else None
+            model = model_of(self.job, asked)
+            alone = Stage("site", method, 1, {"own": (self.number,)}, model=model, shared=shared)
+            setting = replace(self.job.setting, model=model, work=method.local_work(self.job.work), proxy=None)
+            source = self.population if shared is None else with_shared(self.population, shared)
+            folder = self.folder / run / f"stage-{stage}" / f"group-{number:04d}"
+            self._groups = {
+                k: g for k, g in self._groups.items() if k[:2] == place[:2]
+            }  # without those of steps that are over
+            self._groups[place] = Group(alone, setting, source, lambda: "loop", folder, self.job.options.chain)
+            self._groups[place].memories.adopt(_standing(self.number, asked.accepted))
+        return self._groups[place]
+
+    def _tallies(self, predict: Predict) -> dict[str, Any]:
+        chain = self.job.options.chain
+        chosen = predict if chain is None else chain.fixed.before(predict)
+        own, found = self.population, {}
+        for part in ("test", "val"):
+            rows = self._rows(part)
+            index = torch.from_numpy(rows)
+            scores = score(own.task, chosen, own.x[index], own.y[index], rows)
+            found[part] = Tally.of(own.task, scores).plain()
+        return found
+
+    def _rows(self, part: str) -> Any:
+        return getattr(self.population, part)[self.number]
+
+
+def _standing(me: int, accepted: int | None) -> dict[int, int]:
+    return {} if accepted is None else {me: accepted}
+
+
+def _filled(own: Tree, given: Tree) -> Tree:
+    """The site's own values with those that it received, which must be of the same kind."""
+    check_tree(given, {n: own.get(n, t.new_empty(0, 0)) for n, t in given.items()})
+    return own | given
+
+
+def _known(protocol: str) -> Callable[[Group, int, Order], Predict]:
+    if protocol not in PREDICTS:
+        raise unknown("protocol of a site", protocol, PREDICTS)
+    return PREDICTS[protocol]
+
+
+def _personal(group: Group, me: int, order: Order) -> Predict:
+    [(_, predict)] = group.personal_models([me], order if group.method.tuning is not None else None)
+    return predict
+
+
+PREDICTS: dict[str, Callable[[Group, int, Order], Predict]] = {
+    "clients": lambda group, me, order: group.shared_model(me),
+    "personal": _personal,
+}
+"""Protocol -> the model that it looks at, before training."""
+
+DESK: dict[str, Callable[[Trainer, Envelope], Answer]] = {
+    "admit": Trainer._admit,
+    "train": Trainer._train,
+    "ask": Trainer._ask,
+    "choose": Trainer._choose,
+}
+"""Kind of a request -> who sees to it."""
