@@ -114,7 +114,7 @@ class Remote(Simulation):
         return self._ahead is None and super().over
 
     def group_of(self, client: int) -> str | None:
-        return self._group_of.get(client) if self.stage.chooses is None else self._choices.get(client)
+        return super().group_of(client) if self.stage.chooses is None else self._choices.get(client)
 
     def round(self) -> Outcome:  # type: ignore[override]
         """Run the next round: aggregate what the sites trained; or what a round did that was held before its row was written."""
