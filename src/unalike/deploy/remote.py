@@ -13,6 +13,7 @@ import torch
 
 from unalike.core import seed, tree
 from unalike.core.errors import UnalikeError
+from unalike.core.gather import join
 from unalike.core.plan import Stage
 from unalike.core.server import Cohort, State, decoded
 from unalike.core.types import Batch, Context, Order, Report, Tree
@@ -22,7 +23,6 @@ from unalike.deploy.guard import Guard, norms
 from unalike.deploy.packing import Facts
 from unalike.deploy.post import Post, Request
 from unalike.deploy.requests import Choose, Step, Train
-from unalike.executors.base import join
 from unalike.job import Job
 from unalike.results.evaluation import Predict
 from unalike.results.tally import Tally
@@ -114,7 +114,7 @@ class Remote(Simulation):
         return self._ahead is None and super().over
 
     def group_of(self, client: int) -> str | None:
-        return self._group_of.get(client) if self.stage.chooses is None else self._choices.get(client)
+        return super().group_of(client) if self.stage.chooses is None else self._choices.get(client)
 
     def round(self) -> Outcome:  # type: ignore[override]
         """Run the next round: aggregate what the sites trained; or what a round did that was held before its row was written."""
