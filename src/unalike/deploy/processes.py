@@ -92,6 +92,11 @@ class Supervisor:
         self.children.append(child)
         return child
 
+    def forget(self, child: Child) -> None:
+        """Stop a child, or make sure that one which ended left nothing behind."""
+        child.stop()
+        self.children.remove(child)
+
     def stop(self) -> None:
         """End all children, the newest first and without waiting for each other."""
         enders = [threading.Thread(target=child.stop) for child in reversed(self.children)]

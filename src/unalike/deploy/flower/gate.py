@@ -3,7 +3,8 @@
 Flower serves three things on one port: the Fleet API for sites, the Control API (start and stop runs, register nodes) and the
 Runtime API (which hands out work); the last two know no passwords. So its port stays on the own machine, and this door lets
 through `POST /v1/fleet/...` alone. It also keeps what is slow or huge away from Flower: a handshake, a request's head and every
-piece of its body have a deadline, a body has a limit, an address has a number of connections.
+piece of its body have a deadline, a body has a limit, an enrolled key has an allowance per minute (others are not let in at all),
+an address has a number of connections.
 
 Requests are read strictly and written anew (one length, no chunks, no folding), so that door and server cannot disagree about where
 one ends. Answers pass through as they come.
@@ -14,11 +15,13 @@ one ends. Answers pass through as they come.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 import resource
 import ssl
 import sys
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +42,9 @@ class Settings:
     certificate: str
     key: str
     authority: str
+    keys: list[str]
     body_bytes: int
+    minute_bytes: int
     head_bytes: int = 16 * 1024
     head_seconds: float = 10.0
     idle_seconds: float = 120.0
@@ -56,6 +61,9 @@ class Gate:
     def __init__(self, settings: Settings):
         self.settings = settings
         self.open: Counter[str] = Counter()
+        self.keys = {base64.b64encode(key.encode()) for key in settings.keys}
+        self.sent: Counter[bytes] = Counter()
+        self.minute = 0
         self.upstream = ssl.create_default_context(cafile=settings.authority)
 
     async def serve(self) -> None:
@@ -126,9 +134,22 @@ class Gate:
             raise Refused("400 Bad Request")
         if int(lengths[0]) > s.body_bytes:
             raise Refused("413 Content Too Large")
+        self._charge(dict(pairs).get(b"flwr-public-key"), int(lengths[0]))
         kept = [(name, value) for name, value in pairs if name not in HOP_BY_HOP]
         lines = [request, b"host: 127.0.0.1", *(name + b": " + value for name, value in kept)]
         return b"\r\n".join(lines) + b"\r\n\r\n", int(lengths[0])
+
+    def _charge(self, key: bytes | None, length: int) -> None:
+        """Count what an enrolled key (whose signature Flower checks) sends in this minute."""
+        if key not in self.keys or key is None:
+            raise Refused("401 Unauthorized")
+        minute = int(time.monotonic() // 60)
+        if minute != self.minute:
+            self.minute = minute
+            self.sent.clear()
+        self.sent[key] += length
+        if self.sent[key] > self.settings.minute_bytes:
+            raise Refused("429 Too Many Requests")
 
     async def _pass(self, head: tuple[bytes, int], reader: asyncio.StreamReader, behind: asyncio.StreamWriter) -> None:
         text, left = head

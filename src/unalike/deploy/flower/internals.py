@@ -10,19 +10,16 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any
 
 import httpx
-from flwr.app import Message
+from flwr.app import Error, Message
 from flwr.cli.build import build_fab_from_files
 from flwr.clientapp import ClientApp
-from flwr.common.constant import SubStatus
+from flwr.common.constant import ErrorCode, SubStatus
 from flwr.common.serde import run_from_proto
 from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, StopRunRequest
 from flwr.proto.fab_pb2 import Fab
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
@@ -31,9 +28,13 @@ from flwr.supercore.interceptors import (
     RuntimeVersionHttpInterceptor,
     SuperExecAuthHttpInterceptor,
 )
+from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid.http_grid import HttpGrid
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from unalike.core.errors import UnalikeError
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
@@ -92,3 +93,84 @@ class Control:
     def stop(self, run: int) -> None:
         """End a run."""
         self._client.StopRun(StopRunRequest(run_id=run))
+
+
+def executor(address: str, secret: bytes, authority: bytes | None) -> RuntimeHttpClient:
+    """What asks a SuperLink or SuperNode (`authority` None: on the own machine, without TLS) for work."""
+    return RuntimeHttpClient.from_server_address(
+        address,
+        authority is None,
+        authority,
+        [
+            RuntimeVersionHttpInterceptor(component_name="SuperExec"),
+            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[ACQUIRE]),
+        ],
+    )
+
+
+def acquire(client: RuntimeHttpClient, kind: TaskType) -> str | None:
+    """The token of a piece of work that waits, None where nothing does."""
+    found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
+    return found.token or None
+
+
+class OpenGrid:
+    """The Grid of a run that has just been started; `close` ends the run for Flower."""
+
+    def __init__(self, address: str, secret: bytes, authority: bytes):
+        client = executor(address, secret, authority)
+        token = _awaited(lambda: acquire(client, TaskType.SERVER_APP))
+        client.close()
+        self.grid = HttpGrid(address, False, authority, token=token)
+        runtime = self.grid._runtime_client
+        found = runtime.PullTaskInput(PullTaskInputRequest())
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = found.task_id, found.run.run_id, found.context.node_id
+        self.grid.set_run(run_from_proto(found.run))
+        self._heart = HeartbeatSender(make_task_heartbeat_fn_http(runtime))
+        self._heart.start()
+
+    def close(self) -> None:
+        """Say that the run is over."""
+        self.grid._retry_invoker.max_tries = 1
+        try:
+            request = PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details="")
+            self.grid._runtime_client.PushTaskOutput(request)
+        except (httpx.HTTPError, RuntimeError):
+            pass
+        self._heart.stop()
+        self.grid.close()
+
+
+def work(address: str, token: str, app: ClientApp) -> None:
+    """Do one piece of a site's work with `app`, which is installed; the run's bundle is left alone."""
+    client = RuntimeHttpClient.from_server_address(
+        address,
+        True,
+        None,
+        [RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), RuntimeTokenHttpInterceptor(token)],
+        retry_invoker=make_simple_http_retry_invoker(),
+    )
+    heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    heart.start()
+    try:
+        message, context, _, _ = pull_task_input(client)
+        status, details = SubStatus.COMPLETED, ""
+        try:
+            reply = app(message=message, context=context)
+        except Exception as error:  # whatever went wrong is said, not raised: the next message may be better
+            status, details = SubStatus.FAILED, type(error).__name__
+            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message)
+        push_message(client, reply, context)
+        push_task_output(client, context, status, details)
+    finally:
+        heart.stop()
+        client.close()
+
+
+def _awaited(look: Callable[[], str | None], seconds: float = 20.0) -> str:
+    deadline = time.monotonic() + seconds
+    while (found := look()) is None:
+        if time.monotonic() > deadline:
+            raise UnalikeError(f"Flower's SuperLink handed out no work within {seconds:.0f} s; look into its log")
+        time.sleep(0.05)
+    return found
