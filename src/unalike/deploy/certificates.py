@@ -1,8 +1,8 @@
-"""A private certificate authority, the server's certificate, and the keys of sites and coordinator.
+"""A private certificate authority, the server's certificate, and the keys by which sites connect.
 
 The authority of a federation signs one certificate: the server's. A site trusts nothing else, so no public authority can stand in
-between. Every site has an Ed25519 key for its envelopes (`deploy/envelope.py`) and a P-384 key, which is what Flower's node
-authentication takes; the coordinator has an Ed25519 key. Private keys are PEM files that only their owner can read.
+between. A site's connection has a P-384 key, which is what Flower's authentication of nodes takes; its messages are signed with
+another one (`deploy/keys.py`).
 """
 
 from __future__ import annotations
@@ -15,17 +15,14 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from unalike.core.errors import UnalikeError
 
-PRIVATE, PUBLIC = 0o600, 0o644
+PRIVATE = 0o600
 YEARS = 10
 """How long a certificate is valid; the federation ends before."""
-
-PrivateKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
-
 
 def authority(name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """A new private authority that signs servers and nothing else."""
@@ -64,12 +61,7 @@ def node_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
 
 
-def envelope_key() -> ed25519.Ed25519PrivateKey:
-    """An Ed25519 key, which signs envelopes."""
-    return ed25519.Ed25519PrivateKey.generate()
-
-
-def pem(key: PrivateKey | x509.Certificate) -> bytes:
+def pem(key: ec.EllipticCurvePrivateKey | x509.Certificate) -> bytes:
     """A private key (PKCS 8, not encrypted) or a certificate as PEM."""
     if isinstance(key, x509.Certificate):
         return key.public_bytes(serialization.Encoding.PEM)
@@ -79,29 +71,14 @@ def pem(key: PrivateKey | x509.Certificate) -> bytes:
 
 def openssh(key: ec.EllipticCurvePrivateKey) -> bytes:
     """A node's private key in the form that `flower-supernode` reads."""
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
+    form, none = serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, form, none)
 
 
-def public_bytes(key: PrivateKey) -> bytes:
-    """The public half: 32 raw bytes for Ed25519, PEM for a node's key (which is what Flower registers)."""
-    public = key.public_key()
-    if isinstance(public, ed25519.Ed25519PublicKey):
-        return public.public_bytes_raw()
-    return public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-
-
-def read_authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """The authority kept in `folder`. Raises `UnalikeError` for one that cannot be read."""
-    try:
-        key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
-        certificate = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
-    except (OSError, ValueError) as error:
-        raise UnalikeError(f"cannot read the authority in {folder}: {error}; restore it, or make a new federation") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise UnalikeError(f"{folder / 'ca.key'} is no elliptic-curve key; restore it, or make a new federation")
-    return key, certificate
+def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """The public half as PEM, which is what Flower registers."""
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return key.public_key().public_bytes(serialization.Encoding.PEM, form)
 
 
 def write_private(path: Path, content: bytes) -> None:
