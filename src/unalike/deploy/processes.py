@@ -75,6 +75,12 @@ class Child:
             return ""
 
 
+    def last_words(self) -> str:
+        """The last line of its log that says something."""
+        lines = [line.strip() for line in self.last_lines().splitlines()]
+        return next((line for line in reversed(lines) if line), "nothing was said")
+
+
 class Supervisor:
     """The children of a command. Leaving the `with` block ends them all, whatever the reason: an error, Ctrl-C, SIGTERM.
 
@@ -95,7 +101,8 @@ class Supervisor:
     def forget(self, child: Child) -> None:
         """Stop a child, or make sure that one which ended left nothing behind."""
         child.stop()
-        self.children.remove(child)
+        if child in self.children:
+            self.children.remove(child)
 
     def stop(self) -> None:
         """End all children, the newest first and without waiting for each other."""

@@ -97,17 +97,18 @@ class Node:
         self._children: dict[str, Child] = {}
         self.keep()
 
-    def keep(self) -> list[str]:
-        """Start what does not run; the names of what was started."""
-        started = []
+    def keep(self) -> list[tuple[str, str]]:
+        """Start what does not run; the names of what had ended, with the last thing that it said."""
+        ended = []
         for name, command in (("supernode", self._node), ("relay", self._relay)):
             child = self._children.get(name)
-            if child is None or not child.alive:
-                if child is not None:
-                    self.supervisor.forget(child)
-                self._children[name] = self.supervisor.start(name, command, self._environment)
-                started.append(name)
-        return started
+            if child is not None and child.alive:
+                continue
+            if child is not None:
+                ended.append((name, child.last_words()))
+                self.supervisor.forget(child)
+            self._children[name] = self.supervisor.start(name, command, self._environment)
+        return ended
 
 
 def _secret(folder: Path, name: str, secret: bytes) -> Path:

@@ -1,0 +1,64 @@
+"""A site takes part: its data and its memory in this process, Flower's SuperNode and the relay as children beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from unalike.data import ClientData, Dataset, load
+from unalike.data.source import every_fifth
+from unalike.deploy import channel
+from unalike.deploy.bundle import Bundle
+from unalike.deploy.processes import Supervisor
+from unalike.deploy.transport import Handler
+
+REST = 3.0
+"""Seconds between two attempts to start what has ended."""
+
+
+def site_data(data: str, data_dir: Path | None, site: str) -> tuple[ClientData, Dataset]:
+    """A site's samples. Where no test set is given, every fifth sample of a class tests."""
+    found = load(data, data_dir)
+    x, y = found.train
+    if found.test is not None:
+        return ClientData(train=(x, y), test=found.test, name=site), found
+    import torch
+
+    tests = torch.from_numpy(every_fifth(y.numpy()))
+    return ClientData(train=(x[~tests], y[~tests]), test=(x[tests], y[tests]), name=site), found
+
+
+def take_part(bundle: Bundle, folder: Path, trainer: Handler, tell: Callable[[str], None]) -> None:
+    """Answer what the coordinator sends, until this process is ended. `folder` is the site's own."""
+    from unalike.deploy.flower.link import Node
+
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    bundle.unpack(folder)
+    listens = folder / "trainer"
+    with Supervisor(folder / "logs") as supervisor:
+        node = Node(folder, supervisor, bundle.address, listens, bundle.federation.message_bytes)
+        looked = time.monotonic()
+
+        def keep() -> bool:
+            nonlocal looked
+            if time.monotonic() - looked > REST:
+                looked = time.monotonic()
+                for name, why in node.keep():
+                    tell(f"{name} ended and was started again: {why}")
+            return False
+
+        channel.serve(listens, _told(trainer, tell), bundle.federation.message_bytes, keep)
+
+
+def _told(trainer: Handler, tell: Callable[[str], None]) -> Callable[[bytes], bytes]:
+    """The trainer, with a line about every message."""
+
+    def handle(message: bytes) -> bytes:
+        started = time.monotonic()
+        reply = trainer.handle(message)
+        tell(f"answered {len(message) / 1e6:.2f} MB with {len(reply) / 1e6:.2f} MB in {time.monotonic() - started:.1f} s")
+        return reply
+
+    return handle
