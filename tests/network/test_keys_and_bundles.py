@@ -58,7 +58,9 @@ def test_a_site_accepts_the_server_by_its_names_and_nobody_else(made, tmp_path):
         assert handshake(made.path / "ca.pem", mine, host)
     assert not handshake(made.path / "ca.pem", mine, "other.example.org")
     other = Folder.create(tmp_path / "other", {"north": 1}, host="fed.example.org", port=4433, **TERMS)
-    assert not handshake(made.path / "ca.pem", (other.path / "server.pem", other.path / "server.key"), "fed.example.org")
+    assert not handshake(
+        made.path / "ca.pem", (other.path / "server.pem", other.path / "server.key"), "fed.example.org"
+    )
 
 
 def test_a_servers_certificate_cannot_sign_others(made, tmp_path):

@@ -14,7 +14,9 @@ NAME = "join"
 
 def command(
     bundle: Annotated[Path, typer.Argument(help="The site's bundle, as the coordinator handed it over.")],
-    data: Annotated[str, typer.Option(help="The site's samples: a file such as site.parquet or site.npz, or a folder.")],
+    data: Annotated[
+        str, typer.Option(help="The site's samples: a file such as site.parquet or site.npz, or a folder.")
+    ],
     data_dir: o.DataDir = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where the site keeps its memory and logs; beside the bundle unless given.")
@@ -22,7 +24,6 @@ def command(
     address: Annotated[
         str | None, typer.Option(help="host:port of the coordinator, where it is not the bundle's.")
     ] = None,
-    device: o.Device = "cpu",
     show: Annotated[bool, typer.Option("--show", help="Say what would leave this machine, and leave.")] = False,
 ) -> None:
     """Take part in a federation with this machine's data, until Ctrl-C. The data stay here.
@@ -41,7 +42,7 @@ def command(
 
     found = Bundle.read(bundle)
     if show:
-        print("\n".join(wire_lines(found.federation, data, data_dir)))
+        print("\n".join(wire_lines(found.federation, data, data_dir, found.site)))
         return
     home = folder or bundle.with_suffix("")
-    join(found, data, data_dir, home, address or found.address, device, lambda line: print(line, flush=True))
+    join(found, data, data_dir, home, address or found.address, lambda line: print(line, flush=True))

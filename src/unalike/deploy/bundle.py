@@ -55,13 +55,23 @@ class Bundle:
             site, address = str(about["site"]), str(about["address"])
             federation = Federation.of(tomllib.loads(contents["federation.toml"].decode()))
             key = private_key(contents["site.key"].decode())
-        except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        except (
+            OSError,
+            zipfile.BadZipFile,
+            NotImplementedError,
+            RuntimeError,
+            ValueError,
+            KeyError,
+            TypeError,
+        ) as error:
             if isinstance(error, UnalikeError):
                 raise
             raise UnalikeError(f"cannot read the bundle {path}: {error}; ask for it again") from None
         enrolled = federation.site(site)
         if enrolled is None or enrolled.key != public_text(key):
-            raise UnalikeError(f"{path}: its federation file does not know site {site!r} with this key; ask for it again")
+            raise UnalikeError(
+                f"{path}: its federation file does not know site {site!r} with this key; ask for it again"
+            )
         return cls(site, address, key, contents["node.key"], contents["ca.pem"], federation)
 
     def unpack(self, folder: Path) -> None:

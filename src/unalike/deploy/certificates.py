@@ -24,6 +24,7 @@ PRIVATE = 0o600
 YEARS = 10
 """How long a certificate is valid; the federation ends before."""
 
+
 def authority(name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """A new private authority that signs servers and nothing else."""
     key = node_key()
@@ -87,7 +88,9 @@ def write_private(path: Path, content: bytes) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
     except FileExistsError:
-        raise UnalikeError(f"{path} exists; keys are never overwritten: choose another folder or move it away") from None
+        raise UnalikeError(
+            f"{path} exists; keys are never overwritten: choose another folder or move it away"
+        ) from None
     with os.fdopen(handle, "wb") as file:
         file.write(content)
 
@@ -122,8 +125,15 @@ def _host(text: str) -> x509.GeneralName:
 
 
 def _usage(**allowed: bool) -> x509.KeyUsage:
-    every = (
-        "digital_signature content_commitment key_encipherment data_encipherment key_agreement key_cert_sign crl_sign "
-        "encipher_only decipher_only"
-    ).split()
+    every = [
+        "digital_signature",
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+        "key_cert_sign",
+        "crl_sign",
+        "encipher_only",
+        "decipher_only",
+    ]
     return x509.KeyUsage(**dict.fromkeys(every, False) | allowed)

@@ -18,7 +18,9 @@ SILENCE = 30.0
 """Seconds after which a half-sent request is given up."""
 
 
-def serve(path: Path, handle: Callable[[bytes], bytes], limit: int, stopped: Callable[[], bool] = lambda: False) -> None:
+def serve(
+    path: Path, handle: Callable[[bytes], bytes], limit: int, stopped: Callable[[], bool] = lambda: False
+) -> None:
     """Answer requests, one after the other, until `stopped()`. A request that is too long or half sent is dropped."""
     with _reached(path) as name:
         path.unlink(missing_ok=True)

@@ -48,7 +48,9 @@ def command(path: Path, wanted: str) -> Answer:
     try:
         found = json.loads(channel.ask(path, json.dumps({"do": wanted}).encode(), MOST, SECONDS))
     except OSError:
-        raise UnalikeError(f"nothing is up in {path.parent}; start it with `unalike federation up {path.parent}`") from None
+        raise UnalikeError(
+            f"nothing is up in {path.parent}; start it with `unalike federation up {path.parent}`"
+        ) from None
     if "error" in found:
         raise UnalikeError(found["error"])
     return dict(found)

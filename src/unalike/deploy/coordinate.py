@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
-from unalike.deploy.commands import Answer, listening
-from unalike.deploy.control import Control
 from unalike.deploy.folder import Folder
 from unalike.deploy.processes import Supervisor
 

@@ -44,7 +44,9 @@ class Head:
         for what in ("run", "site", "kind"):
             found = getattr(self, what)
             if not isinstance(found, str) or not NAME.fullmatch(found):
-                raise Malformed(f"{what} {str(found)[:80]!a}; expected a name of 1 to 64 letters, digits, '.', '_', '-'")
+                raise Malformed(
+                    f"{what} {str(found)[:80]!a}; expected a name of 1 to 64 letters, digits, '.', '_', '-'"
+                )
         for what in ("stage", "round"):
             found = getattr(self, what)
             if type(found) is not int or not 0 <= found < 2**31:

@@ -164,7 +164,9 @@ class Federation:
 
     def asked(self, eligible: int) -> int:
         """Sites in a cohort, at least one."""
-        return min(eligible, _count(self.participation, eligible, math.floor(_share(self.participation) * eligible + 0.5)))
+        return min(
+            eligible, _count(self.participation, eligible, math.floor(_share(self.participation) * eligible + 0.5))
+        )
 
     def enough(self, asked: int) -> int:
         """Sound reports that make a round, at least one."""

@@ -47,7 +47,9 @@ class Folder:
         """
         root = Path(path)
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
-            raise UnalikeError(f"{root} exists and is not an empty folder; keys are never overwritten: choose another one")
+            raise UnalikeError(
+                f"{root} exists and is not an empty folder; keys are never overwritten: choose another one"
+            )
         coordinator, keys = new_key(), {name: new_key() for name in sites}
         rows = [{"name": n, "key": public_text(keys[n]), "samples": samples} for n, samples in sites.items()]
         federation = Federation.of(terms | {"coordinator": public_text(coordinator), "sites": rows})
@@ -119,7 +121,9 @@ class Folder:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         except BlockingIOError:
-            raise UnalikeError(f"the federation in {self.path} is up already; see `unalike federation status`") from None
+            raise UnalikeError(
+                f"the federation in {self.path} is up already; see `unalike federation status`"
+            ) from None
         finally:
             os.close(handle)
 

@@ -34,7 +34,7 @@ class Local:
     """Sites of this process. Whoever is in `away` neither hears nor is heard; add and remove names at any time."""
 
     handlers: Mapping[str, Handler]
-    faults: Faults = Faults()  # noqa: RUF009  (immutable)
+    faults: Faults = Faults()
     seed: int = 0
     away: set[str] = field(default_factory=set)
 

@@ -68,4 +68,6 @@ def write_site(path: Path, person: ClientData, classes: list[str] | None) -> Non
 def _same(found: Federation, terms: dict[str, Any], sites: int, out: Path) -> None:
     wanted = replace(found, **terms)
     if (wanted.terms, wanted.rounds) != (found.terms, found.rounds) or len(found.sites) != sites:
-        raise UnalikeError(f"{out} holds another federation; repeat its flags to go on with it, or choose another folder")
+        raise UnalikeError(
+            f"{out} holds another federation; repeat its flags to go on with it, or choose another folder"
+        )

@@ -58,7 +58,7 @@ def pack(facts: Facts, tensors: Tree) -> bytes:
     return b"".join([len(header).to_bytes(8, "little"), header, *map(_bytes, tensors.values())])
 
 
-def unpack(data: bytes, limits: Limits = Limits()) -> tuple[Facts, Tree]:  # noqa: B008  (immutable)
+def unpack(data: bytes, limits: Limits = Limits()) -> tuple[Facts, Tree]:
     """Read what `pack` wrote. Raises `Malformed` for anything else, before memory is taken for it."""
     if len(data) > limits.bytes:
         raise Malformed(f"{len(data)} bytes; expected at most {limits.bytes}")

@@ -74,7 +74,6 @@ class Child:
         except OSError:
             return ""
 
-
     def last_words(self) -> str:
         """The last line of its log that says something."""
         lines = [line.strip() for line in self.last_lines().splitlines()]
@@ -135,7 +134,9 @@ class Supervisor:
             self._handler = signal.signal(signal.SIGTERM, _terminated)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self.stop()
         finally:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from unalike.data import ClientData, Dataset, load
 from unalike.data.source import every_fifth
 from unalike.deploy import channel
 from unalike.deploy.bundle import Bundle
+from unalike.deploy.federation import Federation
 from unalike.deploy.processes import Supervisor
 from unalike.deploy.transport import Handler
 
@@ -27,6 +29,37 @@ def site_data(data: str, data_dir: Path | None, site: str) -> tuple[ClientData, 
 
     tests = torch.from_numpy(every_fifth(y.numpy()))
     return ClientData(train=(x[~tests], y[~tests]), test=(x[tests], y[tests]), name=site), found
+
+
+def join(
+    bundle: Bundle, data: str, data_dir: Path | None, folder: Path, address: str, tell: Callable[[str], None]
+) -> None:
+    """Take part in a federation with a site's data until this process is ended."""
+    from unalike.deploy.trainer import Trainer
+
+    own, _ = site_data(data, data_dir, bundle.site)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    trainer = Trainer(bundle.federation, bundle.site, bundle.key, own, folder / "memory")
+    tell(f"{bundle.site}: {len(own.train[1])} training samples; connecting to {address}, logs in {folder / 'logs'}")
+    take_part(replace(bundle, address=address), folder, trainer, tell)
+
+
+def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:
+    """What leaves a site, and what comes to it, as lines for a person."""
+    from unalike.deploy.roster import alone, job_of
+
+    own, _ = site_data(data, data_dir, site)
+    population = alone(federation, federation.number(site), own)
+    job = job_of(federation, population, proxy=(population.x, population.y))
+    rows = [(i.direction, i.what, i.bytes, "once" if i.once else "per round") for i in job.wire]
+    lines = [
+        f"{'leaves' if way == 'up' else 'comes':7} {what:40} {size:>12,} bytes {when}" for way, what, size, when in rows
+    ]
+    return [
+        f"{federation.name}: {federation.method}, {federation.rounds} rounds",
+        *sorted(lines, reverse=True),
+        "leaves  the number of training, test and validation samples, and sums and counts of the metrics",
+    ]
 
 
 def take_part(bundle: Bundle, folder: Path, trainer: Handler, tell: Callable[[str], None]) -> None:
@@ -58,7 +91,9 @@ def _told(trainer: Handler, tell: Callable[[str], None]) -> Callable[[bytes], by
     def handle(message: bytes) -> bytes:
         started = time.monotonic()
         reply = trainer.handle(message)
-        tell(f"answered {len(message) / 1e6:.2f} MB with {len(reply) / 1e6:.2f} MB in {time.monotonic() - started:.1f} s")
+        tell(
+            f"answered {len(message) / 1e6:.2f} MB with {len(reply) / 1e6:.2f} MB in {time.monotonic() - started:.1f} s"
+        )
         return reply
 
     return handle

@@ -11,4 +11,6 @@ def require() -> None:
     """Raise `UnalikeError` where the extra `flower` is not installed."""
     missing = [name for name in ("cryptography", "flwr") if find_spec(name) is None]
     if missing:
-        raise UnalikeError(f"a federation needs {' and '.join(missing)}; install the extra: pip install 'unalike[flower]'")
+        raise UnalikeError(
+            f"a federation needs {' and '.join(missing)}; install the extra: pip install 'unalike[flower]'"
+        )

@@ -134,7 +134,9 @@ def _schema(shape: str | None, classes: str | None, task: str, tokens: bool) -> 
     from unalike.deploy.federation import Schema
 
     if shape is None:
-        raise UnalikeError("what the sites' samples look like is not known; give --like FILE, or --shape 1,28,28 --classes 10")
+        raise UnalikeError(
+            "what the sites' samples look like is not known; give --like FILE, or --shape 1,28,28 --classes 10"
+        )
     try:
         sizes = tuple(int(n) for n in shape.split(","))
     except ValueError:

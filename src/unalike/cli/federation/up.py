@@ -69,7 +69,9 @@ def command(
         print(line, flush=True)
 
     if (folder is None) == (local is None) or (local is not None and out is None):
-        raise UnalikeError("what is to be brought up? Give a folder of `unalike federation init`, or --local 3 --out DIR")
+        raise UnalikeError(
+            "what is to be brought up? Give a folder of `unalike federation init`, or --local 3 --out DIR"
+        )
     if folder is not None:
         coordinate(Folder(folder), tell, wait=wait)
         return

@@ -72,7 +72,13 @@ class Gate:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(s.certificate, s.key)
         server = await asyncio.start_server(
-            self.visit, s.host, s.port, ssl=context, ssl_handshake_timeout=s.head_seconds, limit=s.head_bytes, backlog=512
+            self.visit,
+            s.host,
+            s.port,
+            ssl=context,
+            ssl_handshake_timeout=s.head_seconds,
+            limit=s.head_bytes,
+            backlog=512,
         )
         async with server:
             await server.serve_forever()
@@ -80,7 +86,10 @@ class Gate:
     async def visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection: its requests one after the other, each over the same connection to Flower."""
         address = writer.get_extra_info("peername")[0]
-        full = self.open[address] >= self.settings.connections_per_address or self.open.total() >= self.settings.connections
+        full = (
+            self.open[address] >= self.settings.connections_per_address
+            or self.open.total() >= self.settings.connections
+        )
         self.open[address] += 1
         answers = behind = None
         try:
@@ -97,7 +106,7 @@ class Gate:
                 await self._pass(head, reader, behind)
         except Refused as refused:
             writer.write(f"HTTP/1.1 {refused}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
-        except (OSError, EOFError, asyncio.TimeoutError, ssl.SSLError):
+        except (TimeoutError, OSError, EOFError, ssl.SSLError):
             pass
         finally:
             if answers is not None:

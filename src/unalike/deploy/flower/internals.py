@@ -124,7 +124,11 @@ class OpenGrid:
         self.grid = HttpGrid(address, False, authority, token=token)
         runtime = self.grid._runtime_client
         found = runtime.PullTaskInput(PullTaskInputRequest())
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = found.task_id, found.run.run_id, found.context.node_id
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = (
+            found.task_id,
+            found.run.run_id,
+            found.context.node_id,
+        )
         self.grid.set_run(run_from_proto(found.run))
         self._heart = HeartbeatSender(make_task_heartbeat_fn_http(runtime))
         self._heart.start()

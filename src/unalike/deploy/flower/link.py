@@ -63,7 +63,13 @@ def link(
         control.register(name, key)
     run = control.start()
 
-    settings = {"host": host, "port": port, "behind": inside, "body_bytes": PIECE_BYTES, "keys": [k.decode() for k in keys.values()]}
+    settings = {
+        "host": host,
+        "port": port,
+        "behind": inside,
+        "body_bytes": PIECE_BYTES,
+        "keys": [k.decode() for k in keys.values()],
+    }
     settings |= {"certificate": files["server.pem"], "key": files["server.key"], "authority": files["ca.pem"]}
     settings |= {"minute_bytes": 4 * message_bytes + 64 * PIECE_BYTES}
     write_bytes(folder / "gate.json", json.dumps(settings, indent=1).encode())
@@ -90,7 +96,13 @@ class Node:
         port = free_port()
         more = {apps.SOCKET: str(trainer.resolve()), apps.LIMIT: str(message_bytes)}
         self._environment = environment(folder, **more)
-        self._node = ["flower-supernode", "--superlink", address, "--root-certificates", str((folder / "ca.pem").resolve())]
+        self._node = [
+            "flower-supernode",
+            "--superlink",
+            address,
+            "--root-certificates",
+            str((folder / "ca.pem").resolve()),
+        ]
         self._node += ["--auth-supernode-private-key", str((folder / "node.key").resolve()), "--isolation", "process"]
         self._node += ["--superexec-auth-secret-file", str(secret), "--host", "127.0.0.1", "--port", str(port)]
         self._relay = [sys.executable, "-m", "unalike.deploy.flower.relay", f"127.0.0.1:{port}", str(secret)]
