@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from unalike.core.errors import UnalikeError
 from unalike.core.plan import Answers, Results, Stage, Step, Steps, Survey
@@ -19,7 +19,7 @@ from unalike.protocols import Assessor
 from unalike.record import Record, Run
 from unalike.results.directory import RunDirectory
 from unalike.simulation import Simulation
-from unalike.survey import survey
+from unalike.survey import survey as ask_all
 
 
 def run(
@@ -80,9 +80,48 @@ def run(
         return execute(job, out=out, resume=resume, stop=stop, progress=bar)
 
 
+class Ground(Protocol):
+    """Where a plan runs: on this machine, or on many."""
+
+    @property
+    def assess(self) -> Assessor:
+        """What evaluates it."""
+
+    def stage(self, stage: Stage, index: int, record: Record) -> Simulation:
+        """A stage of the plan, the `index`-th of its steps, about to begin."""
+
+    def survey(self, survey: Survey, index: int, record: Record) -> Answers:
+        """The answers of the clients."""
+
+
+class Here:
+    """Everything on this machine."""
+
+    def __init__(self, job: Job):
+        self.job = job
+        chain = job.options.chain
+        self.assess = Assessor(job.population, job.options.protocols, job.test, chain and chain.fixed)
+
+    def stage(self, stage: Stage, index: int, record: Record) -> Simulation:
+        job, directory = self.job, record.directory
+        return Simulation(
+            stage,
+            job.setting,
+            job.population,
+            executor=job.options.executor,
+            participation=job.options.participation,
+            folder=None if directory is None else directory.memory / f"stage-{index}",
+            transform=job.options.chain,
+        )
+
+    def survey(self, survey: Survey, index: int, record: Record) -> Answers:
+        return ask_all(survey, self.job.setting, self.job.population, self.job.options.chain)
+
+
 def execute(
     job: Job,
     *,
+    ground: Ground | None = None,
     out: str | Path | None = None,
     resume: bool = True,
     stop: Callable[[dict[str, Any]], bool] | None = None,
@@ -91,11 +130,9 @@ def execute(
     """Carry out a job: the rounds it still lacks where `out` holds its beginning, all of them otherwise."""
     directory = None if out is None else RunDirectory(out)
     record = Record(directory, job, resume)
-    chain = job.options.chain
-    assess = Assessor(job.population, job.options.protocols, job.test, chain and chain.fixed)
     try:
         with threads_for(job.model):
-            simulation = _steps(job, record, assess, directory, stop, progress)
+            simulation = _steps(job, record, ground or Here(job), stop, progress)
     except BaseException:  # an interruption, a divergence, a crash: what is complete is kept
         with suppress(UnalikeError):
             record.checkpoint()
@@ -106,8 +143,7 @@ def execute(
 def _steps(
     job: Job,
     record: Record,
-    assess: Assessor,
-    directory: RunDirectory | None,
+    ground: Ground,
     stop: Callable[[dict[str, Any]], bool] | None,
     progress: Watch,
 ) -> Simulation:
@@ -116,10 +152,10 @@ def _steps(
     step, index = next(steps, None), 0
     while step is not None:
         if isinstance(step, Survey):
-            outcome: Answers | Results = _survey(job, step, index, record)
+            outcome: Answers | Results = _survey(job, step, index, record, ground)
         else:
-            simulation = _simulation(job, step, index, record, directory)
-            if _rounds(job, simulation, index, record, assess, stop, progress):
+            simulation = _simulation(job, step, index, record, ground)
+            if _rounds(job, simulation, index, record, ground.assess, stop, progress):
                 break
             outcome = Results(simulation.states, simulation.done)
         step, index = _next(steps, outcome), index + 1
@@ -164,33 +200,24 @@ def _rounds(
     return False
 
 
-def _survey(job: Job, step: Survey, index: int, record: Record) -> Answers:
+def _survey(job: Job, step: Survey, index: int, record: Record, ground: Ground) -> Answers:
     found = record.answers(index)
     if found is None:
-        found = survey(step, job.setting, job.population, job.options.chain)
+        found = ground.survey(step, index, record)
         record.keep(index, found)
         record.charge(survey_wire(step, job.model), len(found.clients))
         record.event("survey", name=step.name, question=repr(step.question), clients=len(found.clients))
     return found
 
 
-def _simulation(job: Job, stage: Stage, index: int, record: Record, directory: RunDirectory | None) -> Simulation:
+def _simulation(job: Job, stage: Stage, index: int, record: Record, ground: Ground) -> Simulation:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         stage.method.check(stage.method.local_work(job.work))
     for warning in caught:
         record.note(str(warning.message))
         warnings.warn(str(warning.message), stacklevel=4)
-    folder = None if directory is None else directory.memory / f"stage-{index}"
-    simulation = Simulation(
-        stage,
-        job.setting,
-        job.population,
-        executor=job.options.executor,
-        participation=job.options.participation,
-        folder=folder,
-        transform=job.options.chain,
-    )
+    simulation = ground.stage(stage, index, record)
     record.event("stage", name=stage.name, executor=simulation.why)
     record.restore(index, simulation)
     return simulation

@@ -4,12 +4,14 @@ server    the shared model on a held-out test set
 clients   the shared model on each client's own test samples, pooled and per client; a conditional one with its own statistic
 personal  each client's own model (personal, fine-tuned or conditional) on its own test samples
 local     each participant's model after its local training, on its own test samples
+
+Where clients have validation samples, each protocol but `server` is measured on those too; for `server` the shared model is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,11 +19,55 @@ from torch import Tensor
 
 from unalike.core.errors import UnalikeError, unknown
 from unalike.data import Population
+from unalike.data.ragged import Ragged
 from unalike.data.transforms import Chain
 from unalike.results.evaluation import Metrics, Predict, Scores, measure, metric_names, per_client, score, shared_model
 from unalike.simulation import Round, Simulation
 
 Row = dict[str, Any]
+Models = Iterable[tuple[Sequence[int], Predict]]
+"""Who predicts with what."""
+Samples = tuple[Tensor, Tensor, np.ndarray]
+"""x [n, ...], y [n] and whose they are, [n]."""
+
+
+class Measured(NamedTuple):
+    """Metrics over all samples together, and of each client; None where the samples are nobody's."""
+
+    together: Metrics
+    clients: dict[int, Metrics] | None
+
+
+class Split(Protocol):
+    """Samples to score on."""
+
+    def of(self, clients: Sequence[int]) -> Samples: ...
+
+
+class ClientSplit:
+    """The clients' own test or validation samples."""
+
+    def __init__(self, population: Population, rows: Ragged):
+        self.x, self.y, self.rows = population.x, population.y, rows
+
+    def of(self, clients: Sequence[int]) -> Samples:
+        if len(clients) == len(self.rows):
+            found, owner = self.rows.values, self.rows.owners
+        else:
+            found = np.concatenate([self.rows[k] for k in clients] or [np.zeros(0, np.int64)])
+            owner = np.repeat(np.asarray(clients, np.int64), self.rows.sizes[list(clients)])
+        index = torch.from_numpy(found)
+        return self.x[index], self.y[index], owner
+
+
+class ServerSplit:
+    """The server's held-out test set, whoever's model it is."""
+
+    def __init__(self, test: tuple[Tensor, Tensor]):
+        self.x, self.y = test
+
+    def of(self, clients: Sequence[int]) -> Samples:
+        return self.x, self.y, np.zeros(len(self.y), np.int64)
 
 
 class Assessor:
@@ -45,10 +91,10 @@ class Assessor:
             raise UnalikeError(f"found no protocol; expected one or more of {', '.join(PROTOCOLS)}")
         self.population = population
         self.protocols = tuple(dict.fromkeys(protocols))
-        self.test = test
         self.prepare = prepare
-        self.rows = torch.from_numpy(population.test.values)
-        self.owner = np.repeat(np.arange(len(population)), population.test.sizes)
+        self._server = None if test is None else ServerSplit(test)
+        self._test = ClientSplit(population, population.test)
+        self._val = ClientSplit(population, population.val) if len(population.val.values) else None
 
     def names(self, simulation: Simulation) -> tuple[str, ...]:
         """The protocols to record: those asked for, and "personal" where clients have something of their own."""
@@ -57,27 +103,40 @@ class Assessor:
 
     def __call__(self, simulation: Simulation, done: Round | None) -> tuple[Row, list[Row]]:
         """The metrics of the round `done` (None: before training), and one row per client."""
-        population = self.population
+        task, everybody = self.population.task, range(len(self.population))
+        nothing = dict.fromkeys(metric_names(task), float("nan"))
         row: Row = {}
         table: dict[str, dict[int, Metrics]] = {}
         for place, name in enumerate(self.names(simulation)):
-            prefix = "" if place == 0 else f"{name}_"
-            scores = PROTOCOLS[name](self, simulation, done)
-            names = metric_names(population.task)
-            pooled: Metrics = (
-                measure(population.task, scores) if scores is not None else dict.fromkeys(names, float("nan"))
-            )
-            row |= {prefix + k: v for k, v in pooled.items()}
-            everybody = range(len(population))
-            if name != "server" and scores is not None:
-                table[prefix] = per_client(population.task, scores, everybody)
-            elif place == 0:  # the plain columns are always there
-                table[prefix] = dict.fromkeys(everybody, dict.fromkeys(names, float("nan")))
+            plain = place == 0
+            for infix, found in self.measured(name, simulation, done).items():
+                prefix = infix if plain else f"{name}_{infix}"
+                row |= {prefix + k: v for k, v in (nothing if found is None else found.together).items()}
+                if found is not None and found.clients is not None:
+                    table[prefix] = found.clients
+                elif plain:  # the plain columns are always there
+                    table[prefix] = dict.fromkeys(everybody, nothing)
         return row, self._clients(simulation, done, table)
 
+    def measured(self, protocol: str, simulation: Simulation, done: Round | None) -> dict[str, Measured | None]:
+        """What is put before the names of metrics -> the metrics; None where there is no such model."""
+        test = self._server if protocol == "server" and self._server is not None else self._test
+        splits: dict[str, Split] = {"": test} if self._val is None else {"": test, "val_": self._val}
+        models = PROTOCOLS[protocol](simulation, done)
+        if models is None:
+            return dict.fromkeys(splits)
+        found: dict[str, list[Scores]] = {infix: [] for infix in splits}
+        for clients, predict in models:  # each model is made once: it may have been fine-tuned for this
+            for infix, split in splits.items():
+                found[infix].append(self.score(predict, *split.of(clients)))
+        return {infix: self._metrics(split, Scores.join(found[infix])) for infix, split in splits.items()}
+
+    def _metrics(self, split: Split, scores: Scores) -> Measured:
+        task, everybody = self.population.task, range(len(self.population))
+        together = measure(task, scores)
+        return Measured(together, None if split is self._server else per_client(task, scores, everybody))
+
     def _clients(self, simulation: Simulation, done: Round | None, table: dict[str, dict[int, Metrics]]) -> list[Row]:
-        trained = set(done.trained) if done and not simulation.stage.pooled else set()
-        refused = done.refused if done else {}
         rows = []
         for k, (n_train, n_test) in enumerate(zip(self.population.sizes.tolist(), self.population.test.sizes.tolist())):
             row: Row = {"client": k, "n_train": n_train, "n_test": n_test}
@@ -85,22 +144,13 @@ class Assessor:
                 row |= {prefix + name: value for name, value in metrics[k].items()}
             if self.population.task.name != "regression":
                 row.setdefault("personal_accuracy", float("nan"))
-            idle = "no training data" if not n_train else "idle"
-            row["status"] = f"refused: {refused[k]}" if k in refused else "trained" if k in trained else idle
+            row["status"] = "no training data" if not n_train else "idle"
             rows.append(row)
+        for k in done.trained if done and not simulation.stage.pooled else ():
+            rows[k]["status"] = "trained"
+        for k, why in done.faults.items() if done else ():
+            rows[k]["status"] = why
         return rows
-
-    def on(self, clients: Sequence[int], predict: Predict) -> Scores:
-        """A model on the test samples of some clients."""
-        if len(clients) == len(self.population):
-            index, owner = self.rows, self.owner
-        else:
-            sizes = self.population.test.sizes[list(clients)]
-            index = torch.from_numpy(
-                np.concatenate([self.population.test[k] for k in clients] or [np.zeros(0, np.int64)])
-            )
-            owner = np.repeat(np.asarray(clients, np.int64), sizes)
-        return self.score(predict, self.population.x[index], self.population.y[index], owner)
 
     def score(self, predict: Predict, x: Tensor, y: Tensor, owner: np.ndarray) -> Scores:
         """A model on samples, prepared as in training but for what is drawn."""
@@ -108,46 +158,41 @@ class Assessor:
         return score(self.population.task, chosen, x, y, owner)
 
 
-def _server(assessor: Assessor, simulation: Simulation, done: Round | None) -> Scores | None:
-    if assessor.test is None or len(simulation.groups) > 1 or not simulation.has_shared_model:
+def _server(simulation: Simulation, done: Round | None) -> Models | None:
+    if len(simulation.groups) > 1 or not simulation.has_shared_model:
         return None
     if simulation.is_conditioned:
         raise UnalikeError(
             "protocol 'server' has one model for everybody, and this one is fed each client's statistic; use 'clients'"
         )
-    x, y = assessor.test
     [state] = simulation.states.values()
-    predict = shared_model(simulation.setting.model, state.params, state.buffers)
-    return assessor.score(predict, x, y, np.zeros(len(y), np.int64))
+    everybody = range(len(simulation.population))
+    return [(everybody, shared_model(simulation.setting.model, state.params, state.buffers))]
 
 
-def _clients(assessor: Assessor, simulation: Simulation, done: Round | None) -> Scores | None:
+def _clients(simulation: Simulation, done: Round | None) -> Models | None:
     if not simulation.has_shared_model:
         return None
     model, members, states = simulation.setting.model, simulation.members, simulation.states
     if simulation.is_conditioned:
         everybody = sorted(k for ids in members.values() for k in ids)
-        return Scores.join([assessor.on([k], simulation.shared_model(k)) for k in everybody])
-    scores = [
-        assessor.on(members[g], shared_model(model, s.params, s.buffers)) for g, s in states.items() if members[g]
-    ]
-    return Scores.join(scores)
+        return (([k], simulation.shared_model(k)) for k in everybody)
+    return [(members[g], shared_model(model, s.params, s.buffers)) for g, s in states.items() if members[g]]
 
 
-def _personal(assessor: Assessor, simulation: Simulation, done: Round | None) -> Scores | None:
+def _personal(simulation: Simulation, done: Round | None) -> Models | None:
     if not simulation.is_personal:
         return None
-    everybody = simulation.personal_models(range(len(assessor.population)))
-    return Scores.join([assessor.on([k], predict) for k, predict in everybody])
+    return (([k], predict) for k, predict in simulation.personal_models(range(len(simulation.population))))
 
 
-def _local(assessor: Assessor, simulation: Simulation, done: Round | None) -> Scores | None:
+def _local(simulation: Simulation, done: Round | None) -> Models | None:
     if done is None or not done.trained or simulation.stage.pooled:
         return None
-    return Scores.join([assessor.on([k], simulation.local_model(done, k)) for k in done.trained])
+    return (([k], simulation.local_model(done, k)) for k in done.trained)
 
 
-PROTOCOLS: dict[str, Callable[[Assessor, Simulation, Round | None], Scores | None]] = {
+PROTOCOLS: dict[str, Callable[[Simulation, Round | None], Models | None]] = {
     "server": _server,
     "clients": _clients,
     "personal": _personal,

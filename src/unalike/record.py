@@ -170,6 +170,13 @@ class Record:
         if time.monotonic() - self._time > CHECKPOINT_SECONDS:
             self.checkpoint()
 
+    def hold(self, index: int, simulation: Simulation) -> None:
+        """Write where a stage is now, ahead of the row of its newest round: before anything of it leaves this machine."""
+        if self.directory is not None:
+            self._stages[index] = simulation, simulation.freeze()
+            self._written = -1
+            self.checkpoint()
+
     def checkpoint(self) -> None:
         """Write the last complete round: memories and history first, so that the checkpoint never names what is not there."""
         if self.directory is None or self._round == self._written or not self._stages:

@@ -9,29 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from unalike.core import seed, tree
-from unalike.core.client import BUFFERS, Setting, open_memory
+from unalike.core.client import Setting
 from unalike.core.errors import UnalikeError
-from unalike.core.memory import ClientMemories
 from unalike.core.plan import Stage
 from unalike.core.question import Question
-from unalike.core.server import Cohort, State, advance, decoded, issue, open_state
-from unalike.core.types import Context, Drawers, Tree
-from unalike.core.validate import refusals
+from unalike.core.server import Cohort, State
+from unalike.core.types import Context, Tree
 from unalike.core.wire import stage_wire
 from unalike.data import Population
-from unalike.executors.auto import choose
-from unalike.executors.base import Accepted, Executor, Site, Transform
-from unalike.results.evaluation import Predict, shared_model
+from unalike.executors.base import Transform
+from unalike.group import Group
+from unalike.results.evaluation import Predict
 from unalike.survey import ask, with_shared
 
 Facts = dict[str, Any]
-
-
-class Diverged(UnalikeError):
-    """No participant of a round sent a usable report."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +43,11 @@ class Round:
         return len(self.trained)
 
     @property
+    def faults(self) -> dict[int, str]:
+        """What went wrong with whom."""
+        return {k: f"refused: {why}" for k, why in self.refused.items()}
+
+    @property
     def trained(self) -> list[int]:
         """The clients whose reports counted."""
         return [k for c in self.cohorts.values() for k in c.ids]
@@ -62,65 +60,6 @@ class Round:
         sizes = np.concatenate([c.sizes.numpy(force=True) for c in self.cohorts.values()])
         losses = np.concatenate([c.report.loss.numpy(force=True) for c in self.cohorts.values()])
         return float((sizes * losses).sum() / sizes.sum())
-
-
-class Group:
-    """A group of clients that shares one model: its state on the server and its executor."""
-
-    def __init__(
-        self,
-        stage: Stage,
-        setting: Setting,
-        source: Population,
-        executor: str,
-        participants: int,
-        folder: Path | None,
-        transform: Transform | None,
-        start: State | None = None,
-    ):
-        self.method = stage.method
-        self.setting = setting
-        self.source = source
-        self.state = open_state(self.method, setting, start)
-        self.accepted: Accepted = {}
-        self.memories = ClientMemories(open_memory(self.method, setting), folder)
-        site = Site(self.method, setting, source, self.memories, transform)
-        self.executor: Executor
-        self.executor, self.why = choose(executor, site, participants)
-
-    def round(self, ids: Sequence[int], population: int) -> tuple[Cohort, dict[int, str]]:
-        """Train the participants `ids`, refuse what is unusable, advance the state."""
-        order = issue(self.method, self.setting, self.state, population, ids)
-        cohort = self.executor.run(order, ids, self.accepted, population)
-        refused = refusals(cohort)
-        if len(refused) == len(ids):
-            client, why = next(iter(refused.items()))
-            raise Diverged(
-                f"round {self.state.round + 1}: no participant sent a usable report; client {client}: {why}. "
-                "Training diverged: try a smaller learning rate"
-            )
-        if refused:
-            cohort = cohort.rows(torch.tensor([i for i, k in enumerate(cohort.ids) if k not in refused]))
-        self.state = advance(self.method, self.setting, self.state, cohort)
-        self.accepted = self.accepted | dict.fromkeys(cohort.ids, order.round)
-        return cohort, refused
-
-    def tuned(self, ids: Sequence[int], population: int) -> Iterator[tuple[int, Tree]]:
-        """Clients with their parameters and buffers after the method's fine-tuning of the present state, which stays as it is."""
-        order = issue(self.method, self.setting, self.state, population, ids)
-        return self.executor.tune(order, ids, self.accepted)
-
-    def memory(self, client: int) -> Drawers:
-        """What the client remembers now."""
-        return self.memories.get(client, self.accepted.get(client))
-
-    def belongings(self, client: int) -> tuple[Tree, Tree, Tree]:
-        """What the personaliser remembers of a client, its buffers of the shared model, and those of its own."""
-        memory, part = self.memory(client), self.method.personaliser
-        buffers = self.state.buffers | memory.get(BUFFERS, {})
-        if part is None:
-            return {}, buffers, buffers
-        return memory.get(part.name, {}), buffers, buffers | memory.get(f"{part.name}.{BUFFERS}", {})
 
 
 class Simulation:
@@ -173,14 +112,17 @@ class Simulation:
             )
             for i, (name, ids) in enumerate(self._everybody.items())
         }
-        context = next(iter(self.groups.values())).executor.site.context(
-            int(self.eligible[0]) if not stage.pooled else 0
-        )
+        context = self._some_context()
         # updates are weighed as they are: an upload may leave something out in some rounds
         items = [i for i in stage_wire(stage, model, context) if not i.once and i.what != "update"]
         self._bytes = {
             way: 0 if stage.pooled else sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")
         }
+
+    def _some_context(self) -> Context:
+        """A client's static facts: they have the shapes of everybody's."""
+        site = next(iter(self.groups.values())).executor.site
+        return site.context(0 if self.stage.pooled else int(self.eligible[0]))
 
     def group_of(self, client: int) -> str | None:
         """The group of a client; where clients choose, the one that it would choose now."""
@@ -229,11 +171,16 @@ class Simulation:
 
     def draw(self, number: int) -> list[int]:
         """The clients that take part in a round, counted from 0: the same for every method of the same seed."""
-        count = max(1, int(self.participation * len(self.eligible) + 0.5))
+        count = self.cohort_size
         if count == len(self.eligible):
             return self.eligible.tolist()
         rng = seed.generator(self.setting.seed, "cohort", number)
         return np.sort(rng.choice(self.eligible, count, replace=False)).tolist()
+
+    @property
+    def cohort_size(self) -> int:
+        """Clients in a round."""
+        return max(1, int(self.participation * len(self.eligible) + 0.5))
 
     def round(self) -> Round:
         """Run the next round. Raises `Diverged` when no report of a group can be used."""
@@ -286,63 +233,36 @@ class Simulation:
         """Whether the shared model is fed facts of the client it predicts for."""
         return self.setting.model.takes_context and bool(self.method.conditioners)
 
-    def context(self, client: int) -> Context:
-        """The client's static facts."""
-        return self._group(client).executor.site.context(client) if self.method.conditioners else {}
-
     def shared_model(self, client: int) -> Predict:
         """The shared model as the client uses it, fed with its own facts."""
-        state = self._group(client).state
-        return shared_model(self.setting.model, state.params, state.buffers, self.context(client))
+        return self._group(client).shared_model(client)
 
     def personal_models(self, clients: Sequence[int]) -> Iterator[tuple[int, Predict]]:
         """Clients with what they predict with: a personal or fine-tuned model, or the shared one where the method has neither."""
         for name, group in self.groups.items():
             ids = [k for k in clients if self.group_of(k) == name]
-            if self.method.tuning is None:
-                yield from ((k, self._own_model(group, k)) for k in ids)
-                continue
-            for k, tuned in group.tuned(ids, self._population(name)):
-                yield k, shared_model(self.setting.model, tuned, tree.only(tuned, group.state.buffers), self.context(k))
+            order = None if self.method.tuning is None else group.order(ids, self._population(name))
+            yield from group.personal_models(ids, order)
 
     def personal_model(self, client: int) -> Predict:
         """What one client predicts with."""
         [(_, predict)] = self.personal_models([client])
         return predict
 
-    def _own_model(self, group: Group, client: int) -> Predict:
-        model, part, params, context = (
-            self.setting.model,
-            self.method.personaliser,
-            group.state.params,
-            self.context(client),
-        )
-        mine, buffers, own = group.belongings(client)
-        if part is None:
-            return shared_model(model, params, buffers, context)
-        return lambda x: part.predict(model, params | buffers, mine, own, x, context).logits
-
     def local_model(self, done: Round, client: int) -> Predict:
         """The participant's model after its local training in the round `done`."""
-        model = self.setting.model
-        private = any(self.method.trains(n, model) and not self.method.shares(n, model) for n in model.params)
-        if private and self.method.tuning is None:
-            return self.personal_model(client)
         name = next(name for name, cohort in done.cohorts.items() if client in cohort.ids)  # where it trained
-        cohort, before = done.cohorts[name], done.before[name]
-        i = cohort.ids.index(client)
-        update = tree.row(decoded(self.method, cohort.update, before.params), i)
-        params = before.params | tree.map(lambda u, w: w + u, update, before.params)
-        buffers = (
-            before.buffers | tree.row(cohort.report.buffers, i) | self.groups[name].memory(client).get(BUFFERS, {})
-        )
-        return shared_model(self.setting.model, params, buffers, self.context(client))
+        group, cohort = self.groups[name], done.cohorts[name]
+        if group.has_private and self.method.tuning is None:
+            return self.personal_model(client)
+        return group.local_model(client, done.before[name], cohort.one(client))
 
     def personal(self, client: int) -> Tree:
         """The parameters and buffers of that model, in state-dict order."""
         group, model = self._group(client), self.setting.model
         if self.method.tuning is not None:
-            [(_, tuned)] = group.tuned([client], self._population(self.group_of(client) or ""))
+            order = group.order([client], self._population(self.group_of(client) or ""))
+            [(_, tuned)] = group.executor.tune(order, [client], group.accepted)
             return model.state_dict(tuned)
         part, params = self.method.personaliser, group.state.params
         mine, _, own = group.belongings(client)

@@ -69,18 +69,12 @@ def headers(key):
     return {"flwr-public-key": base64.b64encode(key).decode(), "content-type": "application/protobuf"}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/control/start-run",
-        "/v1/control/register-node",
-        "/v1/runtime/acquire-task",
-        "/docs",
-        "/",
-        "/v1/fleet/../control/x",
-    ],
-)
-def test_the_door_shows_nothing_but_the_fleet(echoing, path):
+CLOSED = ("control/start-run", "control/register-node", "runtime/acquire-task", "../docs", "../", "fleet/../control/x")
+
+
+@pytest.mark.parametrize("closed", CLOSED)
+def test_the_door_shows_nothing_but_the_fleet(echoing, closed):
+    path = f"/v1/{closed}"
     with client(echoing, headers=headers(echoing.keys["a"])) as visitor:
         assert (
             visitor.post(
@@ -190,11 +184,11 @@ def test_a_site_refuses_a_server_of_another_authority(echoing, tmp_path):
 def test_a_request_that_is_not_plain_is_refused(echoing, head):
     """FAULTS 15: lying lengths, smuggled requests, long heads."""
     context = ssl.create_default_context(cafile=str(echoing.root / "ca.pem"))
-    with socket.create_connection(("127.0.0.1", echoing.port), 10) as plain:
-        with context.wrap_socket(plain, server_hostname="127.0.0.1") as visitor:
-            visitor.settimeout(20)
-            visitor.sendall(head)
-            assert visitor.recv(1000).split()[1].startswith(b"4")
+    plain = socket.create_connection(("127.0.0.1", echoing.port), 10)
+    with context.wrap_socket(plain, server_hostname="127.0.0.1") as visitor:
+        visitor.settimeout(20)
+        visitor.sendall(head)
+        assert visitor.recv(1000).split()[1].startswith(b"4")
 
 
 @pytest.mark.slow

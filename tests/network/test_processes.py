@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -17,8 +16,14 @@ from unalike.deploy.processes import Supervisor
 FAMILY = """
 import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 print(os.getpid(), child.pid, flush=True)
+time.sleep(600)
+"""
+
+STUBBORN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.getpid(), 0, flush=True)
 time.sleep(600)
 """
 
@@ -85,9 +90,8 @@ def test_an_error_ends_children(tmp_path):
 
 
 def test_who_does_not_listen_is_killed(tmp_path):
-    stubborn = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid(), 0, flush=True); time.sleep(600)"
     with Supervisor(tmp_path) as supervisor:
-        supervisor.start("stubborn", [sys.executable, "-c", stubborn])
+        supervisor.start("stubborn", [sys.executable, "-c", STUBBORN])
         pid, _ = pids(tmp_path / "stubborn.log")
     assert not alive(pid)
 
@@ -101,10 +105,10 @@ def test_a_child_that_ends_is_noticed_with_its_last_words(tmp_path):
 
 
 def test_what_a_dead_child_left_behind_is_ended(tmp_path):
-    leaving = f"import subprocess, sys, os; c = subprocess.Popen([sys.executable, '-c', {FAMILY!r}]); print(c.pid, 0, flush=True)"
+    leaving = (
+        "import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); print(c.pid, 0, flush=True)"
+    )
     with Supervisor(tmp_path) as supervisor:
-        child = supervisor.start("leaving", [sys.executable, "-c", leaving])
+        child = supervisor.start("leaving", [sys.executable, "-c", leaving, "import time; time.sleep(600)"])
         awaited(lambda: not child.alive)
-        pid = int((tmp_path / "leaving.log").read_text().split()[0])
-        assert not alive(pid)
-    assert os.getpid()  # and this process still stands
+        assert not alive(int((tmp_path / "leaving.log").read_text().split()[0]))

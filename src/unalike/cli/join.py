@@ -34,7 +34,7 @@ def command(
 
     Started again, a site continues with its own memory. Nothing that the coordinator sends is executed.
     """
-    from unalike.cli.federation.extra import require
+    from unalike.deploy.extra import require
 
     require()
     from unalike.deploy.bundle import Bundle

@@ -54,3 +54,9 @@ def read_tensors(path: Path) -> tuple[Tree, dict[str, Any]]:
             return {name: file.get_tensor(name).clone() for name in kept["order"]}, kept["facts"]
     except (OSError, SafetensorError, TypeError, KeyError, ValueError) as error:
         raise UnalikeError(f"cannot read {path}: {error}; it is no checkpoint of unalike, or it is damaged") from error
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes left behind that were killed while they wrote."""
+    for file in folder.rglob(".*.part"):
+        file.unlink(missing_ok=True)

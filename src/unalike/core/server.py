@@ -73,11 +73,12 @@ class Cohort:
     def rows(self, keep: Tensor) -> Cohort:
         """The cohort of some of its rows, `keep` [k] being their places."""
         ids = tuple(self.ids[i] for i in keep.tolist())
-        r = self.report
-        letters, shared = ({name: tree.row(t, keep) for name, t in d.items()} for d in (r.letters, r.shared))
-        size, steps, weight, loss = (scalar[keep] for scalar in (r.size, r.steps, r.weight, r.loss))
-        update, buffers = tree.row(r.update, keep), tree.row(r.buffers, keep)
-        return replace(self, ids=ids, report=Report(update, buffers, letters, size, steps, weight, loss, shared))
+        return replace(self, ids=ids, report=self.report.map(lambda t: t[keep]))
+
+    def one(self, client: int) -> Report:
+        """One client's report, as it sent it."""
+        place = self.ids.index(client)
+        return self.report.map(lambda t: t[place])
 
 
 @dataclass(frozen=True)

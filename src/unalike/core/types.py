@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from torch import Tensor
@@ -84,3 +84,9 @@ class Report(NamedTuple):
     weight: Tensor
     loss: Tensor
     shared: Drawers
+
+    def map(self, f: Callable[[Tensor], Tensor]) -> Report:
+        """The report with `f` of each of its tensors."""
+        letters, shared = ({p: {n: f(t) for n, t in d.items()} for p, d in g.items()} for g in (self.letters, self.shared))
+        update, buffers = ({n: f(t) for n, t in d.items()} for d in (self.update, self.buffers))
+        return Report(update, buffers, letters, f(self.size), f(self.steps), f(self.weight), f(self.loss), shared)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -102,7 +102,7 @@ def survey_wire(survey: Survey, model: Model) -> list[Item]:
     model = survey.model or model
     question, values = survey.question, model.params | model.buffers
     items = [Item("down", "model", tree.nbytes(values), once=True)] if question.needs_model else []
-    return [*items, Item("up", f"answer to {question.name}", tree.nbytes(_unasked(survey, model)), once=True)]
+    return [*items, Item("up", f"answer to {question.name}", tree.nbytes(unasked(survey, model)), once=True)]
 
 
 def plan_wire(steps: Sequence[Step], model: Model, facts: Callable[[Method], Context]) -> list[Item]:
@@ -122,20 +122,24 @@ def outline(plan: Plan, scene: Scene) -> list[Step]:
     while step is not None:
         found.append(step)
         try:
-            step = steps.send(_untrained(step, scene) if isinstance(step, Stage) else _random(step, scene))
+            step = steps.send(untrained(step, scene) if isinstance(step, Stage) else at_random(step, scene))
         except StopIteration:
             break
     return found
 
 
-def _untrained(stage: Stage, scene: Scene) -> Results:
+def untrained(stage: Stage, scene: Scene, groups: Iterable[str] | None = None) -> Results:
+    """What a stage would come to if nobody trained; `groups` names its groups where they are known to be others."""
     setting = Setting(stage.model or scene.model, TASKS["classification"], Work(), scene.seed)
     start = stage.start or {}
-    states = {name: open_state(stage.method, setting, start.get(name)) for name in stage.members(scene.clients)}
+    states = {
+        name: open_state(stage.method, setting, start.get(name)) for name in groups or stage.members(scene.clients)
+    }
     return Results(states, stage.rounds)
 
 
-def _random(survey: Survey, scene: Scene) -> Answers:
+def at_random(survey: Survey, scene: Scene) -> Answers:
+    """Answers that are none of anybody's."""
     rng = seed.generator(scene.seed, "outline")
 
     def answers(t: Tensor) -> Tensor:
@@ -144,10 +148,10 @@ def _random(survey: Survey, scene: Scene) -> Answers:
         drawn = torch.from_numpy(1 + 9 * rng.random((scene.clients, *front))).to(t.dtype)
         return drawn.reshape(*drawn.shape, *[1] * (t.dim() - len(front))).expand(scene.clients, *t.shape)
 
-    return Answers(tuple(range(scene.clients)), tree.map(answers, _unasked(survey, survey.model or scene.model)))
+    return Answers(tuple(range(scene.clients)), tree.map(answers, unasked(survey, survey.model or scene.model)))
 
 
-def _unasked(survey: Survey, model: Model) -> Tree:
+def unasked(survey: Survey, model: Model) -> Tree:
     """An answer without samples: it has the shape of all answers."""
     return survey.question.answer(Asked(model, TASKS["classification"], model.params, model.buffers, ()))
 

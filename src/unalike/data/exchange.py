@@ -1,7 +1,7 @@
 """Divisions and clients as plain files, for other tools and from them.
 
-Index files are a folder with one folder per client, which holds `train.txt` and `test.txt`: one sample number per line,
-counted from 0. A text file per client (`north.txt`, undivided) and a JSON file are read as well: a list of lists,
+Index files are a folder with one folder per client, which holds `train.txt`, `test.txt` and maybe `val.txt`: one sample
+number per line, counted from 0. A text file per client (`north.txt`, undivided) and a JSON file are read as well: a list of lists,
 `{"north": [0, 4], ...}` or `{"north": {"train": [0], "test": [4]}, ...}`.
 """
 
@@ -20,21 +20,28 @@ from unalike.core.errors import UnalikeError
 from unalike.data.check import Pair
 from unalike.data.ragged import client_name
 
+PARTS = ("train", "test", "val")
+_NONE = np.empty(0, np.int64)
+
 
 class Indices(NamedTuple):
-    """The sample numbers of one client; without a test set of its own `test` is empty."""
+    """The sample numbers of one client; without a test or validation set of its own these are empty."""
 
     name: str
     train: np.ndarray
     test: np.ndarray
+    val: np.ndarray = _NONE
 
 
 def write_indices(folder: Path | str, clients: Iterable[Indices]) -> Path:
-    """Write one folder per client with `train.txt` and `test.txt`. Returns the folder, which must be new or empty."""
+    """Write one folder per client with `train.txt`, `test.txt` and, where there is any, `val.txt`.
+
+    Returns the folder, which must be new or empty.
+    """
     root = _new_folder(folder)
     for client in clients:
         own = _own_folder(root, client.name)
-        for part in ("train", "test"):
+        for part in ("train", "test", *(["val"] if len(client.val) else [])):
             np.savetxt(own / f"{part}.txt", getattr(client, part), fmt="%d")
     return root
 
@@ -71,9 +78,9 @@ def read_indices(path: Path | str, samples: int) -> list[Indices]:
 def _read_folder(root: Path) -> list[Indices]:
     folders = [p for p in root.iterdir() if (p / "train.txt").is_file() or (p / "test.txt").is_file()]
     if folders:
-        return [Indices(unquote(p.name), _numbers(p / "train.txt"), _numbers(p / "test.txt")) for p in _sorted(folders)]
+        return [Indices(unquote(p.name), *(_numbers(p / f"{part}.txt") for part in PARTS)) for p in _sorted(folders)]
     files = _sorted([p for p in root.iterdir() if p.suffix == ".txt"])
-    return [Indices(unquote(p.stem), _numbers(p), np.empty(0, np.int64)) for p in files]
+    return [Indices(unquote(p.stem), _numbers(p), _NONE) for p in files]
 
 
 def _sorted(paths: list[Path]) -> list[Path]:
@@ -108,8 +115,7 @@ def _read_json(file: Path) -> list[Indices]:
 
 def _client(name: str, rows: Any) -> Indices:
     parts = rows if isinstance(rows, dict) else {"train": rows}
-    train, test = (_whole(parts.get(part, [])) for part in ("train", "test"))
-    return Indices(name, train, test)
+    return Indices(name, *(_whole(parts.get(part, [])) for part in PARTS))
 
 
 def _whole(numbers: list[Any]) -> np.ndarray:
@@ -119,7 +125,7 @@ def _whole(numbers: list[Any]) -> np.ndarray:
 
 
 def _check(client: Indices, samples: int, source: Path) -> None:
-    owned = np.concatenate([client.train, client.test])
+    owned = np.concatenate(client[1:])
     if len(owned) and not 0 <= owned.min() <= owned.max() < samples:
         raise UnalikeError(
             f"{source}: client {client.name!r} has samples {owned.min()}..{owned.max()}, expected 0..{samples - 1}: "
@@ -127,7 +133,7 @@ def _check(client: Indices, samples: int, source: Path) -> None:
         )
     if len(np.unique(owned)) < len(owned):
         raise UnalikeError(
-            f"{source}: client {client.name!r} has a sample twice; expected each once, in train or in test"
+            f"{source}: client {client.name!r} has a sample twice; expected each once, in train, test or val"
         )
 
 

@@ -28,8 +28,9 @@ def partition(
     split: float = 0.75,
     min_test: int = 0,
     merge: bool = True,
+    val: float = 0.0,
 ) -> Population:
-    """Divide `data` by the scheme `spec`, then each client's samples into a training and a test set.
+    """Divide `data` by the scheme `spec`, then each client's samples into a training, a test and maybe a validation set.
 
     `spec` is a scheme, `"dirichlet(alpha=0.1)"`, with changes of the samples beside it if wanted,
     `"dirichlet(alpha=0.1) + noise(level=0.1)"`; changes alone divide IID. `clients` may be left out where the scheme
@@ -37,7 +38,9 @@ def partition(
 
     Training and test samples are merged first (`merge=False`: only training samples are divided, `data.test` stays held
     out). A client with n samples, shuffled and not stratified, trains on floor(split n), at least 1, and tests on the
-    rest, unless the scheme says which samples test. The same arguments give the same population.
+    rest, unless the scheme says which samples test. A share `val` of the training samples, floor(val n), never the last
+    one, is set apart to choose by (early stopping, the best round, tuning), so that nothing is chosen on test samples;
+    the test samples are the same for every `val`. The same arguments give the same population.
 
     >>> partition(load("digits"), "dirichlet(alpha=0.1)", clients=20).sizes.sum()   # doctest: +SKIP
     1339
@@ -48,16 +51,22 @@ def partition(
     """
     if not 0 < split <= 1:
         raise UnalikeError(f"found split={split!r}, expected the training share of each client, above 0 and at most 1")
+    if not 0 <= val < 1:
+        raise UnalikeError(
+            f"found val={val!r}, expected the share of the training samples to validate on, from 0 to below 1"
+        )
     labels = (data.merged() if merge else data.train)[1]
     columns = {column: values[: len(labels)] for column, values in data.groups.items()}
     held_out = np.arange(len(labels)) >= len(data.train[1])
     division = _divide(spec, labels.cpu().numpy(), clients, seed, columns, held_out, data.classes)
     train, test = _split(division, split, min_test, seed)
+    train, chosen_by = _set_apart(division, train, val, seed)
     plan = PartitionPlan(
         canonical(spec),
         len(train),
         seed,
         split,
+        val,
         merge,
         data.name,
         data.fingerprint,
@@ -65,6 +74,7 @@ def partition(
         _clusters(spec, division),
         train=train,
         test=test,
+        val=chosen_by,
         counts=label_counts(labels, data.classes, train),
     )
     return plan.apply(data)
@@ -195,6 +205,8 @@ def _split(division: Division, split: float, min_test: int, seed: int) -> tuple[
     train, test = [], []
     for k, rows in enumerate(division.owned):
         own_test = division.test[k] if division.test is not None else rows[:0]
+        if division.val is not None:
+            rows = rows[~np.isin(rows, division.val[k])]
         if len(own_test):
             first, rest = rows[~np.isin(rows, own_test)], own_test
         else:
@@ -209,3 +221,18 @@ def _split(division: Division, split: float, min_test: int, seed: int) -> tuple[
         train.append(first)
         test.append(rest)
     return Ragged.of(train), Ragged.of(test)
+
+
+def _set_apart(division: Division, train: Ragged, share: float, seed: int) -> tuple[Ragged, Ragged]:
+    """The training samples that are left, and the validation samples: the scheme's own, or a share drawn for each client."""
+    if division.val is None and not share:
+        return train, Ragged.empty(len(train))
+    left, apart = [], []
+    for k, rows in enumerate(train):
+        own = rows[:0] if division.val is None else division.val[k]
+        if not len(own) and share:
+            count = min(int(share * len(rows) + 1e-9), len(rows) - 1) if len(rows) else 0
+            own, rows = np.split(generator(seed, "validation", k).permutation(rows), [count])
+        left.append(rows)
+        apart.append(own)
+    return Ragged.of(left), Ragged.of(apart)

@@ -21,7 +21,7 @@ from unalike.core.task import task_for
 from unalike.data import diagnose, features, text
 from unalike.data.clients import Population
 from unalike.data.dataset import Dataset
-from unalike.data.exchange import Indices, write_indices
+from unalike.data.exchange import PARTS, Indices, write_indices
 from unalike.data.fingerprint import digest
 from unalike.data.ragged import Numbered, Ragged
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-PLAIN = ("spec", "clients", "seed", "split", "merge", "data", "fingerprint", "named", "clusters")
+PLAIN = ("spec", "clients", "seed", "split", "val_share", "merge", "data", "fingerprint", "named", "clusters")
 SHOWN = 20
 
 
@@ -38,7 +38,7 @@ class PartitionPlan:
     """The record of one partition of the data set `data` with this `fingerprint`.
 
     `spec` is the scheme with every parameter; `merge` says whether the indices count through training and test samples
-    or through training samples only; `train` and `test` are the clients' indices; `counts` [K, C] their training labels
+    or through training samples only; `train`, `test` and `val` are the clients' indices; `counts` [K, C] their training labels
     (no columns for regression). `named` holds the clients' names where the scheme knows them, `clusters` the true
     cluster of each where it has any. Two plans with the same `hash` give the same population.
     """
@@ -47,6 +47,7 @@ class PartitionPlan:
     clients: int
     seed: int
     split: float
+    val_share: float
     merge: bool
     data: str
     fingerprint: str
@@ -54,14 +55,15 @@ class PartitionPlan:
     clusters: list[int] | None
     train: Ragged
     test: Ragged
+    val: Ragged
     counts: np.ndarray
 
     @cached_property
     def hash(self) -> str:
         """The blake2b hash of every field."""
         plain = json.dumps([getattr(self, name) for name in PLAIN])
-        arrays = (self.train.values, self.train.offsets, self.test.values, self.test.offsets, self.counts)
-        return digest(plain, *arrays)
+        arrays = (array for part in PARTS for array in (getattr(self, part).values, getattr(self, part).offsets))
+        return digest(plain, *arrays, self.counts)
 
     @property
     def names(self) -> Sequence[str]:
@@ -81,41 +83,43 @@ class PartitionPlan:
                 f"{data.fingerprint}; load the plan's data set, or draw a new partition of this one"
             )
         x, y = data.merged() if self.merge else data.train
-        train, test = self.train, self.test
+        train, test, val = self.train, self.test, self.val
         calls = [call for call in parse(self.spec) if call.name in features.registry]
         if calls:
-            x, y, train, test = self._changed(x, y, [features.registry.build(call) for call in calls])
-        val = Ragged.empty(self.clients)
+            x, y, (train, test, val) = self._changed(x, y, [features.registry.build(call) for call in calls])
         made = Population(x, y, train, test, val, self.names, data.classes, task_for(y), self, self.clusters)
         return made if x.is_floating_point() else text.from_training_clients(made)
 
-    def _changed(self, x: Tensor, y: Tensor, changes: list[features.Change]) -> tuple[Tensor, Tensor, Ragged, Ragged]:
+    def _changed(self, x: Tensor, y: Tensor, changes: list[features.Change]) -> tuple[Tensor, Tensor, list[Ragged]]:
         """Every client's samples one client after the other, since a sample with two owners is changed in two ways."""
-        blocks, rows = [], [np.concatenate([a, b]) for a, b in zip(self.train, self.test)]
+        parts = [getattr(self, part) for part in PARTS]
+        blocks, rows = [], [np.concatenate(own) for own in zip(*parts)]
         for k, mine in enumerate(rows):
             block = x[torch.from_numpy(mine)]
             for i, change in enumerate(changes):
                 block = change(block, k, self.clients, generator(self.seed, "features", i, k))
             blocks.append(block)
         starts = Ragged.of(rows).offsets[:-1]
-        train = Ragged.ranges(starts, self.train.sizes)
-        test = Ragged.ranges(starts + self.train.sizes, self.test.sizes)
-        return torch.cat(blocks), y[torch.from_numpy(np.concatenate(rows))], train, test
+        placed = []
+        for part in parts:
+            placed.append(Ragged.ranges(starts, part.sizes))
+            starts = starts + part.sizes
+        return torch.cat(blocks), y[torch.from_numpy(np.concatenate(rows))], placed
 
     def export(self, folder: Path | str) -> Path:
-        """Write index files for other tools: a folder per client with `train.txt` and `test.txt`.
+        """Write index files for other tools: a folder per client with `train.txt`, `test.txt` and maybe `val.txt`.
 
         Numbers count through the training and then the test samples of the data set (without `merge`, through its
         training samples). `partition(data, "index_files(path='folder')")` reads them. Returns the folder.
         """
-        return write_indices(folder, map(Indices, self.names, self.train, self.test))
+        return write_indices(folder, map(Indices, self.names, self.train, self.test, self.val))
 
     def save(self, path: Path | str) -> Path:
         """Write JSON to `path` (in a folder: to `plan.json` there), whole or not at all. Returns the file's path."""
         file = _file(path)
         table = {name: getattr(self, name) for name in PLAIN}
         table |= {"hash": self.hash, "counts": self.counts.tolist()}
-        table |= {part: [row.tolist() for row in getattr(self, part)] for part in ("train", "test")}
+        table |= {part: [row.tolist() for row in getattr(self, part)] for part in PARTS}
         write_bytes(file, (json.dumps(table, separators=(",", ":")) + "\n").encode())
         return file
 
@@ -143,8 +147,8 @@ class PartitionPlan:
     @classmethod
     def _of(cls, table: dict[str, Any]) -> PartitionPlan:
         counts = np.asarray(table["counts"], np.int64).reshape(table["clients"], -1)
-        train, test = Ragged.of(table["train"]), Ragged.of(table["test"])
-        return cls(**{name: table[name] for name in PLAIN}, train=train, test=test, counts=counts)
+        parts: dict[str, Any] = {part: Ragged.of(table[part]) for part in PARTS}
+        return cls(**{name: table[name] for name in PLAIN}, **parts, counts=counts)
 
     def show(self) -> Table:
         """A table to print with Rich: each client's sizes and most frequent class, and how unlike the clients are."""
@@ -153,9 +157,10 @@ class PartitionPlan:
         numbers = diagnose.summary(self.train.sizes, self.counts)
         caption = "  ".join(f"{name} {value:.3g}" for name, value in numbers.items())
         title = f"{self.data}: {self.spec}, {self.clients} clients, seed {self.seed} ({self.hash[:8]})"
-        table = Table("client", "train", "test", "classes", "top class", title=title, caption=caption)
+        parts = [part for part in PARTS if len(getattr(self, part).values) or part != "val"]
+        table = Table("client", *parts, "classes", "top class", title=title, caption=caption)
         for k in range(min(self.clients, SHOWN)):
-            table.add_row(self.names[k], str(len(self.train[k])), str(len(self.test[k])), *self._labels(k))
+            table.add_row(self.names[k], *(str(len(getattr(self, part)[k])) for part in parts), *self._labels(k))
         if self.clients > SHOWN:
             table.add_row(f"and {self.clients - SHOWN} more")
         return table

@@ -30,14 +30,16 @@ DRAWS = 1000
 class Division:
     """Who owns what: `owned[k]` are the samples of client k.
 
-    `test[k]` are those of them that test (none: the client's samples are divided by `split`); `names` are the
-    clients' names; `clusters` [K] numbers the true cluster of each.
+    `test[k]` are those of them that test (none: the client's samples are divided by `split`), `val[k]` those that
+    validate (none: a share `val` of its training samples); `names` are the clients' names; `clusters` [K] numbers the
+    true cluster of each.
     """
 
     owned: list[np.ndarray]
     test: list[np.ndarray] | None = None
     names: list[str] | None = None
     clusters: np.ndarray | None = None
+    val: list[np.ndarray] | None = None
 
 
 def by_class(labels: np.ndarray) -> list[np.ndarray]:

@@ -35,8 +35,14 @@ class Bundle:
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w") as archive:
             about = json.dumps({"site": self.site, "address": self.address})
-            contents = (about, private_text(self.key), self.node_key, self.authority, self.federation.text())
-            for name, content in zip(FILES, contents, strict=True):
+            texts = (
+                about,
+                private_text(self.key),
+                self.node_key.decode(),
+                self.authority.decode(),
+                self.federation.text(),
+            )
+            for name, content in zip(FILES, texts, strict=True):
                 archive.writestr(zipfile.ZipInfo(name), content)
         write_private(path, file.getvalue())
 

@@ -21,6 +21,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from unalike.core.errors import UnalikeError
 
 PRIVATE = 0o600
+USES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
+"""What a key may be used for, all of which must be said."""
 YEARS = 10
 """How long a certificate is valid; the federation ends before."""
 
@@ -125,15 +130,4 @@ def _host(text: str) -> x509.GeneralName:
 
 
 def _usage(**allowed: bool) -> x509.KeyUsage:
-    every = [
-        "digital_signature",
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-        "key_cert_sign",
-        "crl_sign",
-        "encipher_only",
-        "decipher_only",
-    ]
-    return x509.KeyUsage(**dict.fromkeys(every, False) | allowed)
+    return x509.KeyUsage(**dict.fromkeys(USES, False) | allowed)

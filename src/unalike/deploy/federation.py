@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -116,7 +117,10 @@ class Federation:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Federation:
-        """From plain values, such as a TOML file holds. Raises `UnalikeError`."""
+        """From plain values, such as a TOML file holds; `batch_size = 0` is the full batch. Raises `UnalikeError`."""
+        work = values.get("work")
+        if isinstance(work, dict) and work.get("batch_size") == 0:
+            values = values | {"work": work | {"batch_size": None}}
         return cls(**values)
 
     @classmethod
@@ -132,6 +136,7 @@ class Federation:
     def text(self) -> str:
         """The federation as TOML; `load` reads it back."""
         values = plain(asdict(self))
+        values["work"].setdefault("batch_size", 0)  # TOML has no None, which is the full batch
         values["sites"] = [plain(site) for site in values["sites"]]
         return tomli_w.dumps(values)
 
@@ -164,18 +169,12 @@ class Federation:
 
     def asked(self, eligible: int) -> int:
         """Sites in a cohort, at least one."""
-        return min(
-            eligible, _count(self.participation, eligible, math.floor(_share(self.participation) * eligible + 0.5))
-        )
+        return _count(self.participation, eligible, lambda share: math.floor(share + 0.5))
 
     def enough(self, asked: int) -> int:
         """Sound reports that make a round, at least one."""
-        return min(asked, _count(self.quorum, asked, math.ceil(_share(self.quorum) * asked - 1e-9)))
+        return _count(self.quorum, asked, lambda share: math.ceil(share - 1e-9))
 
 
-def _share(wanted: float | int) -> float:
-    return float(wanted)
-
-
-def _count(wanted: float | int, of: int, share: int) -> int:
-    return max(1, wanted if isinstance(wanted, int) else share)
+def _count(wanted: float | int, of: int, rounded: Callable[[float], int]) -> int:
+    return min(of, max(1, wanted if isinstance(wanted, int) else rounded(wanted * of)))

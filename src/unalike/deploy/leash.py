@@ -7,6 +7,7 @@ moved to a session of their own (as Flower's `flower-superexec` does) are still 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -69,10 +70,8 @@ def _wait_for_parent(release: threading.Event) -> None:
 
 
 def _signal(pid: int, kind: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # it has ended in the meantime
         os.kill(pid, kind)
-    except ProcessLookupError:
-        pass
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def _folder(out: Path, people: Population, terms: dict[str, Any], port: int) -> 
     """The folder of this federation: a new one, or the one that was begun."""
     names = [f"site-{k + 1}" for k in range(len(people))]
     classes = None if people.outputs is None else tuple(people.classes or ())
-    data = Schema(people.input_shape, classes, people.task.name, tokens=not people.x.is_floating_point())
+    data = Schema(people.input_shape, classes, cast(Any, people.task.name), tokens=not people.x.is_floating_point())
     if (out / "federation.toml").exists():
         folder = Folder(out)
         _same(folder.federation, terms, len(people), out)
@@ -57,12 +57,12 @@ def _folder(out: Path, people: Population, terms: dict[str, Any], port: int) -> 
 
 def write_site(path: Path, person: ClientData, classes: list[str] | None) -> None:
     """A client's samples as a file that `unalike join` reads."""
-    arrays = {"train_x": person.train[0], "train_y": person.train[1]}
+    arrays: dict[str, Any] = {"train_x": person.train[0], "train_y": person.train[1]}
     if person.test is not None:
         arrays |= {"test_x": person.test[0], "test_y": person.test[1]}
-    named = {} if classes is None else {"classes": np.array(classes)}
+    arrays |= {} if classes is None else {"classes": np.array(classes)}
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    np.savez(path, **{name: np.asarray(t) for name, t in arrays.items()}, **named)
+    np.savez(path, **{name: np.asarray(t) for name, t in arrays.items()})  # type: ignore[arg-type]
 
 
 def _same(found: Federation, terms: dict[str, Any], sites: int, out: Path) -> None:

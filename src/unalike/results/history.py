@@ -20,7 +20,8 @@ class History:
 
     `clients`: round client n_train n_test loss accuracy macro_f1 personal_accuracy status. Row r of `rounds` belongs to the
     model after r rounds; row 0 is the start. The plain columns hold the first protocol of the run, others carry their name in
-    front. Where a round was not evaluated, or a method has no shared model, they are NaN.
+    front, and scores of validation samples `val_` before the metric (`val_accuracy`, `personal_val_accuracy`). Where a round was
+    not evaluated, or a method has no shared model, they are NaN. `selected` marks the round that was chosen, where one was.
     """
 
     def __init__(self, rounds: list[Row] | None = None, clients: list[Row] | None = None):
@@ -30,6 +31,18 @@ class History:
         """Append a round."""
         self._rounds.append(row)
         self._clients += clients
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of `rounds`, oldest first."""
+        return self._rounds
+
+    @property
+    def last_clients(self) -> list[Row]:
+        """The rows of `clients` that belong to the newest round; none where it was not evaluated."""
+        number, clients = self.last["round"], self._clients
+        first = next((i for i in range(len(clients), 0, -1) if clients[i - 1]["round"] != number), 0)
+        return clients[first:]
 
     @property
     def rounds(self) -> pd.DataFrame:

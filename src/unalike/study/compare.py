@@ -21,10 +21,10 @@ from unalike.data import partition as divide
 from unalike.data.diagnose import summary
 from unalike.data.partition import usual_clients
 from unalike.federation import execute
+from unalike.group import Diverged
 from unalike.job import Clients, Job, ModelLike, Pair, prepare
 from unalike.progress import Watch, watch
 from unalike.results.directory import plain
-from unalike.simulation import Diverged
 from unalike.study.command import command_line
 from unalike.study.comparison import Comparison, Facts, labelled, last_rounds, versions
 

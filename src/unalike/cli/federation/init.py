@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -75,7 +75,7 @@ def command(
 
     A bundle is a key: send it to its site by a way that nobody else reads, and delete it here when it has arrived.
     """
-    from unalike.cli.federation.extra import require
+    from unalike.deploy.extra import require
     from unalike.deploy.folder import Folder
 
     require()
@@ -126,7 +126,7 @@ def schema_like(data: str, data_dir: Path | None = None) -> object:
     found = load(data, data_dir)
     x, _ = found.train
     classes = None if found.classes is None or found.task.name != "classification" else tuple(found.classes)
-    return Schema(tuple(x.shape[1:]), classes, found.task.name, tokens=not torch.is_floating_point(x))
+    return Schema(tuple(x.shape[1:]), classes, cast(Any, found.task.name), tokens=not torch.is_floating_point(x))
 
 
 def _schema(shape: str | None, classes: str | None, task: str, tokens: bool) -> object:
@@ -142,4 +142,4 @@ def _schema(shape: str | None, classes: str | None, task: str, tokens: bool) -> 
     except ValueError:
         raise UnalikeError(f"--shape {shape!r}; expected sizes such as 1,28,28") from None
     named = None if classes is None else int(classes) if classes.isdecimal() else tuple(classes.split(","))
-    return Schema(sizes, named, task, tokens)  # type: ignore[arg-type]  (checked by the class)
+    return Schema(sizes, named, cast(Any, task), tokens)  # the class checks

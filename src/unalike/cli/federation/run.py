@@ -16,8 +16,8 @@ def command(folder: Annotated[Path, typer.Argument(help="The federation's folder
     \b
     unalike federation run hospitals
     """
-    from unalike.cli.federation.extra import require
     from unalike.deploy.commands import command as send
+    from unalike.deploy.extra import require
 
     require()
     print(send(folder / "control", NAME)["state"])

@@ -18,9 +18,9 @@ def command(folder: Annotated[Path, typer.Argument(help="The federation's folder
     """
     from rich.table import Table
 
-    from unalike.cli.federation.extra import require
     from unalike.cli.show import console
     from unalike.deploy.commands import command as send
+    from unalike.deploy.extra import require
 
     require()
     found, screen = send(folder / "control", NAME), console()

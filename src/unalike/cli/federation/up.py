@@ -58,8 +58,8 @@ def command(
     With --local it is all on this machine, with real processes, sockets and certificates; the flags from --data on are for that
     alone, a folder of `init` has its own file. It ends every process that it started, also on Ctrl-C.
     """
-    from unalike.cli.federation.extra import require
     from unalike.core.errors import UnalikeError
+    from unalike.deploy.extra import require
 
     require()
     from unalike.deploy.coordinate import coordinate

@@ -74,13 +74,14 @@ def index_files(samples: int, wanted: int | None, *, path: str) -> Division:
     """A division made by another tool: text files of sample numbers, or one JSON file (see `PartitionPlan.export`).
 
     Numbers count from 0 through the training samples and then the test samples. A client without test samples of its
-    own is divided by `split`.
+    own is divided by `split`, one without validation samples by `val`.
     """
     clients = read_indices(path, samples)
     if wanted not in (None, len(clients)):
         raise UnalikeError(f"index_files: {path} holds {len(clients)} clients, found clients={wanted}; leave it out")
-    owned = [np.concatenate([client.train, client.test]) for client in clients]
-    return Division(owned, [client.test for client in clients], [client.name for client in clients])
+    owned = [np.concatenate([client.train, client.test, client.val]) for client in clients]
+    names = [client.name for client in clients]
+    return Division(owned, [client.test for client in clients], names, val=[client.val for client in clients])
 
 
 def _column(scheme: str, columns: Columns, column: str) -> np.ndarray:

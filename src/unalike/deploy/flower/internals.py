@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import httpx
 from flwr.app import Error, Message
@@ -91,8 +92,9 @@ class Control:
         return int(found.run_id)
 
     def stop(self, run: int) -> None:
-        """End a run."""
-        self._client.StopRun(StopRunRequest(run_id=run))
+        """End a run that may be over already."""
+        with suppress(httpx.HTTPError, RuntimeError):
+            self._client.StopRun(StopRunRequest(run_id=run))
 
 
 def executor(address: str, secret: bytes, authority: bytes | None) -> RuntimeHttpClient:
@@ -136,11 +138,9 @@ class OpenGrid:
     def close(self) -> None:
         """Say that the run is over."""
         self.grid._retry_invoker.max_tries = 1
-        try:
+        with suppress(httpx.HTTPError, RuntimeError):
             request = PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details="")
             self.grid._runtime_client.PushTaskOutput(request)
-        except (httpx.HTTPError, RuntimeError):
-            pass
         self._heart.stop()
         self.grid.close()
 

@@ -81,10 +81,7 @@ def link(
         yield GridTransport(opened.grid, keys, eager=len(keys) <= SMALL)
     finally:
         opened.close()
-        try:
-            control.stop(run)
-        except Exception:  # it is over already
-            pass
+        control.stop(run)
 
 
 class Node:

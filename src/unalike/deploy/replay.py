@@ -1,0 +1,49 @@
+"""A site's own reading of the plan: which methods and questions it agreed to, and the models that later stages make.
+
+No model and no code travels. Where a stage has a model of its own, a site makes one of the same architecture by running the plan
+that it installed, with nobody trained and invented answers; the values are in the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from unalike.core.errors import UnalikeError
+from unalike.core.model import Model
+from unalike.core.plan import Answers, Results, Scene, Stage, Step
+from unalike.core.wire import at_random, untrained
+from unalike.deploy.packing import Facts
+from unalike.job import Job
+
+
+def agreed(job: Job) -> set[str]:
+    """The methods and questions of the plan, as text."""
+    stages = [s for s in job.outline if isinstance(s, Stage)]
+    questions = [s.question for s in job.outline if not isinstance(s, Stage)]
+    questions += [s.chooses for s in stages if s.chooses is not None]
+    return {repr(s.method) for s in stages} | {repr(q) for q in questions}
+
+
+def outlined(rounds: int, samples: int, outcomes: Sequence[Sequence[str]], derived: bool) -> Facts:
+    """What a site must know of a plan so far: the groups of each stage that is over, none for a survey."""
+    return {"rounds": rounds, "samples": samples, "outcomes": [list(o) for o in outcomes], "derived": derived}
+
+
+def model_of(job: Job, facts: Facts) -> Model:
+    """The model of the step that these facts lead to."""
+    if not facts["derived"]:
+        return job.model
+    scene = replace(job.scene, rounds=int(facts["rounds"]), samples=int(facts["samples"]))
+    steps = job.plan.stages(scene)
+    try:
+        step = next(steps)
+        for groups in facts["outcomes"]:
+            step = steps.send(_invented(step, scene, groups))
+    except StopIteration:
+        raise UnalikeError(f"{job.plan!r} has no step {len(facts['outcomes'])} here") from None
+    return step.model or job.model
+
+
+def _invented(step: Step, scene: Scene, groups: Sequence[str]) -> Results | Answers:
+    return untrained(step, scene, groups) if isinstance(step, Stage) else at_random(step, scene)

@@ -1,0 +1,129 @@
+"""Clients that share a model: its state on the server, their memories, and what each of them predicts with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from unalike.core import tree
+from unalike.core.client import BUFFERS, Setting, open_memory
+from unalike.core.errors import UnalikeError
+from unalike.core.memory import ClientMemories
+from unalike.core.plan import Stage
+from unalike.core.server import Cohort, State, advance, decoded, issue, open_state
+from unalike.core.types import Context, Drawers, Order, Report, Tree
+from unalike.core.validate import refusals
+from unalike.data import Population
+from unalike.executors.auto import choose
+from unalike.executors.base import Accepted, Executor, Site, Transform
+from unalike.results.evaluation import Predict, shared_model
+
+
+class Diverged(UnalikeError):
+    """No participant of a round sent a usable report."""
+
+
+class Group:
+    """A group of clients that shares one model: its state on the server and its executor."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        setting: Setting,
+        source: Population,
+        executor: str,
+        participants: int,
+        folder: Path | None,
+        transform: Transform | None,
+        start: State | None = None,
+    ):
+        self.method = stage.method
+        self.setting = setting
+        self.source = source
+        self.state = open_state(self.method, setting, start)
+        self.accepted: Accepted = {}
+        self.memories = ClientMemories(open_memory(self.method, setting), folder)
+        site = Site(self.method, setting, source, self.memories, transform)
+        self.executor: Executor
+        self.executor, self.why = choose(executor, site, participants)
+
+    def order(self, ids: Sequence[int], population: int) -> Order:
+        """The order of the next round for the participants `ids`."""
+        return issue(self.method, self.setting, self.state, population, ids)
+
+    def round(self, ids: Sequence[int], population: int) -> tuple[Cohort, dict[int, str]]:
+        """Train the participants `ids`, refuse what is unusable, advance the state."""
+        order = self.order(ids, population)
+        cohort = self.executor.run(order, ids, self.accepted, population)
+        refused = refusals(cohort)
+        if len(refused) == len(ids):
+            client, why = next(iter(refused.items()))
+            raise Diverged(
+                f"round {self.state.round + 1}: no participant sent a usable report; client {client}: {why}. "
+                "Training diverged: try a smaller learning rate"
+            )
+        if refused:
+            cohort = cohort.rows(torch.tensor([i for i, k in enumerate(cohort.ids) if k not in refused]))
+        self.accept(cohort)
+        return cohort, refused
+
+    def accept(self, cohort: Cohort) -> None:
+        """Advance the state by sound reports."""
+        round, self.state = self.state.round, advance(self.method, self.setting, self.state, cohort)
+        self.accepted = self.accepted | dict.fromkeys(cohort.ids, round)
+
+    def memory(self, client: int) -> Drawers:
+        """What the client remembers now."""
+        return self.memories.get(client, self.accepted.get(client))
+
+    def belongings(self, client: int) -> tuple[Tree, Tree, Tree]:
+        """What the personaliser remembers of a client, its buffers of the shared model, and those of its own."""
+        memory, part = self.memory(client), self.method.personaliser
+        buffers = self.state.buffers | memory.get(BUFFERS, {})
+        if part is None:
+            return {}, buffers, buffers
+        return memory.get(part.name, {}), buffers, buffers | memory.get(f"{part.name}.{BUFFERS}", {})
+
+    def context(self, client: int) -> Context:
+        """The client's static facts."""
+        return self.executor.site.context(client) if self.method.conditioners else {}
+
+    def shared_model(self, client: int) -> Predict:
+        """The shared model as the client uses it, fed with its own facts."""
+        return shared_model(self.setting.model, self.state.params, self.state.buffers, self.context(client))
+
+    def personal_models(self, ids: Sequence[int], order: Order | None) -> Iterator[tuple[int, Predict]]:
+        """Clients with what they predict with; where the method fine-tunes, from what `order` holds, the state staying as it is."""
+        if order is None:
+            yield from ((k, self._own_model(k)) for k in ids)
+            return
+        for k, tuned in self.executor.tune(order, ids, self.accepted):
+            yield k, shared_model(self.setting.model, tuned, tree.only(tuned, self.state.buffers), self.context(k))
+
+    def _own_model(self, client: int) -> Predict:
+        model, part, params, context = (
+            self.setting.model,
+            self.method.personaliser,
+            self.state.params,
+            self.context(client),
+        )
+        mine, buffers, own = self.belongings(client)
+        if part is None:
+            return shared_model(model, params, buffers, context)
+        return lambda x: part.predict(model, params | buffers, mine, own, x, context).logits
+
+    def local_model(self, client: int, before: State, report: Report) -> Predict:
+        """The client's model after the local training from `before` that it reported."""
+        update = tree.map(lambda u: u[None], report.update)
+        update = tree.row(decoded(self.method, update, before.params), 0)
+        params = before.params | tree.map(lambda u, w: w + u, update, before.params)
+        buffers = before.buffers | report.buffers | self.memory(client).get(BUFFERS, {})
+        return shared_model(self.setting.model, params, buffers, self.context(client))
+
+    @property
+    def has_private(self) -> bool:
+        """Whether parameters train that are never sent."""
+        model, method = self.setting.model, self.method
+        return any(method.trains(n, model) and not method.shares(n, model) for n in model.params)

@@ -1,0 +1,82 @@
+"""The sums and counts that a metric is made of: those of many clients add up to that of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unalike.core.errors import UnalikeError
+from unalike.core.task import Task
+from unalike.results.evaluation import Metrics, Scores, metric_names
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Of `n` test samples: the sum of their losses (None: not finite), and how many of each class there are (`true`), were
+    predicted (`guessed`) and were both (`right`)."""
+
+    n: int = 0
+    loss: float | None = 0.0
+    true: tuple[int, ...] = ()
+    guessed: tuple[int, ...] = ()
+    right: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, task: Task, scores: Scores) -> Tally:
+        """Of scored samples."""
+        n, total = len(scores.loss), float(scores.loss.sum(dtype=np.float64))
+        loss = total if np.isfinite(total) else None
+        if task.name == "regression" or not n:
+            return cls(n, loss)
+        y, guess = scores.y.astype(np.int64), scores.predicted.astype(np.int64)
+        width = int(max(y.max(), guess.max())) + 1
+        counts = (np.bincount(v, minlength=width).tolist() for v in (y, guess, y[y == guess]))
+        return cls(n, loss, *map(tuple, counts))
+
+    def __add__(self, other: Tally) -> Tally:
+        loss = None if self.loss is None or other.loss is None else self.loss + other.loss
+        pairs = ((getattr(self, f), getattr(other, f)) for f in ("true", "guessed", "right"))
+        return Tally(self.n + other.n, loss, *(_added(a, b) for a, b in pairs))
+
+    def metrics(self, task: Task) -> Metrics:
+        """As `measure` would have it from the samples."""
+        if not self.n:
+            return dict.fromkeys(metric_names(task), float("nan"))
+        loss = float("nan") if self.loss is None else self.loss / self.n
+        if task.name == "regression":
+            return {"loss": loss, "rmse": loss**0.5}
+        true, guessed, right = (np.array(v) for v in (self.true, self.guessed, self.right))
+        seen = true + guessed > 0
+        f1 = float((2 * right[seen] / (true + guessed)[seen]).mean())
+        return {"loss": loss, "accuracy": int(right.sum()) / self.n, "macro_f1": f1}
+
+    def plain(self) -> dict[str, Any]:
+        """As facts of a message."""
+        return {f: list(v) if isinstance(v, tuple) else v for f, v in vars(self).items()}
+
+    @classmethod
+    def read(cls, found: Any, task: Task, samples: int, classes: int) -> Tally:
+        """From a message of a client with so many test samples. Raises `UnalikeError` for counts that cannot be."""
+        if not isinstance(found, dict) or set(found) != set(cls.__dataclass_fields__):
+            raise UnalikeError("a tally with other fields than a tally has")
+        n, loss, counts = found["n"], found["loss"], [found[f] for f in ("true", "guessed", "right")]
+        if type(n) is not int or n != samples:
+            raise UnalikeError(f"a tally of {str(n)[:40]} test samples; expected {samples}")
+        if loss is not None and (type(loss) not in (int, float) or not np.isfinite(loss)):
+            raise UnalikeError("a tally whose loss is no number")
+        width = 0 if task.name == "regression" or not samples else classes
+        for row in counts:
+            if not isinstance(row, list) or len(row) > width or not all(type(c) is int and 0 <= c <= n for c in row):
+                raise UnalikeError(f"a tally's counts are no list of at most {width} numbers from 0 to {n}")
+        true, guessed, _ = counts
+        sums_wrong = bool(width) and (sum(true) != n or sum(guessed) != n)
+        if len({*map(len, counts)}) > 1 or sums_wrong or any(r > min(t, g) for t, g, r in zip(*counts, strict=True)):
+            raise UnalikeError("a tally's counts contradict each other")
+        return cls(n, None if loss is None else float(loss), *map(tuple, counts))
+
+
+def _added(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    width = max(len(a), len(b))
+    return tuple(x + y for x, y in zip(a + (0,) * (width - len(a)), b + (0,) * (width - len(b)), strict=True))
