@@ -24,6 +24,9 @@ def command(
     address: Annotated[
         str | None, typer.Option(help="host:port of the coordinator, where it is not the bundle's.")
     ] = None,
+    trainer: Annotated[
+        bool, typer.Option("--trainer", help="The trainer alone, on the socket FOLDER/trainer, for a SuperNode of your own.")
+    ] = False,
     show: Annotated[bool, typer.Option("--show", help="Say what would leave this machine, and leave.")] = False,
 ) -> None:
     """Take part in a federation with this machine's data, until Ctrl-C. The data stay here.
@@ -45,4 +48,4 @@ def command(
         print("\n".join(wire_lines(found.federation, data, data_dir, found.site)))
         return
     home = folder or bundle.with_suffix("")
-    join(found, data, data_dir, home, address or found.address, lambda line: print(line, flush=True))
+    join(found, data, data_dir, home, address or found.address, lambda line: print(line, flush=True), node=not trainer)

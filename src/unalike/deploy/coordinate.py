@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from threading import Event
 from typing import Any
 
+from unalike.core.errors import UnalikeError
+from unalike.deploy.commands import Answer, listening
+from unalike.deploy.control import Control, Stopped
+from unalike.deploy.coordinator import Coordinator
 from unalike.deploy.folder import Folder
 from unalike.deploy.processes import Supervisor
+from unalike.deploy.transport import Transport
 
 Tell = Callable[[str], None]
 
@@ -24,10 +32,3 @@ def coordinate(
 
     federation, network = folder.federation, folder.network
     host, port = network["listen"], port or network["port"]
-    with folder.held():
-        check_port(host, port)
-        with (
-            Supervisor(folder.logs) as supervisor,
-            link(folder.path, supervisor, host, port, folder.nodes, federation.message_bytes) as transport,
-        ):
-            ...

@@ -15,6 +15,8 @@ from unalike.deploy.federation import Federation
 from unalike.deploy.processes import Supervisor
 from unalike.deploy.transport import Handler
 
+Tell = Callable[[str], None]
+
 REST = 3.0
 """Seconds between two attempts to start what has ended."""
 
@@ -32,14 +34,19 @@ def site_data(data: str, data_dir: Path | None, site: str) -> tuple[ClientData, 
 
 
 def join(
-    bundle: Bundle, data: str, data_dir: Path | None, folder: Path, address: str, tell: Callable[[str], None]
+    bundle: Bundle, data: str, data_dir: Path | None, folder: Path, address: str, tell: Tell, node: bool = True
 ) -> None:
-    """Take part in a federation with a site's data until this process is ended."""
+    """Take part in a federation with a site's data until this process is ended; without `node` only its trainer listens."""
     from unalike.deploy.trainer import Trainer
 
     own, _ = site_data(data, data_dir, bundle.site)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     trainer = Trainer(bundle.federation, bundle.site, bundle.key, own, folder / "memory")
+    if not node:
+        bundle.unpack(folder)
+        tell(f"{bundle.site}: {len(own.train[1])} training samples; listening at {(folder / 'trainer').resolve()}")
+        channel.serve(folder / "trainer", _told(trainer, tell), bundle.federation.message_bytes)
+        return
     tell(f"{bundle.site}: {len(own.train[1])} training samples; connecting to {address}, logs in {folder / 'logs'}")
     take_part(replace(bundle, address=address), folder, trainer, tell)
 
@@ -62,7 +69,7 @@ def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: s
     ]
 
 
-def take_part(bundle: Bundle, folder: Path, trainer: Handler, tell: Callable[[str], None]) -> None:
+def take_part(bundle: Bundle, folder: Path, trainer: Handler, tell: Tell) -> None:
     """Answer what the coordinator sends, until this process is ended. `folder` is the site's own."""
     from unalike.deploy.flower.link import Node
 
@@ -85,7 +92,7 @@ def take_part(bundle: Bundle, folder: Path, trainer: Handler, tell: Callable[[st
         channel.serve(listens, _told(trainer, tell), bundle.federation.message_bytes, keep)
 
 
-def _told(trainer: Handler, tell: Callable[[str], None]) -> Callable[[bytes], bytes]:
+def _told(trainer: Handler, tell: Tell) -> Callable[[bytes], bytes]:
     """The trainer, with a line about every message."""
 
     def handle(message: bytes) -> bytes:

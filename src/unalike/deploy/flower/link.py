@@ -14,14 +14,12 @@ from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
 from unalike.deploy.flower import apps, gate
 from unalike.deploy.flower.internals import Control, OpenGrid
-from unalike.deploy.flower.transport import GridTransport
+from unalike.deploy.flower.transport import SMALL, GridTransport
 from unalike.deploy.processes import Child, Supervisor, child_environment
 
 READY_SECONDS = 60.0
 PIECE_BYTES = 8 << 20
 """The largest request that the gate lets through; Flower cuts messages into pieces of 5 MiB."""
-SMALL = 10
-"""Federations up to this many sites are kept awake between rounds (`GridTransport`)."""
 
 
 def free_port() -> int:

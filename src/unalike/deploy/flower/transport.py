@@ -18,6 +18,8 @@ LOOK = 1.0
 """Seconds between two looks at who is there."""
 PINGS = 2
 """Messages that wait at an idle site: one being answered, one behind it."""
+SMALL = 10
+"""Federations up to this many sites are kept awake between rounds."""
 TTL = 24 * 3600.0
 
 
