@@ -18,8 +18,12 @@ from unalike.progress import Watch, watch
 from unalike.protocols import Assessor
 from unalike.record import Record, Run
 from unalike.results.directory import RunDirectory
+from unalike.results.history import History
 from unalike.simulation import Simulation
 from unalike.survey import survey as ask_all
+
+Stop = Callable[[dict[str, Any]], bool]
+"""Called with each row of the history; True ends the run."""
 
 
 def run(
@@ -39,7 +43,9 @@ def run(
     device: str = "cpu",
     buffers: str = "average",
     transform: str | None = None,
-    stop: Callable[[dict[str, Any]], bool] | None = None,
+    stop: str | Stop | None = None,
+    budget: str | None = None,
+    select: str = "last",
     out: str | Path | None = None,
     resume: bool = True,
     progress: Watch | None = None,
@@ -51,7 +57,10 @@ def run(
     a function that makes one. participation: the share of clients in a round, drawn without replacement. protocol: "clients",
     "server" (needs test=(x, y)), "personal", "local", or several. executor: "auto", "loop", "batched". buffers: "average",
     "local" or "first". transform: of training batches, such as "normalise(mean=0.5, std=0.25) + crop(padding=4) + flip",
-    drawn per client and round; evaluation normalises only. stop: called with each row of the history; True ends the run.
+    drawn per client and round; evaluation normalises only. stop: a rule such as "min_accuracy >= 0.8" or "patience(rounds=10)",
+    read from validation samples where the clients have any, or a function called with each row of the history: True ends the
+    run. budget: what the run may spend, "30 rounds", "10 min" of training or "500 MB" to and from all clients. select: "last", or
+    "best", the round with the best validation score (of the personal models where there are any), whose models the run gives.
     proxy: (x, y) on the server, for methods that learn from it. out: a folder that keeps the run; one that holds the
     beginning of the same run is resumed. progress: called with each row; by default a bar when standard error is a terminal.
 
@@ -73,11 +82,15 @@ def run(
         device=device,
         buffers=buffers,
         transform=transform,
+        stop=stop if isinstance(stop, str) else None,
+        budget=budget,
+        select=select,
     )
+    called = None if isinstance(stop, str) else stop
     if progress is not None:
-        return execute(job, out=out, resume=resume, stop=stop, progress=progress)
+        return execute(job, out=out, resume=resume, stop=called, progress=progress)
     with watch(rounds, "training", lines=False) as bar:
-        return execute(job, out=out, resume=resume, stop=stop, progress=bar)
+        return execute(job, out=out, resume=resume, stop=called, progress=bar)
 
 
 class Ground(Protocol):
@@ -124,7 +137,7 @@ def execute(
     ground: Ground | None = None,
     out: str | Path | None = None,
     resume: bool = True,
-    stop: Callable[[dict[str, Any]], bool] | None = None,
+    stop: Stop | None = None,
     progress: Watch = lambda row, what="": None,
 ) -> Run:
     """Carry out a job: the rounds it still lacks where `out` holds its beginning, all of them otherwise."""
@@ -132,34 +145,37 @@ def execute(
     record = Record(directory, job, resume)
     try:
         with threads_for(job.model):
-            simulation = _steps(job, record, ground or Here(job), stop, progress)
+            simulation, ended = _steps(job, record, ground or Here(job), stop, progress)
     except BaseException:  # an interruption, a divergence, a crash: what is complete is kept
         with suppress(UnalikeError):
             record.checkpoint()
         raise
-    return record.finish(simulation)
+    return record.finish(simulation, ended)
 
 
 def _steps(
     job: Job,
     record: Record,
     ground: Ground,
-    stop: Callable[[dict[str, Any]], bool] | None,
+    stop: Stop | None,
     progress: Watch,
-) -> Simulation:
-    """The surveys and stages of the plan, one after the other; the last stage's simulation."""
+) -> tuple[Simulation, str]:
+    """The surveys and stages of the plan, one after the other; the last stage's simulation, and why the run ended."""
     steps = job.plan.stages(job.scene)
-    step, index = next(steps, None), 0
+    step, index, ended = next(steps, None), 0, ""
+    if job.ending.warning:
+        record.note(job.ending.warning)
     while step is not None:
         if isinstance(step, Survey):
             outcome: Answers | Results = _survey(job, step, index, record, ground)
         else:
             simulation = _simulation(job, step, index, record, ground)
-            if _rounds(job, simulation, index, record, ground.assess, stop, progress):
+            ended = _rounds(job, simulation, index, record, ground.assess, stop, progress)
+            if ended:
                 break
             outcome = Results(simulation.states, simulation.done)
         step, index = _next(steps, outcome), index + 1
-    return simulation
+    return simulation, ended or "all rounds done"
 
 
 def _rounds(
@@ -168,10 +184,10 @@ def _rounds(
     index: int,
     record: Record,
     assess: Assessor,
-    stop: Callable[[dict[str, Any]], bool] | None,
+    stop: Stop | None,
     progress: Watch,
-) -> bool:
-    """The rounds of a stage that are still to do. True if `stop` ended the run."""
+) -> str:
+    """The rounds of a stage that are still to do. Why the run ends before its last round; empty if it does not."""
     options, stage = job.options, simulation.stage
     if simulation.done == 0 and not record.restored(index):
         record.charge((i for i in stage_wire(stage, simulation.setting.model) if i.once), len(simulation.eligible))
@@ -179,8 +195,8 @@ def _rounds(
         metrics, rows = assess(simulation, None)
         start = {"round": 0, "seconds": 0.0, "participants": 0, **metrics, "train_loss": float("nan")}
         record.add(index, simulation, start | {"bytes_down": 0, "bytes_up": 0}, [{"round": 0} | r for r in rows])
-    elif stop is not None and len(record.history) > 1 and record.newest(index) and stop(record.history.last):
-        return True  # it was stopped before, and is only read back
+    elif len(record.history) > 1 and record.newest(index) and (why := _over(job, record.history, stop)):
+        return why  # it was stopped before, and is only read back
     while not simulation.over:
         number = record.history.last["round"] + 1
         done = simulation.round()
@@ -194,10 +210,15 @@ def _rounds(
         row |= {"train_loss": done.train_loss, "bytes_down": done.bytes_down, "bytes_up": done.bytes_up}
         record.add(index, simulation, row, [{"round": number} | r for r in rows])
         progress(record.history.last)
-        if stop is not None and stop(record.history.last):
-            record.event("stopped", round=number)
-            return True
-    return False
+        if why := _over(job, record.history, stop):
+            record.event("stopped", round=number, why=why)
+            return why
+    return ""
+
+
+def _over(job: Job, history: History, stop: Stop | None) -> str:
+    """Why the run ends with the newest row; empty if it goes on."""
+    return job.ending.why(history) or ("stopped by the caller" if stop is not None and stop(history.last) else "")
 
 
 def _survey(job: Job, step: Survey, index: int, record: Record, ground: Ground) -> Answers:

@@ -30,6 +30,8 @@ from unalike.data.transforms import transform as chain_of
 from unalike.models import model as build_model
 from unalike.models.conditional import fitted
 from unalike.results.directory import Config, digest, fingerprint
+from unalike.results.evaluation import metric_names
+from unalike.results.stopping import Ending, Known
 
 ModelLike = str | nn.Module | Callable[[], nn.Module]
 Clients = Population | Sequence[ClientData]
@@ -38,7 +40,11 @@ Pair = tuple[Any, Any]
 
 @validated(frozen=True, config=ConfigDict(extra="forbid"))
 class Options:
-    """How a run is carried out. `protocol` may list several; the first fills the plain columns of the history."""
+    """How a run is carried out. `protocol` may list several; the first fills the plain columns of the history.
+
+    `stop` and `budget` end it early (`results.stopping`); `select` says which round's model it gives: the last, or the best by
+    the validation samples.
+    """
 
     rounds: NonNegativeInt
     seed: NonNegativeInt = 0
@@ -49,6 +55,9 @@ class Options:
     device: str = "cpu"
     buffers: Literal["average", "local", "first"] = "average"
     transform: str | None = None
+    stop: str | None = None
+    budget: str | None = None
+    select: Literal["last", "best"] = "last"
 
     @property
     def chain(self) -> Chain | None:
@@ -95,6 +104,7 @@ class Job:
             data["clusters"] = digest({"of": [int(c) for c in self.scene.clusters]})
         if partition is not None:
             data |= {"name": partition.data, "partition": partition.spec, "partition_seed": partition.seed}
+            data |= {"val": partition.val_share} if partition.val_share else {}
         return {
             "unalike": __version__,
             "method": repr(self.plan),
@@ -112,6 +122,13 @@ class Job:
         proxy = _batch(self.proxy)
         options = self.options
         return Setting(self.model, self.population.task, self.work, options.seed, options.buffers, proxy, classes)
+
+    @cached_property
+    def ending(self) -> Ending:
+        """What ends the run before its last round."""
+        options, people = self.options, self.population
+        known = Known(options.protocols, metric_names(people.task), bool(len(people.val.values)))
+        return Ending(options.stop, options.budget, known)
 
     @property
     def scene(self) -> Scene:
@@ -166,6 +183,12 @@ def prepare(
     population, made = population.to(device), made.to(device)
     held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)
     job = Job(plan, population, made, work or Work(), chosen, asked, name, held_out, public)
+    _ = job.ending
+    if chosen.select == "best" and not job.ending.known.validated:
+        raise UnalikeError(
+            "select='best' chooses a round by its score, which must not be that of the test samples, and the clients have no "
+            "validation samples; give ua.partition(..., val=0.1), --val 0.1 or ClientData(val=...)"
+        )
     first = next(job.plan.stages(job.scene))  # says at once what a plan lacks
     if isinstance(first, Stage):
         first.method.require(job.setting.proxy)

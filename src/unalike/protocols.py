@@ -92,7 +92,7 @@ class Assessor:
         self.population = population
         self.protocols = tuple(dict.fromkeys(protocols))
         self.prepare = prepare
-        self._server = None if test is None else ServerSplit(test)
+        self._server: Split | None = None if test is None else ServerSplit(test)
         self._test = ClientSplit(population, population.test)
         self._val = ClientSplit(population, population.val) if len(population.val.values) else None
 
@@ -122,7 +122,10 @@ class Assessor:
         """What is put before the names of metrics -> the metrics; None where there is no such model."""
         test = self._server if protocol == "server" and self._server is not None else self._test
         splits: dict[str, Split] = {"": test} if self._val is None else {"": test, "val_": self._val}
-        models = PROTOCOLS[protocol](simulation, done)
+        return self.scored(splits, PROTOCOLS[protocol](simulation, done))
+
+    def scored(self, splits: dict[str, Split], models: Models | None) -> dict[str, Measured | None]:
+        """The metrics of models on these samples."""
         if models is None:
             return dict.fromkeys(splits)
         found: dict[str, list[Scores]] = {infix: [] for infix in splits}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from unalike.core.types import Tree
 from unalike.core.wire import Item
 from unalike.results.directory import RunDirectory
 from unalike.results.history import History
+from unalike.results.stopping import best_row
 from unalike.simulation import Simulation
 
 if TYPE_CHECKING:
@@ -31,15 +34,25 @@ class Run:
     """A finished run.
 
     `history.rounds` and `history.clients` are its tables, `params` the shared model in state-dict order (parameters and
-    buffers), `module()` a module with it, `personal(k)` what client k evaluates with, `notes` what was warned of.
+    buffers), `module()` a module with it, `personal(k)` what client k evaluates with, `notes` what was warned of, `ended` why it
+    came to its end. With `select="best"` the models are those of the round that `selected` names.
     """
 
-    def __init__(self, job: Job, simulation: Simulation, history: History, notes: Sequence[str], out: Path | None):
+    def __init__(
+        self,
+        job: Job,
+        simulation: Simulation,
+        history: History,
+        notes: Sequence[str],
+        out: Path | None,
+        ended: str,
+    ):
         self.method = repr(job.plan)
         self.history = history
         self.config = job.config
         self.notes = tuple(notes)
         self.out = out
+        self.ended = ended
         self.job = job
         self._simulation = simulation
 
@@ -47,6 +60,11 @@ class Run:
     def executor(self) -> str:
         """The executor that ran, and why it was chosen."""
         return self._simulation.why
+
+    @property
+    def selected(self) -> int | None:
+        """The round whose models the run gives, chosen by the validation samples; None: the last one, unasked."""
+        return next((row["round"] for row in self.history.rows if row.get("selected")), None)
 
     @property
     def model(self) -> Model:
@@ -79,6 +97,26 @@ class Run:
         return next(iter(states.values()))
 
 
+@dataclass(frozen=True)
+class Best:
+    """The best round of a stage by the validation samples: its number and score, and the frozen stage."""
+
+    stage: int
+    row: dict[str, Any]
+    tensors: Tree
+    groups: list[dict[str, Any]]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"stage": self.stage, "row": self.row, "groups": self.groups}
+
+    @classmethod
+    def found(cls, tensors: Tree, facts: dict[str, Any]) -> Best | None:
+        """The one in a checkpoint."""
+        kept = {name.removeprefix("best/"): t for name, t in tensors.items() if name.startswith("best/")}
+        return cls(**facts["best"], tensors=kept) if "best" in facts else None
+
+
 class Record:
     """What is kept of a run while it goes: its history, its notes, and in a folder its checkpoints and events."""
 
@@ -90,6 +128,7 @@ class Record:
         self.saved: tuple[Tree, dict[str, Any]] | None = None
         self._stages: dict[int, tuple[Simulation, tuple[Tree, list[dict[str, Any]]]]] = {}
         self._surveys: dict[int, Answers] = {}
+        self._best: Best | None = None
         self._unpaid = {"bytes_down": 0, "bytes_up": 0}
         self._round, self._written, self._time = 0, -1, time.monotonic()
         if directory is not None and directory.claim(job.config, resume):
@@ -98,6 +137,7 @@ class Record:
         if self.saved is not None and directory is not None:
             self._round = self._written = self.saved[1]["round"]
             self.history = History.load(directory.path, self._round)
+            self._best = Best.found(*self.saved)
             directory.event("resumed", round=self._round)
         elif directory is not None and job.population.plan is not None:
             job.population.plan.save(directory.path / "plan.json")
@@ -108,6 +148,9 @@ class Record:
         if found is None:
             return
         simulation.thaw(*found)
+        if self._best is not None and self._best.stage == index:
+            simulation.pin_memories(self._best.groups)
+        simulation.adopt_memories()
         over, total = index + 1 < len(self.saved[1]["stages"]) if self.saved else False, simulation.stage.rounds
         if simulation.done > total or (over and not simulation.over):
             raise UnalikeError(
@@ -163,12 +206,26 @@ class Record:
         self.history.add(row | {way: row[way] + cost for way, cost in self._unpaid.items()}, clients)
         self._unpaid = dict.fromkeys(self._unpaid, 0)
         self._round = row["round"]
+        self._choose(index, simulation, row)
         if self.directory is None:
             simulation.prune_memories()
             return
         self._stages[index] = simulation, simulation.freeze()
         if time.monotonic() - self._time > CHECKPOINT_SECONDS:
             self.checkpoint()
+
+    def _choose(self, index: int, simulation: Simulation, row: dict[str, Any]) -> None:
+        """Keep the round if it is the best of its stage so far by the validation samples (of personal models, if any)."""
+        if self.job.options.select != "best":
+            return
+        names = [f"{whose}val_{metric}" for whose in ("personal_", "") for metric in ("accuracy", "rmse")]
+        column = next((name for name in names if not math.isnan(row.get(name, math.nan))), None)
+        best = self._best if self._best is not None and self._best.stage == index else None
+        if column is None or best_row([best.row, row] if best else [row], column) is not row:
+            return
+        tensors, groups = simulation.freeze()
+        simulation.pin_memories(groups)
+        self._best = Best(index, {"round": row["round"], column: row[column]}, tensors, groups)
 
     def hold(self, index: int, simulation: Simulation) -> None:
         """Write where a stage is now, ahead of the row of its newest round: before anything of it leaves this machine."""
@@ -189,19 +246,28 @@ class Record:
         tensors = {f"{i}/{path}": t for i, (frozen, _) in sorted(kept.items()) for path, t in frozen.items()}
         stages = [facts for _, (_, facts) in sorted(kept.items())]
         self.history.save(self.directory.path)
-        self.directory.save_checkpoint(self._round, tensors, {"round": self._round, "stages": stages})
+        facts: dict[str, Any] = {"round": self._round, "stages": stages}
+        if self._best is not None:
+            tensors |= {f"best/{path}": t for path, t in self._best.tensors.items()}
+            facts["best"] = self._best.facts
+        self.directory.save_checkpoint(self._round, tensors, facts)
         for simulation, (_, groups) in self._stages.values():
             simulation.prune_memories(groups)
         self._written, self._time = self._round, time.monotonic()
 
-    def finish(self, simulation: Simulation) -> Run:
+    def finish(self, simulation: Simulation, ended: str) -> Run:
         """The run, with its last checkpoint and its model written."""
         self.checkpoint()
         path = None if self.directory is None else self.directory.path
-        run = Run(self.job, simulation, self.history, self.notes, path)
+        if self._best is not None:
+            self.history.select(self._best.row["round"])
+            simulation.thaw(self._best.tensors, self._best.groups)
+            if path is not None:
+                self.history.save(path)
+        run = Run(self.job, simulation, self.history, self.notes, path, ended)
         if path is not None:
             for name, state in simulation.states.items():
                 file = "model.safetensors" if len(simulation.states) == 1 else f"model-{name}.safetensors"
                 write_tensors(path / file, run.model.state_dict(state.params | state.buffers))
-            self.event("finished", round=self._round)
+            self.event("finished", round=self._round, why=ended)
         return run

@@ -283,6 +283,16 @@ class Simulation:
         for i, group in enumerate(self.groups.values()):
             group.memories.prune(group.accepted if facts is None else dict(facts[i]["accepted"]))
 
+    def pin_memories(self, facts: list[Facts]) -> None:
+        """Keep the memories that stood when `facts` were frozen, whatever comes."""
+        for group, fact in zip(self.groups.values(), facts, strict=True):
+            group.memories.pin(dict(fact["accepted"]))
+
+    def adopt_memories(self) -> None:
+        """Take over the files of an earlier process, where they belong to memories that stand."""
+        for group in self.groups.values():
+            group.memories.adopt(group.accepted)
+
     def freeze(self) -> tuple[Tree, list[Facts]]:
         """Tensors and facts from which `thaw` restores the groups."""
         tensors: Tree = {}
@@ -314,6 +324,5 @@ class Simulation:
                 tree.unpack(found.get("memory", {})),
             )
             group.accepted = {int(k): int(r) for k, r in facts[i]["accepted"]}
-            group.memories.adopt(group.accepted)
             self.done = facts[i]["done"]
         self._choices = {}

@@ -130,3 +130,45 @@ def printed(plan: PartitionPlan) -> str:
     console = Console(width=200, file=io.StringIO())
     console.print(plan.show())
     return console.file.getvalue()
+
+
+def test_validation_samples_come_out_of_training(blobs, tmp_path):
+    """The test samples stay; training and validation samples together are the training samples without `val`."""
+    plain = partition(blobs, "dirichlet(alpha=0.3)", clients=8, seed=2)
+    people = partition(blobs, "dirichlet(alpha=0.3)", clients=8, seed=2, val=0.2)
+    for k in range(8):
+        assert np.array_equal(plain.test[k], people.test[k])
+        assert len(people.val[k]) == int(0.2 * len(plain.train[k]) + 1e-9)
+        assert np.array_equal(np.sort(np.r_[people.train[k], people.val[k]]), np.sort(plain.train[k]))
+    assert people.plan.hash != plain.plan.hash
+    file = people.plan.save(tmp_path)
+    again = type(people.plan).load(file).apply(blobs)
+    assert again.fingerprint == people.fingerprint and again[3].val is not None
+    folder = people.plan.export(tmp_path / "files")
+    files = partition(blobs, f"index_files(path={str(folder)!r})", val=0.5)  # the files say which validate
+    assert all(np.array_equal(a, b) for a, b in zip(files.val, people.val))
+    assert all(np.array_equal(np.sort(a), np.sort(b)) for a, b in zip(files.train, people.train))
+
+
+def test_the_only_training_sample_is_never_validated_on():
+    few = Dataset("few", (np.eye(6, dtype=np.float32), np.arange(6) % 2))
+    parts = partition(few, "iid", clients=6, val=0.9)
+    assert parts.sizes.tolist() == [1] * 6 and not len(parts.val.values)
+
+
+@pytest.mark.parametrize("val", [-0.1, 1, 1.5])
+def test_a_share_of_validation_samples_is_below_one(blobs, val):
+    with pytest.raises(UnalikeError, match="val="):
+        partition(blobs, "iid", clients=2, val=val)
+
+
+def test_changed_samples_keep_their_part(blobs):
+    """Feature changes copy the samples of each client; its validation samples are changed and kept apart as well."""
+    people = partition(blobs, "iid + noise(level=0.1)", clients=4, val=0.25)
+    parts = [people.train, people.test, people.val]
+    assert (
+        len(np.unique(np.concatenate([p.values for p in parts]))) == len(people.x) == sum(len(p.values) for p in parts)
+    )
+    plain = partition(blobs, "iid", clients=4, val=0.25)
+    assert all((a.sizes == b.sizes).all() for a, b in zip(parts, (plain.train, plain.test, plain.val)))
+    assert people.y[people.val[2]].tolist() == plain.y[plain.val[2]].tolist()

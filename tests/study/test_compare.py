@@ -215,16 +215,57 @@ def test_progress_counts_what_was_done_before(people, small, tmp_path):
     assert lines.done == {"fedavg (seed 0)": 2, "fedavg (seed 1)": 2}
 
 
-@pytest.mark.parametrize("protocol", ["personal", "local", ["local", "clients"]])
+@pytest.mark.parametrize("protocol", ["personal", "local", ["local", "clients"], ["server", "personal", "clients"]])
 def test_no_column_mixes_two_protocols(people, small, protocol):
-    with pytest.raises(ua.UnalikeError, match=r"write protocol=\['clients', '(personal|local)'\]"):
-        small(["fedavg", "ditto"], people, protocol=protocol)
-    table = small(["fedavg", "ditto"], people, protocol=["clients", "local"])
-    assert table.rounds["local_accuracy"].notna().any() and set(table.summary["protocol"]) == {
-        "clients",
-        "personal",
-        "local",
-    }
+    """Whatever is asked for first, the plain columns are the shared model's, and each protocol has rows of its own."""
+    table = small(["fedavg", "ditto"], people, protocol=protocol, test=people[0].test)
+    asked = {protocol} if isinstance(protocol, str) else set(protocol)
+    plain_one = "server" if "server" in asked else "clients"
+    rows = table.summary.set_index(["method", "protocol"])["accuracy"]
+    assert set(rows["fedavg"].index) == (asked | {plain_one}) - {"personal"}
+    assert set(rows["ditto"].index) == asked | {plain_one, "personal"}
+    assert table.facts.plain == plain_one and table.content().plain == plain_one
+    alone = small(["ditto"], people, protocol="clients" if plain_one == "clients" else ["server"], test=people[0].test)
+    assert alone.rounds["accuracy"].tolist() == table.rounds.query("method == 'ditto'")["accuracy"].tolist()
+
+
+def test_the_server_and_the_clients_are_two_rows(people, small):
+    """One shared model, two test sets: pooled over the clients, and held out at the server; neither stands for the other."""
+    table = small(["fedavg"], people, seeds=1, protocol=["server", "clients"], test=people[3].test)
+    row = table.rounds.iloc[-1]
+    own = table.clients.query("client == 'site3'").iloc[0]  # the last three rounds are all rounds
+    assert np.isclose(table.rounds["accuracy"].iloc[1:].mean(), own["clients_accuracy"])
+    assert row["accuracy"] != row["clients_accuracy"] and table.clients["accuracy"].isna().all()
+
+
+def test_the_selected_round_is_the_one_that_counts(people, small, tmp_path):
+    """select="best": the summary and the client table hold the scores of the round that validates best, and the report says so."""
+    chosen_by = [ua.ClientData(c.train, c.test, c.test, c.name) for c in people]
+    options = {"rounds": 6, "select": "best", "out": tmp_path / "out"}
+    table = small(["fedavg", "ditto"], chosen_by, **options)
+    for (method, _), run in table.rounds.groupby(["method", "seed"]):
+        scored = run.query("round > 0")
+        column = "personal_val_accuracy" if method == "ditto" else "val_accuracy"
+        best = scored["round"].iloc[scored[column].to_numpy().argmax()]
+        assert run.loc[run["selected"], "round"].tolist() == [best]
+    picked = table.rounds[table.rounds["selected"]].groupby("method")["accuracy"].mean()
+    summary = table.summary.query("protocol == 'clients'").set_index("method")["accuracy"]
+    assert np.allclose(summary, picked[summary.index])
+    pooled = table.clients.assign(hits=table.clients["accuracy"] * table.clients["n_test"]).groupby(["method", "seed"])
+    by_clients = pooled["hits"].sum() / pooled["n_test"].sum()
+    picked = table.rounds[table.rounds["selected"]].set_index(["method", "seed"])["accuracy"]
+    assert np.allclose(by_clients, picked[by_clients.index])
+    same(table, Comparison.load(tmp_path / "out"))
+    same(table, small(["fedavg", "ditto"], chosen_by, **options))
+
+
+def test_methods_are_compared_at_equal_cost(people, small):
+    """SCAFFOLD sends twice as much, so the same bytes pay for half the rounds."""
+    twelve = small(["fedavg"], people, seeds=1, rounds=12).rounds
+    budget = f"{(twelve['bytes_down'] + twelve['bytes_up']).sum() / 1e6} MB"
+    table = small(["fedavg", "scaffold"], people, seeds=1, rounds=50, budget=budget)
+    assert table.rounds.groupby("method")["round"].max().to_dict() == {"fedavg": 12, "scaffold": 6}
+    assert tomllib.loads(table.facts.config)["budget"] == budget
 
 
 def test_save_and_load(people, small, tmp_path):

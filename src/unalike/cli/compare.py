@@ -30,12 +30,18 @@ def command(
         str | None, typer.Option(help="The method others are held against; the first unless given.")
     ] = None,
     participation: o.Participation = 1.0,
+    protocol: o.Protocol = ["clients"],  # noqa: B006  (Typer copies it)
     executor: o.Executor = "auto",
     evaluate_every: o.EvaluateEvery = 1,
     device: o.Device = "cpu",
     buffers: o.Buffers = "average",
     transform: o.Transform = None,
     proxy: o.Proxy = None,
+    val: o.Val = 0.0,
+    test: o.Test = None,
+    stop: o.Stop = None,
+    budget: o.Budget = None,
+    select: o.Select = "last",
     epochs: o.Epochs = 1,
     steps: o.Steps = None,
     batch_size: o.BatchSize = "32",
@@ -55,6 +61,7 @@ def command(
     \b
     unalike compare --data digits --method fedavg --method fedmix --rounds 30 --out results
     unalike compare --data my.npz --model cnn --clients 5 --method fedavg --method 'fedprox(mu=0.1) + lws'
+    unalike compare --method fedavg --method scaffold --budget '20 MB' --val 0.2 --select best
     unalike compare --config results/config.toml --out again
 
     The folder keeps one cell per method and seed: finished cells are read, an interrupted one goes on where it stopped.
@@ -66,18 +73,24 @@ def command(
 
     numbers = read_seeds(seeds)
     work = o.work(locals())
-    found, held = o.dataset(data, data_dir, proxy)
+    found, learn, held = o.dataset(data, data_dir, proxy, test, protocol)
     fixed = o.divided(found, partition, plan, clients, 0) if plan is not None else None
-    flags = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy}
-    flags |= {"partition": partition, "clients": clients} if plan is None else {"plan": str(plan)}
+    flags = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}
+    flags |= {"partition": partition, "clients": clients, "val": val or None} if plan is None else {"plan": str(plan)}
     with watch(rounds * len(numbers) * len(method), "comparing", lines=True) as progress:
         comparison = compare(
             method,
             clients if fixed is None else fixed,
             data=found if fixed is None else None,
             partition=partition,
+            val=val,
             source=flags,
-            proxy=held,
+            proxy=learn,
+            test=held,
+            stop=stop,
+            budget=budget,
+            select=select,
+            protocol=protocol,
             model=model,
             rounds=rounds,
             seeds=numbers,

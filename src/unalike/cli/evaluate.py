@@ -43,7 +43,7 @@ def command(
     else:
         if not (folder / "plan.json").exists():
             raise UnalikeError(f"{folder} keeps no partition plan, so its clients are not known here; give --data")
-        people = PartitionPlan.load(folder / "plan.json").apply(dataset(*source_of(folder, config, data_dir))[0])
+        people = PartitionPlan.load(folder / "plan.json").apply(dataset(**source_of(folder, config, data_dir))[0])
         index, owner = people.test.values, np.repeat(np.arange(len(people)), people.test.sizes)
         scores = score(people.task, predict, people.x[index], people.y[index], owner)
         found = per_client(people.task, scores, range(len(people)))

@@ -56,8 +56,8 @@ def fitting(data: str, data_dir: Path | None, config: dict[str, Any]) -> Dataset
     return dataset
 
 
-def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> tuple[str, Path | None, float | None]:
-    """A run's data set, the folder to look in and the share that the server kept, as its command said.
+def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:
+    """A run's data set, the folder to look in and what the server kept, as its command said: the arguments of `dataset`.
 
     Without a command the data set goes by the name that the run knows it by.
     """
@@ -69,4 +69,9 @@ def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> tu
     except (OSError, ValueError, KeyError):
         flags = {}
     kept = flags.get("data_dir")
-    return flags.get("data", config["data"]["name"]), data_dir or (Path(kept) if kept else None), flags.get("proxy")
+    return {
+        "data": flags.get("data", config["data"]["name"]),
+        "data_dir": data_dir or (Path(kept) if kept else None),
+        **{name: flags.get(name) for name in ("proxy", "test")},
+        "protocol": config["protocol"] if flags else (),
+    }

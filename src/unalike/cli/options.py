@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,7 +40,7 @@ def _flags_of(found: dict[str, Any]) -> dict[str, Any]:
         return found
     data, work = found["data"], found["work"]
     plain = {k: v for k, v in found.items() if not isinstance(v, dict) and k != "unalike"}
-    divided = {k: data[k] for k in ("partition", "clients") if "partition" in data}
+    divided = {k: data[k] for k in ("partition", "clients", "val") if "partition" in data and k in data}
     named = {"model": found["model"]["name"], **({"data": data["name"]} if "name" in data else {})}
     return plain | divided | named | work | {"batch_size": str(work.get("batch_size", "full"))}
 
@@ -64,6 +65,21 @@ Clients = Annotated[
 Model = Annotated[str, typer.Option(help="Model, such as 'mlp(hidden=(64, 32))' (see `unalike list models`).")]
 Rounds = Annotated[int, typer.Option(help="Rounds of communication.")]
 Seed = Annotated[int, typer.Option(help="Seed of partition, weights, cohorts and batches.")]
+Val = Annotated[
+    float, typer.Option(help="Share of each client's training samples to choose by (--stop, --select): 0.1.")
+]
+Test = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of the test samples that the server keeps, for --protocol server; the whole published test set unless given.",
+        show_default=False,
+    ),
+]
+Stop = Annotated[
+    str | None, typer.Option(help="End a run early: 'min_accuracy >= 0.8', 'patience(rounds=10)', joined by and, or.")
+]
+Budget = Annotated[str | None, typer.Option(help="What a run may spend: '30 rounds', '10 min' of training, '500 MB'.")]
+Select = Annotated[str, typer.Option(help="The round that counts: last, or best by the validation samples.")]
 Participation = Annotated[float, typer.Option(help="Share of the clients that takes part in a round.")]
 Executor = Annotated[str, typer.Option(help="auto, loop, batched or 'batched(chunk=20)'.")]
 EvaluateEvery = Annotated[int, typer.Option(help="Evaluate after every so many rounds.")]
@@ -100,16 +116,28 @@ def work(values: dict[str, Any]) -> Any:
     return Work(**fields | ({"batch_size": None} if fields["batch_size"] == "full" else {}))
 
 
-def dataset(data: str, data_dir: Path | None, proxy: float | None) -> tuple[Any, Any]:
-    """The data set, and the share of it that the server keeps (None: nothing)."""
+def dataset(
+    data: str,
+    data_dir: Path | None,
+    proxy: float | None = None,
+    test: float | None = None,
+    protocol: Sequence[str] = (),
+) -> tuple[Any, Any, Any]:
+    """What is left for the clients, and what the server keeps of a data set: to learn from and to test on (None: nothing)."""
     from unalike.data import load
-    from unalike.data.hold_out import hold_out
+    from unalike.data.hold_out import hold_out, test_apart
 
-    found = load(data, data_dir)
-    return (found, None) if proxy is None else hold_out(found, proxy)
+    found, learn, held = load(data, data_dir), None, None
+    if proxy is not None:
+        found, learn = hold_out(found, proxy)
+    if test is not None:
+        found, held = hold_out(found, test)
+    elif "server" in protocol:
+        found, held = test_apart(found)
+    return found, learn, held
 
 
-def divided(data: Any, partition: str, plan: Path | None, clients: int | None, seed: int) -> Any:
+def divided(data: Any, partition: str, plan: Path | None, clients: int | None, seed: int, val: float = 0.0) -> Any:
     """The clients that the flags of a command make of a data set."""
     from unalike.data import PartitionPlan
     from unalike.data import partition as divide
@@ -117,4 +145,4 @@ def divided(data: Any, partition: str, plan: Path | None, clients: int | None, s
 
     if plan is not None:
         return PartitionPlan.load(plan).apply(data)
-    return divide(data, partition, usual_clients(partition) if clients is None else clients, seed=seed)
+    return divide(data, partition, usual_clients(partition) if clients is None else clients, seed=seed, val=val)

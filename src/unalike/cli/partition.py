@@ -18,6 +18,7 @@ def command(
     partition: o.Partition = "dirichlet(alpha=0.1)",
     clients: o.Clients = None,
     seed: o.Seed = 0,
+    val: o.Val = 0.0,
     plan: o.Plan = None,
     figure: Annotated[Path | None, typer.Option(help="Draw who has how much of what (.png, .svg, .pdf).")] = None,
     export: Annotated[Path | None, typer.Option(help="Write index files for other tools into this folder.")] = None,
@@ -32,7 +33,7 @@ def command(
     from unalike.cli.bubbles import bubbles
     from unalike.cli.show import console
 
-    people = o.divided(o.dataset(data, data_dir, None)[0], partition, plan, clients, seed)
+    people = o.divided(o.dataset(data, data_dir)[0], partition, plan, clients, seed, val)
     if people.plan is None:
         raise RuntimeError("a partitioned population carries its plan")
     console().print(people.plan.show())

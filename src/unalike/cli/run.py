@@ -29,6 +29,11 @@ def command(
     buffers: o.Buffers = "average",
     transform: o.Transform = None,
     proxy: o.Proxy = None,
+    val: o.Val = 0.0,
+    test: o.Test = None,
+    stop: o.Stop = None,
+    budget: o.Budget = None,
+    select: o.Select = "last",
     epochs: o.Epochs = 1,
     steps: o.Steps = None,
     batch_size: o.BatchSize = "32",
@@ -48,6 +53,7 @@ def command(
     \b
     unalike run --data digits --method scaffold --rounds 30
     unalike run --data my.npz --model cnn --clients 5 --method 'fedprox(mu=0.1) + lws' --out runs/prox
+    unalike run --val 0.2 --stop 'patience(rounds=10)' --select best
 
     With --out the run is kept: its tables, its model, its checkpoints. The same command goes on where it stopped, and with more
     --rounds beyond its end.
@@ -57,8 +63,8 @@ def command(
     from unalike.progress import watch
     from unalike.study.single import keep_facts
 
-    found, held = o.dataset(data, data_dir, proxy)
-    people = o.divided(found, partition, plan, clients, seed)
+    found, learn, held = o.dataset(data, data_dir, proxy, test, protocol)
+    people = o.divided(found, partition, plan, clients, seed, val)
     with watch(rounds, method, lines=True) as progress:
         result = run(
             method,
@@ -74,12 +80,17 @@ def command(
             device=device,
             buffers=buffers,
             transform=transform,
-            proxy=held,
+            proxy=learn,
+            test=held,
+            stop=stop,
+            budget=budget,
+            select=select,
             out=out,
             progress=progress,
         )
     run_table(result)
     if out is not None:
-        divided = {"plan": str(plan)} if plan is not None else {"partition": partition, "clients": len(people)}
-        keep_facts(result, method, {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, **divided})
+        divided = {"partition": partition, "clients": len(people), "val": val or None}
+        front = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}
+        keep_facts(result, method, front | (divided if plan is None else {"plan": str(plan)}))
         print(f"kept in {out.resolve()}; `unalike report {out}` writes its report")

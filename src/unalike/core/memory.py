@@ -35,6 +35,7 @@ class ClientMemories:
         self._used = 0
         self._on_disk: set[Version] = set()
         self._standing: dict[int, int] = {}
+        self._pinned: dict[int, int] = {}
 
     def get(self, client: int, accepted: int | None) -> Drawers:
         """The client's memory as of the last accepted round; None: it never had a report accepted."""
@@ -53,23 +54,27 @@ class ClientMemories:
         """Keep what the client made in `round`, beside the version that stands; forget every other one of it."""
         if not self._initial:
             return
-        for old in self._rounds.get(client, set()) - {accepted}:
+        for old in self._rounds.get(client, set()) - {accepted, self._pinned.get(client)}:
             self._drop((client, old))
         self._on_disk.discard((client, round))  # a file of the same round is older
         self._keep((client, round), memory)
 
+    def pin(self, accepted: dict[int, int]) -> None:
+        """Keep these versions beside those that stand, until others are pinned."""
+        self._pinned = dict(accepted)
+
     def save(self, accepted: dict[int, int]) -> None:
-        """Bring the standing version of every client to disk."""
-        for version in accepted.items():
+        """Bring the standing and the pinned version of every client to disk."""
+        for version in (*accepted.items(), *self._pinned.items()):
             if version in self._ram and version not in self._on_disk:
                 self._write(version)
 
     def prune(self, accepted: dict[int, int]) -> None:
-        """Delete the files of versions that stand neither now nor stood at the last call.
+        """Delete the files of versions that neither stand now, nor stood at the last call, nor are pinned.
 
         Called once a checkpoint names the new ones; the one before it stays usable, should the newest turn out damaged.
         """
-        kept = {*accepted.items(), *self._standing.items()}
+        kept = {*accepted.items(), *self._standing.items(), *self._pinned.items()}
         for version in self._on_disk - kept:
             self._path(version).unlink(missing_ok=True)
         self._on_disk &= kept

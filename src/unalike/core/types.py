@@ -87,6 +87,8 @@ class Report(NamedTuple):
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Report:
         """The report with `f` of each of its tensors."""
-        letters, shared = ({p: {n: f(t) for n, t in d.items()} for p, d in g.items()} for g in (self.letters, self.shared))
+        letters, shared = (
+            {p: {n: f(t) for n, t in d.items()} for p, d in g.items()} for g in (self.letters, self.shared)
+        )
         update, buffers = ({n: f(t) for n, t in d.items()} for d in (self.update, self.buffers))
         return Report(update, buffers, letters, f(self.size), f(self.steps), f(self.weight), f(self.loss), shared)

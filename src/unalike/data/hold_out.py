@@ -39,6 +39,15 @@ def hold_out(data: Dataset, share: float, seed: int = 0) -> tuple[Dataset, Pair]
     return rest, (x[torch.from_numpy(chosen)], y[torch.from_numpy(chosen)])
 
 
+def test_apart(data: Dataset, share: float = 0.2) -> tuple[Dataset, Pair]:
+    """The training samples for the clients, and the published test set for the server: a `share` of all where there is none."""
+    if data.test is None:
+        return hold_out(data, share)
+    count = len(data.train[1])
+    groups = {column: values[:count] for column, values in data.groups.items()}
+    return Dataset.divided(data.name, *data.train, count, data.classes, groups), data.test
+
+
 def _balanced(labels: np.ndarray, pool: np.ndarray, classes: int, share: float, rng: np.random.Generator) -> np.ndarray:
     each = max(1, round(share * len(pool) / classes))
     chosen = []

@@ -62,7 +62,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Envelope:
-    """A message whose signature holds. `digest` is that of the whole message."""
+    """A message whose signature holds. `digest` is its `identity`."""
 
     head: Head
     body: bytes
@@ -102,7 +102,13 @@ def unseal(message: bytes, key: PublicKey, limits: Limits = Limits()) -> Envelop
         head = Head(**found)
     except TypeError:
         raise Malformed("a head with other fields than a head has") from None
-    return Envelope(head, body, digest(message))
+    return Envelope(head, body, identity(message))
+
+
+def identity(message: bytes) -> str:
+    """The digest of a message. What is signed has the digest of the body in it, so that the body need not be read again."""
+    start = len(MAGIC) + 2
+    return digest(message[: start + int.from_bytes(message[len(MAGIC) : start], "little") + SIGNATURE])
 
 
 def digest(data: bytes) -> str:

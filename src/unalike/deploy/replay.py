@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from unalike.core.errors import UnalikeError
 from unalike.core.model import Model
-from unalike.core.plan import Answers, Results, Scene, Stage, Step
+from unalike.core.plan import Answers, Results, Scene, Stage
+from unalike.core.plan import Step as PlanStep
 from unalike.core.wire import at_random, untrained
-from unalike.deploy.packing import Facts
+from unalike.deploy.requests import Step
 from unalike.job import Job
 
 
@@ -25,25 +26,20 @@ def agreed(job: Job) -> set[str]:
     return {repr(s.method) for s in stages} | {repr(q) for q in questions}
 
 
-def outlined(rounds: int, samples: int, outcomes: Sequence[Sequence[str]], derived: bool) -> Facts:
-    """What a site must know of a plan so far: the groups of each stage that is over, none for a survey."""
-    return {"rounds": rounds, "samples": samples, "outcomes": [list(o) for o in outcomes], "derived": derived}
-
-
-def model_of(job: Job, facts: Facts) -> Model:
-    """The model of the step that these facts lead to."""
-    if not facts["derived"]:
+def model_of(job: Job, asked: Step) -> Model:
+    """The model of the step that the plan is at."""
+    if not asked.derived:
         return job.model
-    scene = replace(job.scene, rounds=int(facts["rounds"]), samples=int(facts["samples"]))
+    scene = replace(job.scene, rounds=asked.rounds, samples=asked.samples)
     steps = job.plan.stages(scene)
     try:
         step = next(steps)
-        for groups in facts["outcomes"]:
+        for groups in asked.outcomes:
             step = steps.send(_invented(step, scene, groups))
     except StopIteration:
-        raise UnalikeError(f"{job.plan!r} has no step {len(facts['outcomes'])} here") from None
+        raise UnalikeError(f"{job.plan!r} has no step {len(asked.outcomes)} here") from None
     return step.model or job.model
 
 
-def _invented(step: Step, scene: Scene, groups: Sequence[str]) -> Results | Answers:
+def _invented(step: PlanStep, scene: Scene, groups: Sequence[str]) -> Results | Answers:
     return untrained(step, scene, groups) if isinstance(step, Stage) else at_random(step, scene)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,9 @@ class Roster:
 
     def save(self, path: Path) -> None:
         """Write it, atomically."""
-        write_bytes(path, json.dumps({"run": self.run, "sites": {n: asdict(s) for n, s in self.sites.items()}}).encode())
+        write_bytes(
+            path, json.dumps({"run": self.run, "sites": {n: asdict(s) for n, s in self.sites.items()}}).encode()
+        )
 
     @classmethod
     def load(cls, path: Path) -> Roster | None:
@@ -68,11 +70,12 @@ def placeholders(federation: Federation, roster: Roster) -> Population:
     """
     none = Samples(0, 0, 0)
     counts = [roster.sites.get(site.name, none) for site in federation.sites]
-    rows = (Ragged.of(np.zeros(getattr(s, part), np.int64) for s in counts) for part in PARTS)
+    train, test, val = (Ragged.of(np.zeros(getattr(s, part), np.int64) for s in counts) for part in PARTS)
     schema = federation.data
     x = torch.zeros(1, *schema.shape, dtype=torch.int64 if schema.tokens else torch.float32)
     y = torch.zeros(1, dtype=LABELS[schema.task])
-    return Population(x, y, *rows, [s.name for s in federation.sites], schema.names, find_task(schema.task))
+    names = [site.name for site in federation.sites]
+    return Population(x, y, train, test, val, names, schema.names, find_task(schema.task))
 
 
 def alone(federation: Federation, number: int, data: ClientData) -> Population:
@@ -87,7 +90,7 @@ def alone(federation: Federation, number: int, data: ClientData) -> Population:
         return Ragged.of(rows[0] if k == number else () for k in range(len(federation.sites)))
 
     names = [site.name for site in federation.sites]
-    return Population(own.x, own.y, *(only(getattr(own, p)) for p in PARTS), names, own.classes, own.task)
+    return replace(own, train=only(own.train), test=only(own.test), val=only(own.val), names=names)
 
 
 def job_of(

@@ -12,23 +12,22 @@ import torch
 
 from unalike.core import tree
 from unalike.core.checkpoint import sweep
-from unalike.core.client import Setting
-from unalike.core.errors import UnalikeError
+from unalike.core.errors import UnalikeError, unknown
 from unalike.core.method import Method
-from unalike.core.plan import Stage, Survey
-from unalike.core.question import Question
+from unalike.core.plan import Stage
 from unalike.core.question import registry as questions
 from unalike.core.server import State
 from unalike.core.spec import parse_one
 from unalike.core.types import Batch, Order, Tree
 from unalike.core.validate import check_tree, flat
-from unalike.data import ClientData, Population
+from unalike.data import ClientData
 from unalike.deploy.envelope import Envelope, Head, seal, unseal
 from unalike.deploy.federation import Federation
 from unalike.deploy.keys import PrivateKey, public_key, public_text
 from unalike.deploy.packing import Facts, Limits, Malformed
 from unalike.deploy.replay import agreed, model_of
 from unalike.deploy.replies import Replies
+from unalike.deploy.requests import Admit, Ask, Choose, Train
 from unalike.deploy.roster import PARTS, alone, job_of
 from unalike.executors.threads import threads_for
 from unalike.group import Group
@@ -53,7 +52,9 @@ class Trainer:
         self.number = federation.number(name)
         enrolled = federation.sites[self.number]
         if public_text(key) != enrolled.key:
-            raise UnalikeError(f"the private key is not that of {name!r} in the federation file; use the site's own bundle")
+            raise UnalikeError(
+                f"the private key is not that of {name!r} in the federation file; use the site's own bundle"
+            )
         self.coordinator = public_key(federation.coordinator)
         self.limits = Limits(bytes=federation.message_bytes)
         self.population = alone(federation, self.number, data)
@@ -100,49 +101,54 @@ class Trainer:
 
     def _admit(self, request: Envelope) -> Answer:
         facts, _ = request.open(self.limits)
-        self._check_terms(facts)
+        self._check_terms(Admit.read(facts))
         return {part: len(self._rows(part)) for part in PARTS}, {}
 
     def _train(self, request: Envelope) -> Answer:
         facts, tensors = request.open(self.limits)
-        group, order, accepted = self._ordered(request, facts, tensors)
-        me, report = self.number, None
+        asked, me, report = Train.read(facts), self.number, None
+        self._check_terms(asked)
+        group, order = self._ordered(request, asked, tree.unpack(tensors))
         group.state = State(order.round, order.params, order.buffers, {})
-        group.accepted = {} if accepted is None else {me: accepted}
+        group.accepted = _standing(me, asked.accepted)
         group.memories.prune(group.accepted)
-        tallies = {name: self._tallies(PREDICTS[name](group, me, order)) for name in facts["evaluate"]}
-        if facts["train"]:
-            report = group.executor.run(order, [me], group.accepted, facts["population"]).one(me)
+        tallies = {name: self._tallies(_known(name)(group, me, order)) for name in asked.evaluate}
+        if asked.train:
+            report = group.executor.run(order, [me], group.accepted, asked.population).one(me)
             group.memories.save({me: order.round})
-        if report is not None and facts["local"]:
+        if report is not None and asked.local:
             group.accepted = {me: order.round}
             tallies["local"] = self._tallies(group.local_model(me, group.state, report))
         return {"tallies": tallies}, {} if report is None else flat(report)
 
     def _ask(self, request: Envelope) -> Answer:
         facts, tensors = request.open(self.limits)
-        self._check_terms(facts)
-        model, found = model_of(self.job, facts), tree.unpack(tensors)
-        question, setting = self._question(facts), replace(self.job.setting, model=model)
-        values = model.params | model.buffers | found.get("model", {})
-        state = State(0, tree.only(values, model.params), tree.only(values, model.buffers), {})
-        return {}, ask(question, setting, state, self.population, self.number, self.job.options.chain)
+        asked = Ask.read(facts)
+        return {}, self._answers(asked, tree.unpack(tensors), ["model"])[0]
 
     def _choose(self, request: Envelope) -> Answer:
         """Its choice alone leaves the site."""
         facts, tensors = request.open(self.limits)
-        self._check_terms(facts)
-        model, found, losses = model_of(self.job, facts), tree.unpack(tensors), []
-        question, setting = self._question(facts), replace(self.job.setting, model=model)
-        for place in range(len(facts["groups"])):
-            values = model.params | model.buffers | found.get(str(place), {})
-            state = State(0, tree.only(values, model.params), tree.only(values, model.buffers), {})
-            answer = ask(question, setting, state, self.population, self.number, self.job.options.chain)
-            losses += [float(number) for number in answer.values()]
-        return {"choice": min(range(len(losses)), key=losses.__getitem__)}, {}
+        asked = Choose.read(facts)
+        answers = self._answers(asked, tree.unpack(tensors), [str(i) for i in range(asked.groups)])
+        numbers = [float(number) for answer in answers for number in answer.values()]
+        return {"choice": min(range(len(numbers)), key=numbers.__getitem__)}, {}
 
-    def _check_terms(self, facts: Facts) -> None:
-        if facts.get("terms") != self.federation.terms:
+    def _answers(self, asked: Ask, found: dict[str, Tree], drawers: list[str]) -> list[Tree]:
+        """The answers about the models in these drawers."""
+        self._check_terms(asked)
+        question = questions.build(parse_one(self._check_agreed(asked.question)))
+        model = model_of(self.job, asked)
+        setting, chain = replace(self.job.setting, model=model), self.job.options.chain
+        answers = []
+        for drawer in drawers:
+            values = _filled(model.params | model.buffers, found.get(drawer, {}))
+            state = State(0, tree.only(values, model.params), tree.only(values, model.buffers), {})
+            answers.append(ask(question, setting, state, self.population, self.number, chain))
+        return answers
+
+    def _check_terms(self, asked: Admit) -> None:
+        if asked.terms != self.federation.terms:
             raise UnalikeError(
                 "the coordinator runs other terms than this site agreed to (method, model, work, seed, data, protocol, sites); "
                 "compare the federation files"
@@ -153,38 +159,31 @@ class Trainer:
             raise UnalikeError(f"{text} is not among what this site agreed to: {'; '.join(sorted(self.agreed))}")
         return text
 
-    def _question(self, facts: Facts) -> Question:
-        return questions.build(parse_one(self._check_agreed(facts["question"])))
-
-    def _ordered(self, request: Envelope, facts: Facts, tensors: Tree) -> tuple[Group, Order, int | None]:
-        """The group, the order in it and the round that this site's last accepted report in the group is of."""
-        self._check_terms(facts)
-        method = Method.parse(self._check_agreed(facts["method"]))
-        found = tree.unpack(tensors)
-        group = self._group(request, facts, method, found)
+    def _ordered(self, request: Envelope, asked: Train, found: dict[str, Tree]) -> tuple[Group, Order]:
+        """This site's group, and the order in it."""
+        group = self._group(request, asked, Method.parse(self._check_agreed(asked.method)), found)
+        model = group.setting.model
+        params, buffers = (
+            _filled(model.params, found.get("params", {})),
+            _filled(model.buffers, found.get("buffers", {})),
+        )
         mail = {n.removeprefix("mail."): t for n, t in found.items() if n.startswith("mail.")}
-        model, sent = group.setting.model, {}
-        for what, own in (("params", model.params), ("buffers", model.buffers)):
-            given = found.get(what, {})
-            check_tree(given, tree.only(own, [n for n in own if n in given]))
-            sent[what] = own | given
-        order = Order(int(facts["round"]), sent["params"], sent["buffers"], mail, float(facts["lr"]))
-        return group, order, facts["accepted"]
+        return group, Order(asked.round, params, buffers, mail, asked.lr)
 
-    def _group(self, request: Envelope, facts: Facts, method: Method, found: dict[str, Tree]) -> Group:
-        number, name = facts["group"]
-        place = request.head.run, request.head.stage, int(number)
+    def _group(self, request: Envelope, asked: Train, method: Method, found: dict[str, Tree]) -> Group:
+        run, stage, number = place = request.head.run, request.head.stage, asked.group
         if place not in self._groups:
             shared = Batch(**found["shared"]) if "shared" in found else None
-            model = model_of(self.job, facts)
-            stage = Stage("site", method, 1, {name: (self.number,)}, model=model, shared=shared)
+            model = model_of(self.job, asked)
+            alone = Stage("site", method, 1, {"own": (self.number,)}, model=model, shared=shared)
             setting = replace(self.job.setting, model=model, work=method.local_work(self.job.work), proxy=None)
             source = self.population if shared is None else with_shared(self.population, shared)
-            folder = self.folder / place[0] / f"stage-{place[1]}" / f"group-{place[2]:04d}"
-            self._groups = {k: g for k, g in self._groups.items() if k[:2] == place[:2]}  # of steps that are over
-            self._groups[place] = Group(stage, setting, source, "loop", 1, folder, self.job.options.chain)
-            accepted = facts["accepted"]
-            self._groups[place].memories.adopt({} if accepted is None else {self.number: accepted})
+            folder = self.folder / run / f"stage-{stage}" / f"group-{number:04d}"
+            self._groups = {
+                k: g for k, g in self._groups.items() if k[:2] == place[:2]
+            }  # without those of steps that are over
+            self._groups[place] = Group(alone, setting, source, "loop", 1, folder, self.job.options.chain)
+            self._groups[place].memories.adopt(_standing(self.number, asked.accepted))
         return self._groups[place]
 
     def _tallies(self, predict: Predict) -> dict[str, Any]:
@@ -200,6 +199,22 @@ class Trainer:
 
     def _rows(self, part: str) -> Any:
         return getattr(self.population, part)[self.number]
+
+
+def _standing(me: int, accepted: int | None) -> dict[int, int]:
+    return {} if accepted is None else {me: accepted}
+
+
+def _filled(own: Tree, given: Tree) -> Tree:
+    """The site's own values with those that it received, which must be of the same kind."""
+    check_tree(given, {n: own.get(n, t.new_empty(0, 0)) for n, t in given.items()})
+    return own | given
+
+
+def _known(protocol: str) -> Callable[[Group, int, Order], Predict]:
+    if protocol not in PREDICTS:
+        raise unknown("protocol of a site", protocol, PREDICTS)
+    return PREDICTS[protocol]
 
 
 def _personal(group: Group, me: int, order: Order) -> Predict:

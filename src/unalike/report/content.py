@@ -41,6 +41,7 @@ class ReportContent:
     * `label_counts`: training samples by client (index) and class (columns) of the first seed; None for regression.
     * `partition`: facts about how the data differs, shown as they are.
     * `target`: the score whose cost is compared; None for the baseline's final mean.
+    * `protocol`: that of the columns without a prefix; empty where the tables are to tell.
     * `wire`: `method direction what bytes`, what enters and leaves a client in a round.
 
     Raises `UnalikeError` when the tables do not belong together.
@@ -59,6 +60,7 @@ class ReportContent:
     wire: pd.DataFrame | None = None
     warnings: list[str] = field(default_factory=list)
     target: float | None = None
+    protocol: str = ""
 
     def __post_init__(self) -> None:
         _check_labels(self.labels, self.baseline)
@@ -81,7 +83,7 @@ class ReportContent:
     @property
     def plain(self) -> str:
         """The protocol of the plain columns, under which the methods are compared first."""
-        return plain_protocol(self.rounds, self.clients)
+        return self.protocol or plain_protocol(self.rounds, self.clients)
 
     @property
     def prefixes(self) -> dict[str, str]:

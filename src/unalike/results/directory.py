@@ -20,7 +20,7 @@ from unalike.core.types import Tree
 
 Config = dict[str, Any]
 
-MAY_DIFFER = ("rounds", "executor", "device")
+MAY_DIFFER = ("rounds", "executor", "device", "stop", "budget")
 """Settings that a resumed run may change; the others make another run."""
 
 
@@ -122,7 +122,9 @@ class RunDirectory:
 
     def _missing_memory(self, facts: dict[str, Any]) -> Path | None:
         """The first file of a client's memory that a checkpoint relies on and that is gone."""
-        for i, groups in enumerate(facts["stages"]):
+        best = facts.get("best")
+        stages = [*enumerate(facts["stages"]), *([(best["stage"], best["groups"])] if best else [])]
+        for i, groups in stages:
             for j, group in enumerate(groups):
                 folder = self.memory / f"stage-{i}" / f"group-{j:04d}"
                 for client, round in group["accepted"] if folder.exists() else ():

@@ -61,6 +61,11 @@ class History:
         """The newest row of `rounds`."""
         return self._rounds[-1]
 
+    def select(self, round: int) -> None:
+        """Mark the round that was chosen, in the column `selected`."""
+        for row in self._rounds:
+            row["selected"] = row["round"] == round
+
     def __len__(self) -> int:
         return len(self._rounds)
 
@@ -83,5 +88,7 @@ class History:
             except (OSError, ValueError) as error:
                 raise UnalikeError(f"cannot read {file}: {error}; restore it, or start in another folder") from error
         kept = [t if until is None or t.empty else t[t["round"] <= until] for t in tables]
-        rounds, clients = (cast(list[Row], t.to_dict("records")) for t in kept)
+        rounds, clients = (
+            cast(list[Row], t.drop(columns="selected", errors="ignore").to_dict("records")) for t in kept
+        )
         return cls(rounds, clients)

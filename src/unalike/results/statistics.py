@@ -72,12 +72,16 @@ def tail_mean(rounds: pd.DataFrame, column: str, last: int = 10) -> pd.Series:
     """Mean of `column` over the last evaluated rounds, indexed by (method, seed) in order of appearance.
 
     Round 0, the untrained model, never counts. A run with fewer than `last` evaluated rounds uses what it has;
-    one with none is left out. A mean over rounds does not reward a lucky last round.
+    one with none is left out. A mean over rounds does not reward a lucky last round. Where the rounds have a column
+    `selected`, which marks one round of each run as chosen by its validation score, that round counts alone.
     """
     _require(rounds, "rounds", "method", "seed", "round", column)
     if last < 1:
         raise UnalikeError(f"last={last} keeps no round; expected 1 or more")
-    evaluated = rounds[(rounds["round"] >= 1) & rounds[column].notna()].sort_values("round", kind="stable")
+    counted = (rounds["round"] >= 1) & rounds[column].notna()
+    if "selected" in rounds:
+        counted &= rounds["selected"].eq(True)
+    evaluated = rounds[counted].sort_values("round", kind="stable")
     means = evaluated.groupby(["method", "seed"], sort=False)[column].agg(lambda values: values.tail(last).mean())
     runs = pd.MultiIndex.from_frame(rounds[["method", "seed"]].drop_duplicates())
     return means.reindex(runs).dropna()

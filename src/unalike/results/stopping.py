@@ -19,6 +19,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -61,14 +62,12 @@ class Known:
 
     def column(self, name: str) -> str | None:
         """The history's column for a name in a rule: that of the validation samples where there are any. None: unknown."""
-        protocol = next((p for p in (*self.protocols[1:], "personal") if name.startswith(f"{p}_")), "")
-        prefix = f"{protocol}_" if protocol else ""
-        said, metric = (
-            "val_" if name.startswith(f"{prefix}val_") else "",
-            name.removeprefix(prefix).removeprefix("val_"),
-        )
-        if metric not in self.metrics or (said and not self.validated):
+        protocol = next((p for p in (*self.protocols, "personal") if name.startswith(f"{p}_")), "")
+        rest = name.removeprefix(f"{protocol}_")
+        metric = rest.removeprefix("val_")
+        if metric not in self.metrics or (rest != metric and not self.validated):
             return None
+        prefix = f"{protocol}_" if protocol not in ("", self.protocols[0]) else ""
         return f"{prefix}{'val_' if self.validated else ''}{metric}"
 
     @property
@@ -213,3 +212,41 @@ class Budget:
             return False
         used = TOTALS[total](rows)
         return used + (used - TOTALS[total](rows[:-1])) > limit
+
+
+@dataclass(frozen=True)
+class Ending:
+    """When a run is over before its last round: by a rule, by a budget. `known` is what rules may speak of."""
+
+    stop: str | None
+    budget: str | None
+    known: Known
+
+    def __post_init__(self) -> None:
+        _ = self._reasons
+
+    @cached_property
+    def _reasons(self) -> list[tuple[str, Rule]]:
+        found: list[tuple[str, Rule]] = []
+        if self.stop is not None:
+            found.append((f"stop rule: {self.stop}", stop_rule(self.stop, self.known)))
+        if self.budget is not None:
+            found.append((f"budget of {self.budget} spent", Budget(self.budget).spent))
+        return found
+
+    def why(self, history: History) -> str | None:
+        """Why the run ends here; None where it does not."""
+        return next((text for text, over in self._reasons if over(history)), None)
+
+    @property
+    def warning(self) -> str | None:
+        """What a rule that reads test samples does to their score."""
+        if self.stop is None or self.known.validated:
+            return None
+        names = {node.id for node in ast.walk(ast.parse(self.stop.strip(), mode="eval")) if isinstance(node, ast.Name)}
+        if names <= TOTALS.keys():
+            return None
+        return (
+            f"the stop rule {self.stop!r} reads test samples, for want of validation samples: what the run costs until then is "
+            "sound, its final score is flattered. Give val= to avoid it"
+        )

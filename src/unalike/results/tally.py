@@ -57,6 +57,12 @@ class Tally:
         return {f: list(v) if isinstance(v, tuple) else v for f, v in vars(self).items()}
 
     @classmethod
+    def restored(cls, found: dict[str, Any]) -> Tally:
+        """From what `plain` made, unchecked."""
+        true, guessed, right = (tuple(found[f]) for f in ("true", "guessed", "right"))
+        return cls(found["n"], found["loss"], true, guessed, right)
+
+    @classmethod
     def read(cls, found: Any, task: Task, samples: int, classes: int) -> Tally:
         """From a message of a client with so many test samples. Raises `UnalikeError` for counts that cannot be."""
         if not isinstance(found, dict) or set(found) != set(cls.__dataclass_fields__):

@@ -53,6 +53,7 @@ def compare(
     data: Dataset | str | None = None,
     data_dir: str | Path | None = None,
     partition: str = "dirichlet(alpha=0.1)",
+    val: float = 0.0,
     model: ModelLike = "mlp",
     rounds: int = 50,
     seeds: int | Sequence[int] = 3,
@@ -69,11 +70,13 @@ def compare(
 
     methods: spec texts, methods or plans, or a mapping from labels to them; the first is the baseline unless `baseline` names
     another. clients: clients as for `ua.run`, the same for every seed; or with `data` their number (10, or what the data
-    says, unless given), and then every seed draws its own `partition`. seeds: how many (0, 1, ...) or which. out: a folder
+    says, unless given), and then every seed draws its own `partition`, of which a share `val` of the training samples
+    validates. seeds: how many (0, 1, ...) or which. out: a folder
     that keeps one cell per method and seed; finished cells are read and never run again, an interrupted one goes on where it
     stopped. source: the command-line flags that make the same clients, for the report's command; known by itself for `data`
-    given by name. `options` are further keywords of `ua.run` (participation, executor, evaluate_every, protocol, device,
-    buffers).
+    given by name. `options` are further keywords of `ua.run` (participation, executor, evaluate_every, protocol, device, buffers,
+    transform, stop as text, budget, select). With `budget` methods are compared at equal cost, with `select="best"` each run by
+    the round that its validation samples choose. The plain columns are always those of the shared model.
 
     >>> table = compare(["fedavg", "fedmix"], data="digits", clients=5, rounds=20)   # doctest: +SKIP
 
@@ -84,9 +87,8 @@ def compare(
     numbers = list(range(seeds)) if isinstance(seeds, int | np.integer) else [int(s) for s in seeds]
     baseline = baseline or next(iter(named), "")
     _check(methods, named, numbers, baseline)
-    _check_protocol(options.get("protocol", "clients"))
-    population = _populations(clients, load(data, data_dir) if isinstance(data, str) else data, partition)
-    options |= {"rounds": rounds}
+    population = _populations(clients, load(data, data_dir) if isinstance(data, str) else data, partition, val)
+    options |= {"rounds": rounds, "protocol": _shared_first(options.get("protocol", "clients"))}
     cells = [
         Cell(
             label,
@@ -101,6 +103,7 @@ def compare(
             "data": data,
             "data_dir": data_dir and str(data_dir),
             "partition": partition,
+            "val": val or None,
         }
     if source and "partition" in source:
         source = {**source, "clients": len(cells[0].job.population)}
@@ -136,7 +139,8 @@ def _run(cells: list[Cell], facts: Facts, out: Path | None, progress: Watch) -> 
             continue
         notes += [f"{cell.label}: {text}" for text in run.notes]
         rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
-        clients.append(labelled(last_rounds(run.history.clients, cell.job.population.names), cell.label, cell.seed))
+        own = last_rounds(run.history.clients, cell.job.population.names, run.selected)
+        clients.append(labelled(own, cell.label, cell.seed))
     if not rounds:
         raise UnalikeError("every method diverged: " + "; ".join(notes))
     comparison = Comparison(
@@ -186,24 +190,22 @@ def _check(methods: object, named: dict[str, object], numbers: list[int], baseli
         raise UnalikeError(f"baseline {baseline!r} is none of the methods {list(named)}; name one of them")
 
 
-def _check_protocol(found: str | Sequence[str]) -> None:
-    """The plain columns of a comparison belong to the shared model, so that no column mixes two protocols."""
-    first = found if isinstance(found, str) else next(iter(found), "clients")
-    if first in ("personal", "local"):
-        raise UnalikeError(
-            f"protocol={found!r} would put the {first} models into the columns of the shared one; write "
-            f"protocol=['clients', {first!r}], whose columns begin with '{first}_'"
-        )
+def _shared_first(found: str | Sequence[str]) -> tuple[str, ...]:
+    """The protocols with one of the shared model in front: its columns are the plain ones, so that no column mixes two."""
+    asked = (found,) if isinstance(found, str) else tuple(found)
+    return asked if not asked or asked[0] in ("clients", "server") else tuple(dict.fromkeys(("clients", *asked)))
 
 
-def _populations(clients: Clients | int | None, data: Dataset | None, partition: str) -> Callable[[int], Population]:
+def _populations(
+    clients: Clients | int | None, data: Dataset | None, partition: str, val: float
+) -> Callable[[int], Population]:
     if data is not None:
         if clients is not None and not isinstance(clients, int):
             raise UnalikeError(
                 "found both data= and clients; give the number of clients with data=, or the clients without it"
             )
         count = usual_clients(partition) if clients is None else clients
-        return cache(lambda seed: divide(data, partition, count, seed=seed))
+        return cache(lambda seed: divide(data, partition, count, seed=seed, val=val))
     if clients is None or isinstance(clients, int):
         raise UnalikeError(
             "found no data; give clients (from ua.partition, or a list of ua.ClientData) or data='digits'"
@@ -230,6 +232,7 @@ def facts_of(
         versions=versions(),
         seed=seeds[0],
         clients=list(job.population.names),
+        plain=job.options.protocols[0],
     )
 
 
@@ -247,19 +250,31 @@ def _config(
         "seeds": write_seeds(seeds),
         **{
             key: options[key]
-            for key in ("participation", "executor", "evaluate_every", "device", "buffers", "transform")
+            for key in (
+                "participation",
+                "executor",
+                "evaluate_every",
+                "device",
+                "buffers",
+                "transform",
+                "stop",
+                "budget",
+            )
         },
+        "protocol": None if job.options.protocols == ("clients",) else list(job.options.protocols),
+        "select": None if options["select"] == "last" else options["select"],
         **work,
         "batch_size": "full" if job.work.batch_size is None else str(job.work.batch_size),
     }
 
 
 def _protocols(job: Job) -> list[str]:
-    """Those of the last stage, whose models are what the run comes to."""
+    """Those that score a model of the last stage, whose models are what the run comes to."""
     last = [step for step in job.outline if isinstance(step, Stage)][-1]
     model = last.model or job.model
-    shared = ["clients"] if last.method.has_shared_model(model) else []
-    return [*shared, *(["personal"] if last.method.is_personal(model) else [])]
+    shared, personal = last.method.has_shared_model(model), last.method.is_personal(model)
+    there = {"server": shared, "clients": shared, "personal": personal, "local": not last.pooled}
+    return [name for name in dict.fromkeys((*job.options.protocols, "personal")) if there[name]]
 
 
 def _difference(population: Population) -> dict[str, Any]:

@@ -27,7 +27,10 @@ LAST = 10
 
 @dataclass(frozen=True)
 class Facts:
-    """What a report says beside the tables: how the data differs, what crosses the wire, how to repeat the whole."""
+    """What a report says beside the tables: how the data differs, what crosses the wire, how to repeat the whole.
+
+    `plain` is the protocol whose columns have no prefix; empty where the tables are to tell.
+    """
 
     methods: list[dict[str, Any]]
     baseline: str
@@ -40,6 +43,7 @@ class Facts:
     versions: dict[str, str] = field(default_factory=dict)
     seed: int = 0
     clients: list[str] = field(default_factory=list)
+    plain: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,8 @@ class Comparison:
     """The results of several methods over several seeds.
 
     `rounds` holds the history of every run with the columns method and seed in front, `clients` one row per method, seed and
-    client with the mean over the last 10 evaluated rounds. `summary` has one row per method and protocol.
+    client with the mean over the last 10 evaluated rounds (the selected round alone where one was). `summary` has one row per
+    method and protocol.
     """
 
     rounds: pd.DataFrame
@@ -56,11 +61,12 @@ class Comparison:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """Mean over the last 10 evaluated rounds, its standard deviation over seeds, and the paired difference to the baseline."""
+        """Means over the last 10 evaluated rounds (or of the selected one), spread over seeds, paired difference to the baseline."""
         from unalike.results.statistics import plain_protocol, summary
 
         own = in_given_order(self)
-        return summary(own.rounds, own.clients, self.facts.baseline, LAST, plain_protocol(own.rounds, own.clients))
+        plain = self.facts.plain or plain_protocol(own.rounds, own.clients)
+        return summary(own.rounds, own.clients, self.facts.baseline, LAST, plain)
 
     @property
     def name(self) -> str:
@@ -98,6 +104,7 @@ class Comparison:
             wire=pd.DataFrame(facts.wire) if facts.wire else None,
             warnings=facts.notes,
             target=target,
+            protocol=facts.plain,
         )
 
     def save(self, folder: Path) -> None:
@@ -124,7 +131,8 @@ class Comparison:
                 "`unalike run --out` wrote, or run it to its end"
             ) from None
         if "method" not in rounds:  # a single run keeps its history as it is
-            tables = rounds, last_rounds(clients, facts.clients)
+            chosen = rounds.loc[rounds["selected"], "round"] if "selected" in rounds else []
+            tables = rounds, last_rounds(clients, facts.clients, *chosen)
             rounds, clients = (labelled(table, facts.methods[0]["label"], facts.seed) for table in tables)
         return cls(rounds, clients, facts)
 
@@ -164,6 +172,7 @@ def facts_of_run(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> F
         versions=versions(),
         seed=config["seed"],
         clients=names,
+        plain=next(iter(config.get("protocol", [])), ""),
     )
 
 
@@ -181,11 +190,17 @@ def labelled(table: pd.DataFrame, method: str, seed: int) -> pd.DataFrame:
     return table.assign(method=method, seed=seed)[["method", "seed", *own]]
 
 
-def last_rounds(clients: pd.DataFrame, names: Sequence[str], last: int = LAST) -> pd.DataFrame:
-    """A history's clients in one row each: the means of their metrics over the last evaluated rounds, the last status."""
+def last_rounds(
+    clients: pd.DataFrame, names: Sequence[str], selected: int | None = None, last: int = LAST
+) -> pd.DataFrame:
+    """A history's clients in one row each: the means of their metrics over the last evaluated rounds, the last status.
+
+    Where a round was selected, that one counts alone.
+    """
     numbers = sorted(clients["round"].unique())
     counted = [n for n in numbers if n > 0] or numbers
-    recent = clients[clients["round"].isin(counted[-last:])].groupby("client", as_index=False)
+    chosen = counted[-last:] if selected is None else [selected]
+    recent = clients[clients["round"].isin(chosen)].groupby("client", as_index=False)
     means = recent.mean(numeric_only=True).drop(columns="round")
     sizes = {column: means[column].astype(int) for column in ("n_train", "n_test")}
     return means.assign(

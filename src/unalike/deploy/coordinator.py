@@ -1,0 +1,155 @@
+"""The coordinator: admits the sites, runs the plan with them, keeps the run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from unalike.core import tree
+from unalike.core.checkpoint import sweep
+from unalike.core.errors import UnalikeError
+from unalike.core.plan import Answers, Stage, Survey
+from unalike.core.types import Tree
+from unalike.core.validate import Refused, check_answer
+from unalike.core.wire import unasked
+from unalike.deploy.control import Control, Stopped
+from unalike.deploy.exchange import Exchange, Make
+from unalike.deploy.federation import Federation
+from unalike.deploy.keys import PrivateKey, public_text
+from unalike.deploy.packing import Facts
+from unalike.deploy.pooled import Pooled
+from unalike.deploy.post import Post, Request
+from unalike.deploy.remote import Remote
+from unalike.deploy.requests import Admit, Ask, Step
+from unalike.deploy.roster import PARTS, Roster, Samples, job_of, new_run, placeholders
+from unalike.deploy.transport import Transport
+from unalike.federation import Stop, execute
+from unalike.job import Job, Pair
+from unalike.progress import Watch
+from unalike.record import Record, Run
+from unalike.results.directory import RunDirectory
+
+
+class Coordinator:
+    """Runs a federation over a transport into the folder `out`; one that holds the beginning of the run is gone on with.
+
+    `test` are samples of the coordinator's own for the protocol "server", `proxy` those that a method learns from. `control`
+    pauses, resumes and stops the run from another thread.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        key: PrivateKey,
+        transport: Transport,
+        out: Path | str,
+        *,
+        test: Pair | None = None,
+        proxy: Pair | None = None,
+        control: Control | None = None,
+    ):
+        if public_text(key) != federation.coordinator:
+            raise UnalikeError(
+                "the private key is not the coordinator's in the federation file; use the one made with it"
+            )
+        self.federation, self.key, self.transport = federation, key, transport
+        self.directory = RunDirectory(out)
+        self.test, self.proxy = test, proxy
+        self.control = control or Control()
+
+    def run(self, *, stop: Stop | None = None, progress: Watch = lambda row, what="": None) -> Run:
+        """Run to the end. Raises `Stopped` when told to stop: run again, it goes on where it was."""
+        sweep(self.directory.path)
+        roster = self._roster()
+        job = job_of(self.federation, placeholders(self.federation, roster), self.test, self.proxy)
+        job.config["federation"] = self.federation.name  # a cached property: the record of the run
+        post = Post(self.federation, self.key, self.transport, roster.run, self.control, self.directory.event)
+        try:
+            return execute(
+                job, ground=_Sites(job, post), out=self.directory.path, resume=True, stop=stop, progress=progress
+            )
+        except Stopped:
+            self.directory.event("interrupted", why="the operator stopped the coordinator")
+            raise
+
+    def _roster(self) -> Roster:
+        """The roster of the run that the folder holds, or that of a new one."""
+        file = self.directory.path / "roster.json"
+        found = Roster.load(file)
+        if found is None:
+            found = self._admitted()
+            found.save(file)
+        return found
+
+    def _admitted(self) -> Roster:
+        """Ask all enrolled sites; those that answer before the deadline are admitted."""
+        run, federation = new_run(), self.federation
+        post = Post(federation, self.key, self.transport, run, self.control, self.directory.event)
+        request: Request = ("admit", Admit(federation.terms).facts, {})
+        names = {site.name for site in federation.sites if not site.revoked}
+        makes: dict[str, Make] = dict.fromkeys(sorted(names), lambda: request)
+        asked = Exchange(post, (0, 0), makes, self._read, set(names), federation.enough(len(names))).run()
+        for site in sorted(asked.values):
+            self.directory.event("admitted", client=site, **asdict(asked.values[site]))
+        return Roster(
+            run, {site.name: asked.values[site.name] for site in federation.sites if site.name in asked.values}
+        )
+
+    def _read(self, site: str, facts: Facts, tensors: Tree) -> Samples:
+        enrolled = self.federation.sites[self.federation.number(site)]
+        counts = [facts.get(part) for part in PARTS]
+        if tensors or set(facts) != set(PARTS) or not all(type(n) is int and 0 <= n < 2**31 for n in counts):
+            raise Refused(f"samples {str(facts)[:80]!a}; expected how many there are of {', '.join(PARTS)}")
+        if facts["train"] > enrolled.samples:
+            raise Refused(f"{facts['train']} training samples; enrolled for at most {enrolled.samples}")
+        return Samples(**facts)
+
+
+class _Sites:
+    """The sites as the ground on which a plan runs."""
+
+    def __init__(self, job: Job, post: Post):
+        self.job, self.post = job, post
+        self.assess = Pooled(job.population, job.options.protocols, job.test)
+        self._steps: list[Remote | None] = []
+
+    def stage(self, stage: Stage, index: int, record: Record) -> Remote:
+        offset = sum(done.done for done in self._steps if done is not None)
+
+        def hold(remote: Remote) -> None:
+            record.hold(index, remote)
+
+        made = Remote(stage, self.job, self.post, index, self._step(index, stage), offset, hold)
+        self._steps.append(made)
+        return made
+
+    def survey(self, survey: Survey, index: int, record: Record) -> Answers:
+        job, post = self.job, self.post
+        model = survey.model or job.model
+        state, sizes = survey.state, job.population.sizes
+        values = model.params | model.buffers if state is None else state.params | state.buffers
+        asked = Ask(**asdict(self._step(index, survey)), question=repr(survey.question))
+        request: Request = ("ask", asked.facts, tree.pack({"model": values} if survey.question.needs_model else {}))
+        like = unasked(survey, job.model)
+        sites = {s.name: k for k, s in enumerate(post.federation.sites) if sizes[k] and not s.revoked}
+
+        def read(site: str, facts: Facts, tensors: Tree) -> Tree:
+            if facts:
+                raise Refused(f"facts {str(facts)[:80]!a} with an answer; expected none")
+            check_answer(tensors, like, int(sizes[sites[site]]))
+            return tensors
+
+        makes: dict[str, Make] = dict.fromkeys(sites, lambda: request)
+        post.number = sum(done.done for done in self._steps if done is not None)
+        quorum = post.federation.enough(len(sites))
+        found = Exchange(post, (index, 0), makes, read, set(sites), quorum).run().values
+        clients = {sites[name]: found[name] for name in sites if name in found}
+        return Answers(tuple(clients), tree.stack(list(clients.values())))
+
+    def _step(self, index: int, step: Stage | Survey) -> Step:
+        """What a site must know of the plan so far. A survey that a checkpoint holds was not asked again."""
+        self._steps += [None] * (index - len(self._steps))
+        outcomes = tuple(() if done is None else tuple(done.groups) for done in self._steps[:index])
+        population, rounds = self.job.population, self.job.options.rounds
+        terms = self.post.federation.terms
+        return Step(terms, rounds, int(population.sizes.sum()), outcomes, step.model is not None)

@@ -1,0 +1,39 @@
+"""Evaluation at the sites: their sums and counts, pooled."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+from typing import Any
+
+from unalike.deploy.remote import Remote, Tallies
+from unalike.protocols import PROTOCOLS, Assessor, Measured
+from unalike.results.evaluation import metric_names
+from unalike.results.tally import Tally
+
+PARTS = {"": "test", "val_": "val"}
+"""What is put before the names of metrics -> the samples."""
+
+
+class Pooled(Assessor):
+    """An assessor whose samples lie on the sites, but for the server's own test set."""
+
+    def measured(self, protocol: str, simulation: Any, done: Any) -> dict[str, Measured | None]:
+        remote: Remote = simulation
+        examined = remote.examined(self.names(remote), done)
+        infixes = [infix for infix in PARTS if not infix or self._val is not None]
+        found = {
+            infix: self._pooled(examined["clients" if protocol == "server" else protocol], infix) for infix in infixes
+        }
+        if protocol != "server" or self._server is None:
+            return found
+        return found | self.scored({"": self._server}, PROTOCOLS["server"](simulation, done))
+
+    def _pooled(self, found: dict[int, Tallies] | None, infix: str) -> Measured | None:
+        if found is None:
+            return None
+        task = self.population.task
+        tallies = {k: t[PARTS[infix]] for k, t in found.items()}
+        nothing = dict.fromkeys(metric_names(task), float("nan"))
+        clients = {k: tallies[k].metrics(task) if k in tallies else nothing for k in range(len(self.population))}
+        return Measured(reduce(add, tallies.values(), Tally()).metrics(task), clients)

@@ -1,0 +1,137 @@
+"""Validation samples: scored beside the test samples, and what stops and selects by them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import unalike as ua
+
+ROUGH = ua.Work(batch_size=5, lr=2.0)
+"""So large steps that the last round is rarely the best."""
+
+
+@pytest.fixture(scope="module")
+def validated(people):
+    """The clients, each validating on what the next one tests on."""
+    return [ua.ClientData(c.train, c.test, n.test, c.name) for c, n in zip(people, people[1:] + people[:1])]
+
+
+@pytest.fixture(scope="module")
+def swapped(people):
+    """The same, testing on those samples instead."""
+    return [ua.ClientData(c.train, n.test, None, c.name) for c, n in zip(people, people[1:] + people[:1])]
+
+
+@pytest.mark.parametrize(
+    "spec", ["fedavg", "ditto", "fedrep", "fedbabu", "local_only", "ifca(clusters=2)", "centralised"]
+)
+@pytest.mark.parametrize("protocol", [("clients", "local"), ("local",)])
+def test_validation_scores_are_scores_on_other_samples(validated, swapped, small, spec, protocol):
+    run = small(spec, validated, protocol=protocol).history
+    other = small(spec, swapped, protocol=protocol).history
+    for mine, theirs in ((run.rounds, other.rounds), (run.clients, other.clients)):
+        columns = [c for c in mine if "val_" in c]
+        assert columns and not [c for c in theirs if "val_" in c]
+        for column in columns:
+            np.testing.assert_array_equal(mine[column], theirs[column.replace("val_", "")], err_msg=column)
+
+
+def test_the_server_protocol_validates_on_the_clients(validated, small):
+    run = small("fedavg", validated, protocol=["server", "clients"], test=validated[0].test)
+    rounds = run.history.rounds
+    assert (rounds["val_accuracy"] == rounds["clients_val_accuracy"]).all()
+    assert (rounds["accuracy"] != rounds["clients_accuracy"]).any()
+
+
+def test_without_validation_samples_nothing_is_scored_on_them(people, small):
+    run = small("ditto", people)
+    assert not [c for table in (run.history.rounds, run.history.clients) for c in table if "val_" in c]
+
+
+@pytest.mark.parametrize("spec", ["fedavg", "scaffold", "ditto", "fedper", "fedbabu", "local_only", "ifca(clusters=2)"])
+def test_the_best_round_is_what_a_run_of_that_many_rounds_gives(validated, small, spec, tmp_path):
+    """Shared and personal models, and everything that clients remember, are those of the selected round."""
+    options = {"rounds": 8, "participation": 0.7, "work": ROUGH}
+    best = small(spec, validated, select="best", **options)
+    rounds = best.history.rounds
+    column = "personal_val_accuracy" if "personal_val_accuracy" in rounds else "val_accuracy"
+    scores = rounds.loc[1:, column].to_numpy()
+    assert best.selected == 1 + scores.argmax() < 8  # else there was nothing to select
+    short = small(spec, validated, **options | {"rounds": best.selected})
+    kept = small(spec, validated, select="best", out=tmp_path, **options)
+    for run in (best, kept, small(spec, validated, select="best", out=tmp_path, **options)):
+        for k in range(len(validated)):
+            assert all(torch.equal(a, b) for a, b in zip(run.personal(k).values(), short.personal(k).values()))
+        if len(run._simulation.states) == 1:
+            assert all(torch.equal(a, b) for a, b in zip(run.params.values(), short.params.values()))
+        assert run.selected == best.selected
+
+
+@pytest.mark.parametrize("spec", ["ditto", "scaffold"])
+def test_a_selecting_run_that_is_interrupted_selects_the_same(validated, small, spec, tmp_path, monkeypatch):
+    """Interrupted after every round in turn: the same tables, the same selected round, the same models of it."""
+    monkeypatch.setattr("unalike.record.CHECKPOINT_SECONDS", 0)
+    options = {"rounds": 8, "participation": 0.7, "work": ROUGH, "select": "best"}
+    whole = small(spec, validated, **options)
+    for moment in range(1, 8):
+
+        def pull(row, what="", moment=moment):
+            if row["round"] == moment:
+                raise KeyboardInterrupt
+
+        folder = tmp_path / str(moment)
+        with pytest.raises(KeyboardInterrupt):
+            small(spec, validated, out=folder, progress=pull, **options)
+        again = small(spec, validated, out=folder, **options)
+        assert again.selected == whole.selected
+        for k in range(len(validated)):
+            assert all(torch.equal(a, b) for a, b in zip(again.personal(k).values(), whole.personal(k).values()))
+        longer = small(spec, validated, out=folder, **options | {"rounds": 12})
+        assert len(longer.history) == 13
+    straight = small(spec, validated, **options | {"rounds": 12})
+    assert longer.selected == straight.selected
+    assert longer.history.rounds["accuracy"].tolist() == straight.history.rounds["accuracy"].tolist()
+
+
+def test_nothing_is_chosen_by_test_samples(people, small):
+    for options in ({"select": "best"}, {"stop": "patience(rounds=2)"}, {"stop": "val_accuracy > 0.5"}):
+        with pytest.raises(ua.UnalikeError, match=r"validation samples|unknown"):
+            small("fedavg", people, **options)
+
+
+def test_a_rule_ends_the_run_and_says_so(validated, people, small, tmp_path):
+    options = {"stop": "patience(rounds=3, metric='loss')", "work": ROUGH, "out": tmp_path}
+    run = small("fedavg", validated, rounds=60, **options)
+    losses = run.history.rounds["val_loss"].to_numpy()[1:]
+    assert len(losses) < 60 and len(losses) == losses.argmin() + 1 + 3
+    assert run.ended == "stop rule: patience(rounds=3, metric='loss')" and not run.notes
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [e["why"] for e in events if e["event"] in ("stopped", "finished")] == [run.ended, run.ended]
+    again = small("fedavg", validated, rounds=60, **options)
+    assert len(again.history) == len(run.history) and again.ended == run.ended
+    on = small("fedavg", validated, rounds=len(losses) + 2, **options | {"stop": None})
+    assert len(on.history) == len(losses) + 3 and on.ended == "all rounds done"
+
+
+def test_a_target_on_test_samples_is_allowed_and_noted(people, small):
+    run = small("fedavg", people, rounds=60, stop="min_accuracy >= 0.3")
+    last = run.history.clients.query("round == round.max()")["accuracy"]
+    before = run.history.clients.query("round == round.max() - 1")["accuracy"]
+    assert last.min() >= 0.3 > before.min() and len(run.history) < 61
+    assert any("flattered" in note for note in run.notes)
+    assert not small("fedavg", people, rounds=60, stop="bytes >= 1").notes
+
+
+@pytest.mark.parametrize("metric", ["seconds", "round"])
+def test_rules_over_totals_stop_runs_of_any_protocol(validated, small, metric):
+    run = small("local_only", validated, rounds=5, stop=f"{metric} >= 0", protocol="personal")
+    assert len(run.history) == 2
+
+
+def test_an_unevaluated_round_is_not_judged(validated, small):
+    run = small("fedavg", validated, rounds=9, evaluate_every=4, stop="accuracy >= 0 or min_accuracy >= 0")
+    assert len(run.history) == 5

@@ -1,0 +1,134 @@
+"""Rules that end a run, read from a history."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import unalike as ua
+from unalike.results.history import History
+from unalike.results.stopping import Budget, Known, best_row, stop_rule
+
+PLAIN = Known(("clients",), ("loss", "accuracy", "macro_f1"), False)
+VALIDATED = Known(("clients",), ("loss", "accuracy", "macro_f1"), True)
+SERVER = Known(("server", "clients"), ("loss", "accuracy"), False)
+
+
+def history(*accuracies, clients=(), **columns):
+    """Row 0 and a row for each accuracy; every round takes 2 s and 10 bytes up, 5 down."""
+    made = History()
+    for r, value in enumerate((0.1, *accuracies)):
+        cost = {
+            "seconds": 2.0 * (r > 0),
+            "bytes_up": 10 * (r > 0),
+            "bytes_down": 5 * (r > 0),
+            "train_loss": 1 / (r + 1),
+        }
+        row = {"round": r, "accuracy": value, "loss": 1 - value, **cost} | {k: v[r] for k, v in columns.items()}
+        made.add(row, [{"round": r, "client": k, "accuracy": a} for k, a in enumerate(clients)])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("accuracy >= 0.7", True),
+        ("accuracy > 0.7", False),
+        ("loss <= 0.31", True),
+        ("loss < 0.2", False),
+        ("min_accuracy >= 0.5", True),
+        ("min_accuracy >= 0.6", False),
+        ("max_accuracy >= 0.9", True),
+        ("mean_accuracy >= 0.7", True),
+        ("std_accuracy <= 0.1", False),
+        ("round >= 3", True),
+        ("seconds >= 6", True),
+        ("seconds > 6", False),
+        ("bytes >= 45", True),
+        ("bytes_up > 30", False),
+        ("bytes_down >= 15", True),
+        ("train_loss < 0.26", True),
+        ("accuracy >= 0.9 or round >= 3", True),
+        ("accuracy >= 0.9 and round >= 3", False),
+        ("accuracy >= 0.6 and (round >= 9 or min_accuracy > 0.4)", True),
+        ("personal_accuracy >= 0", False),  # not recorded: NaN, which reaches nothing
+    ],
+)
+def test_rules_read_the_newest_row(text, found):
+    assert stop_rule(text, PLAIN)(history(0.5, 0.6, 0.7, clients=(0.5, 0.7, 0.9))) is found
+
+
+def test_rules_read_validation_samples_where_there_are_any():
+    seen = history(0.9, 0.9, val_accuracy=[0.1, 0.5, 0.6], personal_val_accuracy=[0.1, 0.8, 0.7])
+    assert not stop_rule("accuracy >= 0.7", VALIDATED)(seen)
+    assert stop_rule("accuracy >= 0.6", VALIDATED)(seen) and stop_rule("val_accuracy >= 0.6", VALIDATED)(seen)
+    assert stop_rule("personal_accuracy >= 0.7", VALIDATED)(seen)
+    assert not stop_rule("personal_val_accuracy >= 0.75", VALIDATED)(seen)
+
+
+def test_names_of_the_first_protocol_are_the_plain_columns():
+    assert SERVER.column("server_accuracy") == SERVER.column("accuracy") == "accuracy"
+    assert SERVER.column("clients_accuracy") == "clients_accuracy" and SERVER.column("local_accuracy") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "ends"),
+    [
+        ((0.5, 0.6, 0.6, 0.6), "rounds=2", [False, False, False, True]),
+        ((0.5, 0.6, 0.61, 0.62), "rounds=2, delta=0.05", [False, False, False, True]),
+        ((0.5, math.nan, math.nan, 0.6), "rounds=2", [False, False, True, False]),
+        ((0.5, 0.4, 0.51, 0.4), "2", [False, False, False, False]),
+        ((0.5, 0.6, 0.7, 0.8), 'rounds=1, metric="loss"', [False, True, True, True]),  # the loss below rises
+    ],
+)
+def test_patience_counts_rounds_since_the_best(values, options, ends):
+    rule, losses = stop_rule(f"patience({options})", VALIDATED), [1.0, 1.0, 1.1, 1.2, 1.3]
+    for n, wanted in enumerate(ends, 1):
+        assert rule(history(*values[:n], val_accuracy=[0.9, *values], val_loss=losses)) is wanted, n
+
+
+def test_the_untrained_model_is_never_the_best_and_ties_go_to_the_first():
+    seen = history(0.5, 0.7, 0.7, 0.6)
+    seen.rows[0]["accuracy"] = 0.99
+    assert best_row(seen.rows, "accuracy")["round"] == 2
+    assert best_row(seen.rows, "loss")["round"] == 2
+    assert best_row([], "accuracy") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("accuracy", "is no rule"),
+        ("accuracy >=", "is no rule"),
+        ("0.8 <= accuracy <= 0.9", "is no rule"),
+        ("accuracy == 0.8", "compares in a way"),
+        ("accuracy >= loss", "expected a number"),
+        ("acuracy >= 0.8", "'acuracy' is unknown; expected one of loss, accuracy"),
+        ("val_accuracy >= 0.8", "is unknown"),
+        ("__import__('os').system('true')", "is no rule"),
+        ("patience()", r"expected patience\(rounds=10\)"),
+        ("patience(rounds=0)", "is no rule"),
+        ("patience(rounds=3, metric='speed')", "no metric 'speed'"),
+        ("patience(rounds=3)", "no validation samples|the clients have no"),
+    ],
+)
+def test_what_is_no_rule_says_what_is(text, message):
+    with pytest.raises(ua.UnalikeError, match=message):
+        stop_rule(text, PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("text", "rounds"),
+    [("2 rounds", 2), ("4 s", 2), ("5s", 2), ("0.1 min", 3), ("45e0 kB", 99), ("0.00003 MB", 2), ("0.000001 MB", 1)],
+)
+def test_a_budget_ends_before_it_is_exceeded(text, rounds):
+    """Each round costs 2 s and 15 bytes; the first is always run."""
+    ends = [n for n in range(12) if Budget(text).spent(history(*[0.5] * n))]
+    assert (ends[0] if ends else 99) == rounds
+
+
+@pytest.mark.parametrize("text", ["", "10", "MB", "-3 s", "0 s", "3 parsecs", "1e999999 lightyears"])
+def test_what_is_no_budget(text):
+    with pytest.raises(ua.UnalikeError, match="expected rounds, time or bytes"):
+        Budget(text)
