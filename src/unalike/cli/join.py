@@ -25,7 +25,8 @@ def command(
         str | None, typer.Option(help="host:port of the coordinator, where it is not the bundle's.")
     ] = None,
     trainer: Annotated[
-        bool, typer.Option("--trainer", help="The trainer alone, on the socket FOLDER/trainer, for a SuperNode of your own.")
+        bool,
+        typer.Option("--trainer", help="The trainer alone, on the socket FOLDER/trainer, for a SuperNode of your own."),
     ] = False,
     show: Annotated[bool, typer.Option("--show", help="Say what would leave this machine, and leave.")] = False,
 ) -> None:

@@ -18,4 +18,8 @@ def main(grid: Grid, context: Context) -> None:
     """The rounds that the federation still lacks; its sites are known by the keys that `unalike federation init` made."""
     folder = Folder(str(context.run_config["folder"]))
     with folder.held():
-        rounds(folder, GridTransport(grid, folder.nodes, eager=len(folder.nodes) <= SMALL), lambda line: print(line, flush=True))
+        rounds(
+            folder,
+            GridTransport(grid, folder.nodes, eager=len(folder.nodes) <= SMALL),
+            lambda line: print(line, flush=True),
+        )
