@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from threading import Event
 from typing import Any
 
+from unalike.core.checkpoint import write_bytes
 from unalike.deploy.commands import Answer, listening
 from unalike.deploy.control import Control, Stopped
 from unalike.deploy.coordinator import Coordinator
@@ -16,7 +19,6 @@ from unalike.deploy.processes import Supervisor
 from unalike.deploy.transport import Transport
 from unalike.progress import headline
 from unalike.record import Run
-from unalike.study.single import keep_facts
 
 Tell = Callable[[str], None]
 
@@ -84,16 +86,18 @@ def rounds(
 
 
 def report(folder: Folder, run: Run) -> None:
-    """Write the report of a run that is over."""
+    """Write the report of a run that is over. Nothing is known here of the sites' samples but their numbers."""
     from unalike.report.html import write_text
     from unalike.study import Comparison
+    from unalike.study.compare import Cell, facts_of
     from unalike.study.joined import join
 
-    keep_facts(run, folder.federation.method, {"federation": folder.federation.name})
-    page = join([(folder.federation.name, Comparison.load(folder.run))]).page(
-        f"Federation {folder.federation.name}", None
-    )
-    write_text(page, folder.path / "report.html")
+    name, method, seed = folder.federation.name, folder.federation.method, folder.federation.seed
+    facts = facts_of([Cell(method, seed, run.job)], {method: method}, method, [seed], {"federation": name})
+    known = {k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition}
+    facts = replace(facts, label_counts=None, partition=known, command=f"unalike federation up {folder.path.name}")
+    write_bytes(folder.run / "comparison.json", json.dumps(asdict(facts), indent=1).encode())
+    write_text(join([(name, Comparison.load(folder.run))]).page(f"Federation {name}", None), folder.path / "report.html")
 
 
 class Desk:
