@@ -12,7 +12,7 @@ from unalike.core import seed, tree
 from unalike.core.client import Data, Setting, autograd, open_memory, train
 from unalike.core.errors import UnalikeError
 from unalike.core.server import Cohort
-from unalike.core.types import Context, Order, Report, Tree
+from unalike.core.types import Batch, Context, Order, Report, Tree
 
 if TYPE_CHECKING:
     from unalike.core.method import Method
@@ -77,15 +77,16 @@ def _rules(what: str) -> tuple[Rule, ...]:
     return (_not_negative,) if what.endswith(NOT_NEGATIVE) and not what.startswith("update") else ()
 
 
-def expected(method: Method, setting: Setting, order: Order, context: Context) -> Report:
-    """A report as this order would have it: its names, shapes and types, from a client that makes no step.
+def expected(method: Method, setting: Setting, order: Order, context: Context, sample: Batch) -> Report:
+    """A report as this order would have it: its names, shapes and types, from a client whose batches are all padding.
 
-    `context` are the facts of any client.
+    `context` are the facts of any client, `sample` is one of any data [1, ...].
     """
-    lessons: list[list] = [[] for _ in method.phases]
+    padding = sample._replace(weight=torch.zeros(len(sample.y)))
+    data = Data([[padding] for _ in method.phases])
     size = torch.ones((), dtype=tree.dtype(setting.model.params))
     with seed.isolated(0), torch.no_grad():
-        return train(method, setting, order, open_memory(method, setting), size, Data(lessons), context, autograd)[0]
+        return train(method, setting, order, open_memory(method, setting), size, data, context, autograd)[0]
 
 
 def steps_of(method: Method, setting: Setting, samples: int) -> int:

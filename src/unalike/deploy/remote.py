@@ -89,6 +89,7 @@ class Remote(Simulation):
             raise UnalikeError(f"{stage.method!r} describes the data of all clients together; simulate it")
         self.post, self.federation, self.index = post, post.federation, index
         self._step, self._offset, self._hold = step, offset, hold
+        self.looks_at_local = "local" in job.options.protocols
         self._exchange: Exchange[Reply] | None = None
         self._ahead: Outcome | None = None
         self._guard = Guard(self.federation.guard)
@@ -165,7 +166,7 @@ class Remote(Simulation):
         """Protocol -> client -> its tallies of the present state; None where there is no such model."""
         wanted = {"clients": self.has_shared_model, "personal": self.is_personal}
         asked = [p for p, has in wanted.items() if has and p in self._looked_at(protocols)]
-        values = self._exchanged(asked, "local" in protocols).values
+        values = self._exchanged(asked).values
         found: dict[str, dict[int, Tallies] | None] = {
             p: {self._number[s]: r.tallies[p] for s, r in values.items() if p in r.tallies} if p in asked else None
             for p in ("clients", "personal")
@@ -187,25 +188,25 @@ class Remote(Simulation):
 
     # the exchange ---------------------------------------------------------------------------------------------------
 
-    def _exchanged(self, evaluate: Sequence[str] = (), local: bool = False) -> Exchange[Reply]:
+    def _exchanged(self, evaluate: Sequence[str] = ()) -> Exchange[Reply]:
         if self._exchange is None:
             self.post.number = self._offset + self.done + (not super().over)
             drawn = set() if super().over or not self.stage.trained else set(self.draw(self.done))
             looked = [k for k in self._active if self._has_scores(k)] if evaluate else []
-            self._exchange = self._asked(drawn, {*drawn, *looked}, tuple(evaluate), local)
+            self._exchange = self._asked(drawn, {*drawn, *looked}, tuple(evaluate))
         return self._exchange
 
     def _has_scores(self, client: int) -> bool:
         return bool(self.population.test.sizes[client] or self.population.val.sizes[client])
 
-    def _asked(self, drawn: set[int], everybody: set[int], evaluate: tuple[str, ...], local: bool) -> Exchange[Reply]:
+    def _asked(self, drawn: set[int], everybody: set[int], evaluate: tuple[str, ...]) -> Exchange[Reply]:
         started = time.monotonic()
         quorum = self.federation.enough(len(drawn)) if drawn else 0
         if self.stage.chooses is not None:
             self._choices = self._chosen(everybody, drawn, quorum)
             drawn, everybody = drawn & self._choices.keys(), everybody & self._choices.keys()
         everybody = {k for k in everybody if self.group_of(k) is not None}
-        rounds = _Orders(self, drawn, evaluate, local)
+        rounds = _Orders(self, drawn, evaluate)
         sites = {k: self.federation.sites[k].name for k in everybody}
         exchange: Exchange[Reply] = Exchange(
             self.post,
@@ -285,9 +286,9 @@ class Remote(Simulation):
 class _Orders:
     """The orders of one exchange, and what their answers must look like."""
 
-    def __init__(self, remote: Remote, drawn: set[int], evaluate: tuple[str, ...], local: bool):
+    def __init__(self, remote: Remote, drawn: set[int], evaluate: tuple[str, ...]):
         self.remote, self.drawn, self.evaluate = remote, drawn, evaluate
-        self.local = local and not remote._private
+        self.local = remote.looks_at_local and not remote._private
         self._orders: dict[str, Order] = {}
         self._like: dict[str, Report] = {}
 
@@ -353,7 +354,10 @@ class _Orders:
         if name not in self._like:
             remote, order = self.remote, self._order(name)
             someone = next(iter(order.own), 0)
-            self._like[name] = expected(remote.method, remote.setting, order.to(someone), remote._some_context())
+            people = remote.population
+            sample = Batch(people.x[:1], people.y[:1])
+            order = order.to(someone)
+            self._like[name] = expected(remote.method, remote.setting, order, remote._some_context(), sample)
         return self._like[name]
 
     def _sent(self, state: State, order: Order) -> Tree:

@@ -1,0 +1,125 @@
+"""Every registered method and plan as a federation of messages: the numbers are those of the simulation."""
+
+from __future__ import annotations
+
+import inspect
+
+import pandas as pd
+import pytest
+import torch
+from worlds import World, needs_proxy, people, states
+
+import unalike as ua
+from unalike.core.errors import UnalikeError
+from unalike.core.part import registry
+
+SITES_ONLY = {
+    "centralised": "pools the clients' data",
+    "cluster_oracle": "true clusters",
+}
+"""What cannot be had where data stay on their sites, and what the refusal says."""
+FEW = ((20, 8), (12, 6))
+CROWD = ((20, 8), (12, 6), (6, 3), (16, 6))
+
+SPECS = {
+    "ccvr": "ccvr",
+    "clustered": "clustered(eps1=100, eps2=0.001, warmup=1)",
+    "conditional": "fedavg + conditional",
+    "fedconcat": "fedconcat(clusters=2, encoder_rounds=1, classifier_rounds=1)",
+    "ifca": "ifca(clusters=2)",
+}
+VARIANTS = [
+    "topk(error_feedback=True)",
+    "fedavg + local_finetune",
+    "scaffold + ditto + fedavgm",
+    "fedbn",
+    "ifca(clusters=2, method='ditto')",
+]
+NAMES = [n for n in sorted(registry) if n not in SITES_ONLY]
+
+
+def same(a, b):
+    """Bitwise: sites compute what the loop of a simulation computes, on the same samples in the same order."""
+    assert list(a) == list(b)
+    for group in a:
+        assert list(a[group]) == list(b[group])
+        for name, t in a[group].items():
+            assert torch.equal(t, b[group][name]), f"{group}: {name}"
+
+
+def close(a: pd.DataFrame, b: pd.DataFrame):
+    """Losses are summed in another order: 1e-9 relative; the simulation may put many clients into one batch: 1e-5."""
+    assert list(a.columns) == list(b.columns)
+    a, b = (t.drop(columns="seconds", errors="ignore") for t in (a, b))
+    pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=1e-5, atol=1e-6, check_dtype=False)
+
+
+def agree(world: World):
+    ours, theirs = world.run(), world.simulated()
+    same(states(ours), states(theirs))
+    close(ours.history.rounds, theirs.history.rounds)
+    close(ours.history.clients, theirs.history.clients)
+    return ours
+
+
+@pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
+def test_two_sites_and_two_rounds_agree_with_the_simulation(name, tmp_path):
+    spec = SPECS.get(name, name)
+    crowded = spec.startswith(("clustered", "fedconcat"))
+    clients = people(CROWD if crowded else FEW)
+    model = "conditional_mlp(hidden=(8,))" if "conditional" in spec else "mlp(hidden=(8,))"
+    proxy = people(((8, 8),))[0].test if needs_proxy(spec, clients) else None
+    try:
+        plan = ua.plan(spec)
+    except TypeError:  # a part whose fields have no defaults
+        pytest.skip("needs settings")
+    rounds = 3 if crowded else 2
+    world = World(tmp_path, clients, spec, model=model, rounds=rounds, proxy=proxy, protocol=("clients", "local"))
+    agree(world)
+    assert inspect.isgenerator(plan.stages(world.coordinator() and _scene(world)))
+    assert not world.events("refused", "absent", "late")
+
+
+def _scene(world):
+    from unalike.deploy.roster import Roster, job_of, placeholders
+
+    roster = Roster.load(world.out / "roster.json")
+    return job_of(world.federation, placeholders(world.federation, roster), world.test, world.proxy).scene
+
+
+@pytest.mark.parametrize("name", sorted(SITES_ONLY))
+def test_what_needs_all_data_in_one_place_is_refused(name, tmp_path):
+    with pytest.raises(UnalikeError, match=SITES_ONLY[name]):
+        World(tmp_path, method=name).run()
+
+
+def test_participation_evaluation_every_other_round_and_a_held_out_test(tmp_path):
+    clients = people(CROWD)
+    world = World(
+        tmp_path,
+        clients,
+        "scaffold + local_finetune",
+        rounds=5,
+        participation=0.5,
+        evaluate_every=2,
+        protocol=("server", "clients", "personal"),
+        test=clients[0].test,
+    )
+    run = agree(world)
+    assert (run.history.rounds["participants"][1:] == 2).all()
+
+
+def test_batch_norm_and_local_buffers(tmp_path):
+    for buffers in ("average", "local", "first"):
+        clients = people(FEW, (1, 4, 4))
+        world = World(tmp_path / buffers, clients, "ditto", model="cnn(channels=(4,), norm='batch')", buffers=buffers)
+        agree(world)
+
+
+def test_validation_samples_of_the_sites(tmp_path):
+    clients = [
+        ua.ClientData(train=c.train, test=c.test, val=other.test, name=c.name)
+        for c, other in zip(people(), people(((5, 7), (5, 4))))
+    ]
+    run = agree(World(tmp_path, clients, "ditto"))
+    assert {"val_accuracy", "personal_val_accuracy"} <= set(run.history.rounds.columns)

@@ -1,0 +1,148 @@
+"""Small federations in one process: sites with data, their trainers, a transport, a coordinator's folder."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import unalike as ua
+from unalike.deploy.coordinator import Coordinator
+from unalike.deploy.federation import Enrolled, Federation, Schema
+from unalike.deploy.keys import PrivateKey, private_key, public_text
+from unalike.deploy.local import Faults, Local
+from unalike.deploy.trainer import Trainer
+
+SIZES = [(20, 8), (12, 6)]
+WORK = ua.Work(batch_size=5, lr=0.1)
+MODEL = "mlp(hidden=(8,))"
+
+
+def key_of(number: int) -> PrivateKey:
+    """A key that is the same in every process of a test."""
+    return private_key(f"{number:064x}")
+
+
+COORDINATOR = key_of(1000)
+
+
+@cache
+def people(sizes: tuple[tuple[int, int], ...] = tuple(SIZES), shape: tuple[int, ...] = (6,)) -> list[ua.ClientData]:
+    """Clients whose classes lie around different means."""
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(4, *shape)) * 2
+    found = []
+    for k, (n, m) in enumerate(sizes):
+        y = rng.integers(0, 4, n + m)
+        x = (means[y] + rng.normal(size=(n + m, *shape))).astype(np.float32)
+        found.append(ua.ClientData(train=(x[:n], y[:n]), test=(x[n:], y[n:]), name=f"site{k}"))
+    return found
+
+
+def federation_of(clients: Sequence[ua.ClientData], method: str = "fedavg", **more: Any) -> Federation:
+    sites = tuple(Enrolled(c.name, public_text(key_of(k)), 1000) for k, c in enumerate(clients))
+    usual = {
+        "name": "test",
+        "method": method,
+        "model": MODEL,
+        "rounds": 2,
+        "coordinator": public_text(COORDINATOR),
+        "data": Schema(shape=tuple(clients[0].train[0].shape[1:]), classes=4),
+        "sites": sites,
+        "work": WORK,
+        "deadline": 5.0,
+        "repeat": 0.05,
+    }
+    return Federation(**(usual | more))
+
+
+class World:
+    """A federation in a folder. Trainers and coordinator can be made anew at any time, as after a kill."""
+
+    def __init__(
+        self, folder: Path, clients: Sequence[ua.ClientData] | None = None, method: str = "fedavg", **more: Any
+    ):
+        self.folder = folder
+        self.clients = clients or people()
+        self.test, self.proxy = (more.pop(name, None) for name in ("test", "proxy"))
+        self.faults, self.seed = more.pop("faults", Faults()), more.pop("transport_seed", 0)
+        self.federation = federation_of(self.clients, method, **more)
+        self.trainers: dict[str, Any] = {}
+        self.restart_sites()
+        self.transport = Local(self.trainers, self.faults, self.seed)
+
+    def restart_sites(self, *names: str) -> None:
+        """Trainers as new processes would have them: what was in memory is gone."""
+        for k, client in enumerate(self.clients):
+            if not names or client.name in names:
+                self.trainers[client.name] = Trainer(
+                    self.federation, client.name, key_of(k), client, self.folder / client.name
+                )
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+    def coordinator(self, **more: Any) -> Coordinator:
+        return Coordinator(
+            self.federation, COORDINATOR, self.transport, self.out, test=self.test, proxy=self.proxy, **more
+        )
+
+    def run(self, **more: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self.coordinator().run(**more)
+
+    def simulated(self, **more: Any) -> Any:
+        """The same in simulation."""
+        f = self.federation
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ua.run(
+                f.method,
+                self.clients,
+                **{
+                    "model": f.model,
+                    "rounds": f.rounds,
+                    "work": f.work,
+                    "seed": f.seed,
+                    "executor": "loop",
+                    "protocol": f.protocol,
+                    "buffers": f.buffers,
+                    "transform": f.transform,
+                    "test": self.test,
+                    "proxy": self.proxy,
+                    "evaluate_every": f.evaluate_every,
+                    "participation": f.participation,
+                }
+                | more,
+            )
+
+    def events(self, *kinds: str) -> list[dict[str, Any]]:
+        """What was recorded, of these kinds or all of them."""
+        lines = (self.out / "events.jsonl").read_text().splitlines()
+        found = [json.loads(line) for line in lines]
+        return [e for e in found if not kinds or e["event"] in kinds]
+
+
+def needs_proxy(method: str, clients: Sequence[ua.ClientData]) -> bool:
+    """Whether a method or plan learns from samples on the server."""
+    plan = ua.plan(method)
+    return method.startswith("data_sharing") or any(p.needs_proxy for p in getattr(plan, "parts", ()))
+
+
+def states(run: Any) -> dict[str, Any]:
+    """All that the server has at the end: group -> name -> tensor."""
+    found = {}
+    for name, state in run._simulation.states.items():
+        memory = {f"{part}/{n}": t for part, tree in state.memory.items() for n, t in tree.items()}
+        found[name] = state.params | state.buffers | memory
+    return found
+
+
+__all__ = ["COORDINATOR", "Faults", "World", "federation_of", "key_of", "needs_proxy", "people", "states"]
