@@ -14,7 +14,7 @@ from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
 from unalike.deploy.flower import apps, gate
 from unalike.deploy.flower.internals import Control, OpenGrid
-from unalike.deploy.flower.transport import SMALL, GridTransport
+from unalike.deploy.flower.transport import GridTransport
 from unalike.deploy.processes import Child, Supervisor, child_environment
 
 READY_SECONDS = 60.0
@@ -76,7 +76,7 @@ def link(
 
     opened = OpenGrid(f"127.0.0.1:{inside}", secret, authority)
     try:
-        yield GridTransport(opened.grid, keys, eager=len(keys) <= SMALL)
+        yield GridTransport(opened.grid, keys)
     finally:
         opened.close()
         control.stop(run)

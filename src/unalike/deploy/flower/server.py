@@ -6,7 +6,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from unalike.deploy.coordinate import rounds
-from unalike.deploy.flower.transport import SMALL, GridTransport
+from unalike.deploy.flower.transport import GridTransport
 from unalike.deploy.folder import Folder
 
 server_app = ServerApp()
@@ -20,6 +20,6 @@ def main(grid: Grid, context: Context) -> None:
     with folder.held():
         rounds(
             folder,
-            GridTransport(grid, folder.nodes, eager=len(folder.nodes) <= SMALL),
+            GridTransport(grid, folder.nodes),
             lambda line: print(line, flush=True),
         )

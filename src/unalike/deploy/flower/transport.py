@@ -16,10 +16,8 @@ POLL = 0.1
 """Seconds between two looks for replies."""
 LOOK = 1.0
 """Seconds between two looks at who is there."""
-PINGS = 2
-"""Messages that wait at an idle site: one being answered, one behind it."""
 SMALL = 10
-"""Federations up to this many sites are kept awake between rounds."""
+"""Federations up to this many sites are kept awake between rounds, by two messages: one being answered, one behind it."""
 TTL = 24 * 3600.0
 
 
@@ -35,13 +33,14 @@ class Site:
 class GridTransport:
     """Bytes to and from the enrolled sites (their public keys, PEM, by name) over a Grid.
 
-    A SuperNode that had nothing to do sleeps for 3 s before it asks again; one that has just answered asks at once. With `eager` an
-    idle site therefore always has an empty message to answer, and a round begins within half a second instead of 3. It costs a
-    few requests per site and second, so it is meant for small federations. What Flower raises is a lost message here.
+    A SuperNode that had nothing to do sleeps for 3 s before it asks again; one that has just answered asks at once. So a site is
+    always given `pings` empty messages to answer beside the real ones; 0: none, which large federations want, since each costs
+    requests all the time. What Flower raises is a lost message here.
     """
 
-    def __init__(self, grid: Grid, keys: Mapping[str, bytes], eager: bool = True):
-        self.grid, self.eager = grid, eager
+    def __init__(self, grid: Grid, keys: Mapping[str, bytes], pings: int | None = None):
+        self.grid = grid
+        self.pings = pings if pings is not None else 2 if len(keys) <= SMALL else 0
         self._names = {key.strip(): name for name, key in keys.items()}
         self._sites = {name: Site() for name in keys}
         self._online: list[str] = []
@@ -97,11 +96,9 @@ class GridTransport:
             (site.pings if kind == PING else site.sent).add(number)
 
     def _keep_awake(self) -> None:
-        if not self.eager:
-            return
-        for name in self.sites():
+        for name in self.sites() if self.pings else ():
             site = self._sites[name]
-            while len(site.pings) < PINGS:
+            while len(site.pings) < self.pings:
                 before = len(site.pings)
                 self._push(name, PING, RecordDict())
                 if len(site.pings) == before:
