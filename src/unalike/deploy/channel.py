@@ -69,7 +69,8 @@ def _answer(client: socket.socket, handle: Callable[[bytes], bytes], limit: int)
 
 def _send(client: socket.socket, message: bytes) -> None:
     client.sendall(LENGTH.pack(len(message)))
-    client.sendall(message)
+    if message:  # of an empty one the other side may have taken leave already
+        client.sendall(message)
 
 
 def _receive(client: socket.socket, limit: int) -> bytes:

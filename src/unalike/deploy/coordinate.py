@@ -19,6 +19,7 @@ from unalike.deploy.processes import Supervisor
 from unalike.deploy.transport import Transport
 from unalike.progress import headline
 from unalike.record import Run
+from unalike.results.directory import RunDirectory
 
 Tell = Callable[[str], None]
 
@@ -35,7 +36,7 @@ def coordinate(
     port: int | None = None,
     beside: Callable[[Supervisor], None] = lambda supervisor: None,
 ) -> Run | None:
-    """Bring the federation up, run its rounds, end everything; None if it was told to stop before the end.
+    """Bring the federation up, run its rounds, end everything; None if it was told to stop before, or had nothing to do.
 
     `wait`: begin at the operator's word. `beside` starts more children, such as sites of this machine.
     """
@@ -43,6 +44,9 @@ def coordinate(
 
     federation, network = folder.federation, folder.network
     host, port = network["listen"], port or network["port"]
+    if _over(folder, federation):
+        tell(f"nothing is left to do: all rounds are in {folder.run}, report {folder.path / 'report.html'}")
+        return None
     with folder.held():
         check_port(host, port)
         with (
@@ -83,6 +87,15 @@ def rounds(
     report(folder, run)
     tell(f"done: history and model in {folder.run}, report {folder.path / 'report.html'}")
     return run
+
+
+def _over(folder: Folder, federation: Federation) -> bool:
+    """Whether the folder holds the whole run and its report."""
+    events, config = folder.run / "events.jsonl", RunDirectory(folder.run).config
+    if config is None or not events.exists() or not (folder.path / "report.html").exists():
+        return False
+    last = events.read_bytes().splitlines()[-1:]
+    return bool(last) and b'"finished"' in last[0] and config["rounds"] == federation.rounds
 
 
 def report(folder: Folder, run: Run) -> None:
