@@ -130,6 +130,7 @@ class Record:
         self._surveys: dict[int, Answers] = {}
         self._best: Best | None = None
         self._unpaid = {"bytes_down": 0, "bytes_up": 0}
+        self._owed = dict(self._unpaid)  # of it, what the checkpoint must say: its round has no row yet
         self._round, self._written, self._time = 0, -1, time.monotonic()
         if directory is not None and directory.claim(job.config, resume):
             self.saved = directory.load_checkpoint()
@@ -138,6 +139,7 @@ class Record:
             self._round = self._written = self.saved[1]["round"]
             self.history = History.load(directory.path, self._round)
             self._best = Best.found(*self.saved)
+            self._unpaid |= self.saved[1].get("owed", {})
             directory.event("resumed", round=self._round)
         elif directory is not None and job.population.plan is not None:
             job.population.plan.save(directory.path / "plan.json")
@@ -204,7 +206,7 @@ class Record:
     def add(self, index: int, simulation: Simulation, row: dict[str, Any], clients: list[dict[str, Any]]) -> None:
         """Take in a round that is complete; checkpoint when it is time."""
         self.history.add(row | {way: row[way] + cost for way, cost in self._unpaid.items()}, clients)
-        self._unpaid = dict.fromkeys(self._unpaid, 0)
+        self._unpaid, self._owed = dict.fromkeys(self._unpaid, 0), dict.fromkeys(self._unpaid, 0)
         self._round = row["round"]
         self._choose(index, simulation, row)
         if self.directory is None:
@@ -231,7 +233,7 @@ class Record:
         """Write where a stage is now, ahead of the row of its newest round: before anything of it leaves this machine."""
         if self.directory is not None:
             self._stages[index] = simulation, simulation.freeze()
-            self._written = -1
+            self._written, self._owed = -1, dict(self._unpaid)
             self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -246,7 +248,7 @@ class Record:
         tensors = {f"{i}/{path}": t for i, (frozen, _) in sorted(kept.items()) for path, t in frozen.items()}
         stages = [facts for _, (_, facts) in sorted(kept.items())]
         self.history.save(self.directory.path)
-        facts: dict[str, Any] = {"round": self._round, "stages": stages}
+        facts: dict[str, Any] = {"round": self._round, "stages": stages, "owed": self._owed}
         if self._best is not None:
             tensors |= {f"best/{path}": t for path, t in self._best.tensors.items()}
             facts["best"] = self._best.facts

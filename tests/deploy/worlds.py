@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 
 import unalike as ua
 from unalike.deploy.coordinator import Coordinator
+from unalike.deploy.envelope import seal, unseal
 from unalike.deploy.federation import Enrolled, Federation, Schema
 from unalike.deploy.keys import PrivateKey, private_key, public_text
 from unalike.deploy.local import Faults, Local
@@ -61,6 +62,20 @@ def federation_of(clients: Sequence[ua.ClientData], method: str = "fedavg", **mo
     return Federation(**(usual | more))
 
 
+class Evil:
+    """A site whose answers are changed before they are signed: `change(head, facts, tensors)` returns what is sent instead."""
+
+    def __init__(self, trainer: Trainer, change: Callable[..., Any]):
+        self.trainer, self.change = trainer, change
+
+    def handle(self, message: bytes) -> bytes:
+        reply = self.trainer.handle(message)
+        answer = unseal(reply, self.trainer.key.public_key())
+        facts, tensors = answer.open()
+        changed = self.change(answer.head, facts, dict(tensors))
+        return reply if changed is None else changed if isinstance(changed, bytes) else seal(*changed, self.trainer.key)
+
+
 class World:
     """A federation in a folder. Trainers and coordinator can be made anew at any time, as after a kill."""
 
@@ -83,6 +98,10 @@ class World:
                 self.trainers[client.name] = Trainer(
                     self.federation, client.name, key_of(k), client, self.folder / client.name
                 )
+
+    def corrupt(self, name: str, change: Callable[..., Any]) -> None:
+        """Let a site answer what `change` makes of its answers."""
+        self.trainers[name] = Evil(self.trainers[name], change)
 
     @property
     def out(self) -> Path:

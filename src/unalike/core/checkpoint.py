@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
@@ -42,18 +44,32 @@ def write_tensors(path: Path, tensors: Tree, facts: dict[str, Any] | None = None
         plain[name] = t.clone() if place in seen else t  # the format refuses tensors that share memory
         seen.add(place)
     # the format sorts tensors by dtype and name, so their order is kept; one entry, since it shuffles several
-    write_bytes(path, save(plain, {"unalike": json.dumps({"facts": facts or {}, "order": list(tensors)})}))
+    kept = {"facts": facts or {}, "order": list(tensors)}
+    write_bytes(path, save(plain, {"unalike": json.dumps(kept | {"digest": _digest(plain, kept)})}))
 
 
 def read_tensors(path: Path) -> tuple[Tree, dict[str, Any]]:
-    """Read what `write_tensors` wrote. Raises `UnalikeError` for a missing, truncated or foreign file."""
+    """Read what `write_tensors` wrote. Raises `UnalikeError` for a missing, truncated, changed or foreign file."""
     try:
         with safe_open(path, framework="pt") as file:
             kept = json.loads(file.metadata()["unalike"])
+            digest = kept.pop("digest")
             # clones lie where torch aligns them; where the file has them, products may round in another way
-            return {name: file.get_tensor(name).clone() for name in kept["order"]}, kept["facts"]
-    except (OSError, SafetensorError, TypeError, KeyError, ValueError) as error:
+            tensors = {name: file.get_tensor(name).clone() for name in kept["order"]}
+    except (OSError, SafetensorError, TypeError, KeyError, ValueError, AttributeError) as error:
         raise UnalikeError(f"cannot read {path}: {error}; it is no checkpoint of unalike, or it is damaged") from error
+    if _digest(tensors, kept) != digest:
+        raise UnalikeError(f"cannot read {path}: its contents are not those that were written; it is damaged")
+    return tensors, kept["facts"]
+
+
+def _digest(tensors: Tree, kept: dict[str, Any]) -> str:
+    """A checksum of the contents: it finds damage, not an attacker, who would write another one."""
+    total = hashlib.blake2b(json.dumps(kept).encode(), digest_size=16)
+    for name, t in tensors.items():
+        total.update(f"{name} {t.dtype} {tuple(t.shape)} ".encode())
+        total.update(t.reshape(-1).view(torch.uint8).numpy().data if t.numel() else b"")
+    return total.hexdigest()
 
 
 def sweep(folder: Path) -> None:

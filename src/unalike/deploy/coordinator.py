@@ -73,17 +73,20 @@ class Coordinator:
             raise
 
     def _roster(self) -> Roster:
-        """The roster of the run that the folder holds, or that of a new one."""
+        """The roster of the run that the folder holds, or that of a new one; its name is kept before anybody hears of it."""
         file = self.directory.path / "roster.json"
         found = Roster.load(file)
         if found is None:
-            found = self._admitted()
+            found = Roster(new_run(), {})
+            found.save(file)
+        if not found.sites:
+            found = self._admitted(found.run)
             found.save(file)
         return found
 
-    def _admitted(self) -> Roster:
+    def _admitted(self, run: str) -> Roster:
         """Ask all enrolled sites; those that answer before the deadline are admitted."""
-        run, federation = new_run(), self.federation
+        federation = self.federation
         post = Post(federation, self.key, self.transport, run, self.control, self.directory.event)
         request: Request = ("admit", Admit(federation.terms).facts, {})
         names = {site.name for site in federation.sites if not site.revoked}
@@ -142,7 +145,7 @@ class _Sites:
         makes: dict[str, Make] = dict.fromkeys(sites, lambda: request)
         post.number = sum(done.done for done in self._steps if done is not None)
         quorum = post.federation.enough(len(sites))
-        found = Exchange(post, (index, 0), makes, read, set(sites), quorum).run().values
+        found = Exchange(post, (index + 1, 0), makes, read, set(sites), quorum).run().values
         clients = {sites[name]: found[name] for name in sites if name in found}
         return Answers(tuple(clients), tree.stack(list(clients.values())))
 

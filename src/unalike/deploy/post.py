@@ -16,7 +16,7 @@ from unalike.deploy.packing import Facts, Limits, Malformed
 from unalike.deploy.transport import Transport
 
 Place = tuple[int, int]
-"""The step of the plan and the round in it."""
+"""The step of the plan, counted from 1, and the round in it; (0, 0) is the admission."""
 Request = tuple[str, Facts, Tree]
 """Kind, facts and tensors."""
 

@@ -210,7 +210,7 @@ class Remote(Simulation):
         sites = {k: self.federation.sites[k].name for k in everybody}
         exchange: Exchange[Reply] = Exchange(
             self.post,
-            (self.index, self.done),
+            (self.index + 1, self.done),
             {name: partial(rounds.request, k) for k, name in sorted(sites.items())},
             rounds.read,
             {sites[k] for k in drawn if k in sites},
@@ -241,7 +241,7 @@ class Remote(Simulation):
         request: Request = ("choose", asked.facts, tensors)
         counts = {self.federation.sites[k].name for k in drawn}
         makes: dict[str, Make] = dict.fromkeys(sites, lambda: request)
-        found = Exchange(self.post, (self.index, self.done), makes, read, counts, quorum).run()
+        found = Exchange(self.post, (self.index + 1, self.done), makes, read, counts, quorum).run()
         return {self._number[site]: name for site, name in found.values.items()}
 
     def _sifted(self, replies: Mapping[str, Reply]) -> dict[str, str]:

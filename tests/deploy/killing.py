@@ -1,0 +1,197 @@
+"""Federations that are killed. Every run is a fork of this process, which has imported everything, and dies by SIGKILL.
+
+python killing.py moments SEED KILLS METHOD...      at random moments
+python killing.py writes METHOD                     at every single write, before and after it
+python killing.py sites SEED KILLS METHOD           only the site, at random moments of its work
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+torch.set_num_threads(1)
+warnings.simplefilter("ignore")
+
+from worlds import World, people  # noqa: E402
+
+from unalike.core.checkpoint import read_tensors  # noqa: E402
+
+CROWD = ((20, 8), (12, 6), (6, 3))
+
+
+def world(folder: Path, method: str, rounds: int = 4) -> World:
+    return World(folder, people(CROWD), method, rounds=rounds, participation=0.7, protocol=("clients", "local"))
+
+
+def contents(world: World) -> dict[str, Any]:
+    """What a finished run leaves: tables without seconds, model, checkpoint, and what the sites remember."""
+    tables = {
+        name: pd.read_parquet(world.out / f"{name}.parquet").drop(columns="seconds", errors="ignore").to_json()
+        for name in ("rounds", "clients")
+    }
+    newest = max((world.out / "checkpoints").glob("round-*.safetensors"))
+    files = [newest, *world.out.glob("model*.safetensors")]
+    _, facts = read_tensors(newest)
+    for i, groups in enumerate(facts["stages"]):
+        for j, group in enumerate(groups):
+            for client, round in group.get("accepted", []):
+                name = world.clients[client].name
+                place = Path(f"stage-{i + 1}") / f"group-{j:04d}" / f"{client:08d}" / f"round-{round:06d}.safetensors"
+                [run] = [f for f in (world.folder / name).iterdir() if f.is_dir()]
+                files += [run / place] if (run / place).exists() else []
+    return {"tables": tables} | {_name(world, f): _bits(f) for f in files}
+
+
+def _name(world: World, file: Path) -> str:
+    """The file's path without the run's name."""
+    return "/".join(part for part in file.relative_to(world.folder).parts if not part[:20].isdigit())
+
+
+def _bits(file: Path) -> dict[str, bytes]:
+    return {n: t.numpy().tobytes() for n, t in read_tensors(file)[0].items()}
+
+
+def fork(work: Any, kill_after: float | None = None) -> bool:
+    """Whether the child came to its end; it is killed after so many seconds."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(1)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 1:
+        raise SystemExit("a child failed")
+    return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
+
+
+def moments(seed: int, kills: int, methods: list[str]) -> None:
+    rng, done, number = np.random.default_rng(seed), 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        undisturbed, seconds = {}, {}
+        for i, method in enumerate(methods):
+            calm = Path(folder) / f"calm-{i}"
+            started = time.monotonic()
+            assert fork(lambda calm=calm, method=method: world(calm, method).run())
+            seconds[method] = time.monotonic() - started
+            undisturbed[method] = contents(world(calm, method))
+        while done < kills:
+            method, place = methods[number % len(methods)], Path(folder) / f"run-{number}"
+            while not fork(
+                lambda place=place, method=method: world(place, method).run(), rng.uniform(0, 1.1 * seconds[method])
+            ):
+                done += 1
+            assert contents(world(place, method)) == undisturbed[method], (method, done)
+            number += 1
+    print(f"{done} kills in {number} runs of {', '.join(methods)}: all as undisturbed")
+
+
+def writes(method: str) -> None:
+    """Every file is written under another name and renamed; die right before and right after each of these."""
+    with tempfile.TemporaryDirectory() as folder:
+        calm = Path(folder) / "calm"
+        assert fork(lambda: world(calm, method, 2).run())
+        undisturbed, renamed, number = contents(world(calm, method, 2)), os.replace, 0
+
+        def dying(place: Path, at: int, after: bool) -> None:
+            count = 0
+
+            def replace(a: Any, b: Any) -> None:
+                nonlocal count
+                count += 1
+                if count == at and not after:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                renamed(a, b)
+                if count == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            os.replace = replace
+            world(place, method, 2).run()
+
+        ended = False
+        while not ended:
+            number += 1
+            for after in (False, True):
+                place = Path(folder) / f"run-{number}-{after}"
+                ended = fork(lambda place=place, after=after, number=number: dying(place, number, after))
+                if not ended:
+                    assert fork(lambda place=place: world(place, method, 2).run())
+                assert contents(world(place, method, 2)) == undisturbed, (number, after)
+    print(f"killed before and after each of {number - 1} writes: all as undisturbed")
+
+
+class Killed:
+    """A site whose process dies now and then while it works; what is left is its folder. It starts again and is asked again."""
+
+    kills = 0
+
+    def __init__(self, make: Any, rng: np.random.Generator, wanted: int):
+        self.make, self.rng, self.wanted = make, rng, wanted
+
+    def handle(self, message: bytes) -> bytes:
+        while True:
+            reader, writer = os.pipe()
+            child = os.fork()
+            if not child:
+                reply = self.make().handle(message)
+                with os.fdopen(writer, "wb") as file:
+                    file.write(reply)
+                os._exit(0)
+            os.close(writer)
+            if Killed.kills < self.wanted:
+                time.sleep(self.rng.uniform(0, 0.03))
+                os.kill(child, signal.SIGKILL)
+            with os.fdopen(reader, "rb") as file:
+                reply = file.read()
+            _, status = os.waitpid(child, 0)
+            if not status:
+                return reply
+            Killed.kills += 1
+
+
+def sites(seed: int, kills: int, method: str) -> None:
+    from unalike.deploy.trainer import Trainer
+
+    with tempfile.TemporaryDirectory() as folder:
+        calm = world(Path(folder) / "calm", method)
+        assert fork(lambda: calm.run())
+        other, rng = world(Path(folder) / "other", method), np.random.default_rng(seed)
+        for name, trainer in list(other.trainers.items()):
+            args = (trainer.federation, name, trainer.key, next(c for c in other.clients if c.name == name))
+
+            def make(args: Any = args, name: str = name) -> Trainer:
+                return Trainer(*args, other.folder / name)
+
+            other.trainers[name] = Killed(make, rng, kills)
+        other.run()
+        assert contents(other) == contents(calm)
+        print(f"{Killed.kills} kills of sites: as undisturbed")
+
+
+if __name__ == "__main__":
+    kind, *rest = sys.argv[1:]
+    if kind == "moments":
+        moments(int(rest[0]), int(rest[1]), rest[2:])
+    elif kind == "writes":
+        writes(rest[0])
+    else:
+        sites(int(rest[0]), int(rest[1]), rest[2])

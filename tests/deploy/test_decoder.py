@@ -1,0 +1,197 @@
+"""Rows 15 and 16: whatever bytes arrive, they are a message or `Malformed`, and memory stays in proportion to them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from worlds import key_of
+
+from unalike.deploy.envelope import Head, digest, identity, seal, unseal
+from unalike.deploy.packing import DTYPES, Limits, Malformed, pack, unpack
+
+KEY = key_of(1)
+TENSORS = {
+    "update/w": torch.randn(5, 3, generator=torch.Generator().manual_seed(0)),
+    "update/empty": torch.zeros(0, 4),
+    "scalar": torch.tensor(2.5, dtype=torch.float64),
+    "flags": torch.tensor([True, False]),
+    "places": torch.arange(4, dtype=torch.int32),
+}
+FACTS = {"tallies": {"clients": {"test": {"n": 3, "loss": 1.5, "true": [1, 2]}}}, "none": None}
+BODY = pack(FACTS, TENSORS)
+MESSAGE = seal(Head("run", 1, 2, "site", "answer", digest(b"order")), FACTS, TENSORS, KEY)
+AMPLIFICATION, SMALL = 60, 300_000
+"""A JSON header of many small lists takes so many times its own bytes as Python objects; error messages and the like."""
+
+
+def read(body: bytes) -> None:
+    facts, tensors = unpack(body, Limits(bytes=2**20))
+    assert isinstance(facts, dict)
+    assert sum(t.numel() * t.element_size() for t in tensors.values()) <= len(body)
+
+
+def mutated(data: bytes, rng: np.random.Generator) -> bytes:
+    """Some bytes changed, cut, repeated, or a number in the header blown up."""
+    found = bytearray(data)
+    for _ in range(int(rng.integers(1, 4))):
+        at, length = int(rng.integers(len(found) + 1)), int(rng.integers(1, 20))
+        match int(rng.integers(7)):
+            case 0:
+                found[at : at + 1] = bytes([int(rng.integers(256))])
+            case 1:
+                del found[at:]
+            case 2:
+                found[at:at] = rng.bytes(length)
+            case 3:
+                found[at:at] = found[at : at + length] * int(rng.integers(1, 50))
+            case 4:
+                del found[at : at + length]
+            case 5:  # a number of the header
+                digits = [i for i, b in enumerate(found[:400]) if chr(b).isdigit()]
+                if digits:
+                    i = int(rng.choice(digits))
+                    found[i : i + 1] = [b"-1", b"1e999", b"9" * 30, b"0.5", b"NaN", b"[[[[", b"null"][
+                        int(rng.integers(7))
+                    ]
+            case 6:
+                found[:8] = int(rng.integers(0, 2**40)).to_bytes(8, "little")
+        if not found:
+            break
+    return bytes(found)
+
+
+def grafted(data: bytes, rng: np.random.Generator) -> bytes:
+    """The body with a header of its true length that was changed: this reaches behind the length."""
+    length = int.from_bytes(data[:8], "little")
+    header = mutated(data[8 : 8 + length], rng)
+    return len(header).to_bytes(8, "little") + header + data[8 + length :]
+
+
+def attacks(seed: int) -> None:
+    """Five inputs for the two decoders."""
+    rng = np.random.default_rng(seed)
+    for body in (mutated(BODY, rng), grafted(BODY, rng), rng.bytes(int(rng.integers(0, 300)))):
+        with contextlib.suppress(Malformed):
+            read(body)
+    for message in (mutated(MESSAGE, rng), MESSAGE[:10] + mutated(MESSAGE[10:], rng)):
+        with contextlib.suppress(Malformed):
+            assert unseal(message, KEY.public_key()).body == BODY
+
+
+SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+
+
+@SETTINGS
+@given(st.integers(0, 2**63))
+def test_five_hundred_inputs(seed):
+    attacks(seed)
+
+
+@pytest.mark.slow
+@settings(SETTINGS, max_examples=20_000)
+@given(st.integers(0, 2**63))
+def test_a_hundred_thousand_inputs(seed):
+    attacks(seed)
+
+
+@settings(SETTINGS, max_examples=300)
+@given(st.binary(max_size=600))
+def test_any_bytes(data):
+    for decoder in (read, lambda b: unseal(b, KEY.public_key()), identity):
+        with contextlib.suppress(Malformed):
+            decoder(data)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+ROWS = st.lists(
+    st.lists(
+        st.sampled_from([*DTYPES, "name", "object"]) | st.lists(st.integers(-2, 2**70), max_size=9) | JSON, max_size=4
+    )
+)
+
+
+@settings(SETTINGS, max_examples=300)
+@given(JSON | st.fixed_dictionaries({"facts": JSON, "tensors": ROWS}), st.binary(max_size=64))
+def test_headers_that_are_json_and_nonsense(header, data):
+    """Whatever a header declares, and whatever a head says that was signed with the right key."""
+    text = json.dumps(header).encode()
+    with contextlib.suppress(Malformed):
+        read(len(text).to_bytes(8, "little") + text + data)
+    signed = b"UNALIKE1" + len(text).to_bytes(2, "little") + text
+    with contextlib.suppress(Malformed):
+        unseal(signed + KEY.sign(signed) + data, KEY.public_key())
+
+
+def peak(body: bytes) -> int:
+    """Bytes that decoding took at most."""
+    tracemalloc.start()
+    try:
+        read(body)
+    except Malformed:
+        pass
+    finally:
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return found
+
+
+def framed(header: bytes, data: bytes = b"") -> bytes:
+    return len(header).to_bytes(8, "little") + header + data
+
+
+BOMBS = {
+    "lying length": b"\xff" * 8 + b"{}",
+    "shape whose product overflows": framed(b'{"facts":{},"tensors":[["a","f64",[4294967296,4294967296,4294967296]]]}'),
+    "shape of a terabyte": framed(b'{"facts":{},"tensors":[["a","f64",[1000000,1000000]]]}', b"x" * 8),
+    "a product of zero": framed(b'{"facts":{},"tensors":[["a","f64",[1000000,1000000,0]]]}'),
+    "a million tensors": framed(b'{"facts":{},"tensors":[' + b'["","f32",[]],' * 60_000 + b"0]}"),
+    "deep": framed(b"[" * 500_000),
+    "deep objects": framed(b'{"a":' * 100_000),
+    "a number of a million digits": framed(b'{"facts":{"a":' + b"9" * 900_000 + b'},"tensors":[]}'),
+    "a long name": framed(json.dumps({"facts": {}, "tensors": [["a" * 10**5, "u8", []]]}).encode(), b"x"),
+    "a header beyond its limit": framed(b" " * (2**20 + 1)),
+    "more bytes than allowed": b"x" * (2**20 + 1),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_take_no_more_memory_than_they_are_long(name):
+    bomb = BOMBS[name]
+    assert peak(bomb) <= AMPLIFICATION * len(bomb) + SMALL
+
+
+@settings(SETTINGS, max_examples=200)
+@given(st.integers(0, 2**63))
+def test_memory_is_in_proportion(seed):
+    rng = np.random.default_rng(seed)
+    for body in (mutated(BODY, rng), grafted(BODY, rng)):
+        assert peak(body) <= AMPLIFICATION * len(body) + SMALL
+
+
+def test_what_is_packed_is_unpacked():
+    facts, tensors = unpack(BODY)
+    assert facts == FACTS and list(tensors) == list(TENSORS)
+    for name, t in TENSORS.items():
+        assert tensors[name].dtype == t.dtype and torch.equal(tensors[name], t)
+    for dtype in DTYPES.values():
+        t = torch.ones(3, 2, dtype=dtype)
+        assert torch.equal(unpack(pack({}, {"t": t}))[1]["t"], t)
+    assert pack(FACTS, TENSORS) == BODY
+    assert identity(MESSAGE) == unseal(MESSAGE, KEY.public_key()).digest
+
+
+def test_every_changed_byte_is_noticed():
+    for at in range(len(MESSAGE)):
+        with pytest.raises(Malformed):
+            unseal(MESSAGE[:at] + bytes([MESSAGE[at] ^ 1]) + MESSAGE[at + 1 :], KEY.public_key())

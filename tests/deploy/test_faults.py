@@ -1,0 +1,579 @@
+"""The fault table, row by row: what a hostile or broken site sends, and what the coordinator makes of it."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+from worlds import Faults, World, federation_of, key_of, people, states
+
+from unalike.core.errors import UnalikeError
+from unalike.deploy.control import Control, Stopped
+from unalike.deploy.envelope import Head, seal
+from unalike.deploy.packing import pack
+
+CROWD = ((20, 8), (12, 6), (16, 6))
+LAST = "site2"
+
+
+def world_of(tmp_path, method="fedavg", **more):
+    return World(tmp_path, people(CROWD), method, **({"quorum": 2, "rounds": 2} | more))
+
+
+def without(world, name=LAST, **more):
+    """The model that the other sites alone make: the cohort is what counts, not who was asked."""
+    clients = [empty(c) if c.name == name else c for c in world.clients]
+    world = World(world.folder / "others", clients, world.federation.method, rounds=world.federation.rounds, **more)
+    return states(world.run())
+
+
+def empty(client):
+    """The client without training samples."""
+    x, y = client.train
+    return replace(client, train=(x[:0], y[:0]))
+
+
+def same(a, b):
+    for group in b:
+        for name, t in b[group].items():
+            assert torch.equal(a[group][name], t), name
+
+
+def refused_every_time(world, change, *words):
+    """The site's reports are refused with these words in every round, and the others make the model."""
+    world.corrupt(LAST, lambda head, facts, tensors: change(head, facts, tensors) if "size" in tensors else None)
+    run = world.run()
+    found = [e for e in world.events("refused") if e["client"] == LAST]
+    assert len(found) == world.federation.rounds, world.events()
+    for event in found:
+        assert all(word in event["why"] for word in words), event["why"]
+    assert (run.history.rounds["participants"][1:] == 2).all()
+    rows = run.history.clients.query("client == 2 and round > 0")
+    assert rows["status"].str.startswith("refused: ").all()
+    return run
+
+
+def set_in(name, value):
+    def change(head, facts, tensors):
+        tensors[name] = value(tensors[name])
+        return head, facts, tensors
+
+    return change
+
+
+def first(tensors, value):
+    return torch.cat([torch.tensor([value], dtype=tensors.dtype), tensors.flatten()[1:]]).reshape(tensors.shape)
+
+
+WEIGHT = "update/head.weight"
+REPORTS = {
+    # row 1
+    "nan": (WEIGHT, lambda t: first(t, float("nan")), ["head.weight", "not finite"]),
+    "inf": (WEIGHT, lambda t: first(t, float("inf")), ["head.weight", "not finite"]),
+    "nan in a letter": ("letters.control_variates/head.bias", lambda t: t * float("nan"), ["letter", "not finite"]),
+    "nan loss": ("loss", lambda t: t * float("nan"), ["loss", "finite"]),
+    # row 2
+    "broadcastable": (WEIGHT, lambda t: t.flatten()[:1], ["shape [1]", "expected [4, 8]"]),
+    "row of one": ("update/head.bias", lambda t: t[:1], ["shape [1]", "expected [4]"]),
+    "scalar": ("update/head.bias", lambda t: t[0], ["shape []", "expected [4]"]),
+    "transposed": (WEIGHT, lambda t: t.T.contiguous(), ["shape [8, 4]", "expected [4, 8]"]),
+    # row 4
+    "float64": (WEIGHT, torch.Tensor.double, ["float64", "expected torch.float32"]),
+    "int8": (WEIGHT, lambda t: t.to(torch.int8), ["int8", "expected torch.float32"]),
+    "bool": (WEIGHT, torch.Tensor.bool, ["bool", "expected torch.float32"]),
+    # rows 5, 6 and 24
+    "no samples": ("size", torch.zeros_like, ["size 0", "expected 16"]),
+    "negative samples": ("size", torch.neg, ["size -16", "expected 16"]),
+    "bought weight": ("size", lambda t: t * 1000, ["size 16000", "expected 16"]),
+    "nan samples": ("size", lambda t: t * float("nan"), ["size nan", "expected 16"]),
+    "huge samples": ("size", lambda t: t * 1e37, ["size 1.6e+38", "expected 16"]),
+    "boolean samples": ("size", torch.Tensor.bool, ["size", "bool", "expected"]),
+    "no steps": ("steps", torch.zeros_like, ["steps 0", "expected 4"]),
+    "a billion steps": ("steps", lambda t: t * 0 + 1e9, ["steps 1e+09", "expected 4"]),
+    "a light solver": ("weight", lambda t: t / 100, ["weight 0.04", "expected 4"]),
+}
+
+
+@pytest.mark.parametrize("case", REPORTS)
+def test_rows_1_2_4_5_6_24_a_report_that_cannot_count(case, tmp_path):
+    name, value, words = REPORTS[case]
+    refused_every_time(world_of(tmp_path, "scaffold"), set_in(name, value), *words)
+
+
+def test_the_others_make_the_model_when_one_is_refused(tmp_path):
+    world = world_of(tmp_path, "scaffold", protocol=("clients",))
+    run = refused_every_time(world, set_in(WEIGHT, lambda t: t * float("nan")), "not finite")
+    found, wanted = states(run), without(world)
+    # the population that scaffold's server divides by is one larger: its variates differ, the first round's model does not
+    assert found.keys() == wanted.keys()
+    plain = world_of(tmp_path / "plain")
+    same(states(refused_every_time(plain, set_in(WEIGHT, lambda t: t * float("nan")), "not finite")), without(plain))
+
+
+def test_row_3_missing_extra_and_renamed_tensors(tmp_path):
+    def missing(head, facts, tensors):
+        del tensors[WEIGHT]
+        return head, facts, tensors
+
+    def extra(head, facts, tensors):
+        return head, facts, tensors | {"update/backdoor": torch.zeros(3)}
+
+    def renamed(head, facts, tensors):
+        tensors["update/head.wait"] = tensors.pop(WEIGHT)
+        return head, facts, tensors
+
+    for i, (change, words) in enumerate(
+        [
+            (missing, ["lacks update/head.weight"]),
+            (extra, ["has update/backdoor"]),
+            (renamed, ["lacks update/head.weight", "has update/head.wait"]),
+        ]
+    ):
+        refused_every_time(world_of(tmp_path / str(i)), change, *words)
+
+
+def test_row_1_metrics_that_cannot_be(tmp_path):
+    def change(field, value):
+        def changed(head, facts, tensors):
+            facts["tallies"]["clients"]["test"][field] = value
+            return head, facts, tensors
+
+        return changed
+
+    for i, (field, value, word) in enumerate(
+        [
+            ("loss", "many", "no number"),
+            ("loss", True, "no number"),
+            ("n", 10**9, "expected 6"),
+            ("n", -6, "expected 6"),
+            ("right", [6, 6, 6, 6], "contradict"),
+            ("guessed", [0, 0, 0, 10**6], "no list of at most 4 numbers"),
+            ("true", [0] * 10**4, "no list of at most 4 numbers"),
+        ]
+    ):
+        refused_every_time(world_of(tmp_path / str(i)), change(field, value), word)
+
+
+def test_row_1_nan_cannot_even_be_written(tmp_path):
+    def change(head, facts, tensors):
+        sealed = seal(head, facts | {"loss": 1.5}, tensors, key_of(2))
+        return sealed.replace(b'"loss":1.5', b'"loss":NaN')
+
+    world = world_of(tmp_path)
+    world.corrupt(LAST, lambda head, facts, tensors: change(head, facts, tensors) if "size" in tensors else None)
+    world.federation = replace(world.federation, deadline=0.3)
+    world.run()
+    assert any("not the one that was signed" in e["why"] for e in world.events("refused"))
+    with pytest.raises(ValueError, match="JSON compliant"):
+        pack({"loss": float("nan")}, {})
+
+
+def test_row_5_a_site_without_samples_is_listed_and_none_at_all_is_refused(tmp_path):
+    none = [empty(c) for c in people(CROWD)]
+    some = [*people(CROWD)[:2], none[2]]
+    run = World(tmp_path / "one", some).run()
+    assert set(run.history.clients.query("client == 2")["status"]) == {"no training data"}
+    with pytest.raises(UnalikeError, match="none of the 3 clients has a training sample"):
+        World(tmp_path / "all", none).run()
+
+
+def test_row_6_more_samples_than_enrolled(tmp_path):
+    world = world_of(tmp_path)
+    small = [replace(s, samples=10) if s.name == LAST else s for s in world.federation.sites]
+    with pytest.raises(UnalikeError, match="16 training samples and is enrolled for 10"):
+        World(tmp_path / "honest", people(CROWD), sites=tuple(small))
+    lying = world_of(
+        tmp_path / "lying", sites=tuple(replace(s, samples=20) for s in world.federation.sites), deadline=1.0
+    )
+
+    def claim(head, facts, tensors):
+        return (head, facts | {"train": 10**6}, tensors) if "train" in facts else None
+
+    lying.corrupt(LAST, claim)
+    run = lying.run()
+    assert "1000000 training samples; enrolled for at most 20" in lying.events("refused")[0]["why"]
+    assert (run.history.rounds["participants"][1:] == 2).all()
+
+
+def test_row_24_label_histograms_are_those_of_the_enrolled_samples(tmp_path):
+    name = "shared.label_histogram/counts"
+    for i, (value, word) in enumerate(
+        [
+            (lambda t: t * 100, "expected whole numbers, 16 in all"),
+            (lambda t: t - 20, "negative"),
+            (lambda t: t * 0, "sum to 0"),
+        ]
+    ):
+        refused_every_time(world_of(tmp_path / str(i), "feddisco"), set_in(name, value), word)
+
+
+def test_row_24_buffers_and_survey_answers(tmp_path):
+    clients = people(CROWD, (1, 4, 4))
+    world = World(tmp_path / "buffers", clients, model="cnn(channels=(4,), norm='batch')", quorum=2)
+    from_the_report = [n for n in _names(world) if n.startswith("buffers/") and n.endswith("running_var")]
+    refused_every_time(world, set_in(from_the_report[0], torch.neg), "running_var", "negative")
+
+    asked = World(
+        tmp_path / "answers", people(((20, 8), (12, 6), (16, 6), (9, 4))), "fedconcat(clusters=2)", quorum=2, rounds=2
+    )
+    asked.corrupt(
+        LAST,
+        lambda head, facts, tensors: (head, facts, {"counts": tensors["counts"] * 9}) if "counts" in tensors else None,
+    )
+    asked.run()
+    assert [e["why"] for e in asked.events("refused")] == [
+        "answer: counts that sum to 144; expected whole numbers, 16 in all"
+    ]
+
+
+def _names(world):
+    """What a report of the site holds."""
+    seen = []
+    other = World(world.folder / "look", world.clients, model=world.federation.model, rounds=1)
+    other.corrupt(LAST, lambda head, facts, tensors: seen.extend(tensors))
+    other.run()
+    return seen
+
+
+# -- messages: rows 9 (here), 11 to 17 ---------------------------------------------------------------------------------
+
+
+class Listening:
+    """What a site said, kept."""
+
+    def __init__(self, handler):
+        self.handler, self.said = handler, []
+
+    def handle(self, message):
+        self.said.append(self.handler.handle(message))
+        return self.said[-1]
+
+
+def test_row_11_the_same_report_twice_counts_once(tmp_path):
+    world = world_of(tmp_path, faults=Faults(repeat=1.0))
+    run = world.run()
+    same(states(run), states(world.simulated()))
+    assert not world.events("refused", "absent")
+
+    def twice(head, facts, tensors):
+        other = {n: t * 2 if n.startswith("update") else t for n, t in tensors.items()}
+        changed.transport.inject(LAST, seal(head, facts, tensors, key_of(2)))
+        return head, facts, other
+
+    changed = world_of(tmp_path / "changed")
+    changed.corrupt(LAST, lambda head, facts, tensors: twice(head, facts, tensors) if "size" in tensors else None)
+    same(states(changed.run()), states(world.simulated()))
+    assert {e["why"] for e in changed.events("refused")} == {
+        "a second answer to one request, and another one than the first"
+    }
+
+
+def test_row_12_replays_of_another_round_run_and_federation(tmp_path):
+    world = world_of(tmp_path)
+    ear = world.trainers[LAST] = Listening(world.trainers[LAST])
+    world.run()
+    before = states(world.run())
+    again = world_of(tmp_path / "again", rounds=3)
+    for message in ear.said:  # another run of the same federation, the same keys
+        again.transport.inject(LAST, message)
+    ear = again.trainers[LAST] = Listening(again.trainers[LAST])
+    trained = iter(range(100))
+
+    def replay(row, what=""):
+        if next(trained) == 1:
+            for message in ear.said:  # rounds of this run that are over
+                again.transport.inject(LAST, message)
+
+    after = again.run(progress=replay)
+    assert before.keys() == states(after).keys()
+    same(states(after), states(again.simulated()))
+    why = [e["why"] for e in again.events("refused", "late")]
+    assert sum("a replay, or another federation" in w for w in why) >= 2
+    assert "repeats an answer that was taken in" in why or "of an earlier round" in why
+
+
+def test_row_13_late_and_early_results_are_recorded_and_never_mixed_in(tmp_path):
+    kept = []
+
+    def late(head, facts, tensors):
+        if "size" in tensors and head.round == 0:
+            kept.append(seal(head, facts, tensors, key_of(2)))
+            return b"lost"
+        if "size" in tensors and kept:
+            world.transport.inject(LAST, kept.pop())
+            world.transport.inject(LAST, seal(replace(head, round=head.round + 7), facts, tensors, key_of(2)))
+        return None
+
+    world = world_of(tmp_path, rounds=3, deadline=0.3, repeat=10.0)
+    world.corrupt(LAST, late)
+    run = world.run()
+    assert [e["why"] for e in world.events("late") if e["client"] == LAST] == ["the round is closed"]
+    assert run.history.rounds["participants"].tolist() == [0, 2, 3, 3]
+    assert [e["round"] for e in world.events("absent")] == [1]
+
+
+def test_row_13_a_result_for_a_future_round(tmp_path):
+    world = world_of(tmp_path)
+    head = None
+
+    def early(found, facts, tensors):
+        nonlocal head
+        if "size" in tensors:
+            head = replace(found, round=found.round + 1, answers="0" * 64)
+            world.transport.inject(LAST, seal(head, facts, tensors, key_of(2)))
+
+    world.corrupt(LAST, early)
+    same(states(world.run()), states(world.simulated()))
+    assert "of a round that has not begun" in {e["why"] for e in world.events("refused")}
+
+
+def test_row_14_reports_of_unselected_revoked_and_unknown_sites(tmp_path):
+    clients = people(((20, 8), (12, 6), (16, 6), (9, 4)))
+    world = World(tmp_path, clients, participation=2, quorum=2, rounds=3)
+    stolen = []
+
+    def volunteer(head, facts, tensors):
+        if "size" in tensors:
+            stolen.append((head, facts, tensors))
+        elif stolen and head.stage:  # not selected, and reports all the same
+            return head, facts, stolen[-1][2]
+        return None
+
+    for name in ("site0", "site1", "site2", "site3"):
+        world.corrupt(name, volunteer)
+    run = world.run()
+    same(states(run), states(world.simulated(participation=0.5)))
+    assert "a report of a site that was not asked to train" in {e["why"] for e in world.events("refused")}
+
+    sites = tuple(replace(s, revoked=s.name == LAST) for s in federation_of(clients).sites)
+    revoked = World(tmp_path / "revoked", clients, sites=sites)
+    revoked.transport.inject(LAST, b"anything")
+    revoked.transport.inject("stranger", b"anything")
+    run = revoked.run()
+    assert {(e["client"], e["why"]) for e in revoked.events("refused")} == {
+        (LAST, "revoked"),
+        ("stranger", "not enrolled"),
+    }
+    assert (run.history.rounds["participants"][1:] == 3).all()
+
+
+def test_row_10_another_sites_name_or_key_is_no_identity(tmp_path):
+    world = world_of(tmp_path, deadline=0.3, repeat=10.0)
+
+    def as_another(head, facts, tensors):
+        return (replace(head, site="site0"), facts, tensors) if "size" in tensors else None
+
+    world.corrupt(LAST, as_another)
+    world.run()
+    assert {"signed as 'site0'"} == {e["why"] for e in world.events("refused")}
+
+    forged = world_of(tmp_path / "forged", deadline=0.3, repeat=10.0)
+    forged.corrupt(
+        LAST, lambda head, facts, tensors: seal(head, facts, tensors, key_of(0)) if "size" in tensors else None
+    )
+    forged.run()
+    assert {"a signature that is not by the key that was enrolled"} == {e["why"] for e in forged.events("refused")}
+
+
+def test_row_15_a_huge_body_is_cut_off(tmp_path):
+    world = world_of(tmp_path, message_bytes=20_000, deadline=0.3, repeat=10.0)
+
+    def huge(head, facts, tensors):
+        return (head, facts, tensors | {"update/more": torch.zeros(10**6)}) if "size" in tensors else None
+
+    world.corrupt(LAST, huge)
+    run = world.run()
+    assert all("bytes; expected at most 20000" in e["why"] for e in world.events("refused"))
+    assert (run.history.rounds["participants"][1:] == 2).all()
+
+
+def test_row_17_pickles_and_paths_are_nothing(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "exploded"), "w"))
+
+    world = world_of(tmp_path, deadline=0.3, repeat=10.0)
+    world.corrupt(LAST, lambda head, facts, tensors: pickle.dumps(Bomb()) if "size" in tensors else None)
+    world.run()
+    assert not (tmp_path / "exploded").exists()
+    assert {e["why"] for e in world.events("refused")} == {"no message of a federation"}
+    for bad in ("../../etc/passwd", "a/b", "", "a" * 65, "ä", ".hidden", "a\x00b"):
+        with pytest.raises(UnalikeError, match="expected a name"):
+            Head(bad, 0, 0, "site", "kind")
+        with pytest.raises(UnalikeError, match="expected 1 to 64 letters"):
+            replace(world.federation, name=bad)
+
+
+# -- time: rows 20 and 23 ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_row_23_loss_delay_reordering_and_repetition_leave_no_trace(seed, tmp_path):
+    faults = Faults(loss=0.2, repeat=0.3, delay=5)
+    world = world_of(
+        tmp_path, "scaffold + ditto", rounds=4, quorum=3, faults=faults, transport_seed=seed, deadline=60.0, repeat=0.02
+    )
+    run, wanted = world.run(), world.simulated()
+    same(states(run), states(wanted))
+    assert (run.history.rounds["participants"][1:] == 3).all()
+    assert not world.events("refused", "absent")
+
+
+def test_row_23_corruption_on_the_way_is_refused_and_asked_again(tmp_path):
+    world = world_of(tmp_path, rounds=4, quorum=3, faults=Faults(corrupt=0.3), deadline=60.0, repeat=0.02)
+    same(states(world.run()), states(world.simulated()))
+    assert world.events("refused")
+
+
+def test_row_20_a_site_that_drops_out_returns_with_its_memory(tmp_path):
+    """Away for rounds 2 and 3 of 5, restarted meanwhile: as a simulation in which it was not drawn in these."""
+    world = world_of(tmp_path, "scaffold + ditto", rounds=5, deadline=0.2, repeat=10.0)
+
+    def weather(row, what=""):
+        (world.transport.away.add if row["round"] in (1, 2) else world.transport.away.discard)(LAST)
+        world.restart_sites(LAST)
+
+    # the exchange of round r + 1 begins with the evaluation of round r: what `progress` does acts one round later
+    run = world.run(progress=weather)
+    participants = run.history.rounds["participants"].tolist()
+    assert participants == [0, 3, 3, 2, 2, 3]
+    rows = run.history.clients.query("client == 2")
+    assert rows["status"].tolist()[3:5] == ["absent: no answer by the deadline"] * 2
+    assert [e["round"] for e in world.events("absent") if e["client"] == LAST] == [3, 4]
+
+    from unalike.simulation import Simulation
+
+    draw = Simulation.draw
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Simulation, "draw", lambda self, n: [0, 1] if n in (2, 3) else draw(self, n))
+        same(states(run), states(world.simulated()))
+
+
+def test_row_20_an_eternal_straggler_costs_the_deadline_and_nothing_else(tmp_path):
+    world = world_of(tmp_path, deadline=0.2, repeat=10.0)
+    world.corrupt(LAST, lambda head, facts, tensors: b"" if head.stage else None)
+    run = world.run()
+    assert (run.history.rounds["participants"][1:] == 2).all()
+    assert [e["client"] for e in world.events("absent")] == [LAST] * 3  # two rounds and the last evaluation
+
+
+def test_row_20_without_a_quorum_the_run_pauses_and_goes_on(tmp_path):
+    from threading import Thread
+
+    world = world_of(tmp_path, "scaffold", rounds=4, quorum=3, deadline=0.1, repeat=10.0, patience=2)
+    control, runs = Control(), []
+
+    def go():
+        runs.append(
+            world.coordinator(control=control).run(progress=lambda row, what="": lose.pop()(LAST) if lose else None)
+        )
+
+    lose = [world.transport.away.add]
+    thread = Thread(target=go)
+    thread.start()
+    while control.state != "paused":
+        assert thread.is_alive()
+    world.transport.away.discard(LAST)
+    control.resume()
+    thread.join(20)
+    assert [e["event"] for e in world.events("no quorum", "paused", "resumed")] == [
+        "no quorum",
+        "no quorum",
+        "paused",
+        "resumed",
+    ]
+    same(states(runs[0]), states(world.simulated()))
+
+
+def test_an_operator_stops_a_run_and_it_goes_on_later(tmp_path):
+    world = world_of(tmp_path, "scaffold + ditto", rounds=4)
+    control = Control()
+
+    def stop(row, what=""):
+        if row["round"] == 2:
+            control.stop()
+
+    with pytest.raises(Stopped, match="start it again"):
+        world.coordinator(control=control).run(progress=stop)
+    world.restart_sites()
+    same(states(world.run()), states(world.simulated()))
+
+
+def test_other_sites_are_asked_when_the_drawn_ones_are_away(tmp_path):
+    clients = people(((20, 8), (12, 6), (16, 6), (9, 4), (8, 4)))
+    world = World(tmp_path, clients, participation=2, quorum=2, rounds=4, deadline=0.1, repeat=10.0)
+    run = world.run(progress=lambda row, what="": world.transport.away.add("site0"))
+    assert world.events("no quorum")
+    assert (run.history.rounds["participants"][1:] == 2).all()
+
+
+# -- what the site refuses ---------------------------------------------------------------------------------------------
+
+
+def why(world, message, name="site0"):
+    from unalike.deploy.envelope import unseal
+
+    reply = unseal(world.trainers[name].handle(message), key_of(0).public_key())
+    assert reply.head.kind == "unable"
+    return reply.open()[0]["why"]
+
+
+def test_a_site_does_only_what_it_agreed_to(tmp_path):
+    """Orders are by the coordinator's key, of the newest run, under the terms of the site's own file, by methods of its plan."""
+    from worlds import COORDINATOR
+
+    world = world_of(tmp_path)
+    run = "2" * 20 + "-x"
+    terms = world.federation.terms
+    head = Head(run, 1, 0, "site0", "admit")
+    assert "not by the key" in why(world, seal(head, {"terms": terms}, {}, key_of(1)))
+    assert "this is 'site0'" in why(world, seal(replace(head, site="site1"), {"terms": terms}, {}, COORDINATOR))
+    assert "other terms" in why(world, seal(head, {"terms": "x"}, {}, COORDINATOR))
+    assert "no request of the kind 'admit'" in why(world, seal(head, {"terms": terms, "eval": "1"}, {}, COORDINATOR))
+    assert "of the kind 'exec'" in why(world, seal(replace(head, kind="exec"), {}, {}, COORDINATOR))
+    order = {
+        "terms": terms, "rounds": 2, "samples": 48, "outcomes": [], "derived": False, "group": 0, "round": 0,
+        "accepted": None, "population": 3, "lr": 0.1, "train": True, "evaluate": [], "local": False,
+    }  # fmt: skip
+    train = replace(head, kind="train")
+    assert "not among what this site agreed to" in why(
+        world, seal(train, order | {"method": "scaffold"}, {}, COORDINATOR)
+    )
+    assert "not among what this site agreed to" in why(
+        world, seal(train, order | {"method": "__import__('os').system('true')"}, {}, COORDINATOR)
+    )
+    method = repr(__import__("unalike").plan("fedavg"))
+    assert "head.weight has shape [1]" in why(
+        world, seal(train, order | {"method": method}, {"params/head.weight": torch.zeros(1)}, COORDINATOR)
+    )
+    question = {k: order[k] for k in ("terms", "rounds", "samples", "outcomes", "derived")} | {
+        "question": "label_counts()"
+    }
+    assert "not among what this site agreed to" in why(
+        world, seal(replace(head, kind="ask"), question, {}, COORDINATOR)
+    )
+
+
+def test_a_site_answers_nothing_of_an_earlier_run_or_of_rounds_long_over(tmp_path):
+    heard = []
+
+    class Ear:
+        def __init__(self, trainer):
+            self.trainer = trainer
+
+        def handle(self, message):
+            heard.append((message, self.trainer.handle(message)))
+            return heard[-1][1]
+
+    world = world_of(tmp_path, rounds=6)
+    world.trainers["site0"] = Ear(world.trainers["site0"])
+    world.run()
+    world.restart_sites()
+    assert world.trainers["site0"].handle(heard[-1][0]) == heard[-1][1]
+    assert "is over" in why(world, heard[1][0])
+    again = World(tmp_path / "again", people(CROWD))
+    again.transport.handlers = world.trainers
+    again.run()
+    assert "newer; a replay?" in why(world, heard[-1][0])

@@ -1,0 +1,197 @@
+"""Row 22: full disks, folders that cannot be written, checkpoints that are truncated or changed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from worlds import World, people, states
+
+from unalike.core.checkpoint import read_tensors, write_tensors
+from unalike.core.errors import UnalikeError
+from unalike.deploy.control import Control, Stopped
+
+CROWD = ((20, 8), (12, 6), (16, 6))
+
+
+def world_of(folder, **more):
+    return World(folder, people(CROWD), "scaffold + ditto", **({"rounds": 3} | more))
+
+
+def same(a, b):
+    for group in b:
+        for name, t in b[group].items():
+            assert torch.equal(a[group][name], t), name
+
+
+class Full:
+    """`os.replace` that finds no space for the n-th file below a folder, and for every one after it."""
+
+    def __init__(self, below: Path, at: int):
+        self.below, self.at, self.count, self.replace = below, at, 0, os.replace
+
+    def __call__(self, a, b):
+        if self.below in Path(b).parents:
+            self.count += 1
+            if self.count >= self.at:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.replace(a, b)
+
+
+def test_the_coordinators_disk_is_full_at_any_write(tmp_path, monkeypatch):
+    wanted, at, ended = states(world_of(tmp_path / "calm").run()), 0, False
+    while not ended:
+        at += 1
+        world = world_of(tmp_path / str(at))
+        full = Full(world.out, at)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", full)
+            try:
+                found, ended = world.run(), True
+            except UnalikeError as error:
+                assert "No space left on device; free space or choose another folder" in str(error)
+        assert not list(world.folder.rglob(".*.part"))
+        world.restart_sites()
+        found = world.run()
+        same(states(found), wanted)
+    assert at > 10
+
+
+def test_a_sites_disk_is_full_and_the_others_go_on(tmp_path, monkeypatch):
+    world = world_of(tmp_path, quorum=2)
+    monkeypatch.setattr(os, "replace", Full(world.folder / "site1", 4))
+    run = world.run()
+    assert run.history.rounds["participants"].tolist() == [0, 3, 2, 2]
+    assert all("No space left on device" in e["why"] for e in world.events("refused"))
+    monkeypatch.undo()
+    world.federation.save(world.folder / "federation.toml")
+    assert not list((world.folder / "site1").rglob(".*.part"))
+
+
+LIMITED = """
+import resource, sys, torch
+sys.path.insert(0, sys.argv[2])
+torch.set_num_threads(1)
+from worlds import World
+from pathlib import Path
+world = World(Path(sys.argv[1]), model="mlp(hidden=(300,))")
+resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+try:
+    world.run()
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_file_that_may_not_grow(tmp_path):
+    """A real limit of the operating system: sites cannot keep their replies, so nobody is there for a quorum."""
+    script = LIMITED.replace("world.run()", "World.run(world)")
+    script = script.replace('model="mlp(hidden=(300,))"', 'model="mlp(hidden=(300,))", patience=1, deadline=0.2')
+    script = script.replace(
+        "try:",
+        "import threading, time\nfrom unalike.deploy.control import Control\ncontrol = Control()\n"
+        "def stop():\n    while control.state != 'paused': time.sleep(0.01)\n    control.stop()\n"
+        "threading.Thread(target=stop, daemon=True).start()\ntry:",
+    ).replace("World.run(world)", "world.coordinator(control=control).run()")
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert "Stopped" in done.stdout, done.stdout + done.stderr
+    assert "File too large; free space" in (tmp_path / "out" / "events.jsonl").read_text()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    world = world_of(tmp_path / "sites")
+    world.__class__ = type("Elsewhere", (World,), {"out": property(lambda self: tmp_path / "file" / "out")})
+    with pytest.raises(UnalikeError, match=r"cannot (write|read).*Not a directory"):
+        world.run()
+    world.__class__ = type("Nowhere", (World,), {"out": property(lambda self: Path("/proc/nowhere"))})
+    with pytest.raises(UnalikeError, match="cannot write"):
+        world.run()
+
+
+def interrupted(world):
+    """A run that is stopped after its third row."""
+    control = Control()
+
+    def stop(row, what=""):
+        if row["round"] == 3:
+            control.stop()
+
+    with pytest.raises(Stopped):
+        world.coordinator(control=control).run(progress=stop)
+    world.restart_sites()
+    return sorted((world.out / "checkpoints").glob("round-*.safetensors"))
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def flip(file):
+    """One bit, in the middle of the numbers."""
+    data = bytearray(file.read_bytes())
+    data[-len(data) // 4] ^= 1
+    file.write_bytes(data)
+
+
+def reword(file):
+    """A fact in the header: the round that a memory is of."""
+    data = file.read_bytes()
+    assert data.count(b'\\"done\\": ') == 1
+    at = data.index(b'\\"done\\": ') + len(b'\\"done\\": ')
+    file.write_bytes(data[:at] + b"1" + data[at + 1 :])
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, reword, lambda f: f.write_bytes(b"")])
+def test_the_checkpoint_before_stands_in_for_a_damaged_one(damage, tmp_path):
+    wanted = states(world_of(tmp_path / "calm", rounds=5).run())
+    world = world_of(tmp_path / "run", rounds=5)
+    older, newest = interrupted(world)
+    damage(newest)
+    bytes_ = newest.read_bytes()
+    same(states(world.run()), wanted)
+    [event] = world.events("damaged")
+    assert event["checkpoint"] == newest.name and event["instead"] == older.name
+    assert newest.with_name(newest.name + ".damaged").read_bytes() == bytes_  # put aside, never overwritten
+
+
+def test_nothing_is_overwritten_when_both_are_damaged(tmp_path):
+    world = world_of(tmp_path, rounds=5)
+    both = interrupted(world)
+    for file in both:
+        truncate(file)
+    before = [file.read_bytes() for file in both]
+    with pytest.raises(UnalikeError, match="restore it, or start in another folder"):
+        world.run()
+    assert [file.read_bytes() for file in both] == before
+
+
+def test_a_site_that_lost_its_memory_says_so(tmp_path):
+    world = world_of(tmp_path, rounds=5, quorum=2)
+    interrupted(world)
+    for file in (world.folder / "site1").rglob("*"):
+        if file.is_file():
+            file.unlink()
+    run = world.run()
+    assert any("cannot read" in e["why"] for e in world.events("refused") if e["client"] == "site1")
+    assert run.history.rounds["participants"].tolist()[-1] == 2
+
+
+def test_a_changed_file_is_found_out(tmp_path):
+    file = tmp_path / "some.safetensors"
+    write_tensors(file, {"w": torch.arange(100.0), "none": torch.zeros(0), "flag": torch.tensor(True)}, {"round": 3})
+    found, facts = read_tensors(file)
+    assert list(found) == ["w", "none", "flag"] and facts == {"round": 3}
+    flip(file)
+    with pytest.raises(UnalikeError, match="not those that were written"):
+        read_tensors(file)

@@ -1,0 +1,41 @@
+"""kill -9, at any moment: what was aggregated is neither lost nor counted twice. See `killing.py`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def killing(*arguments: str, timeout: float = 300) -> str:
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "killing.py"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_few_kills():
+    assert "all as undisturbed" in killing("moments", "7", "3", "scaffold + ditto")
+
+
+@pytest.mark.slow
+def test_coordinator_and_sites_killed_at_fifty_random_moments():
+    """Among them a plan of several stages with a survey, and one whose clients choose their model."""
+    said = killing("moments", "0", "50", "scaffold + ditto", "fedconcat", "ifca(clusters=2)")
+    assert int(said.split()[0]) >= 50
+
+
+@pytest.mark.slow
+def test_killed_before_and_after_every_single_write():
+    assert "all as undisturbed" in killing("writes", "scaffold + ditto")
+
+
+@pytest.mark.slow
+def test_only_sites_killed():
+    assert "as undisturbed" in killing("sites", "0", "20", "scaffold + ditto")
