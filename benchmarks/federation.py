@@ -2,7 +2,7 @@
 
     python benchmarks/federation.py rounds           seconds of overhead per round, 5 sites, models of 1 MB and 45 MB
     python benchmarks/federation.py largest          the largest message that comes back whole, 1 site
-    python benchmarks/federation.py memory           the coordinator's memory with 5, 50 and 200 sites, for whom one generator speaks
+    python benchmarks/federation.py memory           the coordinator's memory with 5, 50 and 200 sites, played by one process
 
 A round's overhead is the time of the round without the longest training among the sites. Messages are encoded, signed, cut,
 encrypted, stored by SuperLink, and the same on the way back; the sites share the machine, so numbers are upper bounds.
