@@ -64,7 +64,8 @@ function table(found) {
     ...site.cells.map(([value, status]) => element("td", short(value), {
       class: `number${value === null ? " absent" : ""}${status === "trained" ? " trained" : ""}`, title: status })),
   ])));
-  at("table-head").textContent = `${found.metric.replaceAll("_", " ")} by site and round`;
+  const metric = found.metric.replaceAll("_", " ");
+  at("table-head").textContent = `${metric[0].toUpperCase()}${metric.slice(1)} by site and round`;
 }
 
 let running = null;
@@ -98,6 +99,7 @@ function show(state) {
     ...[site.train, site.test, site.refused].map((n) => element("td", whole(n), { class: "number" })),
   ])));
   table(state.table);
+  at("none").hidden = state.refused.length > 0;
   at("refused").replaceChildren(...state.refused.slice().reverse().map((e) => row([
     element("td", clock(e.time)), element("td", e.event), element("td", whole(e.round), { class: "number" }),
     element("td", e.client), element("td", e.text, { class: "why" }),

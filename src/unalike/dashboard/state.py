@@ -231,7 +231,8 @@ def _name(client: Any, names: list[str]) -> str:
 def _plain(event: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """An event as time, kind, site, round and the rest as text."""
     rest = {k: v for k, v in event.items() if k not in ("time", "event", "client", "round", "why")}
-    more = [f"{k} {v}" for k, v in rest.items() if v not in (None, "", [], {})]
+    said = {k: ", ".join(map(str, v)) if isinstance(v, list) else v for k, v in rest.items()}
+    more = [f"{k} {v}" for k, v in said.items() if v not in (None, "", {})]
     text = "; ".join(filter(None, [str(event.get("why", "")), ", ".join(more)]))
     client = event.get("client")
     return {

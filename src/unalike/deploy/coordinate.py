@@ -64,15 +64,14 @@ def rounds(
     folder: Folder, transport: Transport, tell: Tell, *, wait: bool = False, check: Callable[[], None] = lambda: None
 ) -> Run | None:
     """The rounds that the federation still lacks, over a transport; None if it was told to stop before the end."""
-    federation, desk = folder.federation, Desk(folder.federation, wait)
+    federation, desk = folder.federation, Desk(folder.federation, transport, wait)
     with listening(folder.socket, desk.commands):
         try:
-            desk.gather(transport, tell, check)
+            desk.gather(tell, check)
 
             def progress(row: dict[str, Any], what: str = "") -> None:
                 check()
                 desk.round = int(row["round"])
-                desk.connected = list(transport.sites())
                 tell(
                     f"round {desk.round} of {federation.rounds}: {row['participants']} sites, {row['seconds']:.1f} s, "
                     f"{headline(row)}".rstrip(", ")
@@ -118,9 +117,9 @@ def report(folder: Folder, run: Run) -> None:
 class Desk:
     """Where the operator's commands arrive, and what they are told."""
 
-    def __init__(self, federation: Federation, wait: bool):
-        self.federation, self.control = federation, Control()
-        self.round, self.connected = 0, list[str]()
+    def __init__(self, federation: Federation, transport: Transport, wait: bool):
+        self.federation, self.transport, self.control = federation, transport, Control()
+        self.round = 0
         self._begin = Event()
         if not wait:
             self._begin.set()
@@ -131,8 +130,9 @@ class Desk:
         return {"status": self.status, "run": self.run, "pause": self.pause, "resume": self.resume, "stop": self.stop}
 
     def status(self) -> Answer:
+        connected = set(self.transport.sites())
         rows = [
-            {"name": s.name, "connected": s.name in self.connected, "samples": s.samples, "revoked": s.revoked}
+            {"name": s.name, "connected": s.name in connected, "samples": s.samples, "revoked": s.revoked}
             for s in self.federation.sites
         ]
         state = self.control.state if self._begin.is_set() else "waiting"
@@ -161,20 +161,20 @@ class Desk:
         self._begin.set()
         return self.status()
 
-    def gather(self, transport: Transport, tell: Tell, check: Callable[[], None]) -> None:
+    def gather(self, tell: Tell, check: Callable[[], None]) -> None:
         """Wait for the operator's word and for the sites: for all of them, or for enough and a while longer."""
         names = [site.name for site in self.federation.sites if not site.revoked]
         enough, since, told = self.federation.enough(len(names)), time.monotonic(), ""
         while True:
             check()
             self.control.wait()
-            self.connected = list(transport.sites())
-            missing = [name for name in names if name not in self.connected]
-            if len(self.connected) < enough:
+            connected = set(self.transport.sites())
+            missing = [name for name in names if name not in connected]
+            if len(connected) < enough:
                 since = time.monotonic()
             if self._begin.is_set() and (not missing or time.monotonic() - since > LATECOMERS):
                 return
-            line = f"{len(self.connected)} of {len(names)} sites are connected" + (
+            line = f"{len(connected)} of {len(names)} sites are connected" + (
                 f", waiting for {', '.join(missing[:10])}" if missing else "; waiting for `unalike federation run`"
             )
             if line != told:

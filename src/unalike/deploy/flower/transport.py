@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from threading import RLock
 
 import httpx
 from flwr.app import Message, RecordDict
@@ -45,23 +46,27 @@ class GridTransport:
         self._sites = {name: Site() for name in keys}
         self._online: list[str] = []
         self._looked = -LOOK
+        self._lock = RLock()
 
     def sites(self) -> Collection[str]:
-        """The names of the enrolled sites that can be reached now."""
-        if time.monotonic() - self._looked > LOOK:
-            self._look()
-        return list(self._online)
+        """The names of the enrolled sites that can be reached now. May be called from any thread."""
+        with self._lock:
+            if time.monotonic() - self._looked > LOOK:
+                self._look()
+            return list(self._online)
 
     def send(self, site: str, message: bytes) -> None:
         """Send and forget."""
-        self._push(site, TRAIN, pack(message))
+        with self._lock:
+            self._push(site, TRAIN, pack(message))
 
     def receive(self, seconds: float) -> Iterable[tuple[str, bytes]]:
         """What has arrived, waiting at most so long for the first."""
         deadline = time.monotonic() + seconds
         while True:
-            self._keep_awake()
-            found = self._pull()
+            with self._lock:
+                self._keep_awake()
+                found = self._pull()
             left = deadline - time.monotonic()
             if found or left <= 0:
                 return found
