@@ -17,9 +17,10 @@ server_app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """The rounds that the federation still lacks; its sites are known by the keys that `unalike federation init` made."""
     folder = Folder(str(context.run_config["folder"]))
+    # no pings: here every message starts a process at the site
     with folder.held():
         rounds(
             folder,
-            GridTransport(grid, folder.nodes),
+            GridTransport(grid, folder.nodes, pings=0),
             lambda line: print(line, flush=True),
         )

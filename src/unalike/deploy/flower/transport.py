@@ -17,7 +17,7 @@ POLL = 0.1
 """Seconds between two looks for replies."""
 LOOK = 1.0
 """Seconds between two looks at who is there."""
-SMALL = 10
+SMALL = 3
 """Federations up to this many sites are kept awake between rounds, by two messages: one being answered, one behind it."""
 TTL = 24 * 3600.0
 
