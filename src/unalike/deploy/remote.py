@@ -262,7 +262,12 @@ class Remote(Simulation):
         """The next states, from the reports of this round."""
         exchange, started = self._exchanged(), time.monotonic()
         reports = {self._number[s]: r.report for s, r in exchange.values.items() if r.report is not None}
-        self._guard.accept(self._norms(exchange.values))
+        found = self._norms(exchange.values)
+        self._guard.accept(found)
+        if found:
+            self.post.event(
+                "norms", round=self.post.number, norms={site: of.get("update") for site, of in found.items()}
+            )
         before, cohorts = self.states, {}
         for name, group in self.groups.items():
             ids = tuple(sorted(k for k in reports if self.group_of(k) == name))
