@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import socket
 import sys
@@ -30,12 +31,14 @@ def free_port() -> int:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """The environment of Flower's processes: its files in `folder`, nobody is called home."""
+    """The environment of Flower's processes: its files in `folder`, nobody is called home, a line for what goes wrong.
+
+    (At Flower's usual level a message is eight lines; $FLWR_LOG_LEVEL, where it is set, decides.)
+    """
     home = folder / "flwr"
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return child_environment(
-        FLWR_HOME=str(home.resolve()), FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1", **more
-    )
+    quiet = {"FLWR_HOME": str(home.resolve()), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    return child_environment(**({"FLWR_LOG_LEVEL": os.environ.get("FLWR_LOG_LEVEL", "WARNING")} | quiet | more))
 
 
 @contextmanager
