@@ -17,8 +17,8 @@ from unalike.deploy.transport import Handler
 
 Tell = Callable[[str], None]
 
-REST = 3.0
-"""Seconds between two attempts to start what has ended."""
+REST, LONGEST_REST = 3.0, 15.0
+"""Seconds between two attempts to start what has ended: more each time."""
 
 
 def site_data(data: str, data_dir: Path | None, site: str) -> tuple[ClientData, Dataset]:
@@ -79,13 +79,14 @@ def take_part(bundle: Bundle, folder: Path, trainer: Handler, tell: Tell) -> Non
     listens = folder / "trainer"
     with Supervisor(folder / "logs") as supervisor:
         node = Node(folder, supervisor, bundle.address, listens, bundle.federation.message_bytes)
-        looked = time.monotonic()
+        looked, rest = time.monotonic(), REST
 
         def keep() -> bool:
-            nonlocal looked
-            if time.monotonic() - looked > REST:
-                looked = time.monotonic()
-                for name, why in node.keep():
+            nonlocal looked, rest
+            if time.monotonic() - looked > rest:
+                looked, ended = time.monotonic(), node.keep()
+                rest = min(2 * rest, LONGEST_REST) if ended else REST
+                for name, why in ended:
                     tell(f"{name} ended and was started again: {why}")
             return False
 

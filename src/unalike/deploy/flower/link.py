@@ -79,7 +79,7 @@ def link(
 
     opened = OpenGrid(f"127.0.0.1:{inside}", secret, authority)
     try:
-        yield GridTransport(opened.grid, keys)
+        yield GridTransport(opened.grid, keys, check=supervisor.check)
     finally:
         opened.close()
         control.stop(run)
