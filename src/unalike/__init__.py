@@ -23,6 +23,7 @@ _HOMES = {
     "aggregate": "pieces",
     "local_update": "pieces",
     "compare": "study",
+    "estimate": "study",
     "Work": "core.work",
     "Method": "core.method",
     "plan": "core.method",
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from unalike.federation import run
     from unalike.models import model
     from unalike.pieces import aggregate, local_update
-    from unalike.study import compare  # type: ignore[no-redef]
+    from unalike.study import compare, estimate  # type: ignore[no-redef]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,8 +18,10 @@ from unalike.progress import Watch, watch
 from unalike.protocols import Assessor
 from unalike.record import Record, Run
 from unalike.results.directory import RunDirectory
-from unalike.results.history import History
-from unalike.simulation import Simulation
+from unalike.results.history import History, Row
+from unalike.results.metrics import USUAL, Custom
+from unalike.results.stopping import ALL_DONE
+from unalike.simulation import Round, Simulation
 from unalike.survey import survey as ask_all
 
 Stop = Callable[[dict[str, Any]], bool]
@@ -46,6 +48,7 @@ def run(
     stop: str | Stop | None = None,
     budget: str | None = None,
     select: str = "last",
+    metrics: Custom | None = None,
     out: str | Path | None = None,
     resume: bool = True,
     progress: Watch | None = None,
@@ -61,6 +64,8 @@ def run(
     read from validation samples where the clients have any, or a function called with each row of the history: True ends the
     run. budget: what the run may spend, "30 rounds", "10 min" of training or "500 MB" to and from all clients. select: "last", or
     "best", the round with the best validation score (of the personal models where there are any), whose models the run gives.
+    metrics: further columns, name -> function of labels [n], predictions [n] and logits ([n, C]; [n] for one output), as arrays,
+    that returns a number; of all test samples, and of each client's.
     proxy: (x, y) on the server, for methods that learn from it. out: a folder that keeps the run; one that holds the
     beginning of the same run is resumed. progress: called with each row; by default a bar when standard error is a terminal.
 
@@ -73,6 +78,7 @@ def run(
         work=work,
         test=test,
         proxy=proxy,
+        metrics=metrics,
         rounds=rounds,
         seed=seed,
         participation=participation,
@@ -113,7 +119,7 @@ class Here:
     def __init__(self, job: Job):
         self.job = job
         chain = job.options.chain
-        self.assess = Assessor(job.population, job.options.protocols, job.test, chain and chain.fixed)
+        self.assess = Assessor(job.population, job.options.protocols, job.test, chain and chain.fixed, job.metrics)
 
     def stage(self, stage: Stage, index: int, record: Record) -> Simulation:
         job, directory = self.job, record.directory
@@ -175,7 +181,7 @@ def _steps(
                 break
             outcome = Results(simulation.states, simulation.done)
         step, index = _next(steps, outcome), index + 1
-    return simulation, ended or "all rounds done"
+    return simulation, ended or ALL_DONE
 
 
 def _rounds(
@@ -193,8 +199,7 @@ def _rounds(
         record.charge((i for i in stage_wire(stage, simulation.setting.model) if i.once), len(simulation.eligible))
     if not len(record.history):
         metrics, rows = assess(simulation, None)
-        start = {"round": 0, "seconds": 0.0, "participants": 0, **metrics, "train_loss": float("nan")}
-        record.add(index, simulation, start | {"bytes_down": 0, "bytes_up": 0}, [{"round": 0} | r for r in rows])
+        record.add(index, simulation, _row(0, None, metrics), [{"round": 0} | r for r in rows])
     elif len(record.history) > 1 and record.newest(index) and (why := _over(job, record.history, stop)):
         return why  # it was stopped before, and is only read back
     while not simulation.over:
@@ -202,18 +207,25 @@ def _rounds(
         done = simulation.round()
         for client, why in done.refused.items():
             record.event("refused", round=number, client=job.population.names[client], why=why)
-        row = {"round": number, "seconds": done.seconds, "participants": done.participants}
-        rows = []
+        metrics, rows = {}, []
         if number % options.evaluate_every == 0 or simulation.over:
             metrics, rows = assess(simulation, done)
-            row |= metrics
-        row |= {"train_loss": done.train_loss, "bytes_down": done.bytes_down, "bytes_up": done.bytes_up}
-        record.add(index, simulation, row, [{"round": number} | r for r in rows])
+        record.add(index, simulation, _row(number, done, metrics), [{"round": number} | r for r in rows])
         progress(record.history.last)
         if why := _over(job, record.history, stop):
             record.event("stopped", round=number, why=why)
             return why
     return ""
+
+
+def _row(number: int, done: Round | None, metrics: Row) -> Row:
+    """A row of the history: its usual columns, then the further metrics."""
+    usual = {name: metrics[name] for name in USUAL if name in metrics}
+    if done is None:
+        cost: Row = {"train_loss": float("nan"), "bytes_down": 0, "bytes_up": 0}
+        return {"round": number, "seconds": 0.0, "participants": 0} | usual | cost | metrics
+    cost = {"train_loss": done.train_loss, "bytes_down": done.bytes_down, "bytes_up": done.bytes_up}
+    return {"round": number, "seconds": done.seconds, "participants": done.participants} | usual | cost | metrics
 
 
 def _over(job: Job, history: History, stop: Stop | None) -> str:

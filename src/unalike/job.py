@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ from unalike.data.transforms import transform as chain_of
 from unalike.models import model as build_model
 from unalike.models.conditional import fitted
 from unalike.results.directory import Config, digest, fingerprint
-from unalike.results.evaluation import metric_names
+from unalike.results.metrics import Custom, metric_names
 from unalike.results.stopping import Ending, Known
 
 ModelLike = str | nn.Module | Callable[[], nn.Module]
@@ -85,6 +85,7 @@ class Job:
     model_text: str
     test: tuple[torch.Tensor, torch.Tensor] | None = None
     proxy: tuple[torch.Tensor, torch.Tensor] | None = None
+    metrics: Custom = field(default_factory=dict)
 
     @cached_property
     def config(self) -> Config:
@@ -110,6 +111,7 @@ class Job:
             "method": repr(self.plan),
             **asdict(self.options),
             "protocol": list(self.options.protocols),
+            **({"metrics": list(self.metrics)} if self.metrics else {}),
             "work": asdict(self.work),
             "model": {"name": self.model_text, "fingerprint": fingerprint(self.model.params | self.model.buffers)},
             "data": data,
@@ -127,7 +129,7 @@ class Job:
     def ending(self) -> Ending:
         """What ends the run before its last round."""
         options, people = self.options, self.population
-        known = Known(options.protocols, metric_names(people.task), bool(len(people.val.values)))
+        known = Known(options.protocols, metric_names(people.task, self.metrics), bool(len(people.val.values)))
         return Ending(options.stop, options.budget, known)
 
     @property
@@ -162,6 +164,7 @@ def prepare(
     work: Work | None = None,
     test: Pair | None = None,
     proxy: Pair | None = None,
+    metrics: Custom | None = None,
     **options: Any,
 ) -> Job:
     """Check everything that can be checked before training. Raises `UnalikeError`."""
@@ -182,7 +185,7 @@ def prepare(
         chosen.chain(population.x[:1], torch.zeros(1, chosen.chain.draws))  # says at once what does not fit
     population, made = population.to(device), made.to(device)
     held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)
-    job = Job(plan, population, made, work or Work(), chosen, asked, name, held_out, public)
+    job = Job(plan, population, made, work or Work(), chosen, asked, name, held_out, public, metrics or {})
     _ = job.ending
     if chosen.select == "best" and not job.ending.known.validated:
         raise UnalikeError(

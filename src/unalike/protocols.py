@@ -21,7 +21,8 @@ from unalike.core.errors import UnalikeError, unknown
 from unalike.data import Population
 from unalike.data.ragged import Ragged
 from unalike.data.transforms import Chain
-from unalike.results.evaluation import Metrics, Predict, Scores, measure, metric_names, per_client, score, shared_model
+from unalike.results.evaluation import Predict, Scores, score, shared_model
+from unalike.results.metrics import USUAL, Custom, Metrics, measure, metric_names, per_client
 from unalike.simulation import Round, Simulation
 
 Row = dict[str, Any]
@@ -35,7 +36,7 @@ class Measured(NamedTuple):
     """Metrics over all samples together, and of each client; None where the samples are nobody's."""
 
     together: Metrics
-    clients: dict[int, Metrics] | None
+    clients: list[Metrics] | None
 
 
 class Split(Protocol):
@@ -79,6 +80,7 @@ class Assessor:
         protocols: Sequence[str],
         test: tuple[Tensor, Tensor] | None = None,
         prepare: Chain | None = None,
+        custom: Custom | None = None,
     ):
         for name in protocols:
             if name not in PROTOCOLS:
@@ -92,6 +94,7 @@ class Assessor:
         self.population = population
         self.protocols = tuple(dict.fromkeys(protocols))
         self.prepare = prepare
+        self.custom = custom
         self._server: Split | None = None if test is None else ServerSplit(test)
         self._test = ClientSplit(population, population.test)
         self._val = ClientSplit(population, population.val) if len(population.val.values) else None
@@ -103,10 +106,10 @@ class Assessor:
 
     def __call__(self, simulation: Simulation, done: Round | None) -> tuple[Row, list[Row]]:
         """The metrics of the round `done` (None: before training), and one row per client."""
-        task, everybody = self.population.task, range(len(self.population))
-        nothing = dict.fromkeys(metric_names(task), float("nan"))
+        task, clients, custom = self.population.task, len(self.population), self.custom
+        nothing = dict.fromkeys(metric_names(task, custom), float("nan"))
         row: Row = {}
-        table: dict[str, dict[int, Metrics]] = {}
+        table: dict[str, list[Metrics]] = {}
         for place, name in enumerate(self.names(simulation)):
             plain = place == 0
             for infix, found in self.measured(name, simulation, done).items():
@@ -115,7 +118,7 @@ class Assessor:
                 if found is not None and found.clients is not None:
                     table[prefix] = found.clients
                 elif plain:  # the plain columns are always there
-                    table[prefix] = dict.fromkeys(everybody, nothing)
+                    table[prefix] = [nothing] * clients
         return row, self._clients(simulation, done, table)
 
     def measured(self, protocol: str, simulation: Simulation, done: Round | None) -> dict[str, Measured | None]:
@@ -135,20 +138,21 @@ class Assessor:
         return {infix: self._metrics(split, Scores.join(found[infix])) for infix, split in splits.items()}
 
     def _metrics(self, split: Split, scores: Scores) -> Measured:
-        task, everybody = self.population.task, range(len(self.population))
-        together = measure(task, scores)
-        return Measured(together, None if split is self._server else per_client(task, scores, everybody))
+        task, custom = self.population.task, self.custom
+        together = measure(task, scores, custom)
+        nobodys = split is self._server
+        return Measured(together, None if nobodys else per_client(task, scores, len(self.population), custom))
 
-    def _clients(self, simulation: Simulation, done: Round | None, table: dict[str, dict[int, Metrics]]) -> list[Row]:
+    def _clients(self, simulation: Simulation, done: Round | None, table: dict[str, list[Metrics]]) -> list[Row]:
         rows = []
         for k, (n_train, n_test) in enumerate(zip(self.population.sizes.tolist(), self.population.test.sizes.tolist())):
             row: Row = {"client": k, "n_train": n_train, "n_test": n_test}
-            for prefix, metrics in table.items():
-                row |= {prefix + name: value for name, value in metrics[k].items()}
+            scored = {prefix + name: value for prefix, found in table.items() for name, value in found[k].items()}
+            row |= {name: scored[name] for name in USUAL if name in scored}
             if self.population.task.name != "regression":
-                row.setdefault("personal_accuracy", float("nan"))
+                row["personal_accuracy"] = scored.get("personal_accuracy", float("nan"))
             row["status"] = "no training data" if not n_train else "idle"
-            rows.append(row)
+            rows.append(row | scored)
         for k in done.trained if done and not simulation.stage.pooled else ():
             rows[k]["status"] = "trained"
         for k, why in done.faults.items() if done else ():
@@ -158,7 +162,7 @@ class Assessor:
     def score(self, predict: Predict, x: Tensor, y: Tensor, owner: np.ndarray) -> Scores:
         """A model on samples, prepared as in training but for what is drawn."""
         chosen = predict if self.prepare is None else self.prepare.before(predict)
-        return score(self.population.task, chosen, x, y, owner)
+        return score(self.population.task, chosen, x, y, owner, logits=bool(self.custom))
 
 
 def _server(simulation: Simulation, done: Round | None) -> Models | None:

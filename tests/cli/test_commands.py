@@ -286,7 +286,9 @@ def test_files_that_cannot_be_used(cli, small, tmp_path, text, message):
         (["--data", "none.npz"], "none.npz"),
         (["--plan", "none.json"], "none.json"),
         (["--protocol", "sever"], "did you mean 'server'"),
-        (["--protocol", "server"], "test"),
+        (["--select", "best"], "give ua.partition(..., val=0.1), --val 0.1"),
+        (["--stop", "acuracy > 1"], "'acuracy' is unknown"),
+        (["--budget", "ten"], "'30 rounds', '10 min', '500 MB'"),
         (["--executor", "bached"], "did you mean 'batched'"),
         (["--device", "cuda:99"], "cuda:99"),
         (["--buffers", "mine"], "buffers"),
@@ -387,3 +389,36 @@ def test_a_full_disk(cli, small, tmp_path):
 def test_one_seed_names_no_winner(cli, small, tmp_path):
     code, text, _ = cli("compare", *small, "--method", "fedavg", "--method", "fedsgd", "--seeds", 1, "--out", tmp_path)
     assert code == 0 and "One seed cannot show a difference" in text
+
+
+def test_a_dry_run_trains_nothing_and_says_the_cost(cli, small, tmp_path):
+    out = tmp_path / "foreseen"
+    code, shown, err = cli("compare", *small, "--method", "fedavg", "--method", "scaffold", "--dry-run", "--out", out)
+    assert code == 0, err
+    assert "MB of memory" in shown and "scaffold" in shown and not (out / "cells").exists()
+    assert [c["method"] for c in json.loads((out / "estimate.json").read_text())["costs"]] == ["fedavg", "scaffold"]
+    code, shown, _ = cli("run", *small, "--dry-run")
+    assert code == 0 and "one run will take about" in shown
+
+
+@pytest.mark.parametrize("test", [(), ("--test", 0.5)])
+def test_the_server_tests_on_what_it_keeps(cli, small, tmp_path, test):
+    out = tmp_path / "run"
+    flags = ["--protocol", "server", "--protocol", "clients", *test]
+    code, _, err = cli("run", *small, *flags, "--out", out)
+    assert code == 0, err
+    rounds = pd.read_parquet(out / "rounds.parquet")
+    assert (rounds["accuracy"] != rounds["clients_accuracy"]).any() and rounds["accuracy"].notna().all()
+    code, _, err = cli("evaluate", out)
+    assert code == 0, err
+
+
+def test_stopping_and_selecting_from_the_command_line(cli, small, tmp_path):
+    out = tmp_path / "runs"
+    flags = ["--val", 0.3, "--select", "best", "--stop", "patience(rounds=1)", "--budget", "9 rounds", "--seeds", 1]
+    code, shown, err = cli("compare", *small, "--method", "fedavg", *flags, "--out", out)
+    assert code == 0 and "best validation score" in shown, err
+    assert pd.read_parquet(out / "rounds.parquet")["selected"].sum() == 1
+    code, shown, err = cli("compare", "--config", out / "config.toml", "--out", out)
+    assert code == 0, err
+    assert len(list((out / "cells").iterdir())) == 1  # the same cell, read back

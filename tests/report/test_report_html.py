@@ -184,9 +184,12 @@ def test_a_full_disk_leaves_the_old_report(content, tmp_path, monkeypatch):
 
 def test_the_target_is_the_baseline_unless_given(simulate):
     content = simulate(methods=3, rounds=10)
-    assert "the final mean of fedavg: mean over seeds" in Document(render(content)).text
+    assert "the final mean of fedavg, shared model: mean over seeds" in Document(render(content)).text
     far = Document(render(dataclasses.replace(content, target=0.99))).text
-    assert "To a first accuracy of 99.0 %: mean over seeds" in far and far.count("not reached by 3 of 3") == 3
+    assert (
+        "To a first accuracy of 99.0 %, shared model: mean over seeds" in far
+        and far.count("not reached by 3 of 3") == 3
+    )
     baseline = dataclasses.replace(simulate(methods=7, rounds=10), baseline="local_only", target=0.5)
     assert "To a first accuracy of 50.0 %" in Document(render(baseline)).text
 
@@ -197,3 +200,27 @@ def test_methods_stand_in_the_order_given(simulate):
     page = Document(render(turned))
     order = [t["meta"] for t in page.figures["data-curves-0"]["data"] if t.get("meta")]
     assert order == content.labels
+
+
+def test_beyond_the_end_of_a_seed_there_is_no_mean(simulate):
+    """Seed 1 stopped after round 4: neither the curve nor the cost goes on with seed 0 alone."""
+    content = simulate(methods=2, seeds=2, rounds=8)
+    rounds = content.rounds[(content.rounds["seed"] == 0) | (content.rounds["round"] <= 4)]
+    line = charts.over_seeds(rounds[rounds["method"] == "fedavg"], "accuracy")
+    assert line["round"].tolist() == [0, 1, 2, 3, 4]
+    figure = charts.cost(rounds, "mb", "MB", "accuracy", "accuracy", looks(content.labels), 100)
+    assert {len(trace.x) for trace in figure.data} == {5}
+
+
+def test_where_runs_ended_is_listed(simulate):
+    ends = [{"method": "fedavg", "seed": 0, "rounds": 4, "why": "patience", "selected": 3}]
+    ends += [{"method": "fedavg", "seed": 1, "rounds": 8, "why": "all rounds", "selected": None}]
+    page = Document(render(dataclasses.replace(simulate(methods=2, seeds=2, rounds=8), ends=ends)))
+    assert "Where each run ended" in page.text and "patience" in page.text
+
+
+def test_validation_columns_disturb_nothing(simulate):
+    content = simulate(methods=2, rounds=4)
+    more = content.rounds.assign(val_accuracy=0.5, personal_val_accuracy=0.5)
+    page, plain = Document(render(dataclasses.replace(content, rounds=more))), Document(render(content))
+    assert "Accuracy on validation samples, shared model" in page.text and "validation" not in plain.text

@@ -54,6 +54,7 @@ def command(
     clip: o.Clip = None,
     keep_optimiser_state: o.KeepOptimiserState = False,
     out: o.Out = Path("results"),
+    dry_run: o.DryRun = False,
     config: o.Config = None,
 ) -> None:
     """Compare methods under the same partitions, weights, cohorts and batches, and write a report.
@@ -62,14 +63,14 @@ def command(
     unalike compare --data digits --method fedavg --method fedmix --rounds 30 --out results
     unalike compare --data my.npz --model cnn --clients 5 --method fedavg --method 'fedprox(mu=0.1) + lws'
     unalike compare --method fedavg --method scaffold --budget '20 MB' --val 0.2 --select best
+    unalike compare --dry-run --rounds 500 --seeds 10 --model cnn --data mnist
     unalike compare --config results/config.toml --out again
 
     The folder keeps one cell per method and seed: finished cells are read, an interrupted one goes on where it stopped.
     """
-    from unalike.cli.show import summary_table
+    from unalike.cli.show import estimate_table, summary_table
     from unalike.progress import watch
-    from unalike.study import compare
-    from unalike.study.compare import read_seeds
+    from unalike.study.compare import lay_out, read_seeds
 
     numbers = read_seeds(seeds)
     work = o.work(locals())
@@ -77,34 +78,40 @@ def command(
     fixed = o.divided(found, partition, plan, clients, 0) if plan is not None else None
     flags = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}
     flags |= {"partition": partition, "clients": clients, "val": val or None} if plan is None else {"plan": str(plan)}
-    with watch(rounds * len(numbers) * len(method), "comparing", lines=True) as progress:
-        comparison = compare(
-            method,
-            clients if fixed is None else fixed,
-            data=found if fixed is None else None,
-            partition=partition,
-            val=val,
-            source=flags,
-            proxy=learn,
-            test=held,
-            stop=stop,
-            budget=budget,
-            select=select,
-            protocol=protocol,
-            model=model,
-            rounds=rounds,
-            seeds=numbers,
-            baseline=baseline,
-            work=work,
-            out=out,
-            progress=progress,
-            participation=participation,
-            executor=executor,
-            evaluate_every=evaluate_every,
-            device=device,
-            buffers=buffers,
-            transform=transform,
-        )
+    study = lay_out(
+        method,
+        clients if fixed is None else fixed,
+        data=found if fixed is None else None,
+        partition=partition,
+        val=val,
+        source=flags,
+        proxy=learn,
+        test=held,
+        model=model,
+        rounds=rounds,
+        seeds=numbers,
+        baseline=baseline,
+        work=work,
+        protocol=protocol,
+        participation=participation,
+        executor=executor,
+        evaluate_every=evaluate_every,
+        device=device,
+        buffers=buffers,
+        transform=transform,
+        stop=stop,
+        budget=budget,
+        select=select,
+    )
+    if dry_run:
+        with watch(study.calibration, "calibrating", lines=True) as progress:
+            foreseen = study.estimate(progress)
+        estimate_table(foreseen)
+        if out is not None:
+            foreseen.save(out)
+        return
+    with watch(study.rounds, "comparing", lines=True) as progress:
+        comparison = study.run(out, progress)
     summary_table(comparison)
     if out is not None:
         print(f"report: {(out / 'report.html').resolve()}")

@@ -31,7 +31,8 @@ def command(
     from unalike.cli.show import console, number
     from unalike.core.errors import UnalikeError
     from unalike.data import PartitionPlan
-    from unalike.results.evaluation import measure, per_client, score
+    from unalike.results.evaluation import score
+    from unalike.results.metrics import measure, per_client
 
     predict, config = load_model(folder)
     table = Table(box=None, pad_edge=False)
@@ -46,8 +47,8 @@ def command(
         people = PartitionPlan.load(folder / "plan.json").apply(dataset(**source_of(folder, config, data_dir))[0])
         index, owner = people.test.values, np.repeat(np.arange(len(people)), people.test.sizes)
         scores = score(people.task, predict, people.x[index], people.y[index], owner)
-        found = per_client(people.task, scores, range(len(people)))
-        rows = {people.names[k]: metrics for k, metrics in found.items()} | {"all": measure(people.task, scores)}
+        found = per_client(people.task, scores, len(people))
+        rows = dict(zip(people.names, found, strict=True)) | {"all": measure(people.task, scores)}
     for name in ("", *next(iter(rows.values()))):
         table.add_column(name.replace("_", " "), justify="left" if not name else "right")
     for name, metrics in rows.items():

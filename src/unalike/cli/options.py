@@ -105,6 +105,10 @@ Optimiser = Annotated[str, typer.Option(help="sgd, adam or adamw.")]
 Schedule = Annotated[float, typer.Option(help="Factor of the learning rate per round.")]
 Clip = Annotated[float | None, typer.Option(help="Largest norm of a step's gradient.")]
 KeepOptimiserState = Annotated[bool, typer.Option("--keep-optimiser-state", help="Keep momentum between rounds.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Say what it will cost (seconds, bytes, memory), from three rounds; train nothing."),
+]
 Out = Annotated[Path | None, typer.Option(help="Folder that keeps the results; the same command resumes it.")]
 
 

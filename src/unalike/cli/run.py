@@ -46,6 +46,7 @@ def command(
     clip: o.Clip = None,
     keep_optimiser_state: o.KeepOptimiserState = False,
     out: o.Out = None,
+    dry_run: o.DryRun = False,
     config: o.Config = None,
 ) -> None:
     """Train one method and show how it went.
@@ -58,36 +59,39 @@ def command(
     With --out the run is kept: its tables, its model, its checkpoints. The same command goes on where it stopped, and with more
     --rounds beyond its end.
     """
-    from unalike.cli.show import run_table
-    from unalike.federation import run
+    from unalike.cli.show import estimate_table, run_table
+    from unalike.federation import execute
+    from unalike.job import prepare
     from unalike.progress import watch
+    from unalike.study.estimate import ROUNDS, estimated
     from unalike.study.single import keep_facts
 
     found, learn, held = o.dataset(data, data_dir, proxy, test, protocol)
     people = o.divided(found, partition, plan, clients, seed, val)
-    with watch(rounds, method, lines=True) as progress:
-        result = run(
-            method,
-            people,
-            model=model,
-            rounds=rounds,
-            work=o.work(locals()),
-            seed=seed,
-            participation=participation,
-            executor=executor,
-            evaluate_every=evaluate_every,
-            protocol=protocol,
-            device=device,
-            buffers=buffers,
-            transform=transform,
-            proxy=learn,
-            test=held,
-            stop=stop,
-            budget=budget,
-            select=select,
-            out=out,
-            progress=progress,
-        )
+    job = prepare(
+        method,
+        people,
+        model=model,
+        rounds=rounds,
+        work=o.work(locals()),
+        seed=seed,
+        participation=participation,
+        executor=executor,
+        evaluate_every=evaluate_every,
+        protocol=tuple(protocol),
+        device=device,
+        buffers=buffers,
+        transform=transform,
+        proxy=learn,
+        test=held,
+        stop=stop,
+        budget=budget,
+        select=select,
+    )
+    with watch(ROUNDS if dry_run else rounds, method, lines=True) as progress:
+        if dry_run:
+            return estimate_table(estimated(job.key, {method: job}, 1, progress))
+        result = execute(job, out=out, progress=progress)
     run_table(result)
     if out is not None:
         divided = {"partition": partition, "clients": len(people), "val": val or None}

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from unalike.record import Run
-    from unalike.study import Comparison
+    from unalike.study import Comparison, Estimate
 
 
 def console() -> Console:
@@ -28,7 +28,7 @@ def summary_table(comparison: Comparison) -> None:
     summary, facts = comparison.summary, comparison.facts
     metric = "rmse" if "rmse" in summary else "accuracy"
     table = Table(
-        title=f"Mean of the last 10 rounds, against {facts.baseline}", title_justify="left", box=None, pad_edge=False
+        title=f"{_counted(comparison)}, against {facts.baseline}", title_justify="left", box=None, pad_edge=False
     )
     heads = [
         "method",
@@ -62,6 +62,35 @@ def summary_table(comparison: Comparison) -> None:
         screen.print(f"note: {note}", markup=False)
 
 
+def estimate_table(estimate: Estimate) -> None:
+    """What a comparison will cost, a row per method."""
+    from rich.table import Table
+
+    table = Table(title="One run of each method, estimated", title_justify="left", box=None, pad_edge=False)
+    for i, name in enumerate(["method", "rounds", "training", "in all", "MB down", "MB up"]):
+        table.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
+    for c in estimate.costs:
+        times = duration(c.seconds), duration(c.seconds_in_all)
+        table.add_row(c.method, str(c.rounds), *times, f"{c.mb_down:.1f}", f"{c.mb_up:.1f}")
+    screen = console()
+    screen.print(table)
+    runs = f"{len(estimate.costs) * estimate.seeds} runs" if len(estimate.costs) * estimate.seeds > 1 else "one run"
+    screen.print(
+        f"{runs} will take about {duration(estimate.seconds)} at most on this machine as it is now, "
+        f"and {estimate.memory_mb:,.0f} MB of memory. Rules that stop runs early are not foreseen.",
+        highlight=False,
+    )
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `3.2 min`, `1.5 h`, `2.1 days`."""
+    for unit, size, until in (("s", 1, 100), ("min", 60, 100), ("h", 3600, 48)):
+        if seconds < until * size:
+            value = seconds / size
+            return f"{value:.2g} {unit}" if value < 10 else f"{value:.0f} {unit}"
+    return f"{seconds / 86400:.1f} days"
+
+
 def run_table(run: Run) -> None:
     """The last evaluated round of a run."""
     rows = run.history.rounds
@@ -75,3 +104,8 @@ def run_table(run: Run) -> None:
 def number(value: Any, sign: str = "") -> str:
     """Four digits, nothing for NaN."""
     return "" if value is None or value != value else f"{value:{sign}.4f}"
+
+
+def _counted(comparison: Comparison) -> str:
+    chosen = "selected" in comparison.rounds
+    return "The round with the best validation score" if chosen else "Mean of the last 10 rounds"

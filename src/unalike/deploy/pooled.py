@@ -8,7 +8,7 @@ from typing import Any
 
 from unalike.deploy.remote import Remote, Tallies
 from unalike.protocols import PROTOCOLS, Assessor, Measured
-from unalike.results.evaluation import metric_names
+from unalike.results.metrics import metric_names
 from unalike.results.tally import Tally
 
 PARTS = {"": "test", "val_": "val"}
@@ -35,5 +35,5 @@ class Pooled(Assessor):
         task = self.population.task
         tallies = {k: t[PARTS[infix]] for k, t in found.items()}
         nothing = dict.fromkeys(metric_names(task), float("nan"))
-        clients = {k: tallies[k].metrics(task) if k in tallies else nothing for k in range(len(self.population))}
+        clients = [tallies[k].metrics(task) if k in tallies else nothing for k in range(len(self.population))]
         return Measured(reduce(add, tallies.values(), Tally()).metrics(task), clients)

@@ -135,7 +135,7 @@ def cost(rounds: pd.DataFrame, spent: str, title: str, column: str, goal: str, l
     figure = canvas(430)
     for name, look in looks.items():
         own = totals[totals["method"] == name].dropna(subset=[column])
-        line = thin(own.groupby("round")[[spent, column]].mean())
+        line = thin(common(own).groupby("round")[[spent, column]].mean())
         if len(line):
             figure.add_scatter(**_line(line[spent], scale * line[column], name, look, "%{x:.4g} → %{y:.4g}"))
     figure.update_xaxes(title_text=title, rangemode="tozero")
@@ -176,10 +176,14 @@ OWN = {"personal": " (personal)", "local": " (local)"}
 
 def over_seeds(rounds: pd.DataFrame, column: str, scale: float = 1) -> pd.DataFrame:
     """`round mean sd` over the rounds that every seed reached, thinned. A mean over fewer seeds would jump."""
-    by_round = rounds.dropna(subset=[column]).groupby("round")[column]
-    line = by_round.agg(["mean", "std", "count"]).query("count == count.max()")
+    line = common(rounds.dropna(subset=[column])).groupby("round")[column].agg(["mean", "std"])
     scaled = pd.DataFrame({"round": line.index, "mean": scale * line["mean"], "sd": scale * line["std"]})
     return thin(scaled.reset_index(drop=True))
+
+
+def common(rounds: pd.DataFrame) -> pd.DataFrame:
+    """The rows of one method in rounds that every seed has: beyond a seed's end, the mean would be one of survivors."""
+    return rounds[rounds.groupby("round")["seed"].transform("nunique") == rounds["seed"].nunique()]
 
 
 def _line(x: pd.Series, y: pd.Series, name: str, look: Look, hover: str) -> dict[str, object]:

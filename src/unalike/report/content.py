@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
@@ -42,6 +43,7 @@ class ReportContent:
     * `partition`: facts about how the data differs, shown as they are.
     * `target`: the score whose cost is compared; None for the baseline's final mean.
     * `protocol`: that of the columns without a prefix; empty where the tables are to tell.
+    * `ends`: `method seed rounds why selected`, a row per run; `estimate`: `what unit estimated actual`.
     * `wire`: `method direction what bytes`, what enters and leaves a client in a round.
 
     Raises `UnalikeError` when the tables do not belong together.
@@ -61,6 +63,8 @@ class ReportContent:
     warnings: list[str] = field(default_factory=list)
     target: float | None = None
     protocol: str = ""
+    ends: list[dict[str, Any]] = field(default_factory=list)
+    estimate: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _check_labels(self.labels, self.baseline)

@@ -20,8 +20,8 @@ from unalike.report.rows import Row, rows
 from unalike.results.statistics import Metric, headline
 
 NOTE = (
-    "Mean of the last ten evaluated rounds over paired seeds; sd over seeds; 95 % paired t intervals of the difference; "
-    "p of the paired t test, corrected by Holm for the methods of a partition."
+    "Mean of the last ten evaluated rounds, or of the selected one, over paired seeds; sd over seeds; "
+    "95 % paired t intervals of the difference; p of the paired t test, corrected by Holm for the methods of a partition."
 )
 
 

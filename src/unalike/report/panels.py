@@ -72,7 +72,9 @@ def differences(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> 
 def curves(content: ReportContent, looks: Looks) -> Panel | None:
     """The headline metric and the loss by round, for the shared and for the personal models."""
     metric, views = content.metric, []
-    axes = ((metric.column, metric.title, _unit(content), _percent(content)), ("loss", "Loss", "", 1))
+    score = metric.column, metric.title, _unit(content), _percent(content)
+    validation = f"val_{metric.column}", f"{metric.title} on validation samples", _unit(content), _percent(content)
+    axes = (score, ("loss", "Loss", "", 1), validation)
     for protocol, prefix in content.prefixes.items():
         for column, title, unit, scale in axes:
             shown = _scored(content.rounds, prefix + column, looks)

@@ -12,7 +12,16 @@ from unalike.report import words
 from unalike.report.content import MODELS, ReportContent
 from unalike.report.palette import Look
 from unalike.report.rows import Row, rows
-from unalike.results.statistics import Metric, client_effects, personal_against_shared, tail_mean, to_target, totals
+from unalike.results.statistics import (
+    Metric,
+    client_effects,
+    further,
+    personal_against_shared,
+    tail_mean,
+    to_target,
+    totals,
+)
+from unalike.results.stopping import ALL_DONE
 
 
 @dataclass(frozen=True)
@@ -50,20 +59,28 @@ def scores(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: 
     ]
     if shown["difference"].notna().any():
         columns += _compared(f"Difference to {content.baseline}", metric)
-    if "macro_f1" in shown:
-        columns.append(("Macro-F1", lambda r: Cell(words.decimal(r["macro_f1"]), r["macro_f1"])))
+    columns += [(_TITLES.get(name, name), _decimal(name)) for name in further(content.rounds)]
     columns += [
         ("Loss", lambda r: Cell(words.decimal(r["loss"]), r["loss"])),
         ("Seeds", lambda r: Cell(str(r["seeds"]), r["seeds"])),
     ]
-    return _table(_SCORED[protocol], columns, shown)
+    chosen = "selected" in content.rounds
+    counted = "the round with the best validation score" if chosen else "mean of the last ten evaluated rounds"
+    return _table(f"{_SCORED[protocol]}: {counted}", columns, shown)
+
+
+_TITLES = {"macro_f1": "Macro-F1", "balanced_accuracy": "Balanced accuracy", "auroc": "AUROC", "auprc": "AUPRC"}
+
+
+def _decimal(name: str) -> Callable[[Row], Cell]:
+    return lambda r: Cell(words.decimal(r[name]), r[name])
 
 
 _SCORED = {
-    "server": "The shared model, on the server's held-out test set: mean of the last ten evaluated rounds",
-    "clients": "The shared model, on the clients' test data: mean of the last ten evaluated rounds",
-    "personal": "Each client's own model, on its own test data: mean of the last ten evaluated rounds",
-    "local": "Each participant's model after its training, on its own test data: mean of the last ten evaluated rounds",
+    "server": "The shared model, on the server's held-out test set",
+    "clients": "The shared model, on the clients' test data",
+    "personal": "Each client's own model, on its own test data",
+    "local": "Each participant's model after its training, on its own test data",
 }
 
 
@@ -86,14 +103,14 @@ def tests(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: d
     return _table(f"The tests over paired seeds: {MODELS[protocol]}", columns, shown)
 
 
-def target(content: ReportContent, looks: dict[str, Look]) -> Table | None:
-    """What a run spends until the shared model first reaches the target, by default the baseline's final mean."""
-    column, metric = content.metric.column, content.metric
+def target(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Table | None:
+    """What a run spends until a protocol's score first reaches the target, by default the baseline's final mean."""
+    column, metric = content.prefixes[protocol] + content.metric.column, content.metric
     final = tail_mean(content.rounds, column)
     if content.target is None and content.baseline not in final.index.get_level_values("method"):
         return None
     goal = float(final.loc[content.baseline].mean()) if content.target is None else content.target
-    spent = to_target(content.rounds, goal)
+    spent = to_target(content.rounds, goal, column)
 
     def rounds(row: Row) -> str:
         missing = row["seeds"] - row["reached"]
@@ -107,7 +124,37 @@ def target(content: ReportContent, looks: dict[str, Look]) -> Table | None:
     ]
     own = f", the final mean of {content.baseline}" if content.target is None else ""
     what = words.score(goal, metric) + own
-    return _table(f"To a first {column} of {what}: mean over seeds, where all reach it", columns, spent)
+    return _table(
+        f"To a first {metric.column} of {what}, {MODELS[protocol]}: mean over seeds, where all reach it", columns, spent
+    )
+
+
+def ends(content: ReportContent, looks: dict[str, Look]) -> Table | None:
+    """Where each run ended and why, and the round that was selected; None where all did all their rounds and none was."""
+    if not any(end["selected"] is not None or end["why"] != ALL_DONE for end in content.ends):
+        return None
+    columns: list[Column] = [
+        ("Method", _method(looks)),
+        ("Seed", lambda r: Cell(str(r["seed"]), r["seed"])),
+        ("Rounds", lambda r: Cell(str(r["rounds"]), r["rounds"])),
+        ("Ended by", lambda r: Cell(str(r["why"]), str(r["why"]))),
+    ]
+    table = pd.DataFrame(content.ends)
+    if table["selected"].notna().any():
+        columns.append(("Selected round", lambda r: Cell(words.decimal(r["selected"], 0), r["selected"])))
+    return _table("Where each run ended", columns, table)
+
+
+def estimate(content: ReportContent) -> Table | None:
+    """What was foreseen beside what it took; None where nothing was."""
+    columns: list[Column] = [
+        ("Of", lambda r: Cell(str(r["what"]), str(r["what"]))),
+        ("", lambda r: Cell(str(r["unit"]), str(r["unit"]))),
+        ("Estimated", lambda r: Cell(words.decimal(r["estimated"], 1), r["estimated"])),
+        ("Actual", lambda r: Cell(words.decimal(r["actual"], 1), r["actual"])),
+    ]
+    table = pd.DataFrame(content.estimate, columns=["what", "unit", "estimated", "actual"]).astype({"actual": float})
+    return _table("The estimate of --dry-run beside what it took, per run", columns, table)
 
 
 def crossed(content: ReportContent, looks: dict[str, Look]) -> Table | None:

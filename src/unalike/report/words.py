@@ -34,8 +34,8 @@ def unit(metric: Metric) -> str:
     return " points" if metric.sign > 0 else ""
 
 
-def decimal(value: float) -> str:
-    return _number(value, f"{value:.3f}")
+def decimal(value: float, digits: int = 3) -> str:
+    return _number(value, f"{value:,.{digits}f}")
 
 
 def probability(p: float) -> str:

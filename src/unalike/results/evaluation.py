@@ -1,8 +1,8 @@
-"""Evaluation of many clients' test samples in one pass, and the metrics of a task."""
+"""Evaluation of many clients' test samples in one pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,6 @@ from unalike.core.model import Model
 from unalike.core.task import Task
 from unalike.core.types import Context, Tree
 
-Metrics = dict[str, float]
 Predict = Callable[[Tensor], Tensor]
 """Inputs [B, ...] -> logits [B, C]."""
 
@@ -23,73 +22,41 @@ ROWS = 4096
 
 @dataclass(frozen=True)
 class Scores:
-    """One entry per test sample: whose it is, its loss, its label and the prediction."""
+    """One entry per test sample: whose it is, its loss, its label, the prediction and the logits.
+
+    Logits are [n] for one output and [n, C] for classes, for which they are kept only where asked for (else [n, 0]).
+    """
 
     client: np.ndarray
     loss: np.ndarray
     y: np.ndarray
     predicted: np.ndarray
+    logits: np.ndarray
 
     def of(self, keep: np.ndarray) -> Scores:
         """The samples that a mask or index array picks."""
-        return Scores(self.client[keep], self.loss[keep], self.y[keep], self.predicted[keep])
+        return Scores(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
 
     @classmethod
     def join(cls, scores: Sequence[Scores]) -> Scores:
         """The samples of several evaluations."""
-        return cls(*(np.concatenate([getattr(s, f) for s in scores]) for f in cls.__dataclass_fields__))
+        return cls(*(np.concatenate([getattr(s, name) for s in scores]) for name in cls.__dataclass_fields__))
 
 
-def score(task: Task, predict: Predict, x: Tensor, y: Tensor, client: np.ndarray) -> Scores:
-    """Run a model over samples x [n, ...], y [n] that belong to clients [n]."""
-    losses, predicted = [], []
+def score(task: Task, predict: Predict, x: Tensor, y: Tensor, client: np.ndarray, logits: bool = False) -> Scores:
+    """Run a model over samples x [n, ...], y [n] that belong to clients [n]; `logits`: keep those of classes too."""
+    losses, predicted, kept = [], [], []
     with torch.no_grad():
         for rows_x, rows_y in zip(x.split(ROWS), y.split(ROWS), strict=True):
-            logits = predict(rows_x)
-            losses.append(task.losses(logits, rows_y))
-            predicted.append(task.predict(logits))
-    if not losses:
-        return Scores(client, np.zeros(0), np.zeros(0), np.zeros(0))
-    return Scores(client, torch.cat(losses).cpu().numpy(), y.cpu().numpy(), torch.cat(predicted).cpu().numpy())
+            found = predict(rows_x)
+            losses.append(task.losses(found, rows_y))
+            predicted.append(task.predict(found))
+            kept.append(found.flatten() if task.name != "classification" else found if logits else found[:, :0])
+    arrays = (torch.cat(found).cpu().numpy() for found in (losses, predicted, kept))
+    loss, guess, own = arrays
+    return Scores(client, loss, y.cpu().numpy(), guess, own)
 
 
 def shared_model(model: Model, params: Tree, buffers: Tree, context: Context | None = None) -> Predict:
     """The prediction of one model; for one client where the model is fed its facts, `context`, else for everybody."""
     return lambda x: model(params, x, buffers=buffers, context=context).logits
-
-
-def measure(task: Task, scores: Scores) -> Metrics:
-    """loss, accuracy and macro_f1, or loss and rmse, over the samples given; NaN where there are none."""
-    if not len(scores.loss):
-        return dict.fromkeys(metric_names(task), float("nan"))
-    loss = float(scores.loss.mean(dtype=np.float64))
-    if task.name == "regression":
-        return {"loss": loss, "rmse": loss**0.5}
-    hit = scores.predicted == scores.y
-    return {"loss": loss, "accuracy": float(hit.mean()), "macro_f1": macro_f1(scores.y, scores.predicted)}
-
-
-def metric_names(task: Task) -> tuple[str, ...]:
-    """The columns that `measure` fills."""
-    return ("loss", "rmse") if task.name == "regression" else ("loss", "accuracy", "macro_f1")
-
-
-def macro_f1(y: np.ndarray, predicted: np.ndarray) -> float:
-    """Mean of 2 TP / (2 TP + FP + FN) over the classes that occur among labels or predictions."""
-    classes = int(max(y.max(), predicted.max())) + 1
-    true, guessed = (np.bincount(v.astype(np.int64), minlength=classes) for v in (y, predicted))
-    hits = np.bincount(y[y == predicted].astype(np.int64), minlength=classes)
-    seen = true + guessed > 0
-    return float((2 * hits[seen] / (true + guessed)[seen]).mean())
-
-
-def per_client(task: Task, scores: Scores, clients: Iterable[int]) -> dict[int, Metrics]:
-    """`measure` for each client by itself."""
-    order = np.argsort(scores.client, kind="stable")
-    sorted_scores = scores.of(order)
-    wanted = np.fromiter(clients, np.int64)
-    starts = np.searchsorted(sorted_scores.client, wanted)
-    ends = np.searchsorted(sorted_scores.client, wanted, side="right")
-    return {
-        int(k): measure(task, sorted_scores.of(np.arange(a, b))) for k, a, b in zip(wanted, starts, ends, strict=True)
-    }

@@ -68,6 +68,25 @@ def headline(table: pd.DataFrame) -> Metric:
     raise UnalikeError(f"the table holds no headline metric (found {_listed(table)}); expected a column {expected}")
 
 
+def further(rounds: pd.DataFrame) -> list[str]:
+    """The metrics beside the headline and the loss: macro_f1, balanced_accuracy, auroc, auprc, and a person's own."""
+    known = {
+        "method",
+        "seed",
+        "round",
+        "seconds",
+        "participants",
+        "loss",
+        "train_loss",
+        "bytes_down",
+        "bytes_up",
+        "selected",
+    }
+    headlines = {metric.column for metric in METRICS}
+    fronts = tuple(f"{name}_" for name in (*PROTOCOLS, "val"))
+    return [c for c in map(str, rounds) if c not in known | headlines and not c.startswith(fronts)]
+
+
 def tail_mean(rounds: pd.DataFrame, column: str, last: int = 10) -> pd.Series:
     """Mean of `column` over the last evaluated rounds, indexed by (method, seed) in order of appearance.
 
@@ -92,8 +111,8 @@ def summary(
 ) -> pd.DataFrame:
     """One row per method and protocol, in order of appearance; written here for accuracy.
 
-    `method protocol seeds accuracy accuracy_sd macro_f1 loss difference ci_low ci_high boot_low boot_high p p_holm
-    wilcoxon wilcoxon_holm better client_sd worst_decile mb_down mb_up seconds`
+    `method protocol seeds accuracy accuracy_sd macro_f1 [further metrics] loss difference ci_low ci_high boot_low boot_high p
+    p_holm wilcoxon wilcoxon_holm better client_sd worst_decile mb_down mb_up seconds`
 
     `accuracy` is the mean over seeds of `tail_mean`, `accuracy_sd` its standard deviation (ddof 1; NaN for one seed).
     `difference` and its interval pair a row by seed with the baseline's row of the same protocol; they are NaN where
@@ -219,7 +238,7 @@ def cumulative(rounds: pd.DataFrame) -> pd.DataFrame:
     _require(rounds, "rounds", "method", "seed", "round", "bytes_down", "bytes_up", "seconds")
     ordered = rounds.sort_values("round", kind="stable")
     runs = [ordered["method"], ordered["seed"]]
-    stands_for = ordered["round"].groupby(runs).diff().fillna(ordered["round"])
+    stands_for = ordered["round"].groupby(runs).diff().fillna(ordered["round"].clip(lower=1))
     per_round = {
         "mb_down": ordered["bytes_down"] / 1e6,
         "mb_up": ordered["bytes_up"] / 1e6,
@@ -265,7 +284,8 @@ def _corrected(compared: pd.DataFrame) -> pd.DataFrame:
 
 def _others(rounds: pd.DataFrame, prefix: str, method: str, last: int) -> dict[str, float]:
     nothing = pd.Series(dtype=float)
-    return {name: _by_seed(rounds, prefix + name, last).get(method, nothing).mean() for name in ("macro_f1", "loss")}
+    names = (*further(rounds), "loss")
+    return {name: _by_seed(rounds, prefix + name, last).get(method, nothing).mean() for name in names}
 
 
 def _spread(clients: pd.DataFrame, column: str, metric: Metric, method: str) -> dict[str, float]:
@@ -279,8 +299,7 @@ def _spread(clients: pd.DataFrame, column: str, metric: Metric, method: str) -> 
 
 def _columns(rounds: pd.DataFrame, metric: Metric) -> list[str]:
     scores = ["method", "protocol", "seeds", metric.column, f"{metric.column}_sd"]
-    f1 = ["macro_f1"] if "macro_f1" in rounds else []
-    return [*scores, *f1, "loss", *_COMPARED, "client_sd", "worst_decile", "mb_down", "mb_up", "seconds"]
+    return [*scores, *further(rounds), "loss", *_COMPARED, "client_sd", "worst_decile", "mb_down", "mb_up", "seconds"]
 
 
 def _require(frame: pd.DataFrame, name: str, *columns: str) -> None:

@@ -178,6 +178,7 @@ def _number(node: ast.expr) -> float:
     return float(value)
 
 
+ALL_DONE = "all rounds done"
 _UNITS = {
     "rounds": ("round", 1), "round": ("round", 1),
     "s": ("seconds", 1), "min": ("seconds", 60), "h": ("seconds", 3600),
@@ -192,10 +193,11 @@ class Budget:
     text: str
 
     def __post_init__(self) -> None:
-        _ = self._limit
+        _ = self.limit
 
     @property
-    def _limit(self) -> tuple[str, float]:
+    def limit(self) -> tuple[str, float]:
+        """Which of `TOTALS` it limits, and to how much."""
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([a-z]+)\s*", self.text.lower())
         if found is None or found[2] not in _UNITS or not float(found[1]):
             raise UnalikeError(
@@ -206,7 +208,7 @@ class Budget:
 
     def spent(self, history: History) -> bool:
         """Whether one more round, as dear as the last, would exceed it. The first round is always run."""
-        total, limit = self._limit
+        total, limit = self.limit
         rows = history.rows
         if len(rows) < 2:
             return False

@@ -9,13 +9,14 @@ import numpy as np
 
 from unalike.core.errors import UnalikeError
 from unalike.core.task import Task
-from unalike.results.evaluation import Metrics, Scores, metric_names
+from unalike.results.evaluation import Scores
+from unalike.results.metrics import Metrics, balanced_accuracy, macro_f1, metric_names
 
 
 @dataclass(frozen=True)
 class Tally:
     """Of `n` test samples: the sum of their losses (None: not finite), and how many of each class there are (`true`), were
-    predicted (`guessed`) and were both (`right`)."""
+    predicted (`guessed`) and were both (`right`). AUROC and AUPRC cannot be had from sums: they are NaN."""
 
     n: int = 0
     loss: float | None = 0.0
@@ -42,15 +43,16 @@ class Tally:
 
     def metrics(self, task: Task) -> Metrics:
         """As `measure` would have it from the samples."""
+        found = dict.fromkeys(metric_names(task), float("nan"))
         if not self.n:
-            return dict.fromkeys(metric_names(task), float("nan"))
+            return found
         loss = float("nan") if self.loss is None else self.loss / self.n
         if task.name == "regression":
             return {"loss": loss, "rmse": loss**0.5}
-        true, guessed, right = (np.array(v) for v in (self.true, self.guessed, self.right))
-        seen = true + guessed > 0
-        f1 = float((2 * right[seen] / (true + guessed)[seen]).mean())
-        return {"loss": loss, "accuracy": int(right.sum()) / self.n, "macro_f1": f1}
+        counts = np.array(self.true), np.array(self.guessed), np.array(self.right)
+        with np.errstate(invalid="ignore"):
+            by_class = {"macro_f1": float(macro_f1(*counts)), "balanced_accuracy": float(balanced_accuracy(*counts))}
+        return found | {"loss": loss, "accuracy": sum(self.right) / self.n} | by_class
 
     def plain(self) -> dict[str, Any]:
         """As facts of a message."""

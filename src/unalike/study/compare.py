@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tomli_w
 
-from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
 from unalike.core.plan import Stage
 from unalike.core.work import Work
@@ -20,30 +18,14 @@ from unalike.data import Dataset, Population, load
 from unalike.data import partition as divide
 from unalike.data.diagnose import summary
 from unalike.data.partition import usual_clients
-from unalike.federation import execute
-from unalike.group import Diverged
 from unalike.job import Clients, Job, ModelLike, Pair, prepare
 from unalike.progress import Watch, watch
 from unalike.results.directory import plain
+from unalike.results.metrics import Custom
 from unalike.study.command import command_line
-from unalike.study.comparison import Comparison, Facts, labelled, last_rounds, versions
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One method under one seed."""
-
-    label: str
-    seed: int
-    job: Job
-
-    @property
-    def folder(self) -> str:
-        """A name that a person can read, made unique by the hash of everything that decides the result."""
-        return f"{re.sub(r'[^a-z0-9.]+', '-', self.label.lower()).strip('-')[:40]}-seed{self.seed}-{self.job.key}"
+from unalike.study.comparison import Comparison, Facts, versions
+from unalike.study.estimate import Estimate
+from unalike.study.study import Cell, Study
 
 
 def compare(
@@ -61,8 +43,8 @@ def compare(
     baseline: str | None = None,
     test: Pair | None = None,
     proxy: Pair | None = None,
+    metrics: Custom | None = None,
     out: str | Path | None = None,
-    source: Mapping[str, Any] | None = None,
     progress: Watch | None = None,
     **options: Any,
 ) -> Comparison:
@@ -71,16 +53,68 @@ def compare(
     methods: spec texts, methods or plans, or a mapping from labels to them; the first is the baseline unless `baseline` names
     another. clients: clients as for `ua.run`, the same for every seed; or with `data` their number (10, or what the data
     says, unless given), and then every seed draws its own `partition`, of which a share `val` of the training samples
-    validates. seeds: how many (0, 1, ...) or which. out: a folder
-    that keeps one cell per method and seed; finished cells are read and never run again, an interrupted one goes on where it
-    stopped. source: the command-line flags that make the same clients, for the report's command; known by itself for `data`
-    given by name. `options` are further keywords of `ua.run` (participation, executor, evaluate_every, protocol, device, buffers,
-    transform, stop as text, budget, select). With `budget` methods are compared at equal cost, with `select="best"` each run by
-    the round that its validation samples choose. The plain columns are always those of the shared model.
+    validates. seeds: how many (0, 1, ...) or which. out: a folder that keeps one cell per method and seed; finished cells are read
+    and never run again, an interrupted one goes on where it stopped. `options` are further keywords of `ua.run` (participation,
+    executor, evaluate_every, protocol, device, buffers, transform, stop as text, budget, select). With `budget` methods are
+    compared at equal cost, with `select="best"` each run by the round that its validation samples choose. The plain columns are
+    always those of the shared model.
 
     >>> table = compare(["fedavg", "fedmix"], data="digits", clients=5, rounds=20)   # doctest: +SKIP
 
     Raises `UnalikeError` before anything is trained for whatever cannot be run. A method that diverges is noted and left out.
+    """
+    study = lay_out(
+        methods,
+        clients,
+        data=data,
+        data_dir=data_dir,
+        partition=partition,
+        val=val,
+        model=model,
+        rounds=rounds,
+        seeds=seeds,
+        work=work,
+        baseline=baseline,
+        test=test,
+        proxy=proxy,
+        metrics=metrics,
+        **options,
+    )
+    if progress is not None:
+        return study.run(out, progress)
+    with watch(study.rounds, "comparing", lines=False) as bar:
+        return study.run(out, bar)
+
+
+def estimate(methods: Iterable[object] | Mapping[str, object], *where: Any, **options: Any) -> Estimate:
+    """What `compare` of the same arguments would cost: seconds, bytes and memory, from three rounds of every method."""
+    study = lay_out(methods, *where, **{k: v for k, v in options.items() if k not in ("out", "progress")})
+    with watch(study.calibration, "calibrating", lines=False) as bar:
+        return study.estimate(bar)
+
+
+def lay_out(
+    methods: Iterable[object] | Mapping[str, object],
+    clients: Clients | int | None = None,
+    *,
+    data: Dataset | str | None = None,
+    data_dir: str | Path | None = None,
+    partition: str = "dirichlet(alpha=0.1)",
+    val: float = 0.0,
+    model: ModelLike = "mlp",
+    rounds: int = 50,
+    seeds: int | Sequence[int] = 3,
+    work: Work | None = None,
+    baseline: str | None = None,
+    test: Pair | None = None,
+    proxy: Pair | None = None,
+    metrics: Custom | None = None,
+    source: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Study:
+    """What `compare` of the same arguments would run: `.run(out)` runs it, `.estimate()` says what it will cost.
+
+    source: the command-line flags that make the same clients, for the report's command; known by itself for `data` given by name.
     """
     methods = methods if isinstance(methods, Mapping) else [methods] if isinstance(methods, str) else list(methods)
     named = {str(k): m for k, m in methods.items()} if isinstance(methods, Mapping) else {_label(m): m for m in methods}
@@ -93,7 +127,17 @@ def compare(
         Cell(
             label,
             seed,
-            prepare(spec, population(seed), model=model, work=work, test=test, proxy=proxy, seed=seed, **options),
+            prepare(
+                spec,
+                population(seed),
+                model=model,
+                work=work,
+                test=test,
+                proxy=proxy,
+                metrics=metrics,
+                seed=seed,
+                **options,
+            ),
         )
         for seed in numbers
         for label, spec in named.items()
@@ -107,55 +151,7 @@ def compare(
         }
     if source and "partition" in source:
         source = {**source, "clients": len(cells[0].job.population)}
-    facts = facts_of(cells, named, baseline, numbers, source or {})
-    folder = None if out is None else Path(out)
-    if folder is not None and (folder / "checkpoints").exists():
-        raise UnalikeError(f"{folder} holds a single run; choose another folder for the comparison")
-    if progress is not None:
-        return _run(cells, facts, folder, progress)
-    with watch(rounds * len(cells), "comparing", lines=False) as bar:
-        return _run(cells, facts, folder, bar)
-
-
-def _run(cells: list[Cell], facts: Facts, out: Path | None, progress: Watch) -> Comparison:
-    import pandas as pd
-
-    rounds: list[pd.DataFrame] = []
-    clients: list[pd.DataFrame] = []
-    notes: list[str] = []
-    for cell in cells:
-        told: list[int] = []
-
-        def tell(row: dict[str, Any], what: str = f"{cell.label} (seed {cell.seed})", told: list[int] = told) -> None:
-            told.append(row["round"])
-            progress(row, what)
-
-        try:
-            run = execute(cell.job, out=None if out is None else _home(out, cell), progress=tell)
-            if not told:  # read back, not run
-                tell(run.history.last)
-        except Diverged as error:
-            notes.append(f"{cell.label}, seed {cell.seed}, is left out: {error}")
-            continue
-        notes += [f"{cell.label}: {text}" for text in run.notes]
-        rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
-        own = last_rounds(run.history.clients, cell.job.population.names, run.selected)
-        clients.append(labelled(own, cell.label, cell.seed))
-    if not rounds:
-        raise UnalikeError("every method diverged: " + "; ".join(notes))
-    comparison = Comparison(
-        pd.concat(rounds, ignore_index=True), pd.concat(clients, ignore_index=True), _surviving(facts, rounds, notes)
-    )
-    if out is not None:
-        comparison.save(out)
-        comparison.report(out / "report.html")
-        write_bytes(out / "config.toml", facts.config.encode())
-    return comparison
-
-
-def _home(out: Path, cell: Cell) -> Path:
-    """The cell's folder: one that holds it already, whatever its label was then, or a new one."""
-    return min((out / "cells").glob(f"*-{cell.job.key}"), default=out / "cells" / cell.folder)
+    return Study(cells, facts_of(cells, named, baseline, numbers, source or {}))
 
 
 def read_seeds(text: str) -> list[int]:
@@ -293,11 +289,3 @@ def _label_counts(population: Population) -> dict[str, dict[str, int]] | None:
     return {
         name: dict(zip(population.classes, row, strict=True)) for name, row in zip(population.names, rows, strict=True)
     }
-
-
-def _surviving(facts: Facts, rounds: list[pd.DataFrame], notes: list[str]) -> Facts:
-    """Without the methods of which no run is left."""
-    alive = {table["method"].iloc[0] for table in rounds}
-    methods = [m for m in facts.methods if m["label"] in alive]
-    baseline = facts.baseline if facts.baseline in alive else methods[0]["label"]
-    return replace(facts, methods=methods, baseline=baseline, notes=list(dict.fromkeys(notes)))

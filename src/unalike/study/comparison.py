@@ -29,7 +29,9 @@ LAST = 10
 class Facts:
     """What a report says beside the tables: how the data differs, what crosses the wire, how to repeat the whole.
 
-    `plain` is the protocol whose columns have no prefix; empty where the tables are to tell.
+    `plain` is the protocol whose columns have no prefix; empty where the tables are to tell. `ends` says of each run how many
+    rounds it did, why it ended and which round was selected (None: the last ones count). `estimate` sets what was estimated
+    before beside what it took: a row per method, and one for the memory.
     """
 
     methods: list[dict[str, Any]]
@@ -44,6 +46,8 @@ class Facts:
     seed: int = 0
     clients: list[str] = field(default_factory=list)
     plain: str = ""
+    ends: list[dict[str, Any]] = field(default_factory=list)
+    estimate: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Comparison:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """Means over the last 10 evaluated rounds (or of the selected one), spread over seeds, paired difference to the baseline."""
+        """Means over the last 10 evaluated rounds (or of the selected one), spread over seeds, difference to the baseline."""
         from unalike.results.statistics import plain_protocol, summary
 
         own = in_given_order(self)
@@ -105,6 +109,8 @@ class Comparison:
             warnings=facts.notes,
             target=target,
             protocol=facts.plain,
+            ends=facts.ends,
+            estimate=facts.estimate,
         )
 
     def save(self, folder: Path) -> None:

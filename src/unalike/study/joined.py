@@ -247,6 +247,7 @@ def _merged(group: Sequence[Source]) -> Comparison:
         methods=[methods[label] for label in order],
         wire=[row for label in order for row in wire.get(label, []) if row["method"] == label],
         notes=list(dict.fromkeys(note for s in group for note in s.comparison.facts.notes)),
+        ends=list({(e["method"], e["seed"]): e for s in reversed(group) for e in s.comparison.facts.ends}.values()),
         command="\n".join(dict.fromkeys(s.comparison.facts.command for s in group)),
         config="\n".join(dict.fromkeys(s.comparison.facts.config for s in group)),
     )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from unalike.core.checkpoint import write_bytes
 from unalike.record import Run
-from unalike.study.compare import Cell, facts_of
+from unalike.study.compare import facts_of
+from unalike.study.study import Cell
 
 
 def keep_facts(run: Run, label: str, front: dict[str, Any]) -> None:
     """Write `comparison.json` beside the tables of a kept run; `front` are the flags that describe its data."""
     if run.out is not None:
         seed = run.job.options.seed
-        facts = facts_of([Cell(label, seed, run.job)], {label: label}, label, [seed], front)
+        cell = Cell(label, seed, run.job)
+        facts = replace(facts_of([cell], {label: label}, label, [seed], front), ends=[cell.end(run)])
         write_bytes(run.out / "comparison.json", json.dumps(asdict(facts), indent=1).encode())

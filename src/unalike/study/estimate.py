@@ -1,0 +1,188 @@
+"""What a comparison will cost, from a short calibration: a few rounds of every method, thrown away afterwards."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unalike.core import tree
+from unalike.core.checkpoint import write_bytes
+from unalike.core.client import open_memory
+from unalike.core.plan import Stage
+from unalike.federation import execute
+from unalike.job import Job
+from unalike.progress import Watch
+from unalike.results.history import Row
+from unalike.results.stopping import Budget
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROUNDS = 3
+"""Calibrated rounds of each stage; the first, which warms up, is not counted."""
+FILE = "estimate.json"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One run of a method: its rounds, seconds of training, seconds in all, MB (10^6 bytes) to and from all clients."""
+
+    method: str
+    rounds: int
+    seconds: float
+    seconds_in_all: float
+    mb_down: float
+    mb_up: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The costs of one run of each method, the number of seeds, and the peak memory of the process in MB.
+
+    Stop rules are not foreseen: the figures are those of runs that use all their rounds or their budget.
+    """
+
+    key: str
+    seeds: int
+    costs: list[Cost]
+    memory_mb: float
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole comparison, on a machine as busy as this one."""
+        return self.seeds * sum(cost.seconds_in_all for cost in self.costs)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per method."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(cost) for cost in self.costs])
+
+    def beside(self, spent: pd.DataFrame, memory_mb: float | None) -> list[dict[str, Any]]:
+        """What was foreseen, what it took (None: not measured): `what unit estimated actual`. `spent`: `statistics.totals`."""
+        rows = []
+        for cost in self.costs:
+            for unit, name in (("seconds of training", "seconds"), ("MB down", "mb_down"), ("MB up", "mb_up")):
+                actual = spent[name].to_dict().get(cost.method)
+                rows.append({"what": cost.method, "unit": unit, "estimated": getattr(cost, name), "actual": actual})
+        return [
+            *rows,
+            {"what": "the process", "unit": "MB of memory", "estimated": self.memory_mb, "actual": memory_mb},
+        ]
+
+    def save(self, folder: Path) -> None:
+        """Keep it in the comparison's folder, where the comparison will set what it really took beside it."""
+        write_bytes(folder / FILE, (json.dumps(asdict(self), indent=1) + "\n").encode())
+
+    @classmethod
+    def load(cls, folder: Path, key: str) -> Estimate | None:
+        """The estimate of the comparison `key` that a folder keeps, if it keeps one."""
+        try:
+            found = json.loads((folder / FILE).read_text())
+            made = cls(**found | {"costs": [Cost(**cost) for cost in found["costs"]]})
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return made if made.key == key else None
+
+
+def estimated(key: str, jobs: dict[str, Job], seeds: int, watch: Watch) -> Estimate:
+    """Calibrate one job of each method, by label."""
+    costs, memory = [], 0.0
+    for label, job in jobs.items():
+        costs.append(_calibrated(label, job, watch))
+        memory = max(memory, _remembered(job))
+    return Estimate(key, seeds, costs, peak_mb() + memory)
+
+
+def peak_mb() -> float:
+    """The most memory that this process has held so far, in MB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+
+
+def _calibrated(label: str, job: Job, watch: Watch) -> Cost:
+    full = _rounds(job)
+    options = replace(job.options, rounds=min(job.options.rounds, ROUNDS * len(full)), evaluate_every=1, stop=None)
+    short = replace(job, options=replace(options, budget=None, select="last"))
+    moments = [time.perf_counter()]
+
+    def tick(row: Row, what: str = "") -> None:
+        moments.append(time.perf_counter())
+        watch(row, label)
+
+    rows = execute(short, progress=tick).history.rows
+    per_stage = _per_stage(rows[1:], _rounds(short))
+    counts = _within(full, per_stage, job.options.budget)
+    spent = {name: sum(n * stage[name] for n, stage in zip(counts, per_stage)) for name in _COSTS}
+    for name in ("bytes_down", "bytes_up"):
+        spent[name] += rows[0][name] + _once(rows[1:], _rounds(short), per_stage, name)
+    between = [late - early - row["seconds"] for early, late, row in zip(moments, moments[1:], rows[1:])]
+    evaluation = min(between[1:] or between or [0.0])
+    setup = max(0.0, between[0] - 2 * evaluation) if between else 0.0
+    evaluations = 1 + math.ceil(sum(counts) / job.options.evaluate_every)
+    return Cost(
+        label,
+        sum(counts),
+        spent["seconds"],
+        setup + spent["seconds"] + evaluations * evaluation,
+        spent["bytes_down"] / 1e6,
+        spent["bytes_up"] / 1e6,
+    )
+
+
+_COSTS = ("seconds", "bytes_down", "bytes_up")
+
+
+def _rounds(job: Job) -> list[int]:
+    """The rounds of each stage of a plan."""
+    return [step.rounds for step in job.outline if isinstance(step, Stage)]
+
+
+def _per_stage(rows: Sequence[Row], lengths: Sequence[int]) -> list[dict[str, float]]:
+    """What a round costs in each stage: the mean over its rounds but the first; over all rounds where it had none."""
+    found, start = [], 0
+    for length in lengths:
+        own = rows[start : start + length]
+        counted = own[1:] or own or rows
+        found.append({name: sum(row[name] for row in counted) / max(1, len(counted)) for name in _COSTS})
+        start += length
+    return found
+
+
+def _once(rows: Sequence[Row], lengths: Sequence[int], per_stage: Sequence[dict[str, float]], name: str) -> float:
+    """What crosses the wire once, at the start of a stage."""
+    starts = [sum(lengths[:i]) for i in range(len(lengths))]
+    return sum(max(0.0, rows[i][name] - stage[name]) for i, stage in zip(starts, per_stage) if i < len(rows))
+
+
+def _within(full: Sequence[int], per_stage: Sequence[dict[str, float]], budget: str | None) -> list[int]:
+    """The rounds of each stage that a budget pays for."""
+    if budget is None:
+        return list(full)
+    total, limit = Budget(budget).limit
+    left, counts = limit, []
+    for count, stage in zip(full, per_stage):
+        prices = {"round": 1.0, "seconds": stage["seconds"], "bytes": stage["bytes_down"] + stage["bytes_up"]}
+        paid = min(count, int(left / prices[total] + 1e-9) if prices[total] else count)
+        counts.append(paid)
+        left -= paid * prices[total]
+    return counts if sum(counts) else [min(1, n) for n in full[:1]] + counts[1:]
+
+
+def _remembered(job: Job) -> float:
+    """MB that the memories of clients will take which the calibration has not met."""
+    stages = [step for step in job.outline if isinstance(step, Stage)]
+    size = max(
+        tree.nbytes(*open_memory(s.method, replace(job.setting, model=s.model or job.model)).values()) for s in stages
+    )
+    clients = int((job.population.sizes > 0).sum())
+    met = min(clients, round(job.options.participation * clients) * ROUNDS)
+    return size * (clients - met) / 1e6

@@ -1,0 +1,120 @@
+"""Metrics by hand, against scikit-learn, and of many clients at once."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from sklearn import metrics as sk
+
+import unalike as ua
+from unalike.core.task import TASKS
+from unalike.results import metrics as m
+from unalike.results.evaluation import Scores
+from unalike.results.metrics import measure, metric_names, per_client
+
+
+def scores(client, y, predicted, logits=None, loss=None):
+    n = len(y)
+    logits = np.zeros(n) if logits is None else np.asarray(logits, float)
+    loss = np.ones(n) if loss is None else np.asarray(loss, float)
+    return Scores(np.asarray(client), loss, np.asarray(y), np.asarray(predicted), logits)
+
+
+def test_by_hand():
+    """y = 0 0 0 1, guessed 0 0 1 1: recalls 2/3 and 1; F1 of class 0 is 4/5, of class 1 2/3; class 2 is not there."""
+    found = measure(TASKS["classification"], scores([0] * 4, [0, 0, 0, 1], [0, 0, 1, 1], loss=[1, 2, 3, 6]))
+    assert found == pytest.approx(
+        {"loss": 3, "accuracy": 3 / 4, "macro_f1": (4 / 5 + 2 / 3) / 2, "balanced_accuracy": 5 / 6}
+    )
+
+
+def test_areas_by_hand():
+    """Positives at 3 and 1, negatives at 2 and 1: pairs 3>2, 3>1, 1<2, 1=1: 2.5 of 4. Thresholds 3, 2, 1: precision 1, 1/2, 1/2."""
+    y = np.array([True, False, True, False])
+    found = measure(TASKS["binary"], scores([0] * 4, y, y, [3.0, 2.0, 1.0, 1.0]))
+    assert (found["auroc"], found["auprc"]) == pytest.approx((2.5 / 4, 1 / 2 * 1 + 1 / 2 * 2 / 4))
+    broken = measure(TASKS["binary"], scores([0] * 4, y, y, [3.0, math.nan, 1.0, 1.0]))
+    assert math.isnan(broken["auroc"]) and math.isnan(broken["auprc"]) and broken["accuracy"] == 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_as_scikit_learn_has_them(seed):
+    """Random labels and logits with many ties, clients of 0 to 40 samples, some with one class only."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(0, 40, 12)
+    client = rng.permutation(np.repeat(np.arange(12), sizes))
+    y = rng.random(len(client)) < rng.choice([0.0, 0.3, 0.5, 1.0], 12)[client]
+    logits = rng.normal(size=len(y)).round(1) + y
+    found = per_client(TASKS["binary"], scores(client, y, logits > 0, logits), 12)
+    for k in range(12):
+        own = client == k
+        if not own.any():
+            assert all(math.isnan(v) for v in found[k].values())
+            continue
+        truth, guess = y[own], logits[own] > 0
+        assert found[k]["accuracy"] == pytest.approx(sk.accuracy_score(truth, guess))
+        assert found[k]["macro_f1"] == pytest.approx(sk.f1_score(truth, guess, average="macro", zero_division=0))
+        recalls = sk.recall_score(truth, guess, average=None, zero_division=0, labels=np.unique(truth))
+        assert found[k]["balanced_accuracy"] == pytest.approx(recalls.mean())
+        if truth.all() or not truth.any():
+            assert math.isnan(found[k]["auroc"]) and math.isnan(found[k]["auprc"])
+        else:
+            assert found[k]["auroc"] == pytest.approx(sk.roc_auc_score(truth, logits[own]))
+            assert found[k]["auprc"] == pytest.approx(sk.average_precision_score(truth, logits[own]))
+
+
+@pytest.mark.parametrize("block", [1, 7, 2**22])
+def test_many_classes_and_blocks_of_clients(monkeypatch, block):
+    """Counting clients in blocks changes nothing; ten classes, as scikit-learn has them."""
+    monkeypatch.setattr(m, "BLOCK", block)
+    rng = np.random.default_rng(0)
+    client, y, guess = rng.integers(0, 9, 300), rng.integers(0, 10, 300), rng.integers(0, 10, 300)
+    found = per_client(TASKS["classification"], scores(client, y, guess), 10)
+    for k in range(9):
+        own = client == k
+        assert found[k]["macro_f1"] == pytest.approx(sk.f1_score(y[own], guess[own], average="macro", zero_division=0))
+        recall = sk.recall_score(y[own], guess[own], average=None, labels=np.unique(y[own]), zero_division=0).mean()
+        assert found[k]["balanced_accuracy"] == pytest.approx(recall)
+    assert math.isnan(found[9]["accuracy"])
+    assert measure(TASKS["classification"], scores(client, y, guess))["accuracy"] == (y == guess).mean()
+
+
+def test_regression():
+    found = measure(TASKS["regression"], scores([0, 0], [1.0, 2.0], [1.0, 4.0], loss=[0, 4]))
+    assert found == pytest.approx({"loss": 2, "rmse": math.sqrt(2)})
+
+
+def test_one_s_own_metric():
+    """It sees labels, predictions and logits of each client, and of all; and is recorded by every protocol."""
+    rng = np.random.default_rng(0)
+    people = [
+        ua.ClientData(
+            (rng.normal(size=(9, 4)), rng.integers(0, 3, 9)), (rng.normal(size=(5, 4)), rng.integers(0, 3, 5))
+        )
+    ] * 3
+
+    def confidence(y, predicted, logits):
+        assert logits.shape == (len(y), 3) and (logits.argmax(1) == predicted).all()
+        return np.exp(logits - np.logaddexp.reduce(logits, 1)[:, None]).max(1).mean()
+
+    run = ua.run("ditto", people, model="linear", rounds=2, metrics={"confidence": confidence}, stop="confidence >= 9")
+    for table in (run.history.rounds, run.history.clients):
+        assert table[["confidence", "personal_confidence"]].notna().all(axis=None)
+    assert run.config["metrics"] == ["confidence"]
+    last = run.history.clients.query("round == 2")["confidence"]
+    assert last.mean() == pytest.approx(run.history.rounds["confidence"].iloc[-1])  # equal sizes
+
+
+def test_a_binary_task_has_its_columns():
+    rng = np.random.default_rng(1)
+    people = [ua.ClientData(*[(rng.normal(size=(n, 4)), rng.random(n) < 0.5) for n in (9, 7)]) for _ in range(3)]
+    rounds = ua.run("fedavg", people, model="linear", rounds=2).history.rounds
+    assert rounds[["balanced_accuracy", "auroc", "auprc"]].notna().all(axis=None)
+
+
+@pytest.mark.parametrize("name", ["accuracy", "val_mine", "my metric", "min_x"])
+def test_names_that_are_taken(name):
+    with pytest.raises(ua.UnalikeError, match="metrics: found the name"):
+        metric_names(TASKS["classification"], {name: lambda y, p, s: 0.0})

@@ -1,0 +1,73 @@
+"""What a comparison will cost, foreseen from a few rounds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import unalike as ua
+from unalike.study import Comparison
+from unalike.study.compare import lay_out
+
+METHODS = ["fedavg", "scaffold", "fedconcat", "ditto", "ifca(clusters=2)", "local_only"]
+
+
+def spent(table, method):
+    rounds = table.rounds.query("method == @method and seed == 0")
+    return [(rounds["bytes_down"]).sum() / 1e6, (rounds["bytes_up"]).sum() / 1e6]
+
+
+def test_bytes_and_rounds_are_foreseen_exactly(people, small):
+    """Letters, surveys and what is sent once included, for plans of several stages as well."""
+    options = {"model": "mlp(hidden=(8,))", "rounds": 12, "seeds": 2, "work": ua.Work(batch_size=5, lr=0.1)}
+    foreseen = ua.estimate(METHODS, people, **options)
+    table = ua.compare(METHODS, people, **options)
+    for cost in foreseen.costs:
+        assert [cost.mb_down, cost.mb_up] == pytest.approx(spent(table, cost.method), rel=1e-9), cost.method
+        assert cost.rounds == 12 and 0 < cost.seconds <= cost.seconds_in_all
+    assert foreseen.seeds == 2 and foreseen.memory_mb > 100
+    assert foreseen.seconds == pytest.approx(2 * sum(c.seconds_in_all for c in foreseen.costs))
+
+
+def test_a_budget_shortens_the_estimate(people):
+    options = {"model": "linear", "rounds": 50}
+    costs = ua.estimate(["fedavg", "scaffold"], people, budget="10 rounds", **options).costs
+    assert [c.rounds for c in costs] == [10, 10]
+    paid = f"{costs[0].mb_down + costs[0].mb_up} MB"
+    assert [c.rounds for c in ua.estimate(["fedavg", "scaffold"], people, budget=paid, **options).costs] == [10, 5]
+
+
+def test_clients_not_yet_met_will_need_memory():
+    """Memory foreseen for SCAFFOLD's control variates grows with the clients that a calibration cannot meet."""
+    crowd = ua.partition(ua.load("digits"), "iid", clients=400)
+    lean, remembers = (
+        ua.estimate([m], crowd, model="mlp(hidden=(200,))", rounds=30, participation=0.02).memory_mb
+        for m in ("fedavg", "scaffold")
+    )
+    variate = (64 * 200 + 200 + 200 * 10 + 10) * 4 / 1e6
+    assert remembers - lean > 0.9 * (400 - 3 * 8) * variate
+
+
+def test_the_estimate_stands_beside_the_truth(people, tmp_path):
+    options = {"model": "linear", "rounds": 6, "seeds": 2}
+    study = lay_out(["fedavg", "scaffold"], people, **options)
+    study.estimate().save(tmp_path)
+    table = ua.compare(["fedavg", "scaffold"], people, out=tmp_path, **options)
+    rows = {(r["what"], r["unit"]): r for r in table.facts.estimate}
+    for method in ("fedavg", "scaffold"):
+        down = rows[method, "MB down"]
+        assert down["estimated"] == pytest.approx(down["actual"]) == pytest.approx(spent(table, method)[0])
+        assert rows[method, "seconds of training"]["actual"] > 0
+    assert rows["the process", "MB of memory"]["actual"] > 100
+    assert Comparison.load(tmp_path).facts.estimate == table.facts.estimate
+    again = ua.compare(["fedavg", "scaffold"], people, out=tmp_path, **options).facts.estimate
+    assert again[-1]["actual"] is None  # read back: this process did not train
+    other = ua.compare(["fedavg", "scaffold"], people, out=tmp_path, **options | {"rounds": 7})
+    assert not other.facts.estimate  # an estimate of something else
+
+
+def test_a_damaged_estimate_is_no_estimate(people, tmp_path):
+    for text in ("", "{}", "[1]", json.dumps({"key": 3})):
+        (tmp_path / "estimate.json").write_text(text)
+        assert not ua.compare(["fedavg"], people, model="linear", rounds=1, seeds=1, out=tmp_path).facts.estimate
