@@ -17,13 +17,16 @@ def test_by_hand():
     assert guard.faults(reports) == {"c": "the norm of its update is 6.1; expected at most 3 times the median 2"}
     guard.accept({"a": {"update": 1.0}, "b": {"update": 2.0}})
     # the median now runs over 1, 2 of the first round and 5, 5, 5 of this one
-    assert guard.faults(dict.fromkeys("abc", {"update": 5.0})) == {}
+    assert guard.faults({key: {"update": 5.0} for key in "abc"}) == {}
     # over 1, 2, and 9: 2
     assert list(guard.faults({"b": {"update": 9.0}})) == ["b"]
-    guard.accept(dict.fromkeys(map(str, range(2 * WINDOW)), {"update": 5.0}))
+    guard.accept({key: {"update": 5.0} for key in map(str, range(2 * WINDOW))})
     assert len(guard.seen["update"]) == WINDOW
+    loose = {"a": {"buffers": 1.0}, "b": {"buffers": 2.0}, "c": {"buffers": 59.0}, "d": {"buffers": 2.0}}
+    assert Guard(3.0).faults(loose) == {}
+    assert list(Guard(2.9).faults(loose)) == ["c"]
     assert Guard(None).faults(reports) == {}
-    assert Guard(3.0).faults(dict.fromkeys("abc", {"update": 0.0})) == {}  # nobody moves: nobody stands out
+    assert Guard(3.0).faults({key: {"update": 0.0} for key in "abc"}) == {}  # nobody moves: nobody stands out
 
 
 def hostile(factor, prefix="update/"):

@@ -80,9 +80,9 @@ class Federation:
     `participation` and `quorum` are shares (0.5) or numbers (3) of sites: of those that have data, and of those asked. A round
     closes when everybody asked has answered, or after `deadline` seconds if the quorum has; without it the deadline is extended
     and other sites are asked in addition, and after `patience` such attempts the run pauses. Requests without an answer are
-    repeated every `repeat` seconds. `message_bytes` bounds every message. `guard`: an update, letter or buffer whose norm is
-    more than so many times the running median is refused; None: norms are not looked at. `stop` and `budget` end the
-    run early, as in `ua.run`.
+    repeated every `repeat` seconds. `message_bytes` bounds every message. `guard`: an update whose norm is more than so many
+    times the running median is refused (letters and buffers: ten times as many); None: norms are not looked at. `stop` and
+    `budget` end the run early, as in `ua.run`.
     """
 
     name: Name
