@@ -296,12 +296,12 @@ def test_init_and_what_it_refuses(tmp_path):
     assert "Give a folder" in ran("federation", "up").stderr
 
 
-def test_without_the_extra_it_says_which(tmp_path):
+def test_without_the_extra_it_says_which():
     code = (
         "import sys, importlib.util as u; real = u.find_spec\n"
         "u.find_spec = lambda n, *a: None if n == 'flwr' else real(n, *a)\n"
         "sys.argv = ['unalike', 'federation', 'up', 'x']\n"
         "from unalike.cli import main; main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2 and "pip install 'unalike[flower]'" in done.stderr and "Traceback" not in done.stderr
