@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,15 @@ from unalike.core.server import State
 from unalike.core.types import Tree
 from unalike.core.wire import Item
 from unalike.results.directory import RunDirectory
-from unalike.results.history import History
+from unalike.results.history import History, selected
 from unalike.results.stopping import best_row
 from unalike.simulation import Simulation
 
 if TYPE_CHECKING:
     from unalike.job import Job
 
+VALIDATED = re.compile("([a-z]+_)?val_(accuracy|rmse)")
+"""The columns by which rounds are chosen."""
 CHECKPOINT_SECONDS = 10.0
 """A run that is written to a folder checkpoints at most this often, and when it ends, is interrupted or fails."""
 
@@ -64,7 +67,8 @@ class Run:
     @property
     def selected(self) -> int | None:
         """The round whose models the run gives, chosen by the validation samples; None: the last one, unasked."""
-        return next((row["round"] for row in self.history.rows if row.get("selected")), None)
+        chosen = selected(self.history.rows)
+        return chosen.get("personal_", chosen.get("", None))
 
     @property
     def model(self) -> Model:
@@ -99,16 +103,21 @@ class Run:
 
 @dataclass(frozen=True)
 class Best:
-    """The best round of a stage by the validation samples: its number and score, and the frozen stage."""
+    """The best rounds of a stage by the validation samples.
+
+    `rows` holds the round and score of the best one by each column of the history; the frozen stage is that of `main`, the column
+    that decides which models the run gives.
+    """
 
     stage: int
-    row: dict[str, Any]
+    rows: dict[str, dict[str, Any]]
+    main: str
     tensors: Tree
     groups: list[dict[str, Any]]
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {"stage": self.stage, "row": self.row, "groups": self.groups}
+        return {"stage": self.stage, "rows": self.rows, "main": self.main, "groups": self.groups}
 
     @classmethod
     def found(cls, tensors: Tree, facts: dict[str, Any]) -> Best | None:
@@ -217,17 +226,27 @@ class Record:
             self.checkpoint()
 
     def _choose(self, index: int, simulation: Simulation, row: dict[str, Any]) -> None:
-        """Keep the round if it is the best of its stage so far by the validation samples (of personal models, if any)."""
+        """Keep the round if it is the best of its stage so far by the validation samples of some protocol.
+
+        The models that are kept are those of the round that is best for the personal models, or without them for the shared one.
+        """
         if self.job.options.select != "best":
             return
-        names = [f"{whose}val_{metric}" for whose in ("personal_", "") for metric in ("accuracy", "rmse")]
-        column = next((name for name in names if not math.isnan(row.get(name, math.nan))), None)
+        scored = [c for c in row if VALIDATED.fullmatch(c) and not math.isnan(row[c])]
         best = self._best if self._best is not None and self._best.stage == index else None
-        if column is None or best_row([best.row, row] if best else [row], column) is not row:
+        rows = dict(best.rows) if best else {}
+        for column in scored:
+            if best_row([*([rows[column]] if column in rows else []), row], column) is row:
+                rows[column] = {"round": row["round"], column: row[column]}
+        main = max(rows, key=lambda column: column.startswith("personal_"), default=None)
+        if main is None:
+            return
+        if best is not None and rows[main]["round"] != row["round"]:
+            self._best = replace(best, rows=rows)
             return
         tensors, groups = simulation.freeze()
         simulation.pin_memories(groups)
-        self._best = Best(index, {"round": row["round"], column: row[column]}, tensors, groups)
+        self._best = Best(index, rows, main, tensors, groups)
 
     def hold(self, index: int, simulation: Simulation) -> None:
         """Write where a stage is now, ahead of the row of its newest round: before anything of it leaves this machine."""
@@ -262,7 +281,7 @@ class Record:
         self.checkpoint()
         path = None if self.directory is None else self.directory.path
         if self._best is not None:
-            self.history.select(self._best.row["round"])
+            self.history.select({column: row["round"] for column, row in self._best.rows.items()})
             simulation.thaw(self._best.tensors, self._best.groups)
             if path is not None:
                 self.history.save(path)

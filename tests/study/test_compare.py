@@ -245,9 +245,9 @@ def test_the_selected_round_is_the_one_that_counts(people, small, tmp_path):
     table = small(["fedavg", "ditto"], chosen_by, **options)
     for (method, _), run in table.rounds.groupby(["method", "seed"]):
         scored = run.query("round > 0")
-        column = "personal_val_accuracy" if method == "ditto" else "val_accuracy"
-        best = scored["round"].iloc[scored[column].to_numpy().argmax()]
-        assert run.loc[run["selected"], "round"].tolist() == [best]
+        for prefix in ("", "personal_")[: 1 + (method == "ditto")]:  # each protocol by its own validation score
+            best = scored["round"].iloc[scored[f"{prefix}val_accuracy"].to_numpy().argmax()]
+            assert run.loc[run[f"{prefix}selected"].eq(True), "round"].tolist() == [best]
     picked = table.rounds[table.rounds["selected"]].groupby("method")["accuracy"].mean()
     summary = table.summary.query("protocol == 'clients'").set_index("method")["accuracy"]
     assert np.allclose(summary, picked[summary.index])

@@ -107,5 +107,5 @@ def number(value: Any, sign: str = "") -> str:
 
 
 def _counted(comparison: Comparison) -> str:
-    chosen = "selected" in comparison.rounds
+    chosen = any(str(c).endswith("selected") for c in comparison.rounds)
     return "The round with the best validation score" if chosen else "Mean of the last 10 rounds"

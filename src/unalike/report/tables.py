@@ -64,7 +64,7 @@ def scores(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: 
         ("Loss", lambda r: Cell(words.decimal(r["loss"]), r["loss"])),
         ("Seeds", lambda r: Cell(str(r["seeds"]), r["seeds"])),
     ]
-    chosen = "selected" in content.rounds
+    chosen = any(str(c).endswith("selected") for c in content.rounds)
     counted = "the round with the best validation score" if chosen else "mean of the last ten evaluated rounds"
     return _table(f"{_SCORED[protocol]}: {counted}", columns, shown)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,7 +23,8 @@ class History:
     balanced_accuracy, for binary tasks auroc and auprc, a person's own; regression has loss and rmse. Row r of `rounds` belongs to
     the model after r rounds; row 0 is the start. The plain columns hold the first protocol of the run, others carry their name in
     front, and scores of validation samples `val_` before the metric (`val_accuracy`, `personal_val_accuracy`). Where a round was
-    not evaluated, or a method has no shared model, they are NaN. `selected` marks the round that was chosen, where one was.
+    not evaluated, or a method has no shared model, they are NaN. `selected` marks the round that was chosen by validation
+    samples, where one was, `personal_selected` that of the personal models, and so on.
     """
 
     def __init__(self, rounds: list[Row] | None = None, clients: list[Row] | None = None):
@@ -62,10 +64,11 @@ class History:
         """The newest row of `rounds`."""
         return self._rounds[-1]
 
-    def select(self, round: int) -> None:
-        """Mark the round that was chosen, in the column `selected`."""
-        for row in self._rounds:
-            row["selected"] = row["round"] == round
+    def select(self, rounds: dict[str, int]) -> None:
+        """Mark the rounds that are best by columns such as `personal_val_accuracy`: in `personal_selected`, a column for each."""
+        for column, best in rounds.items():
+            for row in self._rounds:
+                row[f"{column.split('val_')[0]}selected"] = row["round"] == best
 
     def __len__(self) -> int:
         return len(self._rounds)
@@ -90,6 +93,13 @@ class History:
                 raise UnalikeError(f"cannot read {file}: {error}; restore it, or start in another folder") from error
         kept = [t if until is None or t.empty else t[t["round"] <= until] for t in tables]
         rounds, clients = (
-            cast(list[Row], t.drop(columns="selected", errors="ignore").to_dict("records")) for t in kept
+            cast(list[Row], t.drop(columns=[c for c in t if str(c).endswith("selected")]).to_dict("records"))
+            for t in kept
         )
         return cls(rounds, clients)
+
+
+def selected(rows: Iterable[Row]) -> dict[str, int]:
+    """What stands before the names of a protocol's columns -> the round that was chosen for it."""
+    flags = [(name, row["round"]) for row in rows for name, chosen in row.items() if chosen is True]
+    return {name.removesuffix("selected"): round for name, round in flags if name.endswith("selected")}

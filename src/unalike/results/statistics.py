@@ -68,6 +68,11 @@ def headline(table: pd.DataFrame) -> Metric:
     raise UnalikeError(f"the table holds no headline metric (found {_listed(table)}); expected a column {expected}")
 
 
+def prefix_of(column: str) -> str:
+    """What stands before the metric in a protocol's column; nothing for the plain ones."""
+    return next((f"{name}_" for name in PROTOCOLS if column.startswith(f"{name}_")), "")
+
+
 def further(rounds: pd.DataFrame) -> list[str]:
     """The metrics beside the headline and the loss: macro_f1, balanced_accuracy, auroc, auprc, and a person's own."""
     known = {
@@ -92,14 +97,16 @@ def tail_mean(rounds: pd.DataFrame, column: str, last: int = 10) -> pd.Series:
 
     Round 0, the untrained model, never counts. A run with fewer than `last` evaluated rounds uses what it has;
     one with none is left out. A mean over rounds does not reward a lucky last round. Where the rounds have a column
-    `selected`, which marks one round of each run as chosen by its validation score, that round counts alone.
+    `selected`, which marks one round of each run as chosen by its validation score, that round counts alone (for
+    `personal_accuracy` the column is `personal_selected`, and so on: each protocol's own validation score chooses).
     """
     _require(rounds, "rounds", "method", "seed", "round", column)
     if last < 1:
         raise UnalikeError(f"last={last} keeps no round; expected 1 or more")
     counted = (rounds["round"] >= 1) & rounds[column].notna()
-    if "selected" in rounds:
-        counted &= rounds["selected"].eq(True)
+    chosen = f"{prefix_of(column)}selected"
+    if chosen in rounds:
+        counted &= rounds[chosen].eq(True)
     evaluated = rounds[counted].sort_values("round", kind="stable")
     means = evaluated.groupby(["method", "seed"], sort=False)[column].agg(lambda values: values.tail(last).mean())
     runs = pd.MultiIndex.from_frame(rounds[["method", "seed"]].drop_duplicates())

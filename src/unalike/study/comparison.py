@@ -6,15 +6,17 @@ import io
 import json
 import platform
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
 
 from unalike import __version__
 from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
+from unalike.results.history import Row, selected
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from unalike.data import PartitionPlan
     from unalike.report import ReportContent
 
+NONE: Mapping[str, int] = MappingProxyType({})
 LAST = 10
 """Evaluated rounds that a run's result is the mean of."""
 
@@ -138,8 +141,7 @@ class Comparison:
                 "`unalike run --out` wrote, or run it to its end"
             ) from None
         if "method" not in rounds:  # a single run keeps its history as it is
-            chosen = rounds.loc[rounds["selected"], "round"] if "selected" in rounds else []
-            tables = rounds, last_rounds(clients, facts.clients, *chosen)
+            tables = rounds, last_rounds(clients, facts.clients, selected(cast(list[Row], rounds.to_dict("records"))))
             rounds, clients = (labelled(table, facts.methods[0]["label"], facts.seed) for table in tables)
         return cls(rounds, clients, facts)
 
@@ -223,17 +225,22 @@ def labelled(table: pd.DataFrame, method: str, seed: int) -> pd.DataFrame:
 
 
 def last_rounds(
-    clients: pd.DataFrame, names: Sequence[str], selected: int | None = None, last: int = LAST
+    clients: pd.DataFrame, names: Sequence[str], selected: Mapping[str, int] = NONE, last: int = LAST
 ) -> pd.DataFrame:
     """A history's clients in one row each: the means of their metrics over the last evaluated rounds, the last status.
 
-    Where a round was selected, that one counts alone.
+    Where a round was `selected` for the columns of a protocol (by what stands before their names), that one counts alone.
     """
+    from unalike.results.statistics import prefix_of
+
     numbers = sorted(clients["round"].unique())
     counted = [n for n in numbers if n > 0] or numbers
-    chosen = counted[-last:] if selected is None else [selected]
-    recent = clients[clients["round"].isin(chosen)].groupby("client", as_index=False)
+    recent = clients[clients["round"].isin(counted[-last:])].groupby("client", as_index=False)
     means = recent.mean(numeric_only=True).drop(columns="round")
+    for prefix, round in selected.items():
+        own = clients[clients["round"] == round].set_index("client").reindex(means["client"])
+        for column in (c for c in map(str, means) if c != "client" and prefix_of(c) == prefix):
+            means[column] = own[column].to_numpy()
     sizes = {column: means[column].astype(int) for column in ("n_train", "n_test")}
     return means.assign(
         **sizes, client=[names[int(k)] for k in means["client"]], status=recent["status"].last()["status"]
