@@ -1,0 +1,74 @@
+"""The server's work on ResNet-18 reports: `python server.py aggregate`, and `python server.py memory K`."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from clock import Clock
+from networks import resnet18
+
+import unalike as ua
+from unalike.core.server import advance, issue, open_state
+from unalike.job import prepare
+from unalike.simulation import Simulation
+
+CLIENTS, TIMES = 20, 5
+METHODS = ("fedavg", "fedlws", "fedpake")
+
+
+def clients(count: int, shape: tuple[int, ...]) -> list[ua.ClientData]:
+    """Clients with two samples each."""
+    g = torch.Generator().manual_seed(0)
+    return [ua.ClientData(train=(torch.randn(2, *shape, generator=g), torch.arange(2))) for _ in range(count)]
+
+
+def server_round(method: str) -> Callable[[], object]:
+    """`advance` on the stacked reports of a round, as trained."""
+    job = prepare(method, clients(CLIENTS, (3, 8, 8)), model=resnet18(), rounds=1, work=ua.Work(batch_size=2))
+    stage = next(job.plan.stages(job.scene))
+    simulation = Simulation(stage, job.setting, job.population, executor="loop")
+    [group] = simulation.groups.values()
+    state, ids = open_state(stage.method, simulation.setting), list(range(CLIENTS))
+    cohort = group.executor.run(issue(stage.method, simulation.setting, state, CLIENTS, ids), ids, {}, CLIENTS)
+    return lambda: advance(stage.method, simulation.setting, state, cohort)
+
+
+def seconds(call: Callable[[], object]) -> float:
+    times = []
+    for _ in range(TIMES + 1):
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[1:])
+
+
+def aggregate() -> None:
+    """Seconds of each method's `advance`, and of reading the stack once."""
+    size = sum(p.numel() for p in resnet18().parameters())
+    stack = torch.ones(CLIENTS, size)
+    found = {"read": seconds(stack.sum)}
+    del stack
+    for method in METHODS:
+        found[method] = seconds(server_round(method))
+    Clock().report(seconds=found)
+
+
+def memory(count: int) -> None:
+    """MB that two rounds of FedAvg with `count` clients add to the process, and those of its model."""
+    model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.ReLU(), torch.nn.Linear(4000, 10))
+    people = clients(count, (1000,))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ua.run("fedavg", people, model=model, rounds=2, executor="loop", evaluate_every=2, progress=lambda row, what="": None)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    size = sum(4 * p.numel() for p in model.parameters())
+    Clock().report(mb=(peak - before) / 1024, model_mb=size / 2**20)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(torch.get_num_threads())
+    aggregate() if sys.argv[1] == "aggregate" else memory(int(sys.argv[2]))
