@@ -1,29 +1,61 @@
-"""Loop and batched executors against a bare PyTorch loop, on the same work, interleaved in one process, one thread.
+"""The executors against a bare PyTorch loop on the same work, interleaved in one process; one thread in every process.
 
-    python benchmarks/executors.py
+    python benchmarks/executors.py [name of a workload ...] [--json FILE]
 
-Prints the medians of whole rounds of local training (no evaluation) and their ratios to the bare loop.
+Prints the medians of whole rounds of training (no evaluation) and the factor over the bare loop, with the spread of the factor.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
 
 import unalike as ua
+from unalike.executors.threads import keep_freed_memory
 from unalike.job import prepare
 from unalike.simulation import Simulation
+from unalike.teamwork import announce, employ, simulation_of, team_for
 
+
+@dataclass(frozen=True)
+class Workload:
+    """`clients` with so many `samples` of a shape, and how they are trained on."""
+
+    clients: int
+    samples: int
+    shape: tuple[int, ...]
+    model: str
+    batch: int
+    contenders: tuple[str, ...]
+
+    def people(self) -> list[ua.ClientData]:
+        g = torch.Generator().manual_seed(0)
+        labels = torch.arange(self.samples) % 10
+        return [
+            ua.ClientData(train=(torch.randn(self.samples, *self.shape, generator=g), labels))
+            for _ in range(self.clients)
+        ]
+
+
+DENSE = ("loop", "batched", "distributed(workers=2, inner='batched')")
+IMAGES = ("loop", "loop bf16", "distributed(workers=2, inner='loop')", "distributed(workers=2, inner='loop') bf16")
 WORKLOADS = {
-    "logistic 64-10, 300 clients x 100, batch 10": (300, 100, 64, "linear", 10),
-    "MLP 64-64-10, 100 clients x 100, batch 10": (100, 100, 64, "mlp(hidden=(64,))", 10),
-    "2NN 784-200-200-10, 100 clients x 100, batch 10": (100, 100, 784, "mlp(hidden=(200, 200))", 10),
+    "logistic": Workload(300, 100, (64,), "linear", 10, DENSE),
+    "mlp": Workload(100, 100, (64,), "mlp(hidden=(64,))", 10, DENSE),
+    "2nn": Workload(100, 100, (784,), "mlp(hidden=(200, 200))", 10, DENSE),
+    "cnn": Workload(4, 100, (3, 32, 32), "cnn", 50, IMAGES),
+    "resnet20": Workload(4, 50, (3, 32, 32), "resnet20", 50, IMAGES),
 }
-REPEATS = 5
+REPEATS = 7
 
 
 def bare(clients: list[ua.ClientData], module: nn.Module, batch: int) -> Callable[[], None]:
@@ -48,36 +80,63 @@ def bare(clients: list[ua.ClientData], module: nn.Module, batch: int) -> Callabl
     return round_
 
 
-def ours(clients: list[ua.ClientData], model: str, batch: int, executor: str) -> Callable[[], object]:
-    work = ua.Work(batch_size=batch, lr=0.01, momentum=0.9)
-    job = prepare("fedavg", clients, model=model, rounds=1, executor=executor, work=work)
-    return Simulation(next(job.plan.stages(job.scene)), job.setting, job.population, executor=executor).round
+def ours(stack: ExitStack, clients: list[ua.ClientData], load: Workload, contender: str) -> Callable[[], object]:
+    """A round of FedAvg by an executor; its processes, if it has any, live as long as the stack."""
+    executor, _, precision = contender.partition(" bf16")
+    executor, precision = executor, "bf16" if contender.endswith("bf16") else "float32"
+    work = ua.Work(batch_size=load.batch, lr=0.01, momentum=0.9)
+    job = prepare("fedavg", clients, model=load.model, rounds=1000, executor=executor, work=work, precision=precision)
+    stage = next(job.plan.stages(job.scene))
+    if not executor.startswith("distributed"):
+        return Simulation(stage, job.setting, job.population, executor=executor).round
+    team = stack.enter_context(team_for(job))
+    simulation = simulation_of(job, stage, 0, executor.split("'")[1], None, team)
+    announce(team, None)
+    employ(simulation)
+    return simulation.round
+
+
+def measured(load: Workload) -> dict[str, list[float]]:
+    """Contender -> seconds of its rounds."""
+    with ExitStack() as stack:
+        clients = load.people()
+        rounds = {name: ours(stack, clients, load, name) for name in load.contenders}  # before anything computes here
+        rounds = {"bare loop": bare(clients, ua.model(load.model, load.shape, 10), load.batch)} | rounds
+        times: dict[str, list[float]] = {name: [] for name in rounds}
+        for repeat in range(REPEATS + 2):
+            for name, run in rounds.items():
+                started = time.perf_counter()
+                run()
+                if repeat > 1:  # the first rounds warm up
+                    times[name].append(time.perf_counter() - started)
+    return times
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    for title, (count, samples, features, model, batch) in WORKLOADS.items():
-        g = torch.Generator().manual_seed(0)
-        clients = [
-            ua.ClientData(train=(torch.randn(samples, features, generator=g), torch.arange(samples) % 10))
-            for _ in range(count)
-        ]
-        rounds = {
-            "bare loop": bare(clients, ua.model(model, (features,), 10), batch),
-            "loop": ours(clients, model, batch, "loop"),
-            "batched": ours(clients, model, batch, "batched"),
-        }
-        times: dict[str, list[float]] = {name: [] for name in rounds}
-        for repeat in range(REPEATS + 1):
-            for name, run in rounds.items():
-                started = time.perf_counter()
-                run()
-                if repeat:  # the first round warms up
-                    times[name].append(time.perf_counter() - started)
-        medians = {name: statistics.median(t) for name, t in times.items()}
-        print(title)
-        for name, median in medians.items():
-            print(f"  {name:10s} {1e3 * median:8.1f} ms   {medians['bare loop'] / median:5.2f} x the bare loop")
+    keep_freed_memory()
+    arguments = sys.argv[1:]
+    file = arguments.pop() if "--json" in arguments else None
+    names = [a for a in arguments if a != "--json"] or list(WORKLOADS)
+    found = {}
+    for name in names:
+        load = WORKLOADS[name]
+        times = measured(load)
+        print(f"{name}: {load.clients} clients x {load.samples} samples, {load.model}, batch {load.batch}")
+        base = statistics.median(times["bare loop"])
+        found[name] = {}
+        for contender, seconds in times.items():
+            factors = sorted(base / s for s in seconds)
+            found[name][contender] = {
+                "ms": 1e3 * statistics.median(seconds),
+                "factor": base / statistics.median(seconds),
+            }
+            spread = f"({factors[0]:.2f} to {factors[-1]:.2f})"
+            print(
+                f"  {contender:44s} {1e3 * statistics.median(seconds):8.1f} ms {base / statistics.median(seconds):6.2f} x {spread}"
+            )
+    if file is not None:
+        Path(file).write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

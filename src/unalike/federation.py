@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from unalike.core.errors import UnalikeError
 from unalike.core.plan import Answers, Results, Stage, Step, Steps, Survey
 from unalike.core.wire import stage_wire, survey_wire
 from unalike.core.work import Work
+from unalike.executors.team import Team
 from unalike.executors.threads import threads_for
 from unalike.job import Clients, Job, ModelLike, Pair, prepare
 from unalike.progress import Watch, watch
@@ -23,6 +24,7 @@ from unalike.results.metrics import USUAL, Custom
 from unalike.results.stopping import ALL_DONE
 from unalike.simulation import Round, Simulation
 from unalike.survey import survey as ask_all
+from unalike.teamwork import announce, employ, inner, report, simulation_of, team_for
 
 Stop = Callable[[dict[str, Any]], bool]
 """Called with each row of the history; True ends the run."""
@@ -45,6 +47,7 @@ def run(
     device: str = "cpu",
     buffers: str = "average",
     transform: str | None = None,
+    precision: str = "float32",
     stop: str | Stop | None = None,
     budget: str | None = None,
     select: str = "last",
@@ -58,10 +61,12 @@ def run(
     spec: text such as "fedprox(mu=0.1) + lws", a method, a part or a plan. clients: what `ua.partition` returns, or a list of
     `ua.ClientData`. model: a name such as "mlp(hidden=(64, 32))", a module (its weights are the start; it is not changed) or
     a function that makes one. participation: the share of clients in a round, drawn without replacement. protocol: "clients",
-    "server" (needs test=(x, y)), "personal", "local", or several. executor: "auto", "loop", "batched". buffers: "average",
-    "local" or "first". transform: of training batches, such as "normalise(mean=0.5, std=0.25) + crop(padding=4) + flip",
-    drawn per client and round; evaluation normalises only. stop: a rule such as "min_accuracy >= 0.8" or "patience(rounds=10)",
-    read from validation samples where the clients have any, or a function called with each row of the history: True ends the
+    "server" (needs test=(x, y)), "personal", "local", or several. executor: "auto", "loop", "batched" or
+    "distributed(workers=2)". buffers: "average", "local" or "first". precision: "float32", or "bf16" for faster training on
+    processors with bf16, which changes updates by a few per cent. transform: of training batches, such as
+    "normalise(mean=0.5, std=0.25) + crop(padding=4) + flip", drawn per client and round; evaluation normalises only. stop: a
+    rule such as "min_accuracy >= 0.8" or "patience(rounds=10)", read from validation samples where the clients have any, or a
+    function called with each row of the history: True ends the
     run. budget: what the run may spend, "30 rounds", "10 min" of training or "500 MB" to and from all clients. select: "last", or
     "best", the round with the best validation score (of the personal models where there are any), whose models the run gives.
     metrics: further columns, name -> function of labels [n], predictions [n] and logits ([n, C]; [n] for one output), as arrays,
@@ -88,6 +93,7 @@ def run(
         device=device,
         buffers=buffers,
         transform=transform,
+        precision=precision,
         stop=stop if isinstance(stop, str) else None,
         budget=budget,
         select=select,
@@ -114,24 +120,20 @@ class Ground(Protocol):
 
 
 class Here:
-    """Everything on this machine."""
+    """Everything on this machine, or in the processes of a team."""
 
-    def __init__(self, job: Job):
-        self.job = job
+    def __init__(self, job: Job, team: Team | None = None):
+        self.job, self.team = job, team
         chain = job.options.chain
         self.assess = Assessor(job.population, job.options.protocols, job.test, chain and chain.fixed, job.metrics)
 
     def stage(self, stage: Stage, index: int, record: Record) -> Simulation:
-        job, directory = self.job, record.directory
-        return Simulation(
-            stage,
-            job.setting,
-            job.population,
-            executor=job.options.executor,
-            participation=job.options.participation,
-            folder=None if directory is None else directory.memory / f"stage-{index}",
-            transform=job.options.chain,
-        )
+        folder = None if self.team is None else self.team.folder
+        if record.directory is not None:
+            folder = record.directory.memory
+        simulation = simulation_of(self.job, stage, index, inner(self.job.options.executor), folder, self.team)
+        announce(self.team, folder)
+        return simulation
 
     def survey(self, survey: Survey, index: int, record: Record) -> Answers:
         return ask_all(survey, self.job.setting, self.job.population, self.job.options.chain)
@@ -147,16 +149,19 @@ def execute(
     progress: Watch = lambda row, what="": None,
 ) -> Run:
     """Carry out a job: the rounds it still lacks where `out` holds its beginning, all of them otherwise."""
-    directory = None if out is None else RunDirectory(out)
-    record = Record(directory, job, resume)
-    try:
-        with threads_for(job.model):
-            simulation, ended = _steps(job, record, ground or Here(job), stop, progress)
-    except BaseException:  # an interruption, a divergence, a crash: what is complete is kept
-        with suppress(UnalikeError):
-            record.checkpoint()
-        raise
-    return record.finish(simulation, ended)
+    with team_for(job) if ground is None else nullcontext() as team:
+        directory = None if out is None else RunDirectory(out)
+        record = Record(directory, job, resume)
+        try:
+            with threads_for(job.model, alone=team is None):
+                simulation, ended = _steps(job, record, ground or Here(job, team), stop, progress, team)
+        except BaseException:  # an interruption, a divergence, a crash: what is complete is kept
+            with suppress(UnalikeError):
+                record.checkpoint()
+            raise
+        run = record.finish(simulation, ended)
+        simulation.settle()
+        return run
 
 
 def _steps(
@@ -165,6 +170,7 @@ def _steps(
     ground: Ground,
     stop: Stop | None,
     progress: Watch,
+    team: Team | None,
 ) -> tuple[Simulation, str]:
     """The surveys and stages of the plan, one after the other; the last stage's simulation, and why the run ended."""
     steps = job.plan.stages(job.scene)
@@ -180,6 +186,7 @@ def _steps(
             if ended:
                 break
             outcome = Results(simulation.states, simulation.done)
+        report(team, outcome)
         step, index = _next(steps, outcome), index + 1
     return simulation, ended or ALL_DONE
 
@@ -251,8 +258,9 @@ def _simulation(job: Job, stage: Stage, index: int, record: Record, ground: Grou
         record.note(str(warning.message))
         warnings.warn(str(warning.message), stacklevel=4)
     simulation = ground.stage(stage, index, record)
-    record.event("stage", name=stage.name, executor=simulation.why)
     record.restore(index, simulation)
+    employ(simulation)
+    record.event("stage", name=stage.name, executor=simulation.why)
     return simulation
 
 

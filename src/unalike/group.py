@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -10,19 +12,31 @@ import torch
 from unalike.core import tree
 from unalike.core.client import BUFFERS, Setting, open_memory
 from unalike.core.errors import UnalikeError
+from unalike.core.gather import Fold
 from unalike.core.memory import ClientMemories
 from unalike.core.plan import Stage
-from unalike.core.server import Cohort, State, advance, decoded, issue, open_state
+from unalike.core.server import Cohort, State, advance, conclude, decoded, issue, open_state, shares
 from unalike.core.types import Context, Drawers, Order, Report, Tree
 from unalike.core.validate import refusals
 from unalike.data import Population
-from unalike.executors.auto import choose
+from unalike.executors.auto import build
 from unalike.executors.base import Accepted, Executor, Site, Transform
+from unalike.executors.distributed import Distributed, SharedMemories
+from unalike.executors.team import Team
 from unalike.results.evaluation import Predict, shared_model
 
 
 class Diverged(UnalikeError):
     """No participant of a round sent a usable report."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a group's round came to: the sound reports, the refusals, the bytes of an update as it was sent."""
+
+    cohort: Cohort
+    refused: dict[int, str]
+    sent: int
 
 
 class Group:
@@ -33,11 +47,12 @@ class Group:
         stage: Stage,
         setting: Setting,
         source: Population,
-        executor: str,
-        participants: int,
+        chosen: Callable[[], str],
         folder: Path | None,
         transform: Transform | None,
         start: State | None = None,
+        team: Team | None = None,
+        place: int = 0,
     ):
         self.method = stage.method
         self.setting = setting
@@ -45,34 +60,70 @@ class Group:
         self.state = open_state(self.method, setting, start)
         self.accepted: Accepted = {}
         self.memories = ClientMemories(open_memory(self.method, setting), folder)
-        site = Site(self.method, setting, source, self.memories, transform)
-        self.executor: Executor
-        self.executor, self.why = choose(executor, site, participants)
+        if team is not None and team.rank == 0:
+            self.memories = SharedMemories(self.memories, team, place, source.sizes)
+        self.site = Site(self.method, setting, source, self.memories, transform)
+        self.team, self.place, self._chosen = team, place, chosen
+
+    @cached_property
+    def executor(self) -> Executor:
+        """What trains the group's clients; where a team works for the run, one of these in each process."""
+        inner = build(self._chosen(), self.site)
+        if self.team is None or self.team.rank:
+            return inner
+        return Distributed(self.site, inner, self.team, self.place)
 
     def order(self, ids: Sequence[int], population: int) -> Order:
         """The order of the next round for the participants `ids`."""
         return issue(self.method, self.setting, self.state, population, ids)
 
-    def round(self, ids: Sequence[int], population: int) -> tuple[Cohort, dict[int, str]]:
-        """Train the participants `ids`, refuse what is unusable, advance the state."""
+    def round(self, ids: Sequence[int], population: int, single: bool = False) -> Trained:
+        """Train the participants `ids`, refuse what is unusable, advance the state.
+
+        `single`: somebody wants to see what each client sent; else a linear method's reports are added up as they come.
+        """
         order = self.order(ids, population)
+        done = (self._stacked if single or not self.method.linear else self._folded)(order, ids, population)
+        return done
+
+    def _stacked(self, order: Order, ids: Sequence[int], population: int) -> Trained:
         cohort = self.executor.run(order, ids, self.accepted, population)
         refused = refusals(cohort)
+        self._somebody(ids, refused)
+        if refused:
+            cohort = cohort.rows(torch.tensor([i for i, k in enumerate(cohort.ids) if k not in refused]))
+        self.accept(cohort)
+        return Trained(cohort, refused, tree.nbytes(cohort.update) // len(cohort.ids))
+
+    def _folded(self, order: Order, ids: Sequence[int], population: int) -> Trained:
+        expected = self.site.expected(ids, population)
+        given = shares(self.method, self.setting, self.state, expected)
+        fold = Fold(self.method, order.params, given, self.setting.buffers)
+        self.executor.feed(order, ids, self.accepted, fold)
+        sums = fold.sums
+        self._somebody(ids, sums.refused)
+        done = conclude(self.method, self.setting, self.state, sums, given, population)
+        if (
+            done is None
+        ):  # who was refused changes the others' weights: they answer once more, which repeats their reports
+            again = self._folded(order, [k for k in ids if k not in sums.refused], population)
+            return replace(again, refused=sums.refused | again.refused)
+        self.state, cohort = done
+        self.accepted.update(dict.fromkeys(cohort.ids, order.round))
+        return Trained(cohort, sums.refused, sums.sent)
+
+    def _somebody(self, ids: Sequence[int], refused: dict[int, str]) -> None:
         if len(refused) == len(ids):
             client, why = next(iter(refused.items()))
             raise Diverged(
                 f"round {self.state.round + 1}: no participant sent a usable report; client {client}: {why}. "
                 "Training diverged: try a smaller learning rate"
             )
-        if refused:
-            cohort = cohort.rows(torch.tensor([i for i, k in enumerate(cohort.ids) if k not in refused]))
-        self.accept(cohort)
-        return cohort, refused
 
     def accept(self, cohort: Cohort) -> None:
         """Advance the state by sound reports."""
         round, self.state = self.state.round, advance(self.method, self.setting, self.state, cohort)
-        self.accepted = self.accepted | dict.fromkeys(cohort.ids, round)
+        self.accepted.update(dict.fromkeys(cohort.ids, round))
 
     def memory(self, client: int) -> Drawers:
         """What the client remembers now."""
@@ -88,7 +139,7 @@ class Group:
 
     def context(self, client: int) -> Context:
         """The client's static facts."""
-        return self.executor.site.context(client) if self.method.conditioners else {}
+        return self.site.context(client) if self.method.conditioners else {}
 
     def shared_model(self, client: int) -> Predict:
         """The shared model as the client uses it, fed with its own facts."""

@@ -19,7 +19,7 @@ from unalike.core.client import Setting
 from unalike.core.errors import UnalikeError
 from unalike.core.method import Method
 from unalike.core.method import plan as plan_of
-from unalike.core.model import Model
+from unalike.core.model import Model, Precision
 from unalike.core.plan import Plan, Scene, Stage, Step
 from unalike.core.types import Batch, Context
 from unalike.core.wire import Item, outline, plan_wire
@@ -55,6 +55,7 @@ class Options:
     device: str = "cpu"
     buffers: Literal["average", "local", "first"] = "average"
     transform: str | None = None
+    precision: Precision = "float32"
     stop: str | None = None
     budget: str | None = None
     select: Literal["last", "best"] = "last"
@@ -183,7 +184,7 @@ def prepare(
     _try(made, population, context)
     if chosen.chain is not None:
         chosen.chain(population.x[:1], torch.zeros(1, chosen.chain.draws))  # says at once what does not fit
-    population, made = population.to(device), made.to(device)
+    population, made = population.to(device), made.to(device).at(chosen.precision)
     held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)
     job = Job(plan, population, made, work or Work(), chosen, asked, name, held_out, public, metrics or {})
     _ = job.ending

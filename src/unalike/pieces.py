@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from unalike.core import tree
-from unalike.core.client import autograd, open_memory, train
+from unalike.core.client import open_memory, train
 from unalike.core.errors import UnalikeError
 from unalike.core.local import Data, Setting
 from unalike.core.method import Method, plan
 from unalike.core.model import Model
 from unalike.core.part import Part
 from unalike.core.server import Cohort, State, advance, decoded, issue, open_state
+from unalike.core.stepping import autograd
 from unalike.core.task import TASKS, task_for
 from unalike.core.types import Batch, Context, Drawers, Order, Report, Tree
 from unalike.core.validate import refusals
@@ -89,7 +90,7 @@ def aggregate(
     _check_names(start, sent)
     held = {n: t for n, t in start.items() if not _is_buffer(n, t, buffers)}
     rest = {n: t for n, t in start.items() if n not in held}
-    batch = None if proxy is None else Batch(*(torch.as_tensor(part) for part in proxy))
+    batch = None if proxy is None else Batch(torch.as_tensor(proxy[0]), torch.as_tensor(proxy[1]))
     _require(method, batch, model, letters, facts, steps)
     setting = Setting(_frame(model, held, rest), TASKS["classification"], work or Work(), seed, proxy=batch)
     opened = open_state(method, setting)

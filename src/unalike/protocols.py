@@ -11,6 +11,7 @@ Where clients have validation samples, each protocol but `server` is measured on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -71,6 +72,10 @@ class ServerSplit:
         return self.x, self.y, np.zeros(len(self.y), np.int64)
 
 
+MANY = 10_000
+"""A history of more clients than this has rows for those alone that took part in the round, as have personal models."""
+
+
 class Assessor:
     """Evaluates a simulation under the protocols asked for. The first one fills the plain columns."""
 
@@ -106,7 +111,7 @@ class Assessor:
 
     def __call__(self, simulation: Simulation, done: Round | None) -> tuple[Row, list[Row]]:
         """The metrics of the round `done` (None: before training), and one row per client."""
-        task, clients, custom = self.population.task, len(self.population), self.custom
+        task, everybody, custom = self.population.task, shown(simulation, done), self.custom
         nothing = dict.fromkeys(metric_names(task, custom), float("nan"))
         row: Row = {}
         table: dict[str, list[Metrics]] = {}
@@ -118,51 +123,77 @@ class Assessor:
                 if found is not None and found.clients is not None:
                     table[prefix] = found.clients
                 elif plain:  # the plain columns are always there
-                    table[prefix] = [nothing] * clients
-        return row, self._clients(simulation, done, table)
+                    table[prefix] = [nothing] * len(everybody)
+        return row, self._clients(simulation, done, table, everybody)
 
     def measured(self, protocol: str, simulation: Simulation, done: Round | None) -> dict[str, Measured | None]:
         """What is put before the names of metrics -> the metrics; None where there is no such model."""
         test = self._server if protocol == "server" and self._server is not None else self._test
         splits: dict[str, Split] = {"": test} if self._val is None else {"": test, "val_": self._val}
-        return self.scored(splits, PROTOCOLS[protocol](simulation, done))
+        return self.scored(splits, PROTOCOLS[protocol](simulation, done), shown(simulation, done))
 
-    def scored(self, splits: dict[str, Split], models: Models | None) -> dict[str, Measured | None]:
-        """The metrics of models on these samples."""
+    def scored(
+        self, splits: dict[str, Split], models: Models | None, everybody: Sequence[int] | None = None
+    ) -> dict[str, Measured | None]:
+        """The metrics of models on these samples, and by themselves those of `everybody` (None: of all clients)."""
         if models is None:
             return dict.fromkeys(splits)
         found: dict[str, list[Scores]] = {infix: [] for infix in splits}
         for clients, predict in models:  # each model is made once: it may have been fine-tuned for this
             for infix, split in splits.items():
                 found[infix].append(self.score(predict, *split.of(clients)))
-        return {infix: self._metrics(split, Scores.join(found[infix])) for infix, split in splits.items()}
+        shown = range(len(self.population)) if everybody is None else everybody
+        return {infix: self._metrics(split, Scores.join(found[infix]), shown) for infix, split in splits.items()}
 
-    def _metrics(self, split: Split, scores: Scores) -> Measured:
+    def _metrics(self, split: Split, scores: Scores, everybody: Sequence[int]) -> Measured:
         task, custom = self.population.task, self.custom
         together = measure(task, scores, custom)
-        nobodys = split is self._server
-        return Measured(together, None if nobodys else per_client(task, scores, len(self.population), custom))
+        if split is self._server:
+            return Measured(together, None)
+        return Measured(together, per_client(task, _of(everybody, scores), len(everybody), custom))
 
-    def _clients(self, simulation: Simulation, done: Round | None, table: dict[str, list[Metrics]]) -> list[Row]:
+    def _clients(
+        self, simulation: Simulation, done: Round | None, table: dict[str, list[Metrics]], everybody: Sequence[int]
+    ) -> list[Row]:
         rows = []
-        for k, (n_train, n_test) in enumerate(zip(self.population.sizes.tolist(), self.population.test.sizes.tolist())):
+        places = np.asarray(everybody, np.int64)
+        train, test = self.population.sizes[places], self.population.test.sizes[places]
+        for i, (k, n_train, n_test) in enumerate(zip(places.tolist(), train.tolist(), test.tolist(), strict=True)):
             row: Row = {"client": k, "n_train": n_train, "n_test": n_test}
-            scored = {prefix + name: value for prefix, found in table.items() for name, value in found[k].items()}
+            scored = {prefix + name: value for prefix, found in table.items() for name, value in found[i].items()}
             row |= {name: scored[name] for name in USUAL if name in scored}
             if self.population.task.name != "regression":
                 row["personal_accuracy"] = scored.get("personal_accuracy", float("nan"))
             row["status"] = "no training data" if not n_train else "idle"
             rows.append(row | scored)
+        of = {row["client"]: row for row in rows}
         for k in done.trained if done and not simulation.stage.pooled else ():
-            rows[k]["status"] = "trained"
+            of[k]["status"] = "trained"
         for k, why in done.faults.items() if done else ():
-            rows[k]["status"] = why
+            of[k]["status"] = why
         return rows
 
     def score(self, predict: Predict, x: Tensor, y: Tensor, owner: np.ndarray) -> Scores:
         """A model on samples, prepared as in training but for what is drawn."""
         chosen = predict if self.prepare is None else self.prepare.before(predict)
         return score(self.population.task, chosen, x, y, owner, logits=bool(self.custom))
+
+
+def shown(simulation: Simulation, done: Round | None) -> Sequence[int]:
+    """The clients with a row of their own: everybody, or among very many the participants of the round."""
+    clients = len(simulation.population)
+    if clients <= MANY:
+        return range(clients)
+    return sorted({*done.trained, *done.faults}) if done is not None and not simulation.stage.pooled else []
+
+
+def _of(everybody: Sequence[int], scores: Scores) -> Scores:
+    """The scores of these clients, in ascending order, numbered by their places."""
+    if isinstance(everybody, range):
+        return scores
+    numbers = np.asarray(everybody, np.int64)
+    own = scores.of(np.isin(scores.client, numbers))
+    return replace(own, client=np.searchsorted(numbers, own.client))
 
 
 def _server(simulation: Simulation, done: Round | None) -> Models | None:
@@ -190,7 +221,7 @@ def _clients(simulation: Simulation, done: Round | None) -> Models | None:
 def _personal(simulation: Simulation, done: Round | None) -> Models | None:
     if not simulation.is_personal:
         return None
-    return (([k], predict) for k, predict in simulation.personal_models(range(len(simulation.population))))
+    return (([k], predict) for k, predict in simulation.personal_models(shown(simulation, done)))
 
 
 def _local(simulation: Simulation, done: Round | None) -> Models | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unalike.core import seed, tree
+from unalike.core import seed, spec, tree
 from unalike.core.client import Setting
 from unalike.core.errors import UnalikeError
 from unalike.core.plan import Stage
@@ -19,7 +19,9 @@ from unalike.core.server import Cohort, State
 from unalike.core.types import Context, Tree
 from unalike.core.wire import stage_wire
 from unalike.data import Population
+from unalike.executors.auto import Choice, decide
 from unalike.executors.base import Transform
+from unalike.executors.team import Team
 from unalike.group import Group
 from unalike.results.evaluation import Predict
 from unalike.survey import ask, with_shared
@@ -65,7 +67,8 @@ class Round:
 class Simulation:
     """All groups of a stage. `participation` is the share of clients that takes part in a round, at least one of them.
 
-    `setting` is that of the run; a stage may bring another model.
+    `setting` is that of the run; a stage may bring another model. `single`: what each client sent is looked at after a round.
+    `team`: the processes that share the work.
     """
 
     def __init__(
@@ -78,10 +81,14 @@ class Simulation:
         participation: float = 1.0,
         folder: Path | None = None,
         transform: Transform | None = None,
+        single: bool = False,
+        team: Team | None = None,
     ):
         self.stage = stage
+        self.team = team
+        self.single = single
         self.method = stage.method
-        model = stage.model or setting.model
+        model = (stage.model or setting.model).at(setting.model.precision)
         self.setting = replace(setting, model=model, work=stage.method.local_work(setting.work))
         self.method.require(setting.proxy)
         self.population = population
@@ -95,8 +102,12 @@ class Simulation:
                 f"stage {stage.name!r} pools the clients' data and {stage.method!r} describes each client; train one or the other"
             )
         self._everybody = stage.members(len(population))
-        self._group_of = {k: name for name, ids in self._everybody.items() for k in ids}
-        self._filled = {name: int((population.sizes[list(ids)] > 0).sum()) for name, ids in self._everybody.items()}
+        # very many clients are in one group, which needs no table
+        self._group_of = {k: name for name, ids in self._everybody.items() for k in ids} if stage.groups else {}
+        self._filled = {
+            name: len(self.eligible) if len(ids) == len(population) else int((population.sizes[list(ids)] > 0).sum())
+            for name, ids in self._everybody.items()
+        }
         self._choices: dict[int, str] = {}
         self._transform = transform
         self.groups = {
@@ -104,14 +115,17 @@ class Simulation:
                 stage,
                 self.setting,
                 self._source(ids),
-                executor,
-                1 if stage.pooled else max(1, round(participation * len(ids))),
+                lambda: self.choice.executor,
                 None if folder is None else folder / f"group-{i:04d}",
                 transform,
                 None if stage.start is None else stage.start[name],
+                team,
+                i,
             )
             for i, (name, ids) in enumerate(self._everybody.items())
         }
+        self._wanted = executor
+        self._choice: Choice | None = None
         context = self._some_context()
         # updates are weighed as they are: an upload may leave something out in some rounds
         items = [i for i in stage_wire(stage, model, context) if not i.once and i.what != "update"]
@@ -121,11 +135,13 @@ class Simulation:
 
     def _some_context(self) -> Context:
         """A client's static facts: they have the shapes of everybody's."""
-        site = next(iter(self.groups.values())).executor.site
+        site = next(iter(self.groups.values())).site
         return site.context(0 if self.stage.pooled else int(self.eligible[0]))
 
     def group_of(self, client: int) -> str | None:
         """The group of a client; where clients choose, the one that it would choose now."""
+        if self.stage.groups is None:
+            return next(iter(self._everybody))
         if self.stage.chooses is None:
             return self._group_of.get(client)
         if client not in self._choices:
@@ -140,7 +156,7 @@ class Simulation:
         return min(self.groups, key=lambda name: answer(self.groups[name].state))
 
     @property
-    def members(self) -> dict[str, tuple[int, ...]]:
+    def members(self) -> Mapping[str, Sequence[int]]:
         """The clients of each group."""
         if self.stage.chooses is None:
             return self._everybody
@@ -155,7 +171,7 @@ class Simulation:
             )
         return self.groups[name]
 
-    def _source(self, ids: tuple[int, ...]) -> Population:
+    def _source(self, ids: Sequence[int]) -> Population:
         if self.stage.shared is not None:
             return with_shared(self.population, self.stage.shared)
         if not self.stage.pooled:
@@ -164,10 +180,25 @@ class Simulation:
         return (self.population if everybody else Population.of([self.population[k] for k in ids])).pooled()
 
     @property
+    def choice(self) -> Choice:
+        """The executor of all groups, decided when it is first needed; a run that goes on keeps the one it had."""
+        if self._choice is None:
+            largest = max(self._everybody, key=lambda name: len(self._everybody[name]))
+            count = 1 if self.stage.pooled else max(1, round(self.participation * len(self._everybody[largest])))
+            each = -(-count // self.team.size) if self.team is not None else count
+            self._choice = decide(self._wanted, self.groups[largest].site, each, self.stage.rounds - self.done)
+        return self._choice
+
+    @choice.setter
+    def choice(self, choice: Choice) -> None:
+        self._choice = choice
+
+    @property
     def why(self) -> str:
         """Which executor runs, and why."""
-        group = next(iter(self.groups.values()))
-        return f"{type(group.executor).__name__.lower()}: {group.why}"
+        choice = self._choice or (Choice("none", "nothing is left to train") if self.over else self.choice)
+        text = f"{choice.executor}: {choice.why}"
+        return text if self.team is None else f"distributed: {self.team.size} processes, in each of them {text}"
 
     def draw(self, number: int) -> list[int]:
         """The clients that take part in a round, counted from 0: the same for every method of the same seed."""
@@ -196,9 +227,9 @@ class Simulation:
         for name, group in self.groups.items():
             ids = [0] if self.stage.pooled else [k for k in drawn if places[k] == name]
             if ids:
-                cohorts[name], failed = group.round(ids, self._population(name))
-                refused |= failed
-                sent += (len(cohorts[name].ids) + len(failed)) * self._sent(cohorts[name])
+                trained = group.round(ids, self._population(name), self.single)
+                cohorts[name], refused = trained.cohort, refused | trained.refused
+                sent += 0 if self.stage.pooled else len(ids) * (self._bytes["up"] + trained.sent)
         self.done += 1
         self._choices = {}
         seconds = time.perf_counter() - started
@@ -283,6 +314,13 @@ class Simulation:
         for i, group in enumerate(self.groups.values()):
             group.memories.prune(group.accepted if facts is None else dict(facts[i]["accepted"]))
 
+    def settle(self) -> None:
+        """Before the team is let go: bring the memories of all clients to where this process finds them."""
+        for group in self.groups.values() if self.team is not None else ():
+            if not group.memories.empty:
+                group.memories.save(group.accepted)
+                group.memories.adopt(group.accepted)
+
     def pin_memories(self, facts: list[Facts]) -> None:
         """Keep the memories that stood when `facts` were frozen, whatever comes."""
         for group, fact in zip(self.groups.values(), facts, strict=True):
@@ -305,6 +343,8 @@ class Simulation:
             }
             tensors |= {f"{i}/{path}": t for path, t in tree.pack(sections).items()}
             facts.append({"done": self.done, "round": group.state.round, "accepted": list(group.accepted.items())})
+            if self._choice is not None:
+                facts[-1]["executor"] = [self._choice.executor, self._choice.why]
         return tensors, facts
 
     def thaw(self, tensors: Tree, facts: list[Facts]) -> None:
@@ -325,4 +365,8 @@ class Simulation:
             )
             group.accepted = {int(k): int(r) for k, r in facts[i]["accepted"]}
             self.done = facts[i]["done"]
+        if (
+            "executor" in facts[0] and spec.parse_one(self._wanted).name == "auto"
+        ):  # measured anew it might differ in last bits
+            self._choice = Choice(*facts[0]["executor"])
         self._choices = {}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import unalike as ua
+from unalike.deploy.control import Control
 from unalike.deploy.coordinator import Coordinator
 from unalike.deploy.envelope import seal, unseal
 from unalike.deploy.federation import Enrolled, Federation, Schema
@@ -76,6 +77,13 @@ class Evil:
         return reply if changed is None else changed if isinstance(changed, bytes) else seal(*changed, self.trainer.key)
 
 
+class Impatient(Control):
+    """An operator who would rather stop than wait: no test hangs where there is no quorum."""
+
+    def pause(self, why: str = "asked for") -> None:
+        self.stop()
+
+
 class World:
     """A federation in a folder. Trainers and coordinator can be made anew at any time, as after a kill."""
 
@@ -108,9 +116,8 @@ class World:
         return self.folder / "out"
 
     def coordinator(self, **more: Any) -> Coordinator:
-        return Coordinator(
-            self.federation, COORDINATOR, self.transport, self.out, test=self.test, proxy=self.proxy, **more
-        )
+        samples = {"test": self.test, "proxy": self.proxy, "control": Impatient()}
+        return Coordinator(self.federation, COORDINATOR, self.transport, self.out, **(samples | more))
 
     def run(self, **more: Any) -> Any:
         with warnings.catch_warnings():

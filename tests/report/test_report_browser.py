@@ -120,26 +120,55 @@ def test_charts_fit_the_paper_and_grow_back(visit):
     assert page.evaluate(width) == on_screen
 
 
-def test_several_comparisons_on_one_page_are_drawn(visit, simulate, tmp_path):
-    contents = [simulate(methods=4, rounds=5, seeds=n) for n in (3, 4)]
-    scores = pd.DataFrame([[0.1, 0.2, 0.3, 0.4]] * 2, ["mild", "severe"], contents[0].labels)
-    page = visit(
-        address=write_text(
-            joint.render(
-                joint.JointContent(
-                    "Two partitions",
-                    [("mild", contents[0]), ("severe", contents[1])],
-                    "AB",
-                    [("partition", ["mild", "severe"])],
-                    [],
-                    joint.Pooled(scores, ranks(scores)),
-                )
-            ),
-            tmp_path / "joint.html",
-        ).as_uri()
+@pytest.fixture(scope="module")
+def several(simulate, tmp_path_factory):
+    contents = [simulate(methods=6, rounds=5, seeds=n) for n in (3, 4)]
+    scores = pd.DataFrame([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]] * 2, ["mild", "severe"], contents[0].labels)
+    content = joint.JointContent(
+        "Two partitions",
+        [("mild", contents[0]), ("severe", contents[1])],
+        "AB",
+        [("partition", ["mild", "severe"])],
+        [],
+        joint.Pooled(scores, ranks(scores)),
     )
-    assert page.locator(".panel").count() == 3 and page.locator("#panel-over svg.main-svg").count() > 0
+    return write_text(joint.render(content), tmp_path_factory.mktemp("joint") / "joint.html").as_uri()
+
+
+def test_several_comparisons_on_one_page_are_drawn_in_every_view(visit, several):
+    page = visit(address=several)
+    kinds = [f"{kind}-{i}" for i in (0, 1) for kind in ("differences", "curves", "clients")]
+    panels = page.locator(".panel").all()
+    assert [panel.get_attribute("id") for panel in panels] == [f"panel-{name}" for name in ("over", *kinds)]
+    for panel in panels:
+        for label in panel.locator(".views label").all():
+            label.click()
+            assert panel.locator(".plot:visible svg.main-svg").count() > 0
+        box = panel.locator(".plot:visible").bounding_box()
+        assert box["width"] > 500 and box["height"] > 100
     assert "all partitions of one study" in page.locator("#joined").inner_text()
+
+
+def test_the_critical_difference_diagram_becomes_a_list_on_a_phone_and_back(visit, several):
+    """Every method is named in both, inside the picture, with its line and its marker."""
+    expect = pytest.importorskip("playwright.sync_api").expect
+    page = visit(address=several)
+    names = ["fedavg", "fedprox(mu=0.1)", "fedavg + lws", "fedmix", "scaffold", "ditto"]
+    plot = page.locator("#plot-over-0")
+    assert "Not told apart: " in plot.get_attribute("aria-label")
+    wide = plot.bounding_box()["height"]
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        expect(plot).to_have_attribute("data-drawn", "data-over-0-narrow" if width == 390 else "data-over-0")
+        expect(page.locator("html")).to_have_js_property("scrollWidth", width)  # Plotly follows a little later
+        written = plot.locator(".annotation-text").all_text_contents()
+        assert all(any(text.startswith(name) for text in written) for name in names)
+        frame = plot.bounding_box()
+        for text in plot.locator(".annotation-text").all():
+            box = text.bounding_box()
+            assert box["x"] >= frame["x"] and box["x"] + box["width"] <= frame["x"] + frame["width"]
+        assert plot.locator(".point").count() >= len(names)
+    assert frame["height"] == wide
 
 
 def test_hostile_names_run_nothing(visit, simulate, tmp_path):

@@ -81,6 +81,26 @@ def test_ranks_and_the_critical_difference_of_demsar():
     assert found.friedman == pytest.approx(stats.friedmanchisquare(*(table[c] for c in table)).pvalue)
 
 
+def test_groups_are_the_largest_sets_within_the_critical_difference():
+    """Worked out by hand on mean ranks 1.0, 1.8, 2.6, 4.6 for several critical differences."""
+
+    def groups(critical):
+        mean = pd.Series({"d": 4.6, "a": 1.0, "c": 2.6, "b": 1.8})
+        return inf.Ranks(mean, critical, 10, math.nan).groups
+
+    assert groups(0.5) == []
+    assert groups(1.0) == [["a", "b"], ["b", "c"]]  # a and c are 1.6 apart: two bars that overlap in b
+    assert groups(1.7) == [["a", "b", "c"]]  # b, c lies inside
+    assert groups(2.0) == [["a", "b", "c"], ["c", "d"]]  # 4.6 - 2.6 is not more than 2.0
+    assert groups(4.0) == [["a", "b", "c", "d"]]
+
+
+def test_ties_make_a_group_and_what_is_apart_is_in_none_together():
+    table = pd.DataFrame([[1.0, 1.0, 0.0]] * 8, columns=["x", "y", "z"])  # ranks 1.5, 1.5, 3; CD = 2.343 sqrt(12 / 48)
+    found = inf.ranks(table)
+    assert found.groups == [["x", "y"]] and found.apart == [("x", "z"), ("y", "z")]
+
+
 def test_ranks_name_what_is_apart():
     table = pd.DataFrame({"good": [0.9] * 6, "bad": [0.1] * 6})
     assert inf.ranks(table).apart == [("good", "bad")] and math.isnan(inf.ranks(table).friedman)

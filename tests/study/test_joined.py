@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
+
 import pandas as pd
 import pytest
 
@@ -11,6 +15,7 @@ from unalike.core.errors import UnalikeError
 from unalike.study import Comparison
 from unalike.study.joined import join
 
+MODEL = "mlp(hidden=(8,))"
 METHODS = ["fedavg", "fedprox(mu=0.1)", "scaffold"]
 
 
@@ -95,6 +100,76 @@ def test_clients_of_a_program_are_told_apart_by_their_sizes(people, small):
     a, b = small(["fedavg"], people), small(["scaffold"], people[:4])
     assert len(join([("a", a), ("b", b)]).blocks) == 2
     assert len(join([("a", a), ("b", small(["scaffold"], people))]).blocks) == 1
+
+
+def test_the_run_of_a_program_joins_the_comparison_of_its_clients(kept, dataset, tmp_path):
+    """Its folder names the method by its parts and keeps its settings in tables; both are read as the comparison has them."""
+    table = kept("table")
+    people = ua.partition(dataset, "dirichlet(alpha=0.5, min_size=2)", clients=4, seed=0)
+    options = {"model": MODEL, "rounds": 2, "work": ua.Work(batch_size=5, lr=0.1)}
+    for name, method in (("again", "fedavg"), ("more", "ditto")):
+        ua.run(method, people, out=tmp_path / name, **options)
+    again, more = ((name, Comparison.load(tmp_path / name)) for name in ("again", "more"))
+
+    same = join([again, table])
+    assert names(same) == [METHODS] and not same.obstacles
+    assert len(same.blocks[0].comparison.rounds) == len(table[1].rounds)  # its cell counts once: the numbers agree
+    assert {name for name, _ in same.differences} == {"seeds", "torch", "numpy", "python", "platform"}
+    assert "Joined from A (again) and B (table), which differ in seeds (0 in A, 0, 1 in B), torch" in same.page()
+
+    whole = join([more, table])
+    spec = more[1].facts.methods[0]["spec"]
+    assert names(whole) == [[spec, *METHODS]] and whole.blocks[0].comparison.facts.baseline == "fedavg"
+    shared = whole.blocks[0].comparison.summary.query("protocol == 'clients'").set_index("method")
+    assert shared["seeds"][[spec, "fedavg"]].tolist() == [1, 2]
+
+
+def test_the_run_of_a_program_with_other_work_or_other_clients_stands_apart(kept, dataset, tmp_path):
+    table = kept("table")
+    people = ua.partition(dataset, "dirichlet(alpha=0.5, min_size=2)", clients=4, seed=7)
+    for name, lr in (("work", 0.2), ("clients", 0.1)):
+        ua.run("fedavg", people, model=MODEL, rounds=2, work=ua.Work(batch_size=5, lr=lr), out=tmp_path / name)
+    work, clients = (join([(n, Comparison.load(tmp_path / n)), table]) for n in ("work", "clients"))
+    assert work.obstacles == ["lr differs (0.2 in A, 0.1 in B)"] and len(work.blocks) == 2 and not work.pooled
+    assert "fingerprint" in dict(clients.differences) and not clients.obstacles and len(clients.blocks) == 2
+    assert clients.ranks is None  # one shared method cannot be ranked
+    assert "cannot be compared with each other" in work.page() and "too few partitions" in clients.page()
+
+
+def test_federations_join_under_one_name_only(people, small):
+    """All that is known of a federation's clients are their names and sizes, so its own name has to vouch for them."""
+
+    def federated(method, name):
+        table = small([method], people)
+        facts = dataclasses.replace(
+            table.facts,
+            config=f'federation = "{name}"\n{table.facts.config}',
+            partition={"clients": len(people)},
+            label_counts=None,
+        )
+        return name, dataclasses.replace(table, facts=facts)
+
+    assert names(join([federated("fedavg", "north"), federated("scaffold", "north")])) == [["fedavg", "scaffold"]]
+    apart = join([federated("fedavg", "north"), federated("scaffold", "south")])
+    assert len(apart.blocks) == 2 and ("federation", ["north", "south"]) in apart.differences and not apart.obstacles
+
+
+def test_the_page_shows_curves_and_clients_of_every_block_in_the_same_colours(kept):
+    page = join([kept("mild", partition="iid"), kept("severe", [METHODS[2], METHODS[0]])]).page()
+    figures = {
+        name: json.loads(text)
+        for name, text in re.findall(r'<script type="application/json" id="data-([^"]+)">(.*?)</script>', page, re.S)
+    }
+    assert {"over-0", "over-0-narrow"} | {f"{kind}-{i}-0" for kind in ("curves", "clients") for i in (0, 1)} <= {
+        *figures
+    }
+    colours = {
+        (trace["meta"], trace["line"]["color"])
+        for name, figure in figures.items()
+        for trace in figure["data"]
+        if "meta" in trace and "line" in trace
+    }
+    assert len(colours) == len(METHODS)
 
 
 def test_the_page_is_the_same_every_time(kept):

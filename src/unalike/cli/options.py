@@ -81,7 +81,11 @@ Stop = Annotated[
 Budget = Annotated[str | None, typer.Option(help="What a run may spend: '30 rounds', '10 min' of training, '500 MB'.")]
 Select = Annotated[str, typer.Option(help="The round that counts: last, or best by the validation samples.")]
 Participation = Annotated[float, typer.Option(help="Share of the clients that takes part in a round.")]
-Executor = Annotated[str, typer.Option(help="auto, loop, batched or 'batched(chunk=20)'.")]
+Executor = Annotated[str, typer.Option(help="auto, loop, batched, 'batched(chunk=20)' or 'distributed(workers=2)'.")]
+Workers = Annotated[
+    int | None, typer.Option(help="Processes that share the clients, one core each; as 'distributed(workers=...)'.")
+]
+Precision = Annotated[str, typer.Option(help="float32, or bf16: faster on some processors, and a little less exact.")]
 EvaluateEvery = Annotated[int, typer.Option(help="Evaluate after every so many rounds.")]
 Protocol = Annotated[list[str], typer.Option(help="clients, server, personal or local; repeat for several.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
@@ -110,6 +114,13 @@ DryRun = Annotated[
     typer.Option("--dry-run", help="Say what it will cost (seconds, bytes, memory), from three rounds; train nothing."),
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder that keeps the results; the same command resumes it.")]
+
+
+def executor(text: str, workers: int | None) -> str:
+    """The executor that --executor and --workers describe together."""
+    if workers is None or text.startswith("distributed"):
+        return text
+    return f"distributed(workers={workers}, inner={text!r})"
 
 
 def work(values: dict[str, Any]) -> Any:

@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
 
 from unalike.core import tree
 from unalike.core.errors import UnalikeError
+from unalike.core.gather import each
 from unalike.core.local import Data, Local, Setting
 from unalike.core.model import Model
-from unalike.core.part import Correction, Part, Personaliser, Phase, Upload, fresh
+from unalike.core.part import Part, Personaliser, Phase, Upload, fresh
 from unalike.core.solver import Solver
-from unalike.core.types import Batch, Context, Drawers, Order, Report, Tree
-from unalike.core.work import Work
+from unalike.core.stepping import MODEL, Gradient, Look, Moving, Stepper, autograd, merged
+from unalike.core.types import Context, Drawers, Order, Report, Tree
 
 if TYPE_CHECKING:
     from unalike.core.method import Method
 
-MODEL = "model"
-"""The drawer of the shared model among the variables that the solver moves."""
 BUFFERS = "buffers"
 """The drawer of a client's own buffers (`buffers="local"`); a part's model keeps its buffers in `<part>.buffers`."""
 SOLVER = "solver"
 """The drawer of the solver's state (`keep_optimiser_state`)."""
-
-Gradient = Callable[[Callable[[Drawers], tuple[Tensor, Any]]], Callable[[Drawers], tuple[Drawers, Any]]]
-Look = Callable[..., "Local"]
-
-
-@dataclass(frozen=True)
-class Moving:
-    """What a step changes: the variables of the solver by drawer, its state, the model's buffers, the parts' own buffers."""
-
-    variables: Drawers
-    state: dict[str, Drawers]
-    buffers: Tree
-    own: Drawers
 
 
 @dataclass(frozen=True)
@@ -154,79 +139,34 @@ def learn(
     own, kept, states = _own_buffers(method, memory), _thaw(memory.get(SOLVER, {})), []
     steps: Tensor | float = 0.0  # like `rows`, a tensor where rows are masked
     rows: Tensor | float = 0.0
-    loss, step = torch.zeros(()), 0
+    losses: list[Tensor] = []
+    number = 0
+    alone = gradient is autograd and not method.trained  # a part that trains still looks at the values before a step
 
-    for number, (phase, batches) in enumerate(zip(phases, data.batches, strict=True)):
+    for place, (phase, batches) in enumerate(zip(phases, data.batches, strict=True)):
         work = phase.work(replace(setting.work, lr=order.lr))
         variables = _variables(method, phase, setting.model, params, memory)
-        state = kept.get(number) or _fresh_state(work.solver, variables)
+        if alone:  # copies of its own, which every step may overwrite
+            variables = {name: tree.map(setting.model.leaf, v) for name, v in variables.items()}
+        state = each(Tensor.clone, kept[place]) if place in kept else _fresh_state(work.solver, variables)
+        step = Stepper(method, work, look, params, memory, sent, gradient)
         moving = Moving(variables, state, buffers, own)
         counts = not sent or not variables[MODEL].keys().isdisjoint(sent)
-        for place, batch in enumerate(batches):
-            # from the second step on, what moves was made here; a mask or a part that trains still looks at the old values
-            owned = place > 0 and batch.weight is None and not method.trained
-            view = partial(look, lr=work.lr, step=step)
-            value, moving = _step(method, work, view, params, memory, moving, sent, batch, gradient, owned)
+        for i, batch in enumerate(batches):
+            owned = alone or (
+                i > 0 and not batch.idle and not method.trained
+            )  # else it is common to all, or still needed
+            value, moving = step(moving, batch, number, owned)
             count = batch.rows
-            loss, rows, steps = loss + count * value, rows + count, steps + counts * (count > 0)
-            step += 1
-        params, buffers, own = params | moving.variables[MODEL], moving.buffers, moving.own
-        memory = _merged(memory, moving.variables)
+            losses.append(count * value)
+            rows, steps = rows + count, steps + counts * (count > 0)
+            number += 1
+        params = params | tree.detach(moving.variables[MODEL])
+        memory, buffers, own = merged(memory, moving.variables), moving.buffers, moving.own
         states.append(moving.state)
 
-    mean = loss / torch.as_tensor(rows).clamp_min(1)
+    mean = torch.stack(losses).sum() / torch.as_tensor(rows).clamp_min(1) if losses else torch.zeros(())
     return Learnt(sent, params, buffers, own, memory, states, steps, mean, look)
-
-
-def _step(
-    method: Method,
-    work: Work,
-    look: Look,
-    params: Tree,
-    memory: Drawers,
-    before: Moving,
-    sent: list[str],
-    batch: Batch,
-    gradient: Gradient,
-    owned: bool,
-) -> tuple[Tensor, Moving]:
-    """One step of the solver: the task's loss before it, and what has moved."""
-    now, drawers = params | before.variables[MODEL], _merged(memory, before.variables)
-    objective = _objective(method, look, params, memory, before, batch)
-    grads, (_, (value, buffers, own)) = gradient(objective)(before.variables)
-    for correction in method.role(Correction):
-        view = look(correction, now, before.buffers, memory)
-        grads[MODEL] = grads[MODEL] | correction.correct(view, tree.shared(grads[MODEL], sent))
-    if work.clip is not None:
-        grads = {name: g | _clip(tree.shared(g, params), work.clip) for name, g in grads.items()}
-    state_of, lr = before.state, work.lr
-    done = {n: work.solver.step(v, grads[n], state_of[n], lr, owned=owned) for n, v in before.variables.items()}
-    variables, state = {name: v for name, (v, _) in done.items()}, {name: s for name, (_, s) in done.items()}
-    for trained in method.trained:
-        view = look(trained, now, before.buffers, drawers)
-        variables[trained.name] = trained.project(view, grads[trained.name], variables[trained.name])
-    return value, _unless_padding(batch, Moving(variables, state, buffers, own), before)
-
-
-def _objective(
-    method: Method, look: Look, params: Tree, memory: Drawers, moving: Moving, batch: Batch
-) -> Callable[[Drawers], tuple[Tensor, Any]]:
-    """The local loss as a function of what moves; beside it the task's value and the new buffers."""
-
-    def objective(variables: Drawers) -> tuple[Tensor, Any]:
-        now, drawers = params | variables[MODEL], _merged(memory, variables)
-        whole = look(method.losses[0], now, moving.buffers, drawers)
-        output, cache = whole.at(batch, now), whole.cache
-        values = [
-            part.loss(
-                look(part, now, moving.own.get(part.name, moving.buffers), drawers, output=output, cache=cache), batch
-            )
-            for part in method.losses
-        ]
-        own = {name: cache.get(name, old) for name, old in moving.own.items()}
-        return sum(values[1:], start=values[0]), (values[0].detach(), output.buffers, own)
-
-    return objective
 
 
 def open_memory(method: Method, setting: Setting) -> Drawers:
@@ -240,25 +180,6 @@ def open_memory(method: Method, setting: Setting) -> Drawers:
         ]
         memory[SOLVER] = _freeze([_fresh_state(solver, variables) for solver, variables in parts])
     return _filled(memory)
-
-
-def autograd(function: Callable[[Drawers], tuple[Tensor, Any]]) -> Callable[[Drawers], tuple[Drawers, Any]]:
-    """`torch.func.grad_and_value(function, has_aux=True)` by the ordinary autograd: faster for one client at a time."""
-
-    def run(variables: Drawers) -> tuple[Drawers, Any]:
-        leaves = {d: {n: t.detach().requires_grad_() for n, t in v.items()} for d, v in variables.items()}
-        with torch.enable_grad():
-            value, aux = function(leaves)
-        flat = [t for v in leaves.values() for t in v.values()]
-        grads = iter(torch.autograd.grad(value, flat, allow_unused=True, materialize_grads=True))
-        return {d: {n: next(grads) for n in v} for d, v in leaves.items()}, (value.detach(), aux)
-
-    return run
-
-
-def functional(function: Callable[[Drawers], tuple[Tensor, Any]]) -> Callable[[Drawers], tuple[Drawers, Any]]:
-    """The gradient that can be stacked with `torch.vmap`."""
-    return grad_and_value(function, has_aux=True)
 
 
 def _look(
@@ -281,21 +202,16 @@ def _look(
 
 def _variables(method: Method, phase: Phase, model: Model, params: Tree, memory: Drawers) -> Drawers:
     """What the solver moves in a phase: its trainable parameters, and the memories of the parts that train."""
-    moves = {n: w for n, w in params.items() if method.trains(n, model) and model.within(phase.moves, n)}
-    if not moves and not method.trained:
+    moving = {n: w for n, w in params.items() if method.trains(n, model) and model.within(phase.moves, n)}
+    if not moving and not method.trained:
         raise UnalikeError(
             f"nothing of the model moves where {method!r} trains its {phase.moves!r}; expected parameters there that require "
             "gradients (the head is the model's attribute `head`, or its last linear layer; the body is the rest)"
         )
-    variables = {MODEL: moves}
+    variables = {MODEL: moving}
     for p in method.trained:
         variables[p.name] = {n: t for n, t in memory[p.name].items() if n not in params or model.trainable(n)}
     return variables
-
-
-def _merged(memory: Drawers, variables: Drawers) -> Drawers:
-    """The memories with what moves in them up to date."""
-    return memory | {name: memory[name] | v for name, v in variables.items() if name != MODEL}
 
 
 def _split(method: Method, setting: Setting, buffers: Tree) -> tuple[Tree, Tree]:
@@ -311,24 +227,6 @@ def _own_buffers(method: Method, memory: Drawers) -> Drawers:
 
 def _fresh_state(solver: Solver, variables: Drawers) -> dict[str, Drawers]:
     return {name: solver.init(v) for name, v in variables.items()}
-
-
-def _unless_padding(batch: Batch, new: Moving, old: Moving) -> Moving:
-    """`new`, or `old` for a batch of padding: the step is masked, not its gradient, or momentum would move finished clients."""
-    if batch.weight is None:
-        return new
-    counts = batch.weight.sum() > 0
-    return Moving(*(_choose(counts, getattr(new, f.name), getattr(old, f.name)) for f in fields(Moving)))
-
-
-def _choose(condition: Tensor, new: Any, old: Any) -> Any:
-    if isinstance(new, Tensor):
-        return torch.where(condition, new, old)
-    return {name: _choose(condition, new[name], old[name]) for name in new}
-
-
-def _clip(grads: Tree, limit: float) -> Tree:
-    return tree.scale(grads, (limit / tree.norm(grads).clamp_min(1e-12)).clamp_max(1.0))
 
 
 def _freeze(states: Sequence[dict[str, Drawers]]) -> Tree:

@@ -99,6 +99,8 @@ class Local:
 
     def task_loss(self, output: Output, batch: Batch) -> Tensor:
         """The mean task loss of an output, a scalar."""
+        if batch.weight is None:
+            return self.setting.task.loss(output.logits, batch.y)
         return batch.mean(self.setting.task.losses(output.logits, batch.y))
 
     def full_gradient(self, params: Tree) -> Tree:

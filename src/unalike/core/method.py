@@ -14,6 +14,7 @@ from unalike.core.part import (
     BaseWeights,
     Conditioner,
     Correction,
+    LinearAggregator,
     LocalWork,
     Objective,
     Part,
@@ -74,6 +75,7 @@ class Method:
 
     def __init__(self, *parts: Part):
         self.parts = _complete(parts)
+        self._roles: dict[type[Part], tuple[Any, ...]] = {}
 
     @classmethod
     def parse(cls, text: str) -> Method:
@@ -98,7 +100,9 @@ class Method:
 
     def role(self, role: type[Role]) -> tuple[Role, ...]:
         """The parts of a role, in the order in which they act."""
-        return tuple(sorted((p for p in self.parts if isinstance(p, role)), key=lambda p: p.rank))
+        if role not in self._roles:
+            self._roles[role] = tuple(sorted((p for p in self.parts if isinstance(p, role)), key=lambda p: p.rank))
+        return self._roles[role]
 
     @cached_property
     def aggregator(self) -> Aggregator:
@@ -145,6 +149,13 @@ class Method:
         """The method of that fine-tuning: the task's loss alone, on what personalisers and conditioners make of a client."""
         kept = (p for p in self.parts if isinstance(p, Conditioner | Personaliser) and not isinstance(p, Objective))
         return Method(*kept)
+
+    @cached_property
+    def linear(self) -> bool:
+        """Whether the server needs sums over the reports alone, so that it may add them up as they arrive."""
+        rule, usual = type(self.aggregator), ("settle", "combine", "combine_buffers")
+        plain = all(getattr(rule, verb) is getattr(LinearAggregator, verb) for verb in usual)
+        return plain and all(p.needs == "sums" for p in self.parts)
 
     def describe(self, data: Batch, outputs: int | None) -> Context:
         """What the conditioners say of a client with these training samples."""

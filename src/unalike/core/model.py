@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -54,6 +55,8 @@ class Model:
         self._head_prefix, self._head = _find_head(module)
         self._norms = {path for path, m in module.named_modules() if isinstance(m, NORMS)}
         self.takes_context = "context" in inspect.signature(module.forward).parameters
+        self.precision: Precision = "float32"
+        self._format = torch.preserve_format
 
     def __call__(
         self,
@@ -71,11 +74,53 @@ class Model:
         call = _Call(weight)
         token = _CALL.set(call)
         try:
-            result = (self._training if training else self._evaluating)(state, x, self._extra(context))
+            with self._rounded(training, x.device):
+                result = (self._training if training else self._evaluating)(state, self._image(x), self._extra(context))
         finally:
             _CALL.reset(token)
         output = result if isinstance(result, Output) else Output(_logits(result), call.features)
+        if training and self.precision != "float32":
+            output = output._replace(logits=output.logits.float(), features=_float(output.features))
         return output._replace(buffers={n: state[n] for n in buffers} if training else buffers)
+
+    def _rounded(self, training: bool, device: torch.device) -> AbstractContextManager[Any]:
+        """Training in bf16: products of matrices and convolutions are rounded, parameters and sums stay in float32."""
+        if self.precision == "float32" or not training:
+            return nullcontext()
+        return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+
+    def _image(self, x: Tensor) -> Tensor:
+        return (
+            x.contiguous(memory_format=self._format)
+            if self._format is not torch.preserve_format and x.dim() == 4
+            else x
+        )
+
+    def leaf(self, t: Tensor) -> Tensor:
+        """A copy of a parameter to be trained, as the model's layers read it best."""
+        return t.clone(memory_format=self._format if t.dim() == 4 else torch.preserve_format).requires_grad_()
+
+    def at(self, precision: Precision) -> Model:
+        """The same model that trains in another precision; it is evaluated in float32."""
+        rounded = copy.copy(self)
+        rounded.precision = precision
+        return rounded
+
+    def channels_last(self, x: Tensor) -> Model:
+        """The same model with images as [B, H, W, C] in memory: faster convolutions where one client trains at a time.
+
+        `x` are samples to try it with: a module that asks for another order of its activations is left as it is.
+        """
+        if not self.convolutional or x.dim() != 4:
+            return self
+        laid = copy.copy(self)
+        laid._format = torch.channels_last
+        try:
+            with torch.no_grad():
+                laid({n: laid.leaf(p) for n, p in self.params.items()}, x, buffers=self.buffers, context={})
+        except (RuntimeError, KeyError):
+            return self
+        return laid
 
     def _extra(self, context: Context | None) -> dict[str, Any]:
         return {"context": context or {}} if self.takes_context else {}
@@ -168,6 +213,9 @@ class Model:
         return moved
 
 
+Precision = Literal["float32", "bf16"]
+"""In what a model trains."""
+
 Group = Literal["all", "head", "body", "norm"]
 """What a person may call parts of a model."""
 
@@ -233,6 +281,7 @@ class WeightedBatchNorm(nn.Module):
             self.register_buffer(name, getattr(norm, name))
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x.float() if x.dtype == torch.bfloat16 else x  # statistics are never rounded
         tracked = self.running_mean is not None
         if not self.training and tracked:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
@@ -292,6 +341,10 @@ def _find_head(module: nn.Module) -> tuple[str, nn.Module | None]:
         return "head", declared
     linear = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.Linear) and name]
     return linear[-1] if linear else ("", None)
+
+
+def _float(features: Tensor | None) -> Tensor | None:
+    return None if features is None else features.float()
 
 
 def _logits(result: Any) -> Tensor:

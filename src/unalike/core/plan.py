@@ -66,9 +66,9 @@ class Stage:
     chooses: Question | None = None
     until: Callable[[States], bool] = never
 
-    def members(self, clients: int) -> dict[str, tuple[int, ...]]:
+    def members(self, clients: int) -> Mapping[str, Sequence[int]]:
         """The groups with their clients' numbers; with `chooses`, those who may choose the group."""
-        return self.groups if self.groups is not None else {"all": tuple(range(clients))}
+        return self.groups if self.groups is not None else {"all": range(clients)}
 
 
 @dataclass(frozen=True)

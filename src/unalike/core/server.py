@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -13,7 +14,8 @@ from torch import Tensor
 from unalike.core import seed, tree
 from unalike.core.client import Setting
 from unalike.core.errors import UnalikeError
-from unalike.core.part import BaseWeights, Part, ServerStep, Upload, Weighting
+from unalike.core.gather import Share, Sums, decoded, rows, scalars
+from unalike.core.part import BaseWeights, LinearAggregator, Part, ServerStep, Weighting
 from unalike.core.types import Batch, Drawers, Order, Report, Tree
 
 if TYPE_CHECKING:
@@ -33,22 +35,32 @@ class State(NamedTuple):
 class Cohort:
     """The reports of a round's participants `ids`, stacked along a leading [K]; `population` counts all clients.
 
-    A part sees its own letters only: `letter` is the tree of what its `finish` sent.
+    A part sees its own letters only: `letter` is the tree of what its `finish` sent. `folded`: updates and letters were added
+    up as they came; what is left of each report are its numbers.
     """
 
     ids: tuple[int, ...]
     report: Report
     population: int
     part: str = ""
+    folded: bool = False
 
     @property
     def update(self) -> Tree:
         """w_k - w, [K, ...]."""
-        return self.report.update
+        return self._single(self.report.update)
 
     @property
     def letter(self) -> Tree:
-        return self.report.letters.get(self.part, {})
+        return self._single(self.report.letters.get(self.part, {}))
+
+    def _single(self, kept: Tree) -> Tree:
+        if self.folded:
+            raise UnalikeError(
+                f"{self.part or 'a part'} looks at what single clients sent, and found it added up already; "
+                'say needs = "updates" in the class of the part'
+            )
+        return kept
 
     @property
     def sizes(self) -> Tensor:
@@ -72,8 +84,7 @@ class Cohort:
 
     def rows(self, keep: Tensor) -> Cohort:
         """The cohort of some of its rows, `keep` [k] being their places."""
-        ids = tuple(self.ids[i] for i in keep.tolist())
-        return replace(self, ids=ids, report=self.report.map(lambda t: t[keep]))
+        return replace(self, ids=tuple(self.ids[i] for i in keep.tolist()), report=rows(self.report, keep))
 
     def one(self, client: int) -> Report:
         """One client's report, as it sent it."""
@@ -132,28 +143,70 @@ def advance(method: Method, setting: Setting, state: State, cohort: Cohort) -> S
     """
     cohort = replace(cohort, report=cohort.report._replace(update=decoded(method, cohort.update, state.params)))
     look = partial(_look, method, setting, state, cohort.population, tree.only(state.params, cohort.update))
-
+    aggregator = method.aggregator
     weights = _weights(method, cohort)
     if cohort.update:
-        weights = method.aggregator.settle(look(method.aggregator), _own(cohort, method.aggregator), weights)
-    update = method.aggregator.combine(look(method.aggregator), _own(cohort, method.aggregator), weights)
-    memory = {p.name: p.absorb(look(p), _folded(p, _own(cohort, p))) for p in method.parts}
+        weights = aggregator.settle(look(aggregator), _own(cohort, aggregator), weights)
+    update = aggregator.combine(look(aggregator), _own(cohort, aggregator), weights)
+    folded = {p.name: _folded(p, _own(cohort, p)) for p in method.parts}
+    return _moved(method, setting, state, cohort, update, folded, _buffers(method, setting, cohort, weights))
+
+
+def shares(method: Method, setting: Setting, state: State, expected: Cohort) -> dict[int, Share]:
+    """What each client's update and buffers are multiplied with, from the numbers of the `expected` reports alone."""
+    weights = _weights(method, expected)
+    look = _look(method, setting, state, expected.population, {}, method.aggregator)
+    coefficients = cast(LinearAggregator, method.aggregator).coefficients(look, expected, weights)
+    return {k: Share(*pair) for k, *pair in zip(expected.ids, weights.tolist(), coefficients.tolist(), strict=True)}
+
+
+def conclude(
+    method: Method, setting: Setting, state: State, sums: Sums, given: Mapping[int, Share], population: int
+) -> tuple[State, Cohort] | None:
+    """`advance` of a linear method from what a `Fold` with the shares `given` has added up; beside it the numbers of the reports.
+
+    A refused report changes the weights of the others, mostly all of them by one factor. None where that is not so (FedDisco):
+    then the round is to be answered again by those whose reports were sound, with shares of their own.
+    """
+    sound = {client for taken in sums.taken for client in taken.ids}
+    ids = tuple(client for client in given if client in sound)
+    cohort = Cohort(ids, scalars(sums.taken, ids), population, folded=True)
+    exact = shares(method, setting, state, cohort)
+    factors = [_factor([(e[i], given[k][i]) for k, e in exact.items()]) for i in range(2)]
+    if None in factors:
+        return None
+    weight, coefficient = cast(list[float], factors)
+    update = sums.update if coefficient == 1 else tree.scale(sums.update, coefficient)
+    buffers = sums.buffers
+    if weight != 1 and setting.buffers != "first":
+        buffers = tree.map(lambda b: b * weight if b.is_floating_point() else b, buffers)
+    folded = {p.name: sums.folded.get(p.name, {}) for p in method.parts}
+    return _moved(method, setting, state, cohort, update, folded, buffers), cohort
+
+
+def _factor(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """The one factor between the wanted and the given numbers; None where there is none."""
+    if all(wanted == given for wanted, given in pairs):
+        return 1.0
+    total, before = (sum(column) for column in zip(*pairs))
+    factor = total / before if before else 0.0
+    return factor if all(math.isclose(wanted, factor * given, rel_tol=1e-5) for wanted, given in pairs) else None
+
+
+def _moved(
+    method: Method, setting: Setting, state: State, cohort: Cohort, update: Tree, folded: Drawers, buffers: Tree
+) -> State:
+    """The state after the combined update: absorb -> step* -> params + update."""
+    look = partial(_look, method, setting, state, cohort.population, tree.only(state.params, update))
+    memory = {p.name: p.absorb(look(p), folded[p.name]) for p in method.parts}
     for s in method.role(ServerStep):
         update, memory[s.name] = s.step(replace(look(s), memory=memory[s.name]), update, _own(cohort, s))
-
     return State(
         round=state.round + 1,
         params=state.params | {n: state.params[n] + u for n, u in update.items()},
-        buffers=state.buffers | _buffers(method, setting, cohort, weights),
+        buffers=state.buffers | buffers,
         memory={name: m for name, m in memory.items() if m},
     )
-
-
-def decoded(method: Method, update: Tree, params: Tree) -> Tree:
-    """The stacked updates as they were before the uploads encoded them."""
-    for u in reversed(method.role(Upload)):
-        update = u.decode(update, params)
-    return update
 
 
 def _look(method: Method, setting: Setting, state: State, population: int, params: Tree, p: Part) -> Server:

@@ -16,6 +16,9 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Drawers, Tree
 
+KERNELS = ("cpu", "cuda")
+"""Devices with a fused step."""
+
 
 class Solver(Protocol):
     """One rule of local optimisation."""
@@ -24,11 +27,12 @@ class Solver(Protocol):
         """A fresh state, slot -> tree; empty when the rule remembers nothing."""
 
     def step(
-        self, params: Tree, grads: Tree, state: Drawers, lr: float, *, owned: bool = False
+        self, params: Tree, grads: Tree, state: Drawers, lr: float, *, owned: bool = False, fused: bool = False
     ) -> tuple[Tree, Drawers]:
         """The parameters and the state after one step; `grads` has the names of `params`.
 
         `owned`: the caller made `params` and `state` itself and lets them be overwritten, which saves memory traffic.
+        `fused`: nothing is stacked, so that one kernel may make the step of all tensors.
         """
 
     def weight(self, steps: Tensor) -> Tensor:
@@ -50,8 +54,10 @@ class SGD:
         return {"momentum": tree.zeros(params)} if self.momentum else {}
 
     def step(
-        self, params: Tree, grads: Tree, state: Drawers, lr: float, *, owned: bool = False
+        self, params: Tree, grads: Tree, state: Drawers, lr: float, *, owned: bool = False, fused: bool = False
     ) -> tuple[Tree, Drawers]:
+        if owned and fused and _alike(params):
+            return self._at_once(params, grads, state, lr)
         if self.weight_decay:
             grads = tree.map(lambda g, w: g.add(w, alpha=self.weight_decay), grads, params)
         if self.momentum:
@@ -68,6 +74,23 @@ class SGD:
 
     def _held(self, m: Tensor, g: Tensor) -> Tensor:
         return m.mul_(self.momentum).add_(g)
+
+    def _at_once(self, params: Tree, grads: Tree, state: Drawers, lr: float) -> tuple[Tree, Drawers]:
+        """The same formula in one pass over memory, by the kernel of `torch.optim.SGD(fused=True)`."""
+        state = {slot: tree.map(_laid_out, held, params) for slot, held in state.items()}
+        torch._fused_sgd_(
+            list(params.values()),
+            list(tree.map(lambda w, g: _laid_out(g, w), params, grads).values()),
+            list(state["momentum"].values()) if self.momentum else [],
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            lr=lr,
+            dampening=0.0,
+            nesterov=self.nesterov,
+            maximize=False,
+            is_first_step=False,
+        )
+        return params, state
 
     def weight(self, steps: Tensor) -> Tensor:
         rho = self.momentum
@@ -92,7 +115,7 @@ class Adam:
         return {"mean": tree.zeros(params), "square": tree.zeros(params), "count": {"steps": torch.zeros(())}}
 
     def step(
-        self, params: Tree, grads: Tree, state: Drawers, lr: float, *, owned: bool = False
+        self, params: Tree, grads: Tree, state: Drawers, lr: float, *, owned: bool = False, fused: bool = False
     ) -> tuple[Tree, Drawers]:
         if self.weight_decay:
             grads = tree.map(lambda g, w: g.add(w, alpha=self.weight_decay), grads, params)
@@ -118,9 +141,21 @@ class AdamW:
         return Adam().init(params)
 
     def step(
-        self, params: Tree, grads: Tree, state: Drawers, lr: float, *, owned: bool = False
+        self, params: Tree, grads: Tree, state: Drawers, lr: float, *, owned: bool = False, fused: bool = False
     ) -> tuple[Tree, Drawers]:
         return Adam().step(tree.scale(params, 1 - lr * self.weight_decay), grads, state, lr)
 
     def weight(self, steps: Tensor) -> Tensor:
         return steps
+
+
+def _alike(params: Tree) -> bool:
+    """Whether one kernel can take all of them."""
+    return (
+        len({(t.dtype, t.device) for t in params.values()}) == 1 and next(iter(params.values())).device.type in KERNELS
+    )
+
+
+def _laid_out(t: Tensor, like: Tensor) -> Tensor:
+    """`t` in the memory format of `like`: the fused kernel reads both from front to back."""
+    return t if t.stride() == like.stride() else torch.empty_like(like).copy_(t)

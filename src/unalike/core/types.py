@@ -20,12 +20,14 @@ Context = Mapping[str, Tree]
 class Batch(NamedTuple):
     """Samples of one step: `x` [B, ...] (float images, rows or integer tokens), `y` [B, ...], `weight` [B] or None.
 
-    Weight 0 marks a row of padding; None means that every row counts.
+    Weight 0 marks a row of padding; None means that every row counts. `idle`: it may hold padding alone, for a client that is
+    finished while others, stacked with it, still train; then its step is undone.
     """
 
     x: Tensor
     y: Tensor
     weight: Tensor | None = None
+    idle: bool = False
 
     @property
     def rows(self) -> Tensor | float:

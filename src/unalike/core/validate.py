@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from unalike.core import seed, tree
-from unalike.core.client import Data, Setting, autograd, open_memory, train
+from unalike.core.client import Data, Setting, open_memory, train
 from unalike.core.errors import UnalikeError
 from unalike.core.server import Cohort
+from unalike.core.sound import unsound
+from unalike.core.stepping import autograd
 from unalike.core.types import Batch, Context, Order, Report, Tree
 
 if TYPE_CHECKING:
@@ -24,57 +24,7 @@ class Refused(UnalikeError):
 
 def refusals(cohort: Cohort) -> dict[int, str]:
     """Client number -> why its report is refused; empty when all are sound."""
-    report = cohort.report
-    found: dict[int, str] = {}
-    for what, tensor in _values(report).items():
-        for rule in (_finite, *_rules(what)):
-            for place in (~rule(tensor)).nonzero().flatten().tolist():
-                found.setdefault(cohort.ids[place], WORDS[rule].format(what=what))
-    for client, size, steps in zip(cohort.ids, report.size.tolist(), report.steps.tolist(), strict=True):
-        if not size > 0 or not steps > 0:
-            found.setdefault(client, f"{size:g} training samples and {steps:g} steps; expected more than none of both")
-    return found
-
-
-def _values(report: Report) -> Tree:
-    """Everything of a report that its client computed from its data, in words -> [K, ...]."""
-    found = {f"update of {n}": t for n, t in report.update.items()}
-    found |= {f"buffer {n}": t for n, t in report.buffers.items()}
-    found |= {f"letter {part}/{n}": t for part, letter in report.letters.items() for n, t in letter.items()}
-    return found | {f"shared fact {fact}/{n}": t for fact, facts in report.shared.items() for n, t in facts.items()}
-
-
-def _finite(tensor: Tensor) -> Tensor:
-    """Per row of [K, ...]: whether all entries are finite.
-
-    NaN and infinities survive a sum, which is cheap; only where a sum is not finite are the entries themselves looked at.
-    """
-    flat = tensor.flatten(1) if tensor.dim() > 1 else tensor[:, None]
-    sound = torch.isfinite(flat.sum(1))
-    doubtful = (~sound).nonzero().flatten()
-    sound[doubtful] = torch.isfinite(flat[doubtful]).all(1)
-    return sound
-
-
-def _not_negative(tensor: Tensor) -> Tensor:
-    """Per row of [K, ...]: whether no entry is below 0."""
-    return (tensor.flatten(1) if tensor.dim() > 1 else tensor[:, None]).ge(0).all(1)
-
-
-Rule = Callable[[Tensor], Tensor]
-
-WORDS: dict[Rule, str] = {
-    _finite: "the {what} is not finite (a lower learning rate may help)",
-    _not_negative: "the {what} is negative; expected 0 or more",
-}
-
-NOT_NEGATIVE = ("running_var", "num_batches_tracked", "counts")
-"""Last words of the names of variances and counts."""
-
-
-def _rules(what: str) -> tuple[Rule, ...]:
-    """What more than finite numbers is expected under a name. An update may be anything."""
-    return (_not_negative,) if what.endswith(NOT_NEGATIVE) and not what.startswith("update") else ()
+    return unsound(cohort.ids, cohort.report)
 
 
 def expected(method: Method, setting: Setting, order: Order, context: Context, sample: Batch) -> Report:

@@ -80,8 +80,9 @@ class Federation:
     `participation` and `quorum` are shares (0.5) or numbers (3) of sites: of those that have data, and of those asked. A round
     closes when everybody asked has answered, or after `deadline` seconds if the quorum has; without it the deadline is extended
     and other sites are asked in addition, and after `patience` such attempts the run pauses. Requests without an answer are
-    repeated every `repeat` seconds. `message_bytes` bounds every message. `guard`: an update, letter or buffer whose norm is
-    more than so many times the running median is refused; None: norms are not looked at. `interval`: evaluate every so many rounds.
+    repeated every `repeat` seconds. `message_bytes` bounds every message. `guard`: an update whose norm is more than so many
+    times the running median is refused (letters and buffers: ten times as many); None: norms are not looked at. `stop` and
+    `budget` end the run early, as in `ua.run`.
     """
 
     name: Name
@@ -104,6 +105,8 @@ class Federation:
     patience: PositiveInt = 3
     message_bytes: PositiveInt = 2**30
     guard: PositiveFloat | None = None
+    stop: str | None = None
+    budget: str | None = None
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Federation:

@@ -12,6 +12,9 @@ from unalike.core.types import Report, Tree
 WINDOW = 100
 """Norms of accepted reports that the median runs over."""
 
+LOOSE = 10.0
+"""Letters and buffers may differ so many times more than updates: a client's control variates honestly do."""
+
 Norms = dict[str, float]
 """What was measured (the update, a part's letter, the buffers) -> its norm."""
 
@@ -21,7 +24,8 @@ class Guard:
     """Refuses a norm above `multiple` times the median of this round's and the last accepted ones; None refuses nothing.
 
     The median of a minority's exaggerations is the majority's. A scaled-up update is bounded by this, one of ordinary size that
-    points somewhere else (sign flip, label flip) is not: that takes a robust aggregator.
+    points somewhere else (sign flip, label flip) is not: that takes a robust aggregator. An update of zero is refused, too, where
+    others move: who returns the model as it came trained nothing.
     """
 
     multiple: float | None
@@ -36,8 +40,13 @@ class Guard:
             now = [norms[what] for norms in reports.values() if what in norms]
             usual = median(now + self.seen.get(what, []))
             for site, norms in reports.items():
-                if usual > 0 and norms.get(what, 0.0) > self.multiple * usual:
-                    limit = f"{self.multiple:g} times the median {usual:.4g}"
+                if not usual > 0 or what not in norms:
+                    continue
+                if what == "update" and not norms[what]:
+                    found.setdefault(site, "its update is zero where others move: it trained nothing")
+                multiple = self.multiple * (1.0 if what == "update" else LOOSE)
+                if norms[what] > multiple * usual:
+                    limit = f"{multiple:g} times the median {usual:.4g}"
                     found.setdefault(site, f"the norm of its {what} is {norms[what]:.4g}; expected at most {limit}")
         return found
 

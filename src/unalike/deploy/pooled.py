@@ -6,7 +6,8 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from unalike.deploy.remote import Remote, Tallies
+from unalike.deploy.orders import Tallies
+from unalike.deploy.remote import Remote
 from unalike.protocols import PROTOCOLS, Assessor, Measured
 from unalike.results.metrics import metric_names
 from unalike.results.tally import Tally

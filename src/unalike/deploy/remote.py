@@ -6,37 +6,28 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
-from unalike.core import seed, tree
+from unalike.core import tree
 from unalike.core.errors import UnalikeError
+from unalike.core.gather import join
 from unalike.core.plan import Stage
-from unalike.core.server import Cohort, State, decoded
+from unalike.core.server import Cohort, decoded
 from unalike.core.types import Batch, Context, Order, Report, Tree
-from unalike.core.validate import Refused, check_report, expected, steps_of
+from unalike.core.validate import Refused, expected
 from unalike.deploy.exchange import Exchange, Make
 from unalike.deploy.guard import Guard, norms
+from unalike.deploy.orders import Orders, Reply, Tallies
 from unalike.deploy.packing import Facts
 from unalike.deploy.post import Post, Request
-from unalike.deploy.requests import Choose, Step, Train
-from unalike.executors.base import join
+from unalike.deploy.requests import Choose, Step
 from unalike.job import Job
 from unalike.results.evaluation import Predict
 from unalike.results.tally import Tally
 from unalike.simulation import Round, Simulation
-
-Tallies = dict[str, Tally]
-"""Part of the samples ("test", "val") -> what a model made of them."""
-
-
-class Reply(NamedTuple):
-    """What a site answered to an order: what its evaluations came to by protocol, and its report if it trained."""
-
-    tallies: dict[str, Tallies]
-    report: Report | None
 
 
 @dataclass
@@ -88,16 +79,16 @@ class Remote(Simulation):
         if any(c.pooled for c in stage.method.conditioners):
             raise UnalikeError(f"{stage.method!r} describes the data of all clients together; simulate it")
         self.post, self.federation, self.index = post, post.federation, index
-        self._step, self._offset, self._hold = step, offset, hold
+        self.step, self._offset, self._hold = step, offset, hold
         self.looks_at_local = "local" in job.options.protocols
         self._exchange: Exchange[Reply] | None = None
         self._ahead: Outcome | None = None
         self._guard = Guard(self.federation.guard)
         super().__init__(stage, job.setting, job.population, executor="loop", participation=job.options.participation)
         active = np.array([not site.revoked for site in self.federation.sites])
-        self._active = np.flatnonzero(active).tolist()
+        self.active = np.flatnonzero(active).tolist()
         self.eligible = self.eligible[active[self.eligible]]
-        self._number = {site.name: k for k, site in enumerate(self.federation.sites)}
+        self.number = {site.name: k for k, site in enumerate(self.federation.sites)}
 
     # what differs from a simulation ---------------------------------------------------------------------------------
 
@@ -114,7 +105,7 @@ class Remote(Simulation):
         return self._ahead is None and super().over
 
     def group_of(self, client: int) -> str | None:
-        return self._group_of.get(client) if self.stage.chooses is None else self._choices.get(client)
+        return super().group_of(client) if self.stage.chooses is None else self._choices.get(client)
 
     def round(self) -> Outcome:  # type: ignore[override]
         """Run the next round: aggregate what the sites trained; or what a round did that was held before its row was written."""
@@ -168,22 +159,26 @@ class Remote(Simulation):
         asked = [p for p, has in wanted.items() if has and p in self._looked_at(protocols)]
         values = self._exchanged(asked).values
         found: dict[str, dict[int, Tallies] | None] = {
-            p: {self._number[s]: r.tallies[p] for s, r in values.items() if p in r.tallies} if p in asked else None
+            p: {self.number[s]: r.tallies[p] for s, r in values.items() if p in r.tallies} if p in asked else None
             for p in ("clients", "personal")
         }
         found["local"] = None
         if done is not None and done.trained:
             own = found["personal"] or {}
-            found["local"] = {k: own[k] for k in done.trained if k in own} if self._private else done.tallies
+            found["local"] = {k: own[k] for k in done.trained if k in own} if self.private else done.tallies
         return found
 
+    def has_scores(self, client: int) -> bool:
+        """Whether a site has samples to evaluate on."""
+        return bool(self.population.test.sizes[client] or self.population.val.sizes[client])
+
     @property
-    def _private(self) -> bool:
+    def private(self) -> bool:
         """Whether a client's model after training is the one that it has, whatever the others did."""
         return next(iter(self.groups.values())).has_private and self.method.tuning is None
 
     def _looked_at(self, protocols: Sequence[str]) -> set[str]:
-        more = {"personal"} if "local" in protocols and self._private else set()
+        more = {"personal"} if "local" in protocols and self.private else set()
         return {*protocols, *more} | ({"clients"} if "server" in protocols else set())
 
     # the exchange ---------------------------------------------------------------------------------------------------
@@ -192,12 +187,24 @@ class Remote(Simulation):
         if self._exchange is None:
             self.post.number = self._offset + self.done + (not super().over)
             drawn = set() if super().over or not self.stage.trained else set(self.draw(self.done))
-            looked = [k for k in self._active if self._has_scores(k)] if evaluate else []
+            looked = [k for k in self.active if self.has_scores(k)] if evaluate else []
             self._exchange = self._asked(drawn, {*drawn, *looked}, tuple(evaluate))
         return self._exchange
 
-    def _has_scores(self, client: int) -> bool:
-        return bool(self.population.test.sizes[client] or self.population.val.sizes[client])
+    def size_of(self, name: str) -> int:
+        """Clients of a group that can take part at all."""
+        return self._population(name)
+
+    def order(self, name: str) -> Order:
+        """The order of the next round in a group, with what is addressed to each of its sites."""
+        ids = [k for k in self.active if self.group_of(k) == name]
+        return self.groups[name].order(ids, self.size_of(name))
+
+    def expected(self, order: Order) -> Report:
+        """What a report on this order must look like."""
+        someone, people = next(iter(order.own), 0), self.population
+        sample = Batch(people.x[:1], people.y[:1])
+        return expected(self.method, self.setting, order.to(someone), self._some_context(), sample)
 
     def _asked(self, drawn: set[int], everybody: set[int], evaluate: tuple[str, ...]) -> Exchange[Reply]:
         started = time.monotonic()
@@ -206,7 +213,7 @@ class Remote(Simulation):
             self._choices = self._chosen(everybody, drawn, quorum)
             drawn, everybody = drawn & self._choices.keys(), everybody & self._choices.keys()
         everybody = {k for k in everybody if self.group_of(k) is not None}
-        rounds = _Orders(self, drawn, evaluate)
+        rounds = Orders(self, drawn, evaluate)
         sites = {k: self.federation.sites[k].name for k in everybody}
         exchange: Exchange[Reply] = Exchange(
             self.post,
@@ -229,7 +236,7 @@ class Remote(Simulation):
         """The group that each client chooses now."""
         names, states = list(self.groups), list(self.states.values())
         tensors = {f"{i}/{n}": t for i, state in enumerate(states) for n, t in (state.params | state.buffers).items()}
-        asked = Choose(**asdict(self._step), question=repr(self.stage.chooses), groups=len(names))
+        asked = Choose(**asdict(self.step), question=repr(self.stage.chooses), groups=len(names))
         sites = [self.federation.sites[k].name for k in sorted(everybody)]
 
         def read(site: str, facts: Facts, tensors: Tree) -> str:
@@ -242,7 +249,7 @@ class Remote(Simulation):
         counts = {self.federation.sites[k].name for k in drawn}
         makes: dict[str, Make] = dict.fromkeys(sites, lambda: request)
         found = Exchange(self.post, (self.index + 1, self.done), makes, read, counts, quorum).run()
-        return {self._number[site]: name for site, name in found.values.items()}
+        return {self.number[site]: name for site, name in found.values.items()}
 
     def _sifted(self, replies: Mapping[str, Reply]) -> dict[str, str]:
         return self._guard.faults(self._norms(replies))
@@ -254,15 +261,20 @@ class Remote(Simulation):
         for site, reply in replies.items():
             if reply.report is not None:
                 one = tree.map(lambda t: t[None], reply.report.update)
-                group = self.groups[self.group_of(self._number[site]) or ""]
+                group = self.groups[self.group_of(self.number[site]) or ""]
                 found[site] = norms(reply.report, tree.row(decoded(self.method, one, group.state.params), 0))
         return found
 
     def _advanced(self) -> Outcome:
         """The next states, from the reports of this round."""
         exchange, started = self._exchanged(), time.monotonic()
-        reports = {self._number[s]: r.report for s, r in exchange.values.items() if r.report is not None}
-        self._guard.accept(self._norms(exchange.values))
+        reports = {self.number[s]: r.report for s, r in exchange.values.items() if r.report is not None}
+        found = self._norms(exchange.values)
+        self._guard.accept(found)
+        if found:
+            self.post.event(
+                "norms", round=self.post.number, norms={site: of.get("update") for site, of in found.items()}
+            )
         before, cohorts = self.states, {}
         for name, group in self.groups.items():
             ids = tuple(sorted(k for k in reports if self.group_of(k) == name))
@@ -274,108 +286,10 @@ class Remote(Simulation):
         down = len(exchange.counts) * self._bytes["down"]
         up = sum(len(c.ids) * self._sent(c) for c in cohorts.values())
         done = Round(before, cohorts, {}, seconds, down, up)
-        faults = {self._number[s]: why for s, why in exchange.faults.items() if s in exchange.counts}
+        faults = {self.number[s]: why for s, why in exchange.faults.items() if s in exchange.counts}
         local = {
-            self._number[s]: {part: t.plain() for part, t in r.tallies["local"].items()}
+            self.number[s]: {part: t.plain() for part, t in r.tallies["local"].items()}
             for s, r in exchange.values.items()
             if "local" in r.tallies
         }
         return Outcome(seconds, sorted(done.trained), faults, done.train_loss, down, up, local)
-
-
-class _Orders:
-    """The orders of one exchange, and what their answers must look like."""
-
-    def __init__(self, remote: Remote, drawn: set[int], evaluate: tuple[str, ...]):
-        self.remote, self.drawn, self.evaluate = remote, drawn, evaluate
-        self.local = remote.looks_at_local and not remote._private
-        self._orders: dict[str, Order] = {}
-        self._like: dict[str, Report] = {}
-
-    def request(self, client: int) -> Request:
-        remote = self.remote
-        name = remote.group_of(client) or ""
-        group, order = remote.groups[name], self._order(name).to(client)
-        asked = Train(
-            **asdict(remote._step),
-            method=repr(remote.method),
-            group=list(remote.groups).index(name),
-            round=order.round,
-            accepted=group.accepted.get(client),
-            population=remote._population(name),
-            lr=order.lr,
-            train=client in self.drawn,
-            evaluate=self.evaluate if remote._has_scores(client) else (),
-            local=self.local and client in self.drawn,
-        )
-        return "train", asked.facts, self._sent(group.state, order)
-
-    def read(self, site: str, facts: Facts, tensors: Tree) -> Reply:
-        """The answer of a site. Raises `UnalikeError` for one that its order did not ask for."""
-        remote = self.remote
-        client = remote._number[site]
-        trains = client in self.drawn
-        names = [*(self.evaluate if remote._has_scores(client) else ()), *(["local"] if self.local and trains else [])]
-        tallies = facts.get("tallies")
-        if set(facts) != {"tallies"} or not isinstance(tallies, dict) or set(tallies) != set(names):
-            raise Refused(f"tallies {str(tallies)[:80]!a}; expected those of {', '.join(names) or 'nothing'}")
-        report = None
-        if trains:
-            name = remote.group_of(client) or ""
-            samples = int(remote.groups[name].source.sizes[client])
-            steps = steps_of(remote.method, remote.setting, samples)
-            report = check_report(tensors, self._expected(name), remote.setting, samples, steps)
-        elif tensors:
-            raise Refused("a report of a site that was not asked to train")
-        return Reply({name: self._tallies(tallies[name], client) for name in names}, report)
-
-    def more(self, attempt: int, lacking: int) -> dict[str, Make]:
-        """Other sites to train, of those that can be reached."""
-        remote = self.remote
-        if not self.drawn or remote.stage.chooses is not None:
-            return {}
-        reachable = set(remote.post.transport.sites())
-        sites = remote.federation.sites
-        others = [k for k in remote.eligible.tolist() if k not in self.drawn and sites[k].name in reachable]
-        others = [k for k in others if remote.group_of(k) is not None]
-        rng = seed.generator(remote.setting.seed, "cohort again", remote.done, attempt)
-        added = rng.permutation(np.array(others, np.int64))[:lacking].tolist()
-        self.drawn |= set(added)
-        return {sites[k].name: partial(self.request, k) for k in added}
-
-    def _order(self, name: str) -> Order:
-        if name not in self._orders:
-            remote = self.remote
-            ids = [k for k in remote._active if remote.group_of(k) == name]
-            self._orders[name] = remote.groups[name].order(ids, remote._population(name))
-        return self._orders[name]
-
-    def _expected(self, name: str) -> Report:
-        if name not in self._like:
-            remote, order = self.remote, self._order(name)
-            someone = next(iter(order.own), 0)
-            people = remote.population
-            sample = Batch(people.x[:1], people.y[:1])
-            order = order.to(someone)
-            self._like[name] = expected(remote.method, remote.setting, order, remote._some_context(), sample)
-        return self._like[name]
-
-    def _sent(self, state: State, order: Order) -> Tree:
-        """What a site must have: what is shared, and in a stage that starts elsewhere than the run all of it."""
-        remote = self.remote
-        method, model, whole = remote.method, remote.setting.model, remote.stage.start is not None
-        local_buffers = remote.setting.buffers == "local"
-        params = {n: w for n, w in order.params.items() if whole or method.shares(n, model)}
-        buffers = {n: b for n, b in order.buffers.items() if whole or (method.shares(n, model) and not local_buffers)}
-        drawers = {"params": params, "buffers": buffers} | {f"mail.{p}": t for p, t in order.mail.items()}
-        if remote.stage.shared is not None:
-            drawers["shared"] = {"x": remote.stage.shared.x, "y": remote.stage.shared.y}
-        return tree.pack(drawers)
-
-    def _tallies(self, found: Any, client: int) -> Tallies:
-        if not isinstance(found, dict) or set(found) != {"test", "val"}:
-            raise Refused("tallies of other samples than those of test and val")
-        people = self.remote.population
-        classes = max(2, len(people.classes or ()))
-        sizes = {"test": int(people.test.sizes[client]), "val": int(people.val.sizes[client])}
-        return {part: Tally.read(found[part], people.task, size, classes) for part, size in sizes.items()}

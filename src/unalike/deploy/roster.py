@@ -7,7 +7,6 @@ import secrets
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -93,9 +92,7 @@ def alone(federation: Federation, number: int, data: ClientData) -> Population:
     return replace(own, train=only(own.train), test=only(own.test), val=only(own.val), names=names)
 
 
-def job_of(
-    federation: Federation, population: Population, test: Pair | None = None, proxy: Pair | None = None, **options: Any
-) -> Job:
+def job_of(federation: Federation, population: Population, test: Pair | None = None, proxy: Pair | None = None) -> Job:
     """The federation's run as a job. Raises `UnalikeError` for what cannot be run."""
     share = federation.participation
     return prepare(
@@ -113,5 +110,6 @@ def job_of(
         protocol=federation.protocol,
         buffers=federation.buffers,
         transform=federation.transform,
-        **options,
+        stop=federation.stop,
+        budget=federation.budget,
     )

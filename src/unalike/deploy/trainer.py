@@ -173,7 +173,7 @@ class Trainer:
     def _group(self, request: Envelope, asked: Train, method: Method, found: dict[str, Tree]) -> Group:
         run, stage, number = place = request.head.run, request.head.stage, asked.group
         if place not in self._groups:
-            shared = Batch(**found["shared"]) if "shared" in found else None
+            shared = Batch(found["shared"]["x"], found["shared"]["y"]) if "shared" in found else None
             model = model_of(self.job, asked)
             alone = Stage("site", method, 1, {"own": (self.number,)}, model=model, shared=shared)
             setting = replace(self.job.setting, model=model, work=method.local_work(self.job.work), proxy=None)
@@ -182,7 +182,7 @@ class Trainer:
             self._groups = {
                 k: g for k, g in self._groups.items() if k[:2] == place[:2]
             }  # without those of steps that are over
-            self._groups[place] = Group(alone, setting, source, "loop", 1, folder, self.job.options.chain)
+            self._groups[place] = Group(alone, setting, source, lambda: "loop", folder, self.job.options.chain)
             self._groups[place].memories.adopt(_standing(self.number, asked.accepted))
         return self._groups[place]
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
-from unalike.core import spec, tree
+import numpy as np
+import torch
+
+from unalike.core import seed, spec, tree
 from unalike.core.client import Setting, open_memory
 from unalike.core.errors import UnalikeError, unknown
+from unalike.core.gather import Stack
 from unalike.core.memory import ClientMemories
 from unalike.core.method import Method
 from unalike.core.server import issue, open_state
@@ -16,46 +23,121 @@ from unalike.executors.loop import Loop
 
 EXECUTORS: dict[str, Callable[..., Executor]] = {"loop": Loop, "batched": Batched}
 
+LONG = 20.0
+"""Seconds of training from which on measuring pays."""
+TRIALS = 3
+
 WORTH = 5.0
 """A stacked step of small dense models costs about as much as four steps of one client (measured on a CPU)."""
 
 
-def choose(text: str, site: Site, participants: int) -> tuple[Executor, str]:
-    """The executor that `text` names, and why: "loop", "batched", "batched(chunk=20)" or "auto"."""
+def build(text: str, site: Site) -> Executor:
+    """The executor of one process that `text` names: "loop", "batched" or "batched(chunk=20)"."""
     call = spec.parse_one(text)
-    if call.name == "auto":
-        name, why = _auto(site, participants)
-        return EXECUTORS[name](site), why
     if call.name not in EXECUTORS:
-        raise unknown("executor", call.name, [*EXECUTORS, "auto"])
+        raise unknown("executor", call.name, [*EXECUTORS, "auto", "distributed"])
     try:
-        return EXECUTORS[call.name](site, **call.parameters), "asked for"
+        return EXECUTORS[call.name](site, **call.parameters)
     except TypeError as error:
         raise UnalikeError(f"executor {call}: {error}; write 'loop', 'batched' or 'batched(chunk=20)'") from None
 
 
-def _auto(site: Site, participants: int) -> tuple[str, str]:
+@dataclass(frozen=True)
+class Choice:
+    """An executor as text, and why it was chosen."""
+
+    executor: str
+    why: str
+
+
+def decide(text: str, site: Site, participants: int, rounds: int) -> Choice:
+    """What "auto" stands for; any other text stands for itself.
+
+    A rule decides short runs, so that they are repeated bit by bit. A run long enough to pay for it (`LONG`) is decided by
+    measurement: the loop against chunks of several widths, on a few clients whose reports are thrown away.
+    """
+    if spec.parse_one(text).name != "auto":
+        return Choice(text, "asked for")
+    found = _rule(site, participants)
+    if isinstance(found, Choice):
+        return found
+    if rounds * participants * _seconds_of_a_client(site) < LONG:
+        return Choice("batched", found)
+    return _measured(site, participants)
+
+
+def work_seconds(site: Site, participants: int, rounds: int) -> float:
+    """About how long one process trains, one client after the other."""
+    return rounds * participants * _seconds_of_a_client(site)
+
+
+def _rule(site: Site, participants: int) -> Choice | str:
+    """The choice where no measurement could change it; else why clients can be stacked."""
     model = site.setting.model
     on_cpu = site.source.x.device.type == "cpu"
     if participants < 2:
-        return "loop", "one participant a round leaves nothing to stack"
+        return Choice("loop", "one participant a round leaves nothing to stack")
     if on_cpu and model.convolutional:
-        return "loop", "stacked convolutions are slower on a CPU"
+        return Choice("loop", "stacked convolutions are slower on a CPU")
     if on_cpu and 4 * tree.nbytes(model.params) > CACHE:
-        return "loop", "the model is too large for several of them to share the processor's cache"
+        return Choice("loop", "the model is too large for several of them to share the processor's cache")
     gain = _parallelism(site, participants)
     if gain < WORTH:
-        return "loop", f"stacking would do the work of {gain:.1f} clients at a time, and pays from {WORTH:g} on"
+        return Choice("loop", f"stacking would do the work of {gain:.1f} clients at a time, and pays from {WORTH:g} on")
     problem = _obstacle(site.method, site.setting, site.source)
     if problem:
-        return "loop", f"the model cannot be stacked: {problem}"
-    return "batched", "the model is small and dense"
+        return Choice("loop", f"the model cannot be stacked: {problem}")
+    return "the model is small and dense"
+
+
+def _measured(site: Site, participants: int) -> Choice:
+    """The fastest per client of the loop and of chunks of half, once and twice the width that fits the cache."""
+    width = min(Batched(site).width, participants)
+    widths = sorted({max(2, min(participants, w)) for w in (width // 2, width, 2 * width)})
+    seconds = {"loop": _trial(site, Loop, 2)}
+    seconds |= {f"batched(chunk={w})": _trial(site, partial(Batched, chunk=w), w) for w in widths}
+    best = min(seconds, key=lambda text: seconds[text])
+    others = ", ".join(f"{text} {1e3 * s:.2f}" for text, s in seconds.items() if text != best)
+    return Choice(best, f"measured {1e3 * seconds[best]:.2f} ms a client; {others}")
+
+
+def _trial(site: Site, make: Callable[[Site], Executor], clients: int) -> float:
+    """Seconds that one of so many typical clients takes, the best of three rounds after one that warms up."""
+    filled = np.flatnonzero(site.sizes > 0)
+    typical = filled[np.argsort(site.sizes[filled], kind="stable")]
+    ids = typical[len(typical) // 2 - min(clients, len(typical)) // 2 :][:clients].tolist()
+    probe = make(replace(site, memories=ClientMemories(open_memory(site.method, site.setting))))
+    order = issue(site.method, site.setting, open_state(site.method, site.setting), len(filled), ids)
+    times = []
+    for _ in range(TRIALS + 1):
+        started = time.perf_counter()
+        probe.feed(order, ids, {}, Stack())
+        times.append(time.perf_counter() - started)
+    return min(times[1:]) / len(ids)
+
+
+def _seconds_of_a_client(site: Site) -> float:
+    """What a client of mean size takes in the loop: its steps times that of one forward and backward pass."""
+    setting, size = site.setting, max(1, int(site.sizes[site.sizes > 0].mean()))
+    rows = min(len(site.source.x), setting.work.batch_size or size, size)
+    x, y = site.source.x[:rows], site.source.y[:rows]
+    leaves = {n: w.detach().requires_grad_() for n, w in setting.model.params.items()}
+    facts = site.context(int(np.flatnonzero(site.sizes > 0)[0]))
+    times = []
+    with seed.isolated(0, x.device):  # dropout
+        for _ in range(TRIALS):
+            started = time.perf_counter()
+            output = setting.model(leaves, x, buffers=setting.model.buffers, context=facts, training=True)
+            torch.autograd.grad(setting.task.loss(output.logits, y), list(leaves.values()), allow_unused=True)
+            times.append(time.perf_counter() - started)
+    return site.steps(size) * min(times)
 
 
 def _parallelism(site: Site, participants: int) -> float:
     """Steps of a typical cohort over the stacked steps that do the same: what padding leaves of the width of a chunk."""
-    sizes = sorted(n for k in range(len(site.source)) if (n := len(site.source.train[k])))
-    steps = [site.steps(n) for n in sizes]
+    sizes = site.sizes[site.sizes > 0]
+    kinds, counts = np.unique(sizes, return_counts=True)
+    steps = np.sort(np.repeat([site.steps(n) for n in kinds.tolist()], counts)).tolist()
     cohort = [steps[i * len(steps) // participants] for i in range(participants)]
     width = Batched(site).width
     return sum(cohort) / sum(max(cohort[i : i + width]) for i in range(0, len(cohort), width))

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unalike.core import seed, tree
+from unalike.core.gather import Sink, Stack, join
 from unalike.core.local import Data, Setting
 from unalike.core.memory import ClientMemories
 from unalike.core.method import Method
 from unalike.core.part import Conditioner, Phase
 from unalike.core.server import Cohort
-from unalike.core.types import Batch, Context, Drawers, Order, Tree
+from unalike.core.types import Batch, Context, Drawers, Order, Report, Tree
+from unalike.core.validate import steps_of
 
 Accepted = dict[int, int]
 """Client number -> the round of its last accepted report."""
@@ -48,11 +51,26 @@ class Executor(Protocol):
 
     @property
     def site(self) -> Site: ...
+    def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
+        """Hand the reports of `ids` to the sink as they are made; `accepted` versions the clients' memories."""
+
     def run(self, order: Order, ids: Sequence[int], accepted: Accepted, population: int) -> Cohort:
-        """The cohort of reports, in the order of `ids`; `accepted` versions the clients' memories."""
+        """The cohort of all reports, in the order of `ids`."""
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
         """Clients with their fine-tuned parameters and buffers, a few at a time; their memories stay as they are."""
+
+
+class Answering:
+    """What every executor makes of its `feed`."""
+
+    def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
+        raise NotImplementedError
+
+    def run(self, order: Order, ids: Sequence[int], accepted: Accepted, population: int) -> Cohort:
+        reports = Stack()
+        self.feed(order, ids, accepted, reports)
+        return Cohort(tuple(ids), reports.report(ids), population)
 
 
 class Transform(Protocol):
@@ -76,6 +94,12 @@ class Site:
     _facts: dict[int, Context] = field(default_factory=dict)
     _common: Drawers = field(default_factory=dict)
 
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Training samples of every client."""
+        found = getattr(self.source.train, "sizes", None)
+        return np.array([len(self.source.train[k]) for k in range(len(self.source))]) if found is None else found
+
     def training(self, client: int, round: int) -> list[list[np.ndarray]]:
         """The client's batches in each phase of a round."""
         names = ["batches", *(f"batches of phase {i}" for i in range(1, len(self.method.phases)))]
@@ -98,7 +122,12 @@ class Site:
     def data(self, client: int, round: int, phases: list[list[np.ndarray]]) -> Data:
         """The samples of these phases, and all of the client's where a part asks for them, transformed."""
         parts = [*phases, self.whole(client, round)]
-        batches = [[Batch(self.source.x[i], self.source.y[i]) for i in map(torch.from_numpy, part)] for part in parts]
+        sizes = [len(rows) for part in parts for rows in part]
+        index = torch.from_numpy(np.concatenate([rows for part in parts for rows in part] or [np.zeros(0, np.int64)]))
+        rows = zip(
+            self.source.x[index].split(sizes), self.source.y[index].split(sizes), strict=True
+        )  # gathered at once
+        batches = [[Batch(*next(rows)) for _ in part] for part in parts]
         if self.transform is not None:
             drawn = self.numbers(client, round, parts)
             batches = [
@@ -119,6 +148,21 @@ class Site:
         """The client's training samples, a float scalar."""
         kind = tree.dtype(self.setting.model.params)
         return torch.tensor(len(self.source.train[client]), dtype=kind, device=self.source.x.device)
+
+    def expected(self, ids: Sequence[int], population: int) -> Cohort:
+        """The numbers of the reports that these clients will send, as far as they are known before they train."""
+        sizes = [len(self.source.train[k]) for k in ids]
+        made = {n: steps_of(self.method, self.setting, n) for n in set(sizes)}
+        like = self.size(ids[0])
+        size = torch.tensor(sizes, dtype=like.dtype, device=like.device)
+        steps = torch.tensor([made[n] for n in sizes], dtype=size.dtype, device=size.device)
+        names = [name for p in self.method.parts for name in p.shares]
+        shared = [{name: self.context(k)[name] for name in names} for k in ids] if names else []
+        weight = self.setting.work.solver.weight(steps)
+        report = Report(
+            {}, {}, {}, size, steps, weight, torch.zeros_like(size), join(shared, torch.stack) if names else {}
+        )
+        return Cohort(tuple(ids), report, population, folded=True)
 
     def whole(self, client: int, round: int) -> list[np.ndarray]:
         """All its samples once, in batches and in a random order, where a part of the method asks for them."""
@@ -149,13 +193,3 @@ class Site:
     def _samples(self, rows: np.ndarray) -> Batch:
         index = torch.from_numpy(rows)
         return Batch(self.source.x[index], self.source.y[index])
-
-
-def join(values: Sequence[Any], how: Callable[[list[Tensor]], Tensor]) -> Any:
-    """Equal nests of reports, drawers and trees as one, their tensors joined by `torch.stack` or `torch.cat`."""
-    first = values[0]
-    if isinstance(first, Tensor):
-        return how(list(values))
-    if isinstance(first, dict):
-        return {name: join([v[name] for v in values], how) for name in first}
-    return type(first)(*(join(fields, how) for fields in zip(*values, strict=True)))

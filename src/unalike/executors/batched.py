@@ -6,24 +6,28 @@ with rows of weight 0, which never count; a step of padding alone changes nothin
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unalike.core import seed, tree
-from unalike.core.client import begin, functional, train, tune
-from unalike.core.local import Data
+from unalike.core.client import begin, train, tune
+from unalike.core.gather import Sink, join
+from unalike.core.local import Data, Setting
 from unalike.core.part import Personaliser
-from unalike.core.server import Cohort
+from unalike.core.stepping import functional
 from unalike.core.types import Batch, Drawers, Order, Report, Tree
-from unalike.executors.base import Accepted, Site, join
+from unalike.executors.base import Accepted, Answering, Site
 
-CACHE = 16 * 2**20
-"""Bytes that the parameters and gradients of a chunk may take on a CPU: about what stays in its caches."""
+CACHE = 12 * 2**20
+"""Bytes that the parameters, gradients and momenta of a chunk may take on a CPU: about what stays in its caches."""
 DEVICE = 2**30
 """The same on an accelerator."""
 
@@ -36,26 +40,45 @@ Rows = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Batched:
+class Batched(Answering):
     """Runs `train` for chunks of stacked clients. `chunk`: clients per chunk, None: by the size of the model."""
 
     site: Site
     chunk: int | None = None
+    _fits: list[int] = field(default_factory=list, compare=False)  # clients that were left when memory ran out
 
-    def run(self, order: Order, ids: Sequence[int], accepted: Accepted, population: int) -> Cohort:
+    def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
         lessons = {client: self.site.training(client, order.round) for client in ids}
-        chunks = self._chunks(lessons)
-        reports = [self._train(order, i, {k: lessons[k] for k in c}, accepted) for i, c in enumerate(chunks)]
-        done = [client for chunk in chunks for client in chunk]
-        cohort = Cohort(tuple(done), join(reports, torch.cat), population)
-        place = {client: i for i, client in enumerate(done)}
-        return cohort if done == list(ids) else cohort.rows(torch.tensor([place[k] for k in ids]))
+        for chunk, report in self._each_chunk(order, lessons, accepted, self._train):
+            sink.add(chunk, report)
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
         lessons = {client: self.site.tuning(client, order.round) for client in ids}
-        for number, chunk in enumerate(self._chunks(lessons)):
-            tuned = self._tune(order, number, {k: lessons[k] for k in chunk}, accepted)
+        for chunk, tuned in self._each_chunk(order, lessons, accepted, self._tune):
             yield from ((client, tree.row(tuned, i)) for i, client in enumerate(chunk))
+
+    def _each_chunk(
+        self, order: Order, lessons: Lessons, accepted: Accepted, work: Callable[..., Any]
+    ) -> Iterator[tuple[list[int], Any]]:
+        """Chunks with what `work` makes of them. One that does not fit into memory is halved, and so are all after it."""
+        waiting, number = deque(self._chunks(lessons)), 0
+        while waiting:
+            chunk = waiting.popleft()
+            try:
+                done = work(order, number, {k: lessons[k] for k in chunk}, accepted)
+            except RuntimeError as error:
+                if len(chunk) == 1 or not _out_of_memory(error):
+                    raise
+                self._fits.append(-(-len(chunk) // 2))
+                waiting = deque(part for c in (chunk, *waiting) for part in _cut(c, self._fits[-1]))
+                continue
+            number += 1
+            yield chunk, done
+
+    @cached_property
+    def setting(self) -> Setting:
+        """The setting with the task as it is fastest when stacked."""
+        return replace(self.site.setting, task=self.site.setting.task.stacked)
 
     def _chunks(self, lessons: Lessons) -> list[list[int]]:
         """The clients by length of their lessons, cut into chunks."""
@@ -64,16 +87,15 @@ class Batched:
             batches = [batch for phase in lessons[client] for batch in phase]
             return len(batches), sum(map(len, batches)), client
 
-        by_length, width = sorted(lessons, key=length), self.width
-        return [by_length[i : i + width] for i in range(0, len(by_length), width)]
+        return _cut(sorted(lessons, key=length), self.width)
 
     @property
     def width(self) -> int:
         """Clients per chunk."""
-        if self.chunk is not None:
-            return self.chunk
+        if self._fits or self.chunk is not None:
+            return min([*self._fits, *([self.chunk] if self.chunk else [])])
         budget = CACHE if self.site.source.x.device.type == "cpu" else DEVICE
-        return max(1, budget // (2 * tree.nbytes(self.site.setting.model.params)))
+        return max(1, budget // (3 * tree.nbytes(self.site.setting.model.params)))
 
     def _train(self, order: Order, number: int, lessons: Lessons, accepted: Accepted) -> Report:
         site = self.site
@@ -81,7 +103,7 @@ class Batched:
         def one(given: Given, order: Order, data: Data) -> tuple[Report, Drawers]:
             memory, context, size = (given[name] for name in ("memory", "context", "size"))
             begun = given.get("begun")
-            return train(site.method, site.setting, order, memory, size, data, context, functional, begun)
+            return train(site.method, self.setting, order, memory, size, data, context, functional, begun)
 
         report, kept = self._stacked(one, order, number, "dropout of chunks", lessons, accepted)
         for i, client in enumerate(lessons):
@@ -96,7 +118,7 @@ class Batched:
 
         def one(given: Given, order: Order, data: Data) -> Tree:
             memory, context, begun = given["memory"], given["context"], given.get("begun")
-            return tune(site.method, site.setting, order, memory, data, context, functional, begun)
+            return tune(site.method, self.setting, order, memory, data, context, functional, begun)
 
         return self._stacked(one, order, number, "dropout of tuned chunks", lessons, accepted)
 
@@ -113,11 +135,12 @@ class Batched:
         site, ids = self.site, list(lessons)
         parts = [[*lessons[k], site.whole(k, order.round)] for k in ids]
         *phases, whole = self._parts(order.round, ids, parts)
+        *kinds, last = [_kinds(list(part)) for part in zip(*parts)]
         # norms update buffers in place, which needs a row of them for each client
         buffers = tree.map(lambda b: b.expand(len(ids), *b.shape), order.buffers)
 
         def one(given: Given, buffers: Tree, phases: list[Rows], whole: Rows) -> Any:
-            data = Data([_batches(rows) for rows in phases], _batches(whole))
+            data = Data([_batches(*part) for part in zip(phases, kinds, strict=True)], _batches(whole, last))
             return function(given, order.with_mail(given["mail"])._replace(buffers=buffers), data)
 
         dropout = seed.number(site.setting.seed, purpose, order.round, number)
@@ -157,6 +180,15 @@ class Batched:
         return rows if weight is None else rows | {"weight": weight.to(source.x.device)}
 
 
+def _cut(clients: list[int], width: int) -> list[list[int]]:
+    return [clients[i : i + width] for i in range(0, len(clients), width)]
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    """Whether an allocation failed, on an accelerator or on the CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
 def _laid_out(drawn: Sequence[list[Tensor]], shape: torch.Size) -> Tensor:
     """Numbers [b, draws] of every batch as one tensor [K, T, B, draws]; padding gets zeros."""
     some = next(u for batches in drawn for u in batches)
@@ -167,20 +199,32 @@ def _laid_out(drawn: Sequence[list[Tensor]], shape: torch.Size) -> Tensor:
     return laid
 
 
-def _batches(rows: Rows) -> list[Batch]:
+class Kind(NamedTuple):
+    """What is known of a step of a chunk: whether every row counts, and whether some client has no rows at all."""
+
+    full: bool
+    idle: bool
+
+
+def _kinds(batches: list[list[np.ndarray]]) -> list[Kind]:
+    sizes = [[len(b) for b in column] for column in zip_longest(*batches, fillvalue=())]
+    width = max(map(max, sizes), default=0)
+    return [Kind(min(column) == width, min(column) == 0) for column in sizes]
+
+
+def _batches(rows: Rows, kinds: list[Kind]) -> list[Batch]:
     """The batches [T, B, ...] of one client one by one."""
     weights = rows.get("weight")
-    steps = len(rows["y"]) if rows else 0
-    return [Batch(rows["x"][t], rows["y"][t], None if weights is None else weights[t]) for t in range(steps)]
+    return [
+        Batch(rows["x"][t], rows["y"][t], None if full or weights is None else weights[t], idle)
+        for t, (full, idle) in enumerate(kinds)
+    ]
 
 
 def _padded(batches: list[list[np.ndarray]]) -> tuple[Tensor, Tensor | None]:
     """Indices [K, T, B] and weights [K, T, B], None where nothing is padded. Padding repeats sample 0 with weight 0."""
-    steps, rows = max(map(len, batches)), max(len(b) for client in batches for b in client)
-    index = np.zeros((len(batches), steps, rows), np.int64)
-    weight = np.zeros(index.shape, np.float32)
-    for k, client in enumerate(batches):
-        for t, batch in enumerate(client):
-            index[k, t, : len(batch)] = batch
-            weight[k, t, : len(batch)] = 1
-    return torch.from_numpy(index), None if weight.all() else torch.from_numpy(weight)
+    sizes = np.array(list(zip_longest(*([len(b) for b in client] for client in batches), fillvalue=0)), np.int64).T
+    counts = np.arange(sizes.max()) < sizes[:, :, None]
+    index = np.zeros(counts.shape, np.int64)
+    index[counts] = np.concatenate([batch for client in batches for batch in client])
+    return torch.from_numpy(index), None if counts.all() else torch.from_numpy(counts.astype(np.float32))

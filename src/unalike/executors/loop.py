@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
+from torch import Tensor
 
-from unalike.core import seed
-from unalike.core.client import autograd, train, tune
-from unalike.core.server import Cohort
+from unalike.core import seed, tree
+from unalike.core.client import train, tune
+from unalike.core.gather import Sink, each
+from unalike.core.local import Setting
+from unalike.core.stepping import autograd
 from unalike.core.types import Order, Report, Tree
-from unalike.executors.base import Accepted, Site, join
+from unalike.executors.base import Accepted, Answering, Site
 
 
 @dataclass(frozen=True)
-class Loop:
+class Loop(Answering):
     """Runs `train` for each client with the ordinary autograd."""
 
     site: Site
 
-    def run(self, order: Order, ids: Sequence[int], accepted: Accepted, population: int) -> Cohort:
-        reports = [self._train(order, client, accepted.get(client)) for client in ids]
-        return Cohort(tuple(ids), join(reports, torch.stack), population)
+    def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
+        for client in ids:
+            report = self._train(order, client, accepted.get(client))
+            sink.add([client], each(lambda t: t.unsqueeze(0), report))
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
         return ((client, self._tune(order, client, accepted.get(client))) for client in ids)
+
+    @cached_property
+    def setting(self) -> Setting:
+        """The setting with the model as one client at a time computes it best."""
+        site = self.site
+        return replace(site.setting, model=site.setting.model.channels_last(site.source.x[:2]))
 
     def _train(self, order: Order, client: int, accepted: int | None) -> Report:
         site = self.site
@@ -33,8 +44,9 @@ class Loop:
         data = site.data(client, order.round, site.training(client, order.round))
         dropout = seed.number(site.setting.seed, "dropout", order.round, client)
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():
-            report, kept = train(site.method, site.setting, order.to(client), memory, size, data, context, autograd)
-        site.memories.put(client, order.round, kept, accepted)
+            report, kept = train(site.method, self.setting, order.to(client), memory, size, data, context, autograd)
+        # as a file holds it, so that a run that goes on from files computes the same
+        site.memories.put(client, order.round, each(Tensor.contiguous, kept), accepted)
         return report
 
     def _tune(self, order: Order, client: int, accepted: int | None) -> Tree:
@@ -43,4 +55,5 @@ class Loop:
         data = site.data(client, order.round, site.tuning(client, order.round))
         dropout = seed.number(site.setting.seed, "dropout of tuning", order.round, client)
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():
-            return tune(site.method, site.setting, order.to(client), memory, data, context, autograd)
+            tuned = tune(site.method, self.setting, order.to(client), memory, data, context, autograd)
+        return tree.map(Tensor.contiguous, tuned)

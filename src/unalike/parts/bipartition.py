@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
@@ -19,6 +21,8 @@ class Bipartition(ServerStep):
     d_k are the updates, their mean weighted as the method weighs them. Nothing else changes: the plan `clustered` reads the
     note (`halves`) and splits the group. eps1 = 0 never notes anything.
     """
+
+    needs: ClassVar[Literal["sums", "updates"]] = "updates"
 
     eps1: NonNegativeFloat = 0.4
     eps2: PositiveFloat = 1.6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ class CombinedHeads(Personaliser, ServerStep):
     The problem is solved exactly, by nonnegative least squares. The authors' code cuts eigenvalues below 0.01 where rounding
     made the form indefinite, and sets weights below 0.001 to 0 without normalising again; neither is done here.
     """
+
+    needs: ClassVar[Literal["sums", "updates"]] = "updates"
 
     rank: ClassVar[int] = ServerStep.DYNAMIC
     needs_data = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import NonNegativeFloat
@@ -26,6 +26,8 @@ class LocalDrift(Objective, ServerStep):
     equal weights). All start at 0. In the authors' code c_k is SCAFFOLD's recursion and c a mean over all clients; here they
     are the paper's, in units of a step so that unequal and changing steps and rates are comparable.
     """
+
+    needs: ClassVar[Literal["sums", "updates"]] = "updates"
 
     alpha: NonNegativeFloat = 0.01
     rank: ClassVar[int] = ServerStep.DYNAMIC

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -42,6 +42,8 @@ class FeatureGenerator(Objective, ServerStep):
     of G are in evaluation mode on clients. Its Adam is fresh in every round and has eps 1e-4 (1e-8 in public code). Where
     heads are private there is nothing to learn from, and G stays out of the loss.
     """
+
+    needs: ClassVar[Literal["sums", "updates"]] = "updates"
 
     noise: PositiveInt = 512
     hidden: PositiveInt = 512

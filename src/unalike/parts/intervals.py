@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveInt
@@ -33,6 +33,8 @@ class LayerIntervals(Personaliser, Upload, ServerStep):
     the authors' code waits six rounds before it first changes an interval. Buffers are averaged in every round. A client
     remembers one model.
     """
+
+    needs: ClassVar[Literal["sums", "updates"]] = "updates"
 
     phi: PositiveInt = 2
 

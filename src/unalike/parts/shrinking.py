@@ -24,6 +24,8 @@ class LayerwiseShrinking(ServerStep):
     w+ = w + gamma u; full = only_reg + only_opt - w^. beta = 0 changes nothing, nor does one participant, nor ||w_l|| = 0.
     """
 
+    needs: ClassVar[Literal["sums", "updates"]] = "updates"
+
     name = "lws"
     rank: ClassVar[int] = ServerStep.SHRINKING
 

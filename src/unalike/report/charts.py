@@ -9,7 +9,6 @@ from unalike.report import words
 from unalike.report.figure import canvas, named_rows, numbers, text, thin
 from unalike.report.palette import Look
 from unalike.report.rows import rows
-from unalike.results.inference import Ranks
 from unalike.results.statistics import Metric, cumulative
 
 Looks = dict[str, Look]
@@ -48,33 +47,6 @@ def forest(differences: pd.DataFrame, metric: Metric, looks: Looks) -> go.Figure
         )
     figure.add_vline(x=0, line={"width": 1.5, "dash": "dot", "color": "#888888"})
     figure.update_xaxes(title_text=_direction(metric), zeroline=False)
-    return figure
-
-
-def ranks(found: Ranks, looks: Looks) -> go.Figure:
-    """Mean rank of each method with a bar of the critical difference: two methods differ where their bars do not meet."""
-    mean = found.mean.sort_values(kind="stable")
-    names = [str(name) for name in mean.index]
-    figure = named_rows(names, 54)
-    for i, name in enumerate(names):
-        look = looks[name]
-        figure.add_scatter(
-            x=numbers([mean.iloc[i]]),
-            y=[len(names) - 1 - i],
-            mode="markers",
-            marker={"color": look.colour, "size": 11, "symbol": look.marker},
-            error_x={
-                "type": "data",
-                "array": numbers([found.critical / 2]),
-                "color": look.colour,
-                "thickness": 2.5,
-                "width": 6,
-            },
-            meta=text(name),
-            hovertemplate="%{meta}<br>mean rank %{x:.2f}<extra></extra>",
-        )
-    places = list(range(1, len(names) + 1))
-    figure.update_xaxes(title_text="← better · mean rank · worse →", zeroline=False, tickvals=places)
     return figure
 
 

@@ -17,6 +17,7 @@ from unalike.report import words
 from unalike.report.charts import OWN, over_seeds
 from unalike.report.content import MODELS, ReportContent
 from unalike.report.palette import Look, looks
+from unalike.report.ranks import LONGEST, STEP, diagram
 from unalike.report.rows import rows
 from unalike.report.tradeoff import tradeoff
 from unalike.results.inference import Ranks
@@ -98,12 +99,33 @@ def forest(table: pd.DataFrame, baseline: str, metric: Metric, style: Looks) -> 
 
 
 def ranks(found: Ranks, style: Looks) -> Figure:
-    """Mean ranks with bars of Nemenyi's critical difference: two methods differ where their bars do not meet."""
-    half, mean = found.critical / 2, found.mean.sort_values(kind="stable")
-    bars = [(str(name), rank, rank - half, rank + half) for name, rank in mean.items()]
-    title = f"mean rank over {found.blocks} partitions (1 is best), CD = {found.critical:.2f}"
-    figure, axes = _bars(bars, title, style)
-    axes.set_xticks(range(1, len(bars) + 1))
+    """The critical-difference diagram; see `report.ranks`."""
+    drawn = diagram(found)
+    names = [words.short(hung.name, LONGEST) for hung in drawn.hung]
+    width = 3.4 + 0.16 * max(map(len, names))
+    figure = Figure(figsize=(width, 0.27 * (1.9 - drawn.bottom)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_axis_off()
+    axes.set_xlim(0.9, drawn.end + 0.1)
+    axes.set_ylim(drawn.bottom - 0.4, 1.5)
+    line: dict[str, Any] = {"color": MUTED, "linewidth": 1, "clip_on": False}
+    axes.plot([1, len(drawn.hung)], [0, 0], **line)
+    for place in drawn.places:
+        axes.plot([place, place], [0, 0.14], **line)
+        axes.text(place, 0.2, str(place), ha="center", va="bottom", color=MUTED)
+    axes.errorbar([1 + found.critical / 2], [1], xerr=found.critical / 2, color=MUTED, capsize=3, fmt="none")
+    axes.text(1 + found.critical / 2, 1.1, f"CD = {found.critical:.2f}", ha="center", va="bottom", color=MUTED)
+    for bar in drawn.bars:
+        y = -STEP * (bar.level + 1)
+        axes.plot([bar.low - 0.04, bar.high + 0.04], [y, y], color=INK, linewidth=3, solid_capstyle="butt", zorder=3)
+    for name, hung in zip(names, drawn.hung):
+        along, down = drawn.line(hung)
+        axes.plot(along, down, markevery=[-1], clip_on=False, **_drawn(style[hung.name]))
+        side, shift = ("right", -7) if hung.left else ("left", 7)
+        axes.annotate(
+            f"{name}  {hung.rank:.2f}", (along[-1], down[-1]), (shift, 0), textcoords="offset points",
+            ha=side, va="center", color=INK, annotation_clip=False,
+        )  # fmt: skip
     return figure
 
 

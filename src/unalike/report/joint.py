@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from unalike.report import charts, panels, tables, words
+from unalike.report import panels, ranks, tables, words
 from unalike.report.content import ReportContent
 from unalike.report.findings import findings
 from unalike.report.html import fill
@@ -70,25 +70,29 @@ def _answer(content: JointContent) -> str:
 def _differences(content: JointContent) -> Table | None:
     if not content.differences:
         return None
-    text = [[Cell(v, v) for v in (name.replace("_", " "), *values)] for name, values in content.differences]
-    return Table("What differs between the sources", ("Setting", *content.letters), text)
+    lines = [
+        ("Setting", *content.letters),
+        *((name.replace("_", " "), *values) for name, values in content.differences),
+    ]
+    if len(content.letters) > len(content.differences):  # more sources than settings: a source in each row
+        lines = [("Source", *lines[0][1:]), *lines[1:]]
+        lines = list(zip(*lines))
+    return Table("What differs between the sources", lines[0], [[Cell(v, v) for v in line] for line in lines[1:]])
 
 
 def _over(pooled: Pooled, parts: dict[str, ReportContent], style: dict[str, Look]) -> dict[str, Any]:
     first = parts[str(pooled.scores.index[0])]
     found, names = pooled.ranks, list(pooled.scores)
-    apart = [f"{a} ranks before {b}" for a, b in found.apart]
     sentence = (
-        f"Over {found.blocks} partitions, {words.listing(apart)} by more than the critical difference."
-        if apart
+        f"Over {found.blocks} partitions, {_before(found.apart)}, by more than the critical difference."
+        if found.apart
         else f"Over {found.blocks} partitions, no two of the {len(names)} methods differ by more than the critical difference."
     )
     caption = (
-        f"Mean rank over {found.blocks} partitions (1 is best). Bars: Nemenyi's critical difference {found.critical:.2f} at 5 %; "
-        "two methods differ where their bars do not meet."
+        f"Mean ranks over {found.blocks} partitions, 1 is best. Thick bars join methods that Nemenyi's test does not tell apart "
+        f"at 5 %: their mean ranks lie within the critical difference, CD = {found.critical:.2f}."
     )
-    figure = charts.ranks(found, style)
-    alt = "Mean ranks: " + ", ".join(f"{name} {rank:.2f}" for name, rank in found.mean.items()) + "."
+    view = panels.View("Ranks", ranks.wide(found, style), ranks.told(found), ranks.narrow(found, style))
     limits = ["A partition counts once, however many seeds it was run with."]
     if found.blocks < FEW:
         limits.append(
@@ -97,9 +101,15 @@ def _over(pooled: Pooled, parts: dict[str, ReportContent], style: dict[str, Look
         )
     if found.friedman == found.friedman:
         limits.append(f"Friedman's test that no method differs: p {_p(found.friedman)}.")
-    panel = panels.Panel("over", caption, [panels.View("Ranks", figure, alt)], [])
+    panel = panels.Panel("over", caption, [view], [])
     table = _means(pooled, first.baseline, first.metric, style)
     return {"sentence": sentence, "panel": panel, "limits": limits, "table": table}
+
+
+def _before(apart: list[tuple[str, str]]) -> str:
+    """Pairs (better, worse), in one clause for each that is worse."""
+    better = {worse: [a for a, b in apart if b == worse] for _, worse in apart}
+    return "; ".join(f"{words.listing(a)} {'ranks' if len(a) == 1 else 'rank'} before {b}" for b, a in better.items())
 
 
 FEW = 6
@@ -137,11 +147,16 @@ def _part(i: int, name: str, part: ReportContent, style: dict[str, Look]) -> dic
     rounds, clients = (in_order(table, part.labels) for table in (part.rounds, part.clients))
     part = replace(part, rounds=rounds, clients=clients)
     table = summary(part.rounds, part.clients, part.baseline, plain=part.plain)
-    panel = panels.differences(part, table, style)
+    own = {label: style[label] for label in part.labels}
+    drawn = {
+        "differences": panels.differences(part, table, own),
+        "curves": panels.curves(part, own),
+        "clients": panels.distributions(part, own),
+    }
     return {
         "name": name,
         "found": findings(part, table),
-        "panel": panel and replace(panel, key=f"{panel.key}-{i}"),
+        "panels": {name: panel and replace(panel, key=f"{panel.key}-{i}") for name, panel in drawn.items()},
         "tables": [tables.scores(part, table, protocol, style) for protocol in part.prefixes],
         "command": part.command,
     }

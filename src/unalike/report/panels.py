@@ -21,11 +21,12 @@ _HANDLING = "Select a method to hide it; drag to enlarge, double-click to go bac
 
 @dataclass(frozen=True)
 class View:
-    """One chart of a panel. `alt` is what a reader who cannot see it is told."""
+    """One chart of a panel. `alt` is what a reader who cannot see it is told; `narrow` replaces `figure` on a phone."""
 
     label: str
     figure: go.Figure
     alt: str
+    narrow: go.Figure | None = None
 
     @property
     def height(self) -> int:
@@ -33,8 +34,11 @@ class View:
 
     @property
     def json(self) -> Markup:
-        """The figure for a script element: with `<` escaped, no text in it can end the element."""
-        return Markup(self.figure.to_json(engine="json").replace("<", "\\u003c"))
+        return _json(self.figure)
+
+    @property
+    def narrow_json(self) -> Markup | None:
+        return self.narrow and _json(self.narrow)
 
 
 @dataclass(frozen=True)
@@ -167,6 +171,11 @@ def pareto(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel
         "without their noise: a method close to the front may well be on it."
     )
     return _panel("pareto", caption, views, list(looks.items()))
+
+
+def _json(figure: go.Figure) -> Markup:
+    """The figure for a script element: with `<` escaped, no text in it can end the element."""
+    return Markup(figure.to_json(engine="json").replace("<", "\\u003c"))
 
 
 def _panel(key: str, caption: str, views: list[View], legend: list[tuple[str, Look]]) -> Panel | None:

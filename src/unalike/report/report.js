@@ -1,6 +1,7 @@
 "use strict";
 
 const PAPER = 620; // a panel on a portrait page of A4 or letter
+const NARROW = 560; // pixels under which a chart that has a second layout takes it
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 /** The colours of the page as a Plotly template, so that charts follow light and dark. */
@@ -22,10 +23,14 @@ function theme() {
   } };
 }
 
+/** Draw a chart in the layout that fits its width; nothing where that is drawn already. */
 function draw(plot) {
-  if (plot.dataset.drawn) return;
-  plot.dataset.drawn = "yes";
-  const figure = JSON.parse(document.getElementById(plot.id.replace("plot", "data")).textContent);
+  const id = plot.id.replace("plot", "data");
+  const source = (plot.clientWidth < NARROW && document.getElementById(`${id}-narrow`)) || document.getElementById(id);
+  if (plot.dataset.drawn === source.id) return;
+  plot.dataset.drawn = source.id;
+  const figure = JSON.parse(source.textContent);
+  plot.style.height = `${figure.layout.height}px`;
   const options = {
     responsive: true, displaylogo: false, modeBarButtons: [["toImage"]],
     toImageButtonOptions: { format: "svg", filename: plot.id },
@@ -102,6 +107,7 @@ document.querySelectorAll(".panel").forEach((panel) => {
 document.querySelectorAll("thead button").forEach((button) => button.addEventListener("click", () => sort(button.closest("th"))));
 document.querySelectorAll("[data-copy]").forEach((button) => button.addEventListener("click", () => copy(button)));
 dark.addEventListener("change", repaint);
+addEventListener("resize", () => document.querySelectorAll(".plot[data-drawn]:not([hidden])").forEach(draw));
 matchMedia("print").addEventListener("change", repaint);
 addEventListener("beforeprint", () => fit(PAPER));
 addEventListener("afterprint", () => fit(null));

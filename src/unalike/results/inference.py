@@ -157,6 +157,17 @@ class Ranks:
         names = [str(name) for name in ordered.index]
         return [(a, b) for i, a in enumerate(names) for b in names[i + 1 :] if ordered[b] - ordered[a] > self.critical]
 
+    @property
+    def groups(self) -> list[list[str]]:
+        """The largest sets of methods, best first, of which no two are apart; a method apart from all others is in none.
+
+        Methods next to each other in rank make a group while the last lies within the critical difference of the first.
+        """
+        ordered = self.mean.sort_values(kind="stable")
+        names = [str(name) for name in ordered.index]
+        ends = [max(j for j in range(len(names)) if ordered[names[j]] - ordered[a] <= self.critical) for a in names]
+        return [names[i : end + 1] for i, end in enumerate(ends) if end > i and (i == 0 or end > ends[i - 1])]
+
 
 def ranks(scores: pd.DataFrame, sign: int = 1) -> Ranks:
     """Ranks of the methods (columns) on every partition (rows), ties sharing their mean rank (Demsar, 2006).

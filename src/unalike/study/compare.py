@@ -55,8 +55,8 @@ def compare(
     says, unless given), and then every seed draws its own `partition`, of which a share `val` of the training samples
     validates. seeds: how many (0, 1, ...) or which. out: a folder that keeps one cell per method and seed; finished cells are read
     and never run again, an interrupted one goes on where it stopped. `options` are further keywords of `ua.run` (participation,
-    executor, evaluate_every, protocol, device, buffers, transform, stop as text, budget, select). With `budget` methods are
-    compared at equal cost, with `select="best"` each run by the round that its validation samples choose. The plain columns are
+    executor, evaluate_every, protocol, device, buffers, transform, precision, stop as text, budget, select). With `budget` methods
+    are compared at equal cost, with `select="best"` each run by the round that its validation samples choose. The plain columns are
     always those of the shared model.
 
     >>> table = compare(["fedavg", "fedmix"], data="digits", clients=5, rounds=20)   # doctest: +SKIP
@@ -253,6 +253,7 @@ def _config(
                 "device",
                 "buffers",
                 "transform",
+                "precision",
                 "stop",
                 "budget",
             )

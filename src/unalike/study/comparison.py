@@ -19,6 +19,7 @@ from unalike.core.errors import UnalikeError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from unalike.data import PartitionPlan
     from unalike.report import ReportContent
 
 LAST = 10
@@ -148,9 +149,11 @@ class Comparison:
 
 def facts_of_run(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> Facts:
     """What the folder of a single run says of itself, where no command wrote it."""
+    import tomli_w
+
     from unalike.data import PartitionPlan
     from unalike.data.diagnose import summary
-    from unalike.results.directory import RunDirectory
+    from unalike.results.directory import RunDirectory, plain
 
     config = RunDirectory(folder).config or {}
     data, method = config["data"], config["method"]
@@ -170,16 +173,39 @@ def facts_of_run(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> F
             }
         ],
         baseline=method,
-        config=(folder / "config.toml").read_text(),
+        config=tomli_w.dumps(plain(_flags(config))),
         command="# the run came from a program: call ua.run(...) there with the configuration below",
-        partition={k: data[k] for k in ("name", "partition", "clients") if k in data}
-        | (summary(plan.train.sizes, plan.counts) if plan else {}),
+        partition=_divided(data, plan) | (summary(plan.train.sizes, plan.counts) if plan else {}),
         label_counts=counts,
-        versions=versions(),
+        versions={"unalike": config["unalike"]},  # of the rest, the folder says nothing
         seed=config["seed"],
         clients=names,
         plain=next(iter(config.get("protocol", [])), ""),
     )
+
+
+def _flags(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a run as a comparison keeps its own, so that the two can be laid side by side."""
+    data, work = config["data"], config["work"]
+    apart = ("unalike", "seed", "protocol", "select", "metrics", "work", "model", "data")
+    return {
+        **{k: data[k] for k in ("val", "test", "proxy") if k in data},
+        **{k: v for k, v in config.items() if k not in apart},
+        "method": [config["method"]],
+        "model": config["model"]["name"],
+        "seeds": str(config["seed"]),
+        "protocol": None if config["protocol"] == ["clients"] else config["protocol"],
+        "select": None if config["select"] == "last" else config["select"],
+        **work,
+        "batch_size": str(work.get("batch_size", "full")),
+    }
+
+
+def _divided(data: dict[str, Any], plan: PartitionPlan | None) -> dict[str, Any]:
+    """Which data was divided how, and the plan's hash, which vouches for it."""
+    if plan is None:
+        return {"clients": data["clients"]}
+    return {"data": plan.data, "partition": plan.spec, "clients": data["clients"], "hash": plan.hash}
 
 
 def in_given_order(comparison: Comparison) -> Comparison:

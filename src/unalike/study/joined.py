@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from unalike.core.errors import UnalikeError
+from unalike.report import words
 from unalike.study.comparison import Comparison, in_given_order
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 Settings = dict[str, Any]
 
-DATA = ("data", "data_dir", "plan", "partition", "clients", "fingerprint", "sizes")
+NAMED = ("data", "partition", "clients", "federation")
+"""What the clients are called. A federation knows nothing of its sites' samples but their numbers; its name vouches for them."""
+DATA = (*NAMED, "data_dir", "plan", "fingerprint", "sizes")
 """What makes another partition of a study; anything else that differs makes another study."""
 OWN = ("method", "baseline", "seeds", "seed")
 """What says which cells a comparison holds."""
@@ -44,7 +47,7 @@ class Source:
     def data(self) -> Settings:
         """Which clients: by name, and by the fingerprint of the first seed."""
         facts, config = self.comparison.facts, self.config
-        found = {key: facts.partition.get(key, config.get(key)) for key in ("data", "partition", "clients")}
+        found = {key: facts.partition.get(key, config.get(key)) for key in NAMED}
         return found | {"fingerprint": str(facts.partition.get("hash", "not said"))[:12]}
 
     @cached_property
@@ -67,7 +70,7 @@ class Source:
     def same_data(self, other: Source) -> bool:
         """The same clients under every seed that both have, as far as names, sizes and labels tell."""
         mine, others = self.comparison.facts, other.comparison.facts
-        named = all(self.data[key] == other.data[key] for key in ("data", "partition", "clients"))
+        named = all(self.data[key] == other.data[key] for key in NAMED)
         first = mine.seed != others.seed or (
             self.data["fingerprint"] == other.data["fingerprint"] and mine.label_counts == others.label_counts
         )
@@ -151,8 +154,17 @@ class Joined:
         from unalike.report import joint, render
 
         if len(self.blocks) == 1:
-            return render(self.blocks[0].comparison.content(title, target))
+            content = self.blocks[0].comparison.content(title, target)
+            return render(replace(content, warnings=[*self._origin(), *content.warnings]))
         return joint.render(self.content(title))
+
+    def _origin(self) -> list[str]:
+        """Of several sources that make one comparison: which they are, and in what they differ all the same."""
+        if len(self.sources) == 1:
+            return []
+        apart = [f"{name} ({_said(self.sources, values)})" for name, values in self.differences if name != "baseline"]
+        given = words.listing(f"{source.letter} ({source.given})" for source in self.sources)
+        return [f"Joined from {given}" + (f", which differ in {words.listing(apart)}." if apart else ".")]
 
     def content(self, title: str | None = None) -> JointContent:
         """What the page of several comparisons is made of."""
@@ -178,7 +190,10 @@ def join(comparisons: Sequence[tuple[str, Comparison]]) -> Joined:
     """
     if not comparisons:
         raise UnalikeError("found nothing to join; give one or more folders")
-    sources = [Source(_letter(i), given, comparison) for i, (given, comparison) in enumerate(comparisons)]
+    named = {
+        m["spec"]: m["label"] for _, c in reversed(comparisons) for m in c.facts.methods if m["label"] != m["spec"]
+    }
+    sources = [Source(_letter(i), given, _called(c, named)) for i, (given, c) in enumerate(comparisons)]
     groups: list[list[Source]] = []
     for source in sources:
         home = next((group for group in groups if all(_together(other, source) for other in group)), None)
@@ -191,6 +206,28 @@ def join(comparisons: Sequence[tuple[str, Comparison]]) -> Joined:
     kind = max(kinds, key=len)
     pooled = [block for i, block in enumerate(kind) if not any(_same(block, other) for other in kind[:i])]
     return Joined(sources, blocks, pooled if len(pooled) > 1 else [])
+
+
+def _called(comparison: Comparison, named: dict[str, str]) -> Comparison:
+    """With the names that other sources have for the same methods: the folder of a program's run knows only the parts."""
+    facts = comparison.facts
+    own = {m["label"] for m in facts.methods}
+    new = {s: named[s] for s in own & named.keys() if named[s] not in own}
+    if not new:
+        return comparison
+
+    def call(rows: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+        return [row | {key: new.get(row[key], row[key])} for row in rows]
+
+    facts = replace(
+        facts,
+        methods=call(facts.methods, "label"),
+        baseline=new.get(facts.baseline, facts.baseline),
+        wire=call(facts.wire, "method"),
+        ends=call(facts.ends, "method"),
+    )
+    rounds, clients = (t.assign(method=t["method"].replace(new)) for t in (comparison.rounds, comparison.clients))
+    return Comparison(rounds, clients, facts)
 
 
 def _together(a: Source, b: Source) -> bool:
@@ -228,12 +265,15 @@ def _clashes(sources: Sequence[Source]) -> list[str]:
 
 
 def _merged(group: Sequence[Source]) -> Comparison:
-    """The union of the cells; a cell that several sources hold is taken from the first."""
+    """The union of the cells; a cell that several sources hold is taken from the first, the baseline from the first comparison."""
     import pandas as pd
 
     first = group[0].comparison
     if len(group) == 1:
         return in_given_order(first)
+    baseline = next(
+        (s.comparison.facts.baseline for s in group if len(s.comparison.facts.methods) > 1), first.facts.baseline
+    )
     methods = {m["label"]: m for source in reversed(group) for m in source.comparison.facts.methods}
     order = dict.fromkeys(m["label"] for source in group for m in source.comparison.facts.methods)
     keys = {"rounds": ["method", "seed", "round"], "clients": ["method", "seed", "client"]}
@@ -244,6 +284,7 @@ def _merged(group: Sequence[Source]) -> Comparison:
     wire = {w["method"]: s.comparison.facts.wire for s in reversed(group) for w in s.comparison.facts.wire}
     facts = replace(
         first.facts,
+        baseline=baseline,
         methods=[methods[label] for label in order],
         wire=[row for label in order for row in wire.get(label, []) if row["method"] == label],
         notes=list(dict.fromkeys(note for s in group for note in s.comparison.facts.notes)),

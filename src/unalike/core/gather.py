@@ -1,0 +1,217 @@
+"""What the server keeps of a round's reports: all of them (`Stack`), or only the sums that a linear method needs (`Fold`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from unalike.core import tree
+from unalike.core.part import Part, Upload
+from unalike.core.sound import unsound
+from unalike.core.types import Drawers, Report, Tree
+
+if TYPE_CHECKING:
+    from unalike.core.method import Method
+
+Nest = TypeVar("Nest")
+
+
+class Sink(Protocol):
+    """Takes reports as they come: `add` a few stacked ones, `merge` what another sink of the same round took."""
+
+    def add(self, ids: Sequence[int], report: Report) -> None: ...
+    def merge(self, other: Any) -> None: ...
+
+
+class Taken(NamedTuple):
+    """Reports as they came: whose, and their body stacked."""
+
+    ids: list[int]
+    report: Report
+
+
+class Stack:
+    """Every report, for methods that look at single updates."""
+
+    def __init__(self) -> None:
+        self.taken: list[Taken] = []
+
+    def add(self, ids: Sequence[int], report: Report) -> None:
+        self.taken.append(Taken(list(ids), report))
+
+    def merge(self, other: Stack) -> None:
+        self.taken += other.taken
+
+    def report(self, ids: Sequence[int]) -> Report:
+        """All of them stacked in the order of `ids`."""
+        return _in_order(self.taken, ids)
+
+
+class Share(NamedTuple):
+    """A participant's final weight, and its update's coefficient in the sum."""
+
+    weight: float
+    coefficient: float
+
+
+@dataclass
+class Sums:
+    """What has been added up: sum_k c_k update_k, sum_k p_k buffers_k (integers: their maximum) and the parts' folds.
+
+    `taken` are the reports without their tensors, `refused` those that count nowhere, `sent` the bytes of one update.
+    """
+
+    update: Tree
+    buffers: Tree
+    folded: Drawers
+    taken: list[Taken]
+    refused: dict[int, str]
+    sent: int = 0
+
+
+class Fold:
+    """Sums of deltas as reports arrive: the memory of one model, whatever the number of clients.
+
+    `shares` are the participants' weights and coefficients, which for a linear method follow from what is known of them before
+    they answer (`server.shares`). A report that `validate` refuses is left out; what that does to the others' weights, and
+    reports that say something else than was known, `server.conclude` settles.
+
+    The sums run in the order of arrival, so whoever wants the same bits twice adds in a fixed order.
+    """
+
+    def __init__(self, method: Method, params: Tree, shares: Mapping[int, Share], buffers: str = "average"):
+        self.method, self.params, self.shares, self.rule = method, params, shares, buffers
+        self.places = {client: place for place, client in enumerate(shares)}
+        self.folding = [p for p in method.parts if type(p).fold is not Part.fold]
+        self.sums = Sums({}, {}, {}, [], {})
+        self._first = len(shares)
+
+    def add(self, ids: Sequence[int], report: Report) -> None:
+        """Take in the reports of `ids`, stacked along a leading [k]."""
+        bad = unsound(ids, report)
+        if bad:
+            self.sums.refused |= bad
+            keep = [i for i, client in enumerate(ids) if client not in bad]
+            if not keep:
+                return
+            ids, report = [ids[i] for i in keep], rows(report, torch.tensor(keep))
+        sums, mine = self.sums, [self.shares[client] for client in ids]
+        sums.sent = tree.nbytes(report.update) // len(ids)
+        update = decoded(self.method, report.update, self.params)
+        sums.update = _plus(sums.update, update, [s.coefficient for s in mine])
+        self._buffers(report.buffers, ids, [s.weight for s in mine])
+        for p in self.folding:
+            letter = report.letters.get(p.name, {})
+            if update or letter:
+                found = _folded(p, update, letter, len(ids))
+                sums.folded[p.name] = tree.add(sums.folded[p.name], found) if p.name in sums.folded else found
+        sums.taken.append(Taken(list(ids), report._replace(update={}, buffers={}, letters={})))
+
+    def add_one(self, client: int, report: Report) -> None:
+        """Take in one client's report, as `train` returns it."""
+        self.add([client], each(lambda t: t.unsqueeze(0), report))
+
+    def merge(self, other: Sums) -> None:
+        """Take in what another fold of the same round has added up."""
+        mine, first = self.sums, min((self.places[k] for t in other.taken for k in t.ids), default=self._first)
+        mine.update = (
+            tree.add(mine.update, other.update) if mine.update and other.update else mine.update or other.update
+        )
+        mine.buffers = self._joined(other.buffers, first)
+        for name, found in other.folded.items():
+            mine.folded[name] = tree.add(mine.folded[name], found) if name in mine.folded else found
+        mine.taken += other.taken
+        mine.refused |= other.refused
+        mine.sent = mine.sent or other.sent
+
+    def _buffers(self, stacked: Tree, ids: Sequence[int], weights: list[float]) -> None:
+        first = min(self.places[k] for k in ids)
+        if self.rule == "first":
+            place = [self.places[k] for k in ids].index(first)
+            found = tree.row(stacked, place)
+        else:
+            floats = {n: b for n, b in stacked.items() if b.is_floating_point()}
+            means = _plus({}, floats, weights)
+            found = {n: means[n] if n in means else b.amax(0) for n, b in stacked.items()}
+        self.sums.buffers = self._joined(found, first)
+
+    def _joined(self, found: Tree, first: int) -> Tree:
+        """The buffers so far with those that others sent, of whom the first asked has place `first`."""
+        before, earlier = self.sums.buffers, first < self._first
+        self._first = min(first, self._first)
+        if not before or not found:
+            return before or found
+        if self.rule == "first":
+            return found if earlier else before
+        return tree.map(lambda a, b: a + b if a.is_floating_point() else torch.maximum(a, b), before, found)
+
+
+def decoded(method: Method, update: Tree, params: Tree) -> Tree:
+    """The stacked updates as they were before the uploads encoded them; `params` are those of the model."""
+    for u in reversed(method.role(Upload)):
+        update = u.decode(update, params)
+    return update
+
+
+def scalars(taken: Sequence[Taken], ids: Sequence[int]) -> Report:
+    """The reports without their tensors, stacked in the order of `ids`."""
+    return _in_order(taken, ids)
+
+
+def rows(report: Report, keep: Tensor) -> Report:
+    """Some of the stacked reports."""
+    return each(lambda t: t[keep.to(t.device)], report)
+
+
+def each(function: Callable[[Tensor], Tensor], nest: Nest) -> Nest:
+    """`function` of every tensor in a nest of reports, drawers and trees."""
+    if isinstance(nest, Tensor):
+        return function(nest)  # type: ignore[return-value]
+    if isinstance(nest, dict):
+        return {name: each(function, value) for name, value in nest.items()}  # type: ignore[return-value]
+    return type(nest)(*(each(function, field) for field in nest))  # type: ignore[attr-defined]
+
+
+def join(values: Sequence[Any], how: Callable[[list[Tensor]], Tensor]) -> Any:
+    """Equal nests of reports, drawers and trees as one, their tensors joined by `torch.stack` or `torch.cat`."""
+    first = values[0]
+    if isinstance(first, Tensor):
+        return how(list(values))
+    if isinstance(first, dict):
+        return {name: join([v[name] for v in values], how) for name in first}
+    return type(first)(*(join(fields, how) for fields in zip(*values, strict=True)))
+
+
+def _in_order(taken: Sequence[Taken], ids: Sequence[int]) -> Report:
+    done = [client for t in taken for client in t.ids]
+    report = taken[0].report if len(taken) == 1 else join([t.report for t in taken], torch.cat)
+    place = {client: i for i, client in enumerate(done)}
+    return report if done == list(ids) else rows(report, torch.tensor([place[k] for k in ids]))
+
+
+def _folded(p: Part, update: Tree, letter: Tree, count: int) -> Tree:
+    if count == 1:
+        return p.fold(tree.row(update, 0), tree.row(letter, 0))
+    return tree.map(lambda t: t.sum(0), torch.vmap(p.fold)(update, letter))
+
+
+def _plus(total: Tree, stacked: Tree, factors: list[float]) -> Tree:
+    """total + sum_k factors_k stacked_k, written over `total`; an empty `total` is 0."""
+    if len(factors) == 1:
+        if not total:
+            return tree.map(lambda t: (t[0] * factors[0]).contiguous(), stacked)
+        for name, t in stacked.items():
+            total[name].add_(t[0], alpha=factors[0])
+        return total
+    found = tree.map(
+        lambda t: torch.tensordot(torch.tensor(factors, dtype=t.dtype, device=t.device), t, dims=1), stacked
+    )
+    if not total:
+        return found
+    for name, t in found.items():
+        total[name].add_(t)
+    return total

@@ -1,0 +1,142 @@
+"""One step of local training: the loss of all parts, its gradient, the corrections, the solver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value
+
+from unalike.core import tree
+from unalike.core.part import Correction
+from unalike.core.types import Batch, Drawers, Tree
+from unalike.core.work import Work
+
+if TYPE_CHECKING:
+    from unalike.core.local import Local
+    from unalike.core.method import Method
+
+MODEL = "model"
+"""The drawer of the shared model among the variables that the solver moves."""
+
+Loss = Callable[[Drawers], tuple[Tensor, Any]]
+Gradient = Callable[[Loss], Callable[[Drawers], tuple[Drawers, Any]]]
+Look = Callable[..., "Local"]
+
+
+@dataclass(frozen=True)
+class Moving:
+    """What a step changes: the variables of the solver by drawer, its state, the model's buffers, the parts' own buffers."""
+
+    variables: Drawers
+    state: dict[str, Drawers]
+    buffers: Tree
+    own: Drawers
+
+
+class Stepper:
+    """The steps of one phase; what does not change from step to step is found once.
+
+    `params` and `memory` are those at the start of the phase, `sent` names the parameters that are shared.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        work: Work,
+        look: Look,
+        params: Tree,
+        memory: Drawers,
+        sent: list[str],
+        gradient: Gradient,
+    ):
+        self.losses, self.trained, self.corrections = method.losses, method.trained, method.role(Correction)
+        self.params, self.memory, self.sent = params, memory, sent
+        self.look, self.gradient, self.clip = partial(look, lr=work.lr), gradient, work.clip
+        self.solve = partial(work.solver.step, lr=work.lr, fused=gradient is autograd)
+
+    def __call__(self, before: Moving, batch: Batch, number: int, owned: bool) -> tuple[Tensor, Moving]:
+        """The task's loss before the step, and what has moved. `owned`: `before` may be overwritten."""
+        grads, (_, (value, buffers, own)) = self.gradient(partial(self._loss, before, batch, number))(before.variables)
+        for correction in self.corrections:
+            now = self.params | before.variables[MODEL]
+            view = self.look(correction, now, before.buffers, self.memory, step=number)
+            grads[MODEL] = grads[MODEL] | correction.correct(view, tree.shared(grads[MODEL], self.sent))
+        if self.clip is not None:
+            grads = {name: g | _clipped(tree.shared(g, self.params), self.clip) for name, g in grads.items()}
+        done = {
+            name: self.solve(v, grads[name], before.state[name], owned=owned) for name, v in before.variables.items()
+        }
+        variables = {name: v for name, (v, _) in done.items()}
+        for part in self.trained:
+            now, drawers = self.params | before.variables[MODEL], merged(self.memory, before.variables)
+            view = self.look(part, now, before.buffers, drawers, step=number)
+            variables[part.name] = part.project(view, grads[part.name], variables[part.name])
+        after = Moving(variables, {name: s for name, (_, s) in done.items()}, buffers, own)
+        return value, _unless_padding(batch, after, before) if batch.idle else after
+
+    def _loss(self, moving: Moving, batch: Batch, number: int, variables: Drawers) -> tuple[Tensor, Any]:
+        """The local loss as a function of what moves; beside it the task's value and the new buffers."""
+        now, drawers = self.params | variables[MODEL], merged(self.memory, variables)
+        whole = self.look(self.losses[0], now, moving.buffers, drawers, step=number)
+        output, cache = whole.at(batch, now), whole.cache
+        look = partial(self.look, step=number, output=output, cache=cache)
+        values = [
+            part.loss(look(part, now, moving.own.get(part.name, moving.buffers), drawers), batch)
+            for part in self.losses
+        ]
+        own = {name: cache.get(name, old) for name, old in moving.own.items()}
+        return sum(values[1:], start=values[0]), (values[0].detach(), output.buffers, own)
+
+
+def autograd(function: Loss) -> Callable[[Drawers], tuple[Drawers, Any]]:
+    """`torch.func.grad_and_value(function, has_aux=True)` by the ordinary autograd: faster for one client at a time."""
+
+    def run(variables: Drawers) -> tuple[Drawers, Any]:
+        leaves = {d: {n: t if t.requires_grad else _leaf(t) for n, t in v.items()} for d, v in variables.items()}
+        with torch.enable_grad():
+            value, aux = function(leaves)
+        flat = [t for v in leaves.values() for t in v.values()]
+        found = torch.autograd.grad(value, flat, allow_unused=True)
+        grads = (torch.zeros_like(t) if g is None else g for g, t in zip(found, flat, strict=True))
+        return {d: {n: next(grads) for n in v} for d, v in leaves.items()}, (value.detach(), aux)
+
+    return run
+
+
+def _leaf(t: Tensor) -> Tensor:
+    return t.detach().requires_grad_()
+
+
+def functional(function: Loss) -> Callable[[Drawers], tuple[Drawers, Any]]:
+    """The gradient that can be stacked with `torch.vmap`."""
+    return grad_and_value(function, has_aux=True)
+
+
+def merged(memory: Drawers, variables: Drawers) -> Drawers:
+    """The memories with what moves in them up to date."""
+    if len(variables) == 1:
+        return memory
+    return memory | {name: memory[name] | v for name, v in variables.items() if name != MODEL}
+
+
+def _unless_padding(batch: Batch, new: Moving, old: Moving) -> Moving:
+    """`new`, or `old` for a batch of padding: the step is masked, not its gradient, or momentum would move finished clients."""
+    if batch.weight is None:
+        return new
+    counts = batch.weight.sum() > 0
+    return Moving(*(_choose(counts, getattr(new, f.name), getattr(old, f.name)) for f in fields(Moving)))
+
+
+def _choose(condition: Tensor, new: Any, old: Any) -> Any:
+    if isinstance(new, Tensor):
+        return torch.where(condition, new, old)
+    return {name: _choose(condition, new[name], old[name]) for name in new}
+
+
+def _clipped(grads: Tree, limit: float) -> Tree:
+    return tree.scale(grads, (limit / tree.norm(grads).clamp_min(1e-12)).clamp_max(1.0))

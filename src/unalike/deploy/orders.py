@@ -1,0 +1,123 @@
+"""The orders of one exchange, and what their answers must look like."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from unalike.core import seed, tree
+from unalike.core.server import State
+from unalike.core.types import Order, Report, Tree
+from unalike.core.validate import Refused, check_report, steps_of
+from unalike.deploy.exchange import Make
+from unalike.deploy.packing import Facts
+from unalike.deploy.post import Request
+from unalike.deploy.requests import Train
+from unalike.results.tally import Tally
+
+if TYPE_CHECKING:
+    from unalike.deploy.remote import Remote
+
+Tallies = dict[str, Tally]
+"""Part of the samples ("test", "val") -> what a model made of them."""
+
+
+class Reply(NamedTuple):
+    """What a site answered to an order: what its evaluations came to by protocol, and its report if it trained."""
+
+    tallies: dict[str, Tallies]
+    report: Report | None
+
+
+class Orders:
+    """The orders of one exchange, and what their answers must look like."""
+
+    def __init__(self, remote: Remote, drawn: set[int], evaluate: tuple[str, ...]):
+        self.remote, self.drawn, self.evaluate = remote, drawn, evaluate
+        self.local = remote.looks_at_local and not remote.private
+        self._orders: dict[str, Order] = {}
+        self._like: dict[str, Report] = {}
+
+    def request(self, client: int) -> Request:
+        remote = self.remote
+        name = remote.group_of(client) or ""
+        group, order = remote.groups[name], self._order(name).to(client)
+        asked = Train(
+            **asdict(remote.step),
+            method=repr(remote.method),
+            group=list(remote.groups).index(name),
+            round=order.round,
+            accepted=group.accepted.get(client),
+            population=remote.size_of(name),
+            lr=order.lr,
+            train=client in self.drawn,
+            evaluate=self.evaluate if remote.has_scores(client) else (),
+            local=self.local and client in self.drawn,
+        )
+        return "train", asked.facts, self._sent(group.state, order)
+
+    def read(self, site: str, facts: Facts, tensors: Tree) -> Reply:
+        """The answer of a site. Raises `UnalikeError` for one that its order did not ask for."""
+        remote = self.remote
+        client = remote.number[site]
+        trains = client in self.drawn
+        names = [*(self.evaluate if remote.has_scores(client) else ()), *(["local"] if self.local and trains else [])]
+        tallies = facts.get("tallies")
+        if set(facts) != {"tallies"} or not isinstance(tallies, dict) or set(tallies) != set(names):
+            raise Refused(f"tallies {str(tallies)[:80]!a}; expected those of {', '.join(names) or 'nothing'}")
+        report = None
+        if trains:
+            name = remote.group_of(client) or ""
+            samples = int(remote.groups[name].source.sizes[client])
+            steps = steps_of(remote.method, remote.setting, samples)
+            report = check_report(tensors, self._expected(name), remote.setting, samples, steps)
+        elif tensors:
+            raise Refused("a report of a site that was not asked to train")
+        return Reply({name: self._tallies(tallies[name], client) for name in names}, report)
+
+    def more(self, attempt: int, lacking: int) -> dict[str, Make]:
+        """Other sites to train, of those that can be reached."""
+        remote = self.remote
+        if not self.drawn or remote.stage.chooses is not None:
+            return {}
+        reachable = set(remote.post.transport.sites())
+        sites = remote.federation.sites
+        others = [k for k in remote.eligible.tolist() if k not in self.drawn and sites[k].name in reachable]
+        others = [k for k in others if remote.group_of(k) is not None]
+        rng = seed.generator(remote.setting.seed, "cohort again", remote.done, attempt)
+        added = rng.permutation(np.array(others, np.int64))[:lacking].tolist()
+        self.drawn |= set(added)
+        return {sites[k].name: partial(self.request, k) for k in added}
+
+    def _order(self, name: str) -> Order:
+        if name not in self._orders:
+            self._orders[name] = self.remote.order(name)
+        return self._orders[name]
+
+    def _expected(self, name: str) -> Report:
+        if name not in self._like:
+            self._like[name] = self.remote.expected(self._order(name))
+        return self._like[name]
+
+    def _sent(self, state: State, order: Order) -> Tree:
+        """What a site must have: what is shared, and in a stage that starts elsewhere than the run all of it."""
+        remote = self.remote
+        method, model, whole = remote.method, remote.setting.model, remote.stage.start is not None
+        local_buffers = remote.setting.buffers == "local"
+        params = {n: w for n, w in order.params.items() if whole or method.shares(n, model)}
+        buffers = {n: b for n, b in order.buffers.items() if whole or (method.shares(n, model) and not local_buffers)}
+        drawers = {"params": params, "buffers": buffers} | {f"mail.{p}": t for p, t in order.mail.items()}
+        if remote.stage.shared is not None:
+            drawers["shared"] = {"x": remote.stage.shared.x, "y": remote.stage.shared.y}
+        return tree.pack(drawers)
+
+    def _tallies(self, found: Any, client: int) -> Tallies:
+        if not isinstance(found, dict) or set(found) != {"test", "val"}:
+            raise Refused("tallies of other samples than those of test and val")
+        people = self.remote.population
+        classes = max(2, len(people.classes or ()))
+        sizes = {"test": int(people.test.sizes[client]), "val": int(people.val.sizes[client])}
+        return {part: Tally.read(found[part], people.task, size, classes) for part, size in sizes.items()}

@@ -1,0 +1,235 @@
+"""Many processes: every one trains its share of the clients and keeps their memories; the leader puts together what they made.
+
+A linear method's processes add up their own reports, and the leader adds their sums in the order of ranks, so that a number of
+processes always gives the same bits. Of other methods every report is sent.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from unalike.core.gather import Fold, Share, Sink, Stack, Sums, Taken
+from unalike.core.memory import ClientMemories
+from unalike.core.server import State
+from unalike.core.types import Drawers, Order, Report, Tree
+from unalike.executors.base import Accepted, Answering, Executor, Site
+from unalike.executors.team import Message, Team
+
+if TYPE_CHECKING:
+    from unalike.simulation import Group, Simulation
+
+
+@dataclass(frozen=True)
+class Distributed(Answering):
+    """Shares out the clients; `inner` trains those of this process. `group` is the place of its group in the stage."""
+
+    site: Site
+    inner: Executor
+    team: Team
+    group: int
+
+    def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
+        if self.team.closed:  # the run is over, and somebody looks at a client
+            return self.inner.feed(order, ids, accepted, sink)
+        mine, *others = self._shared_out(ids)
+        self._tell("feed", order, others, accepted, {"shares": _shares(sink)})
+        self.inner.feed(order, mine, accepted, sink)
+        for rank, theirs in enumerate(others, start=1):
+            if theirs:
+                found = _here(self.team.answer(rank), self.site)
+                sink.merge(_sums(found["sums"]) if isinstance(sink, Fold) else _stack(found["taken"]))
+
+    def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
+        if self.team.closed:
+            yield from self.inner.tune(order, ids, accepted)
+            return
+        mine, *others = self._shared_out(ids)
+        yield from self.inner.tune(order, mine, accepted)
+        for rank, theirs in enumerate(others, start=1):
+            for client in theirs:  # asked for one by one: the leader may stop looking at any time
+                self._tell("tune", order, [[client] if r == rank else [] for r in range(1, self.team.size)], accepted)
+                yield client, _here(self.team.answer(rank)["tuned"], self.site)
+
+    def _tell(
+        self, what: str, order: Order, shares: list[list[int]], accepted: Accepted, more: Message | None = None
+    ) -> None:
+        asked = [client for ids in shares for client in ids]
+        message = {"do": what, "group": self.group, "order": order._asdict(), "ids": shares}
+        versions = {client: accepted[client] for client in asked if client in accepted}
+        self.team.tell(message | {"accepted": versions} | (more or {}))
+
+    def _shared_out(self, ids: Sequence[int]) -> list[list[int]]:
+        """The clients of each process in the order of `ids`: with their memories, or without any by the steps they make."""
+        shares: list[list[int]] = [[] for _ in range(self.team.size)]
+        memories = self.site.memories
+        if isinstance(memories, SharedMemories) and not memories.empty:
+            for client in ids:
+                shares[memories.owner(client)].append(client)
+            return shares
+        loads = [(0, rank) for rank in range(self.team.size)]
+        rank_of = {}
+        for client in sorted(ids, key=lambda k: (-self._cost(k), k)):
+            load, rank = heapq.heappop(loads)
+            rank_of[client] = rank
+            heapq.heappush(loads, (load + self._cost(client), rank))
+        for client in ids:
+            shares[rank_of[client]].append(client)
+        return shares
+
+    def _cost(self, client: int) -> int:
+        return self.site.steps(len(self.site.source.train[client]))
+
+
+class SharedMemories(ClientMemories):
+    """The leader's view of all memories: those of its own clients are here, the others are asked for."""
+
+    def __init__(self, own: ClientMemories, team: Team, group: int, sizes: np.ndarray):
+        self._own, self._team, self._group, self._sizes = own, team, group, sizes
+
+    @property
+    def empty(self) -> bool:
+        return self._own.empty
+
+    def owner(self, client: int) -> int:
+        """The process that keeps the client's memory."""
+        return int(self._owners[client])
+
+    @cached_property
+    def _owners(self) -> np.ndarray:
+        """Clients by size, dealt out forth and back, so that all have much the same work."""
+        deal = [*range(self._team.size), *reversed(range(self._team.size))]
+        owners = np.empty(len(self._sizes), np.int16)
+        owners[np.argsort(-self._sizes, kind="stable")] = np.resize(np.array(deal, np.int16), len(self._sizes))
+        return owners
+
+    def get(self, client: int, accepted: int | None) -> Drawers:
+        if accepted is None or self.empty or self._team.closed or not self.owner(client):
+            return self._own.get(client, accepted)
+        self._team.tell(
+            {"do": "memory", "group": self._group, "client": client, "accepted": accepted, "of": self.owner(client)}
+        )
+        device = self._own.device
+        found: Drawers = self._team.answer(self.owner(client))["memory"]
+        return {name: {n: t.to(device) for n, t in drawer.items()} for name, drawer in found.items()}
+
+    def put(self, client: int, round: int, memory: Drawers, accepted: int | None) -> None:
+        self._own.put(client, round, memory, accepted)
+
+    def pin(self, accepted: Accepted) -> None:
+        self._all("pin", accepted)
+
+    def save(self, accepted: Accepted) -> None:
+        self._all("save", accepted)
+
+    def prune(self, accepted: Accepted) -> None:
+        self._all("prune", accepted)
+
+    def adopt(self, accepted: Accepted) -> None:
+        self._all("adopt", accepted)
+
+    def _all(self, what: str, accepted: Accepted) -> None:
+        if self.empty:
+            return
+        alone = self._team.closed
+        if not alone:
+            pairs = torch.tensor([*accepted.items()], dtype=torch.int64).reshape(-1, 2)
+            self._team.tell({"do": "keep", "group": self._group, "what": what, "accepted": pairs})
+        getattr(self._own, what)(accepted)
+        if not alone:
+            for rank in range(1, self._team.size):
+                self._team.answer(rank)
+
+
+def attend(team: Team, simulation: Simulation, message: Message) -> Message | None:
+    """What a process that does not lead answers to a message about its stage; None: nobody asked it."""
+    if not expects_answer(team, message):
+        return None
+    group = list(simulation.groups.values())[message["group"]]
+    return HANDLERS[message["do"]](team, group, message)
+
+
+def expects_answer(team: Team, message: Message) -> bool:
+    """Whether the leader waits for this process to answer a message."""
+    match message["do"]:
+        case "feed" | "tune":
+            return bool(message["ids"][team.rank - 1])
+        case "memory":
+            return bool(message["of"] == team.rank)
+        case kind:
+            return kind in HANDLERS
+
+
+def _feed(team: Team, group: Group, message: Message) -> Message:
+    ids = message["ids"][team.rank - 1]
+    order, accepted = _order(message["order"], group.executor.site), message["accepted"]
+    if message["shares"] is None:
+        stack = Stack()
+        group.executor.feed(order, ids, accepted, stack)
+        return {"taken": [_taken(t) for t in stack.taken]}
+    shares = {client: Share(*pair) for client, pair in message["shares"].items()}
+    fold = Fold(group.method, order.params, shares, group.setting.buffers)
+    group.executor.feed(order, ids, accepted, fold)
+    found = vars(fold.sums)
+    return {"sums": found | {"taken": [_taken(t) for t in fold.sums.taken]}}
+
+
+def _tune(team: Team, group: Group, message: Message) -> Message:
+    ids = message["ids"][team.rank - 1]
+    [(_, tuned)] = group.executor.tune(_order(message["order"], group.executor.site), ids, message["accepted"])
+    return {"tuned": tuned}
+
+
+def _memory(team: Team, group: Group, message: Message) -> Message:
+    return {"memory": group.memories.get(message["client"], message["accepted"])}
+
+
+def _keep(team: Team, group: Group, message: Message) -> Message:
+    getattr(group.memories, message["what"])(dict(message["accepted"].tolist()))
+    return {}
+
+
+HANDLERS = {"feed": _feed, "tune": _tune, "memory": _memory, "keep": _keep}
+
+
+def states_in(nest: dict[str, Any]) -> dict[str, State]:
+    """States as they were sent."""
+    return {name: State(**state) for name, state in nest.items()}
+
+
+def _order(nest: dict[str, Any], site: Site) -> Order:
+    return Order(**_here(nest, site))
+
+
+def _here(nest: Any, site: Site) -> Any:
+    """A nest as it was sent, on the device of this process."""
+    if isinstance(nest, dict):
+        return {key: _here(value, site) for key, value in nest.items()}
+    if isinstance(nest, list):
+        return [_here(value, site) for value in nest]
+    return nest.to(site.source.x.device) if isinstance(nest, torch.Tensor) else nest
+
+
+def _shares(sink: Sink) -> dict[int, Share] | None:
+    return dict(sink.shares) if isinstance(sink, Fold) else None
+
+
+def _taken(taken: Taken) -> Any:
+    return [taken.ids, taken.report._asdict()]
+
+
+def _stack(nest: Any) -> Stack:
+    stack = Stack()
+    for ids, report in nest:
+        stack.add(ids, Report(**report))
+    return stack
+
+
+def _sums(nest: dict[str, Any]) -> Sums:
+    return Sums(**nest | {"taken": [Taken(ids, Report(**report)) for ids, report in nest["taken"]]})

@@ -1,0 +1,170 @@
+"""Processes that work for one run: started here, or by `torchrun` on one or many machines. Rank 0 leads, the others answer.
+
+They talk over `torch.distributed` (gloo) in a group of their own, so that no global group is touched.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from unalike.core.errors import UnalikeError
+from unalike.executors.parcel import packed, unpacked
+
+Message = dict[str, Any]
+
+PATIENCE = timedelta(days=7)
+"""A leader may evaluate for hours before it asks again; the end of a process is noticed at once."""
+FAREWELL = 10.0
+"""Seconds that a process has to leave by itself."""
+
+
+class Team:
+    """The processes of a run as one of them sees it."""
+
+    def __init__(
+        self, group: Any, rank: int, size: int, folder: Path | None = None, processes: Sequence[BaseProcess] = ()
+    ):
+        self.rank, self.size, self.folder = rank, size, folder
+        self._group, self._processes = group, processes
+        self._number, self._lost = 0, ""
+        self.closed = False
+        """Whether the run is over and the others have left."""
+
+    def tell(self, message: Message) -> None:
+        """From the leader to all."""
+        self._number += 1
+        with self._watched():
+            header, body = packed(message | {"number": self._number})
+            sizes = torch.tensor([len(header), len(body)])
+            for part in (sizes, header, body):
+                self._broadcast(part)
+
+    def hear(self) -> Message:
+        """What the leader tells."""
+        sizes = torch.empty(2, dtype=torch.int64)
+        self._broadcast(sizes)
+        parts = [torch.empty(n, dtype=torch.uint8) for n in sizes.tolist()]
+        for part in parts:
+            self._broadcast(part)
+        message: Message = unpacked(*parts)
+        self._number = message["number"]
+        return message
+
+    def reply(self, message: Message) -> None:
+        """To the leader, about what it told last."""
+        header, body = packed(message | {"number": self._number})
+        for part in (torch.tensor([len(header), len(body)]), header, body):
+            if len(part):
+                self._group.send([part], 0, 0).wait()
+
+    def answer(self, rank: int) -> Message:
+        """The reply of one process to what was told last. Raises `UnalikeError` for an error there, or a process that is gone."""
+        while True:
+            with self._watched(rank):
+                sizes = torch.empty(2, dtype=torch.int64)
+                self._group.recv([sizes], rank, 0).wait()
+                parts = [torch.empty(n, dtype=torch.uint8) for n in sizes.tolist()]
+                for part in parts:
+                    if len(part):
+                        self._group.recv([part], rank, 0).wait()
+            message: Message = unpacked(*parts)
+            if "error" in message:
+                raise UnalikeError(f"process {rank} of {self.size}: {message['error']}")
+            if message["number"] == self._number:  # else it belongs to a question that was given up
+                return message
+
+    def close(self) -> None:
+        """Let the others go."""
+        if not self._lost:
+            with suppress(UnalikeError):
+                self.tell({"do": "end"})
+        self.closed = True
+        for process in self._processes:
+            process.join(0.0 if self._lost else FAREWELL)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def _broadcast(self, part: torch.Tensor) -> None:
+        if len(part):
+            self._group.broadcast([part], dist.BroadcastOptions()).wait()
+
+    @contextmanager
+    def _watched(self, rank: int | None = None) -> Iterator[None]:
+        if self._lost:
+            raise UnalikeError(self._lost)
+        try:
+            yield
+        except RuntimeError as error:
+            for process in self._processes:
+                process.join(0.5)
+            dead = [f"{i + 1} (exit code {p.exitcode})" for i, p in enumerate(self._processes) if not p.is_alive()]
+            who = ", ".join(dead) or (str(rank) if rank is not None else "one")
+            self._lost = (
+                f"of {self.size} processes of the run number {who} is gone: {str(error).splitlines()[0][:160]}. Its clients' "
+                "memories went with it; with out=FOLDER the same command goes on from the last checkpoint"
+            )
+            raise UnalikeError(self._lost) from None
+        except BaseException:
+            self._lost = "the run was interrupted while its processes talked"
+            raise
+
+
+def started(workers: int, serve: Callable[[Team], None]) -> Team:
+    """`workers` processes: this one leads, the others are copies of it that `serve` and share its memory until they write."""
+    if sys.platform != "linux":
+        raise UnalikeError(f"workers are started on Linux only, found {sys.platform}; use torchrun, or executor='loop'")
+    folder = TemporaryDirectory(prefix="unalike-team-")
+    store = str(Path(folder.name) / "store")
+    context = multiprocessing.get_context("fork")
+    processes = [
+        context.Process(target=_work, args=(store, rank, workers, serve), daemon=True, name=f"unalike-{rank}")
+        for rank in range(1, workers)
+    ]
+    for process in processes:
+        process.start()
+    team = Team(_local_group(store, 0, workers), 0, workers, Path(folder.name), processes)
+    team._keep = folder  # type: ignore[attr-defined]
+    return team
+
+
+def joined() -> Team | None:
+    """The team that `torchrun` made this process a member of; None outside of it."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return None
+    store, rank, size = next(iter(dist.rendezvous("env://")))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"unalike-{attempt}", store)
+    return Team(_group(store, rank, size, dist.ProcessGroupGloo.create_default_device()), rank, size)
+
+
+def _work(store: str, rank: int, size: int, serve: Callable[[Team], None]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader decides what an interruption means
+    torch.set_num_threads(1)
+    with suppress(RuntimeError, KeyboardInterrupt):  # the leader is gone
+        serve(Team(_local_group(store, rank, size), rank, size))
+    os._exit(0)
+
+
+def _local_group(store: str, rank: int, size: int) -> Any:
+    device = dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")
+    return _group(dist.FileStore(store, size), rank, size, device)
+
+
+def _group(store: Any, rank: int, size: int, device: Any) -> Any:
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._timeout, options._devices = PATIENCE, [device]
+    return dist.ProcessGroupGloo(store, rank, size, options)

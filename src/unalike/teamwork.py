@@ -1,0 +1,164 @@
+"""A run of several processes: who is in it, and what those that do not lead do all day."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from unalike.core import spec
+from unalike.core.errors import UnalikeError
+from unalike.core.memory import ClientMemories
+from unalike.core.plan import Answers, Results, Stage
+from unalike.executors.auto import Choice, work_seconds
+from unalike.executors.base import Site
+from unalike.executors.distributed import attend, expects_answer, states_in
+from unalike.executors.team import Message, Team, joined, started
+from unalike.job import Job
+from unalike.simulation import Simulation
+
+
+@contextmanager
+def team_for(job: Job) -> Iterator[Team | None]:
+    """The processes that work for a run, None where it has but one; let go when the run ends.
+
+    A process that `torchrun` started and that does not lead works here until the run is over, and then leaves.
+    """
+    team = joined() or _started(job)
+    if team is None:
+        yield None
+        return
+    if team.rank:
+        serve(job, team)
+        raise SystemExit(0)
+    try:
+        yield team
+    finally:
+        team.close()
+
+
+def inner(executor: str) -> str:
+    """The executor inside each process."""
+    call = spec.parse_one(executor)
+    return str(call.parameters.get("inner", "auto")) if call.name == "distributed" else executor
+
+
+def simulation_of(
+    job: Job, stage: Stage, index: int, executor: str, folder: Path | None, team: Team | None
+) -> Simulation:
+    """A stage of the job's plan; `folder` is that of the clients' memories."""
+    return Simulation(
+        stage,
+        job.setting,
+        job.population,
+        executor=executor,
+        participation=job.options.participation,
+        folder=None if folder is None else folder / f"stage-{index}",
+        transform=job.options.chain,
+        single="local" in job.options.protocols,
+        team=team,
+    )
+
+
+def announce(team: Team | None, folder: Path | None) -> None:
+    """Tell the team that a stage begins, and where clients' memories are kept."""
+    if team is not None:
+        team.tell({"do": "stage", "folder": None if folder is None else str(folder)})
+
+
+def employ(simulation: Simulation) -> None:
+    """Tell the simulation's team which executor trains the stage's clients in each process."""
+    if simulation.team is not None and not simulation.over:
+        simulation.team.tell({"do": "employ", "executor": simulation.choice.executor})
+
+
+def report(team: Team | None, outcome: Results | Answers) -> None:
+    """Tell the team what a step of the plan came to, so that it knows the next one."""
+    if team is None:
+        return
+    if isinstance(outcome, Results):
+        states = {name: state._asdict() for name, state in outcome.items()}
+        team.tell({"do": "next", "states": states, "rounds": outcome.rounds})
+    else:
+        team.tell({"do": "next", "answers": [list(outcome.clients), outcome.tree]})
+
+
+def serve(job: Job, team: Team) -> None:
+    """Follow the plan as the leader carries it out, and do this process's share of it."""
+    steps = job.plan.stages(job.scene)
+    step, index, simulation = next(steps, None), 0, None
+    failed = ""  # what went wrong where nobody waits for an answer is told to the next who does
+    while (message := team.hear())["do"] != "end":
+        try:
+            if message["do"] == "stage":
+                folder = None if message["folder"] is None else Path(message["folder"])
+                assert isinstance(step, Stage)
+                simulation = simulation_of(job, step, index, "loop", folder, team)
+            elif message["do"] == "next":
+                step, index = _next(steps, _outcome(message)), index + 1
+            elif message["do"] == "employ":
+                assert simulation is not None
+                simulation.choice = Choice(message["executor"], "as the leader says")
+            else:
+                if simulation is None or failed:
+                    raise UnalikeError(failed or "no stage has begun")
+                answer = attend(team, simulation, message)
+                if answer is not None:
+                    team.reply(answer)
+        except Exception as error:  # whatever it is, the leader must not wait for an answer that never comes
+            failed = str(error) if isinstance(error, UnalikeError) else f"{type(error).__name__}: {error}"
+            if expects_answer(team, message):
+                team.reply({"error": failed})
+
+
+def _outcome(message: Message) -> Results | Answers:
+    if "states" in message:
+        return Results(states_in(message["states"]), message["rounds"])
+    clients, tree = message["answers"]
+    return Answers(tuple(clients), tree)
+
+
+def _next(steps, outcome):  # type: ignore[no-untyped-def]
+    try:
+        return steps.send(outcome)
+    except StopIteration:
+        return None
+
+
+def _started(job: Job) -> Team | None:
+    call = spec.parse_one(job.options.executor)
+    if call.name not in ("distributed", "auto"):
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = call.parameters.get("workers", cores)
+    strange = sorted(set(call.parameters) - {"workers", "inner"})
+    if strange or not isinstance(workers, int) or workers < 1:
+        raise UnalikeError(
+            f"executor {call}: expected 'distributed(workers=2)', or with inner='loop' or 'batched' in each of them"
+        )
+    if workers == 1 or (call.name == "auto" and not _worth_a_team(job)):
+        return None
+    return started(workers, partial(serve, job))
+
+
+def _worth_a_team(job: Job) -> bool:
+    """Whether "auto" starts processes: on Linux, for a run on the CPU that would take one of them long."""
+    stage = next(job.plan.stages(job.scene))
+    alone = sys.platform != "linux" or job.population.x.device.type != "cpu" or multiprocessing.current_process().daemon
+    if alone or not isinstance(stage, Stage) or stage.pooled or not stage.trained:
+        return False
+    setting = replace(job.setting, model=stage.model or job.model, work=stage.method.local_work(job.work))
+    count = max(1, round(job.options.participation * np.count_nonzero(job.population.sizes)))
+    site = Site(stage.method, setting, job.population, ClientMemories({}))
+    return count > 1 and work_seconds(site, count, job.options.rounds) > PATIENCE
+
+
+PATIENCE = 60.0
+"""Seconds of training in one process from which on a run is worth several."""

@@ -1,0 +1,91 @@
+"""Rows 7 and 8: what is bounded, what is found, and what the history says of it. Measured accuracies: `benchmarks/attacks.py`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from worlds import World, people, states
+
+from unalike.deploy.guard import WINDOW, Guard
+
+CROWD = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
+
+
+def test_by_hand():
+    guard = Guard(3.0)
+    reports = {"a": {"update": 1.0}, "b": {"update": 2.0}, "c": {"update": 6.1}}
+    assert guard.faults(reports) == {"c": "the norm of its update is 6.1; expected at most 3 times the median 2"}
+    guard.accept({"a": {"update": 1.0}, "b": {"update": 2.0}})
+    # the median now runs over 1, 2 of the first round and 5, 5, 5 of this one
+    assert guard.faults({key: {"update": 5.0} for key in "abc"}) == {}
+    # over 1, 2, and 9: 2
+    assert list(guard.faults({"b": {"update": 9.0}})) == ["b"]
+    guard.accept({key: {"update": 5.0} for key in map(str, range(2 * WINDOW))})
+    assert len(guard.seen["update"]) == WINDOW
+    loose = {"a": {"buffers": 1.0}, "b": {"buffers": 2.0}, "c": {"buffers": 59.0}, "d": {"buffers": 2.0}}
+    assert Guard(3.0).faults(loose) == {}
+    assert list(Guard(2.9).faults(loose)) == ["c"]
+    assert Guard(None).faults(reports) == {}
+    assert Guard(3.0).faults({key: {"update": 0.0} for key in "abc"}) == {}  # nobody moves: nobody stands out
+
+
+def hostile(factor, prefix="update/"):
+    def change(head, facts, tensors):
+        if "size" not in tensors:
+            return None
+        return head, facts, {n: factor * t if n.startswith(prefix) else t for n, t in tensors.items()}
+
+    return change
+
+
+def attacked(folder, factor, prefix="update/", **more):
+    world = World(folder, people(CROWD), **({"rounds": 4, "quorum": 3} | more))
+    for name in ("site3", "site4"):
+        world.corrupt(name, hostile(factor, prefix))
+    return world, world.run()
+
+
+@pytest.mark.parametrize(
+    "factor, word", [(100.0, "times the median"), (-30.0, "times the median"), (0.0, "trained nothing")]
+)
+def test_scaled_flipped_and_idle_updates_are_refused_by_name(factor, word, tmp_path):
+    world, run = attacked(tmp_path, factor, guard=3.0)
+    found = world.events("refused")
+    assert {e["client"] for e in found} == {"site3", "site4"} and len(found) == 8
+    assert all(word in e["why"] for e in found)
+    assert (run.history.rounds["participants"][1:] == 3).all()
+    assert set(world.events("norms")[0]["norms"]) == {"site0", "site1", "site2"}
+
+
+def test_letters_are_guarded_like_updates(tmp_path):
+    world, _ = attacked(tmp_path, 1000.0, "letters.", guard=5.0, method="scaffold")
+    assert all("letter of control_variates" in e["why"] for e in world.events("refused"))
+
+
+def test_the_guards_memory_survives_a_restart(tmp_path):
+    from unalike.deploy.control import Control, Stopped
+
+    calm, _ = attacked(tmp_path / "calm", 100.0, guard=3.0)
+    world, control = World(tmp_path / "run", people(CROWD), rounds=4, quorum=3, guard=3.0), Control()
+    for name in ("site3", "site4"):
+        world.corrupt(name, hostile(100.0))
+    with pytest.raises(Stopped):
+        world.coordinator(control=control).run(
+            progress=lambda row, what="": control.stop() if row["round"] == 2 else None
+        )
+    run = world.run()
+    for group, tensors in states(calm.run()).items():
+        for name, t in tensors.items():
+            assert torch.equal(states(run)[group][name], t)
+    assert len(run._simulation._guard.seen["update"]) == 12
+
+
+def test_without_the_guard_a_robust_aggregator_holds_the_model(tmp_path):
+    _, clean = attacked(tmp_path / "clean", 1.0, method="median")
+    _, mean = attacked(tmp_path / "mean", -30.0)
+    _, median = attacked(tmp_path / "median", -30.0, method="median")
+
+    def last(run):
+        return run.history.rounds["loss"].iloc[-1]
+
+    assert last(median) < 2 * last(clean) < last(mean)

@@ -1,0 +1,44 @@
+"""Whatever the sizes of clients and batches: chunks of any width train as the loop does."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulation import Clients, Simulation, distance, mlp
+
+SOLVERS = st.sampled_from(
+    [
+        {},
+        {"momentum": 0.9},
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+        {"optimiser": "adam", "lr": 0.01},
+        {"optimiser": "adamw", "lr": 0.01, "weight_decay": 0.1},
+    ]
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=2, max_size=6),
+    batch=st.one_of(st.none(), st.integers(1, 10)),
+    amount=st.one_of(
+        st.builds(lambda n: {"epochs": n}, st.integers(1, 3)), st.builds(lambda n: {"steps": n}, st.integers(1, 5))
+    ),
+    chunk=st.integers(1, 7),
+    solver=SOLVERS,
+    norm=st.booleans(),
+    method=st.sampled_from(["fedavg", "scaffold", "moon + fednova"]),
+)
+def test_chunks_are_the_loop(sizes, batch, amount, chunk, solver, norm, method):
+    """1e-3 of the update: a norm over few rows, and Adam, divide by small numbers."""
+    work = {"lr": 0.05, "batch_size": batch} | amount | solver
+    sims = [
+        Simulation(method, mlp(norm=norm), Clients.random(sizes), executor=executor, chunk=chunk, **work)
+        for executor in ("loop", "batched")
+    ]
+    for present in (list(range(len(sizes))), list(range(1, len(sizes)))):
+        reports = [sim.round(present).report for sim in sims]
+        assert torch.equal(reports[0].steps, reports[1].steps)
+    loop, batched = sims
+    assert distance(batched.params, loop.params, loop.setting.model.params) < 1e-3
+    for n, b in loop.state.buffers.items():
+        torch.testing.assert_close(batched.state.buffers[n], b, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,109 @@
+"""What "auto" stands for, and chunks that do not fit into memory."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from every_method import federation
+from simulation import same
+
+import unalike as ua
+from unalike.executors import auto
+from unalike.executors.batched import Batched
+from unalike.job import prepare
+from unalike.simulation import Simulation
+
+
+def clients(count=12, samples=20):
+    g = torch.Generator().manual_seed(0)
+    return [
+        ua.ClientData(train=(torch.randn(samples, 8, generator=g), torch.arange(samples) % 3)) for _ in range(count)
+    ]
+
+
+def simulation(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", **more):
+    job = prepare("fedavg", people, model=model, rounds=rounds, work=ua.Work(batch_size=5), **more)
+    return Simulation(next(job.plan.stages(job.scene)), job.setting, job.population, executor=executor)
+
+
+def test_a_short_run_is_decided_by_a_rule():
+    assert simulation(clients()).why == "batched: the model is small and dense"
+    assert simulation(clients(1)).why.startswith("loop: one participant")
+    assert simulation(clients(3)).why.startswith("loop: stacking would do the work of 3.0 clients")
+    assert simulation(clients(), executor="loop").why == "loop: asked for"
+
+
+def test_a_long_run_is_measured_once_and_says_what(monkeypatch):
+    sim, trials = simulation(clients(), rounds=10**7), []
+    seen = auto._trial
+    monkeypatch.setattr(auto, "_trial", lambda *a: trials.append(a) or seen(*a))
+    assert "measured" in sim.why and "ms a client" in sim.why and sim.why == sim.why
+    assert 2 <= len(trials) <= 4
+    assert type(sim.groups["all"].executor).__name__.lower() == sim.choice.executor.split("(")[0]
+
+
+def test_what_measuring_leaves_behind_is_nothing(monkeypatch):
+    monkeypatch.setattr(auto, "LONG", 0.0)
+    sim, plain = simulation(clients()), simulation(clients(), executor="loop")
+    sim.choice, before = replace(sim.choice, executor="loop"), torch.get_rng_state()
+    for s in (sim, plain):
+        s.round(), s.round()
+    assert same(sim.states["all"].params, plain.states["all"].params) and torch.equal(before, torch.get_rng_state())
+
+
+def test_a_run_that_goes_on_keeps_its_executor(tmp_path, monkeypatch):
+    """Nor is anything measured for a finished run that is only read."""
+    monkeypatch.setattr(auto, "LONG", 0.0)
+    arguments = {"model": "mlp(hidden=(8,))", "rounds": 4, "work": ua.Work(batch_size=5)}
+    whole = ua.run("fedavg", clients(), out=tmp_path / "whole", **arguments)
+    ua.run("fedavg", clients(), out=tmp_path / "part", stop=lambda row: row["round"] == 2, **arguments)
+    monkeypatch.setattr(auto, "_trial", lambda *a: pytest.fail("measured again"))
+    rest = ua.run("fedavg", clients(), out=tmp_path / "part", **arguments)
+    assert rest.history.last["round"] == 4
+    again = ua.run("fedavg", clients(), out=tmp_path / "whole", **arguments)
+    assert same(again.params, whole.params)
+
+
+class Tight(Batched):
+    """A device with room for three clients."""
+
+    room = 3
+
+    def _stacked(self, function, order, number, purpose, lessons, accepted):
+        if len(lessons) > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super()._stacked(function, order, number, purpose, lessons, accepted)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedbabu"])
+def test_a_chunk_that_does_not_fit_is_halved(method):
+    plain, tight = federation(method, "batched", chunk=2), federation(method)
+    tight.executor = Tight(tight.executor.site)
+    a, b = plain.round(), tight.round()
+    assert tight.executor.width == 2 and a.ids == b.ids and same(plain.params, tight.params)
+    plain.round(), tight.round()
+    assert same(plain.params, tight.params) and all(same(plain.memory(k), tight.memory(k)) for k in range(4))
+    if method == "fedbabu":
+        assert same(plain.tuned(), tight.tuned())
+
+
+def test_one_client_that_does_not_fit_is_an_error():
+    sim = federation("fedavg")
+    sim.executor = Tight(sim.executor.site)
+    Tight.room = 0
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            sim.round()
+    finally:
+        Tight.room = 3
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory():
+    class Broken(Batched):
+        def _stacked(self, *arguments):
+            raise RuntimeError("shapes do not match")
+
+    sim = federation("fedavg")
+    sim.executor = Broken(sim.executor.site)
+    with pytest.raises(RuntimeError, match="shapes"):
+        sim.round()

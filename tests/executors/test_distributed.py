@@ -1,0 +1,288 @@
+"""Several real processes do what one does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from every_method import METHODS, SIZES, WORK
+from simulation import Clients, mlp
+
+import unalike as ua
+from unalike.core.errors import UnalikeError
+from unalike.core.method import Method
+from unalike.data import Population
+from unalike.executors.parcel import packed, unpacked
+from unalike.executors.team import started
+from unalike.job import prepare
+from unalike.simulation import Simulation
+from unalike.teamwork import announce, employ, serve, simulation_of
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.skipif(sys.platform != "linux", reason="workers are started on Linux only"),
+]
+
+
+def people():
+    clients = Clients.random(SIZES)
+    return [ua.ClientData(train=(clients.x[i], clients.y[i])) for i in map(torch.from_numpy, clients.train)]
+
+
+def job_of(spec, norm=False, **options):
+    clients = Clients.random(SIZES)
+    return prepare(
+        spec,
+        people(),
+        model=mlp(norm=norm),
+        rounds=2,
+        work=ua.Work(**WORK),
+        seed=3,
+        proxy=(clients.x[1:7], clients.y[1:7]),
+        **options,
+    )
+
+
+def rounds(simulation, count=2):
+    return [simulation.round() for _ in range(count)]
+
+
+def states_agree(a, b, tolerance=1e-6):
+    """Within 1e-6 of the values: the same reports, added up in another order."""
+    for name in a.states:
+        for field in ("params", "buffers"):
+            mine, theirs = getattr(a.states[name], field), getattr(b.states[name], field)
+            for n in theirs:
+                torch.testing.assert_close(mine[n], theirs[n], rtol=10 * tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_two_processes_are_the_loop_for_every_method(norm):
+    """All in one pair of processes: the worker is told of one method after the other."""
+    names = list(METHODS)
+    jobs = {name: job_of(METHODS[name], norm) for name in names}
+    team = started(2, partial(_serve_all, jobs))
+    try:
+        for name, job in jobs.items():
+            stage = next(job.plan.stages(job.scene))
+            shared = simulation_of(job, stage, 0, "loop", team.folder / name.replace("/", "-"), team)
+            announce(team, team.folder / name.replace("/", "-"))
+            employ(shared)
+            alone = simulation_of(job, stage, 0, "loop", None, None)
+            mine, theirs = rounds(shared), rounds(alone)
+            # averages over few steps of a generator amplify a last bit; everything else is at rounding
+            states_agree(shared, alone, 1e-4 if "generator" in name or "gen" in name or norm else 2e-6)
+            for a, b in zip(mine, theirs):
+                assert a.trained == b.trained and (a.bytes_up, a.bytes_down) == (b.bytes_up, b.bytes_down)
+            for k in range(len(SIZES)):
+                torch.testing.assert_close(shared.personal(k), alone.personal(k), rtol=1e-3, atol=1e-4)
+            team.tell({"do": "another"})
+    finally:
+        team.close()
+
+
+def _serve_all(jobs, team):
+    """What `serve` does for a run, for one job after the other."""
+    warnings.simplefilter("ignore")
+    for job in jobs.values():
+        serve(job, _Until(team))
+
+
+class _Until:
+    """A team whose run ends when another one begins."""
+
+    def __init__(self, team):
+        self.team = team
+
+    def __getattr__(self, name):
+        return getattr(self.team, name)
+
+    def hear(self):
+        message = self.team.hear()
+        return {"do": "end"} if message["do"] == "another" else message
+
+
+def digits(clients=6):
+    return ua.partition(ua.load("digits"), "dirichlet(alpha=0.5)", clients=clients, seed=0)
+
+
+def played(spec, executor, **more):
+    return ua.run(spec, digits(), model="mlp(hidden=(8,))", rounds=3, executor=executor, work=ua.Work(lr=0.1), **more)
+
+
+def test_a_run_of_workers_is_the_run_of_one_process():
+    for spec in ("scaffold", "ditto + fedlws"):
+        alone = played(spec, "loop", participation=0.7)
+        for workers in (2, 3):
+            shared = played(spec, f"distributed(workers={workers}, inner='loop')", participation=0.7)
+            again = played(spec, f"distributed(workers={workers}, inner='loop')", participation=0.7)
+            assert "processes" in shared.executor
+            for n in alone.params:  # 1e-6: sums in another order
+                torch.testing.assert_close(shared.params[n], alone.params[n], rtol=1e-5, atol=1e-6)
+                assert torch.equal(shared.params[n], again.params[n])
+            # the processes are gone, and what clients remember is still there
+            torch.testing.assert_close(shared.personal(4), alone.personal(4), rtol=1e-4, atol=1e-5)
+
+
+def test_plans_of_several_stages():
+    for spec in ("fedconcat(clusters=2, encoder_rounds=2, classifier_rounds=1)", "ifca(clusters=2)"):
+        alone, shared = (played(spec, e) for e in ("loop", "distributed(workers=2, inner='loop')"))
+        torch.testing.assert_close(shared.personal(0), alone.personal(0), rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
+    whole = played("scaffold", "loop")
+    for executor in ("distributed(workers=2, inner='loop')", "loop"):
+        stop = lambda row: row["round"] == 1  # noqa: E731
+        folder = tmp_path / executor
+        played("scaffold", executor, out=folder, stop=stop)
+        more = played("scaffold", "distributed(workers=3, inner='loop')", out=folder)
+        torch.testing.assert_close(more.params, whole.params, rtol=1e-5, atol=1e-6)
+
+
+def test_strange_teams_are_refused():
+    with pytest.raises(UnalikeError, match=r"expected 'distributed\(workers=2\)'"):
+        played("fedavg", "distributed(workers=0)")
+    with pytest.raises(UnalikeError, match="unknown executor 'ray'"):
+        played("fedavg", "distributed(workers=2, inner='ray')")
+
+
+class Falls(Exception):
+    pass
+
+
+def test_a_worker_that_dies_ends_the_run_and_leaves_a_checkpoint(tmp_path):
+    """The leader says who is gone; the same command goes on and comes to the same model."""
+    whole = played("fedavg", "loop")
+
+    def kill(row):
+        if row["round"] == 2:
+            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+            for child in children:
+                os.kill(int(child), signal.SIGKILL)
+        return False
+
+    with pytest.raises(UnalikeError, match=r"processes of the run number 1 \(exit code -9\) is gone"):
+        played("fedavg", "distributed(workers=2, inner='loop')", out=tmp_path, stop=kill)
+    assert (tmp_path / "checkpoints" / "round-000002.safetensors").exists()
+    more = played("fedavg", "distributed(workers=2, inner='loop')", out=tmp_path)
+    torch.testing.assert_close(more.params, whole.params, rtol=1e-5, atol=1e-6)
+
+
+def test_an_error_in_a_worker_is_told():
+    """A model that fails in a process of its own fails the run with its words."""
+
+    class Fails(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head, self.pid = torch.nn.Linear(64, 10), os.getpid()
+
+        def forward(self, x):
+            if os.getpid() != self.pid:
+                raise Falls("no luck")
+            return self.head(x.flatten(1))
+
+    with pytest.raises(UnalikeError, match="process 1 of 2: Falls: no luck"):
+        ua.run("fedavg", digits(), model=Fails(), rounds=1, executor="distributed(workers=2, inner='loop')")
+
+
+TORCHRUN = [
+    sys.executable,
+    "-m",
+    "torch.distributed.run",
+    "--standalone",
+    "--nproc-per-node",
+    "2",
+    "--max-restarts",
+    "2",
+]
+RUN = [
+    "-m",
+    "unalike",
+    "run",
+    "--data",
+    "digits",
+    "--method",
+    "scaffold",
+    "--clients",
+    "6",
+    "--model",
+    "mlp(hidden=(8,))",
+]
+
+
+@pytest.mark.slow
+def test_torchrun_joins_and_restarts(tmp_path):
+    """One of two processes is killed under way; torchrun starts them again, and the run ends with the model of one process."""
+    flags = [*RUN, "--rounds", "400", "--executor", "loop", "--lr", "0.01"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(ua.__file__).parents[1])}
+    out = tmp_path / "joined"
+    process = subprocess.Popen(
+        [*TORCHRUN, *flags, "--out", str(out)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        killed = _kill_a_rank(process.pid, out)
+        output, _ = process.communicate(timeout=240)
+    finally:
+        process.kill()
+    assert killed and process.returncode == 0, output
+    events = (out / "events.jsonl").read_text()
+    assert events.count('"event": "finished"') == 1
+    alone = subprocess.run(
+        [sys.executable, *flags, "--out", str(tmp_path / "alone")], env=environment, capture_output=True, text=True
+    )
+    assert alone.returncode == 0, alone.stderr
+    from unalike.core.checkpoint import read_tensors
+
+    a, b = (read_tensors(folder / "model.safetensors")[0] for folder in (out, tmp_path / "alone"))
+    torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)  # 400 rounds of sums in another order
+
+
+def _kill_a_rank(agent, out):
+    """Kill the process of rank 1 once the run trains; whether there was one."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if (out / "events.jsonl").exists() and '"stage"' in (out / "events.jsonl").read_text():
+            time.sleep(0.5)
+            for child in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
+                if "RANK=1" in Path(f"/proc/{child}/environ").read_text().split("\0"):
+                    os.kill(int(child), signal.SIGKILL)
+                    return True
+            return False
+        time.sleep(0.05)
+    return False
+
+
+def test_parcels_hold_nests_of_tensors():
+    nest = {
+        "a": [torch.arange(3), torch.tensor(2.5, dtype=torch.float64), torch.zeros(0, 2)],
+        3: {"b": torch.tensor([True, False])},
+        "c": None,
+        "d": [1, "x", 2.5, True],
+        "e": torch.randn(2, 3).to(torch.bfloat16),
+    }
+    back = unpacked(*packed(nest))
+    assert list(back) == list(nest) and back["c"] is None and back["d"] == nest["d"]
+    for mine, theirs in zip([*back["a"], back[3]["b"], back["e"]], [*nest["a"], nest[3]["b"], nest["e"]]):
+        assert mine.dtype == theirs.dtype and mine.shape == theirs.shape and torch.equal(mine, theirs)
+
+
+def test_a_population_of_one_client_in_two_processes():
+    one = Population.of(people()[:1])
+    run = ua.run("fedavg", one, model="linear", rounds=1, executor="distributed(workers=2)")
+    assert len(run.history) == 2
+
+
+def test_simulations_without_a_team_are_of_one_process():
+    job = job_of(Method())
+    assert isinstance(simulation_of(job, next(job.plan.stages(job.scene)), 0, "auto", None, None), Simulation)

@@ -1,0 +1,117 @@
+"""Adding reports up as they come gives what stacking them gives."""
+
+import pytest
+import torch
+from every_method import METHODS, SIZES, federation, reference
+from simulation import distance
+
+from unalike.core import tree
+from unalike.core.errors import UnalikeError
+from unalike.core.gather import Fold, each, rows
+from unalike.core.method import Method
+from unalike.core.part import ServerStep
+from unalike.core.server import advance, conclude, issue, shares
+
+LINEAR = [name for name, method in METHODS.items() if method.linear]
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def folded(sim, cohort, pieces, keep=None):
+    """The state after the round of `cohort`, its reports handed over in `pieces` (tuples of places)."""
+    asked = tuple(range(len(SIZES)))
+    expected = sim.executor.site.expected(asked, len(SIZES))
+    given = shares(sim.method, sim.setting, sim.state, expected)
+    parts = [Fold(sim.method, sim.state.params, given, sim.setting.buffers) for _ in range(2)]
+    for number, piece in enumerate(pieces):
+        parts[number % 2].add([cohort.ids[i] for i in piece], rows(cohort.report, torch.tensor(piece)))
+    parts[0].merge(parts[1].sums)
+    return conclude(sim.method, sim.setting, sim.state, parts[0].sums, given, len(SIZES)), parts[0].sums
+
+
+def close(a, b, start):
+    """Within 1e-6 of the update: float32 sums in another order."""
+    assert a.round == b.round and list(a.params) == list(b.params)
+    assert distance(a.params, b.params, start) < 1e-6 or not a.params
+    for n in b.buffers:
+        torch.testing.assert_close(a.buffers[n], b.buffers[n], rtol=1e-5, atol=1e-6)
+    assert list(a.memory) == list(b.memory)
+    for name in b.memory:
+        torch.testing.assert_close(a.memory[name], b.memory[name], rtol=1e-5, atol=1e-6)
+
+
+def test_most_methods_are_linear():
+    assert {"fedavg", "fedmix", "scaffold", "feddyn", "moon", "ditto", "topk", "feddisco"} <= set(LINEAR)
+    assert not {"fedlws", "krum", "fedpake", "fedgen", "ldawa"} & set(LINEAR)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize("buffers", ["average", "first"])
+def test_what_is_known_before_is_what_is_reported(name, buffers):
+    sim = federation(METHODS[name], norm=True, buffers=buffers)
+    sim.round()
+    cohort = sim.run()
+    expected = sim.executor.site.expected(cohort.ids, len(SIZES)).report
+    for field in ("size", "steps", "weight"):
+        torch.testing.assert_close(getattr(expected, field), getattr(cohort.report, field))
+    stacked = advance(sim.method, sim.setting, sim.state, cohort)
+    for pieces in ([(0,), (1,), (2,), (3,)], [(3, 1), (2,), (0,)]):
+        (state, seen), sums = folded(sim, cohort, pieces)
+        assert seen.ids == cohort.ids and not sums.refused
+        close(state, stacked, sim.state.params)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fednova", "scaffold", "uniform"])
+def test_a_refused_report_changes_the_others_weights(name):
+    sim = federation(METHODS[name])
+    sim.round()
+    cohort = sim.run()
+    bad = each(torch.clone, cohort.report)
+    bad.update["head.bias"][1, 0] = torch.nan
+    kept = cohort.rows(torch.tensor([0, 2, 3]))
+    (state, seen), sums = folded(sim, type(cohort)(cohort.ids, bad, cohort.population), [(0, 1), (2, 3)])
+    assert list(sums.refused) == [1] and "not finite" in sums.refused[1] and seen.ids == (0, 2, 3)
+    close(state, advance(sim.method, sim.setting, sim.state, kept), sim.state.params)
+
+
+def test_weights_that_no_factor_mends_are_asked_for_again():
+    """FedDisco's weights are not proportional: without one client the others' change by different factors."""
+    sim = federation(METHODS["feddisco(discrepancy='cosine', target='global')"])
+    cohort = sim.run()
+    bad = each(torch.clone, cohort.report)
+    bad.update["head.bias"][0, 0] = torch.inf
+    found, sums = folded(sim, type(cohort)(cohort.ids, bad, cohort.population), [(0,), (1,), (2,), (3,)])
+    assert found is None and list(sums.refused) == [0]
+
+
+def test_a_part_that_looks_at_single_updates_must_say_so():
+    class Nosy(ServerStep):
+        name = "nosy"
+
+        def step(self, server, update, cohort):
+            return tree.row(cohort.update, 0), {}
+
+    sim = federation(Method(*METHODS["fedavg"].parts, Nosy()))
+    assert sim.method.linear
+    with pytest.raises(UnalikeError, match=r'nosy looks at what single clients sent.*needs = "updates"'):
+        folded(sim, sim.run(), [(0, 1, 2, 3)])
+
+
+def test_the_sums_take_the_memory_of_one_model():
+    sim = federation(METHODS["fedavg"])
+    reports = sim.run().report
+    fold = Fold(sim.method, sim.state.params, dict.fromkeys(range(1000), (0.001, 0.001)) | {}, "average")
+    fold.shares = {k: type("S", (), {"weight": 0.001, "coefficient": 0.001}) for k in range(1000)}
+    for k in range(1000):
+        fold.add([k], rows(reports, torch.tensor([k % 4])))
+    assert tree.nbytes(fold.sums.update) == tree.nbytes(sim.state.params)
+    mean = tree.map(lambda t: t.mean(0), reports.update)
+    assert distance(fold.sums.update, mean, tree.zeros(mean)) < 1e-5  # a thousand float32 additions
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_orders_are_left_as_they_are(name):
+    sim, _ = reference(name)
+    order = issue(sim.method, sim.setting, sim.state, len(SIZES))
+    before = each(torch.clone, order.params)
+    sim.run()
+    assert all(torch.equal(before[n], order.params[n]) for n in before)
