@@ -6,7 +6,7 @@ import sys
 
 import torch
 from clock import Clock
-from networks import network
+from networks import moved, network
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from workloads import LR, MOMENTUM, WORKLOADS, arrays
@@ -23,7 +23,9 @@ def main(name: str, rounds: int, threads: int, loader: bool) -> None:
         for k in range(work.clients):
             module.load_state_dict(state)
             optimiser = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM)
-            batches = loaders[k] if loaders else ((x[k][i], y[k][i]) for i in torch.randperm(work.samples).split(work.batch))
+            batches = (
+                loaders[k] if loaders else ((x[k][i], y[k][i]) for i in torch.randperm(work.samples).split(work.batch))
+            )
             for inputs, labels in batches:
                 optimiser.zero_grad()
                 nn.functional.cross_entropy(module(inputs), labels).backward()
@@ -32,6 +34,7 @@ def main(name: str, rounds: int, threads: int, loader: bool) -> None:
                 total[n] += t if not t.is_floating_point() else t / work.clients
         state = total
         clock.lap()
+    clock.moved = moved(network(name).state_dict().values(), state.values())
     clock.report(torch=torch.__version__)
 
 

@@ -15,6 +15,8 @@ class Clock:
 
     def __init__(self) -> None:
         self.laps: list[float] = []
+        self.moved: float | None = None
+        """How far the model went from its start, where the process trains one."""
 
     def lap(self) -> None:
         self.laps.append(time.time())
@@ -22,4 +24,4 @@ class Clock:
     def report(self, **more: Any) -> None:
         """Print what was measured, for `launch.contend`."""
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(MARK + json.dumps({"laps": self.laps, "own_mb": peak} | more), flush=True)
+        print(MARK + json.dumps({"laps": self.laps, "own_mb": peak, "moved": self.moved} | more), flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import statistics
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +51,11 @@ def contend(who: Contender, workload: str, rounds: int, python: Path) -> Found:
     if "why" in found or "skipped" in found:
         return found
     laps = found.pop("laps")
+    if not found["moved"] or not math.isfinite(found["moved"]):
+        return {"why": f"the model moved by {found['moved']}: it was not trained"}
     if len(laps) < 2:
         return {"why": f"it reported {len(laps)} rounds"}
-    seconds = [b - a for a, b in zip(laps, laps[1:])]
+    seconds = [b - a for a, b in pairwise(laps)]
     return {"round": statistics.median(seconds), "start": laps[0] - found.pop("began")} | found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -56,6 +58,11 @@ def network(name: str) -> nn.Module:
     """The workload's model, with the same start everywhere."""
     torch.manual_seed(0)
     return NETWORKS[name]()
+
+
+def moved(start: Iterable[Tensor], end: Iterable[Tensor]) -> float:
+    """How far training went: 0 says that nothing was trained."""
+    return float(sum((b.detach().double() - a.double()).square().sum() for a, b in zip(start, end))) ** 0.5
 
 
 def resnet18() -> nn.Module:

@@ -7,7 +7,7 @@ import sys
 
 import torch
 from clock import Clock
-from networks import network
+from networks import moved, network
 from workloads import LR, MOMENTUM, WORKLOADS, arrays
 
 import unalike as ua
@@ -23,7 +23,7 @@ def main(name: str, rounds: int, executor: str, precision: str) -> None:
         options["precision"] = precision
     clients = [ua.ClientData(train=(torch.from_numpy(x), torch.from_numpy(y))) for x, y in zip(*arrays(name))]
     try:
-        ua.run(
+        run = ua.run(
             "fedavg",
             clients,
             model=network(name),
@@ -38,6 +38,8 @@ def main(name: str, rounds: int, executor: str, precision: str) -> None:
         clock.report(skipped=str(error))
         return
     clock.laps.pop()  # the last round is evaluated
+    start = dict(network(name).named_parameters())
+    clock.moved = moved(start.values(), (run.params[n] for n in start))
     clock.report(torch=torch.__version__, unalike=ua.__version__)
 
 

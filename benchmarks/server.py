@@ -63,7 +63,9 @@ def memory(count: int) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.ReLU(), torch.nn.Linear(4000, 10))
     people = clients(count, (1000,))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    ua.run("fedavg", people, model=model, rounds=2, executor="loop", evaluate_every=2, progress=lambda row, what="": None)
+    ua.run(
+        "fedavg", people, model=model, rounds=2, executor="loop", evaluate_every=2, progress=lambda row, what="": None
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     size = sum(4 * p.numel() for p in model.parameters())
     Clock().report(mb=(peak - before) / 1024, model_mb=size / 2**20)

@@ -50,12 +50,14 @@ def main(name: str, rounds: int) -> None:
         fedjax.ShuffleRepeatBatchHParams(batch_size=work.batch, num_epochs=1),
     )
     key = jax.random.PRNGKey(0)
-    state = algorithm.init(model.init(key))
+    start = model.init(key)
+    state = algorithm.init(start)
     for _ in range(rounds):
         key, *keys = jax.random.split(key, work.clients + 1)
         state, _ = algorithm.apply(state, [(*client, k) for client, k in zip(clients, keys)])
         jax.block_until_ready(state.params)
         clock.lap()
+    clock.moved = float(fedjax.tree_util.tree_l2_norm(jax.tree_map(lambda a, b: b - a, start, state.params)))
     clock.report(version=version("fedjax"), jax=jax.__version__)
 
 

@@ -4,49 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import lru_cache
 from importlib.metadata import version
 
 import torch
 from clock import Clock
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flower_client import client_app
+from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from networks import network
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-from workloads import LR, MOMENTUM, WORKLOADS, arrays
-
-
-@lru_cache(maxsize=None)
-def loader(name: str, client: int) -> DataLoader:
-    """Kept by the actor from round to round."""
-    x, y = arrays(name)
-    return DataLoader(TensorDataset(torch.from_numpy(x[client]), torch.from_numpy(y[client])), WORKLOADS[name].batch, True)
-
-
-def client_app(name: str) -> ClientApp:
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        torch.set_num_threads(1)  # an actor has one core
-        module = network(name)
-        module.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        optimiser = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM)
-        for x, y in loader(name, int(context.node_config["partition-id"])):
-            optimiser.zero_grad()
-            nn.functional.cross_entropy(module(x), y).backward()
-            optimiser.step()
-        content = {
-            "arrays": ArrayRecord(module.state_dict()),
-            "metrics": MetricRecord({"num-examples": WORKLOADS[name].samples}),
-        }
-        return Message(content=RecordDict(content), reply_to=message)
-
-    return app
+from networks import moved, network
+from workloads import WORKLOADS
 
 
 def main(name: str, rounds: int) -> None:
@@ -60,7 +28,9 @@ def main(name: str, rounds: int) -> None:
             if number:
                 clock.lap()
 
-        strategy.start(grid, ArrayRecord(network(name).state_dict()), rounds, train_config=ConfigRecord(), evaluate_fn=lap)
+        start = network(name).state_dict()
+        found = strategy.start(grid, ArrayRecord(start), rounds, train_config=ConfigRecord(), evaluate_fn=lap)
+        clock.moved = moved(start.values(), found.arrays.to_torch_state_dict().values())
 
     cores = len(os.sched_getaffinity(0))
     run_simulation(

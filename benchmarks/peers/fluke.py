@@ -17,12 +17,12 @@ if not hasattr(torch.ops.torchvision, "nms"):
     for name in ("nms", "qnms"):
         OPERATORS.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-from fluke import DDict, FlukeENV
-from fluke.algorithms.fedavg import FedAVG
-from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader
-from fluke.utils import FederationObserver
-from networks import network
-from workloads import LR, MOMENTUM, WORKLOADS, arrays
+from fluke import DDict, FlukeENV  # noqa: E402
+from fluke.algorithms.fedavg import FedAVG  # noqa: E402
+from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader  # noqa: E402
+from fluke.utils import FederationObserver  # noqa: E402
+from networks import moved, network  # noqa: E402
+from workloads import LR, MOMENTUM, WORKLOADS, arrays  # noqa: E402
 
 
 class Laps(FederationObserver):
@@ -43,7 +43,8 @@ def main(name: str, rounds: int) -> None:
     environment.set_eval_cfg(locals=False, server=False, pre_fit=False, post_fit=False)
     x, y = (torch.from_numpy(a) for a in arrays(name))
     loaders = [
-        FastDataLoader(x[k], y[k], num_labels=work.classes, batch_size=work.batch, shuffle=True) for k in range(work.clients)
+        FastDataLoader(x[k], y[k], num_labels=work.classes, batch_size=work.batch, shuffle=True)
+        for k in range(work.clients)
     ]
     data = DataSplitter(DummyDataContainer(loaders, [None] * work.clients, None, work.classes))
     algorithm = FedAVG(
@@ -63,6 +64,7 @@ def main(name: str, rounds: int) -> None:
     )
     algorithm.set_callbacks([Laps(clock)])
     algorithm.run(rounds, 1.0, finalize=False)
+    clock.moved = moved(network(name).parameters(), algorithm.server.model.parameters())
     clock.report(version=version("fluke-fl"), torch=torch.__version__)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from importlib.metadata import version
 
-import numpy as np
 import torch
 from clock import Clock
-from networks import network
+from networks import moved, network
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
@@ -69,7 +68,6 @@ def main(name: str, rounds: int) -> None:
         lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM),
         torch.optim.SGD(module.parameters(), lr=1.0),
     )
-    np.random.seed(0)
     FederatedAveraging().run(
         NNAlgorithmParams(rounds, 10 * rounds, work.clients, None),
         SimulatedBackend(data, data, postprocessors=[WeightByDatapoints()]),
@@ -79,6 +77,7 @@ def main(name: str, rounds: int) -> None:
         [Laps(clock)],
         send_metrics_to_platform=False,
     )
+    clock.moved = moved(network(name).parameters(), module.parameters())
     clock.report(version=version("pfl"), torch=torch.__version__)
 
 
