@@ -12,7 +12,7 @@ import torch
 from unalike.core import tree
 from unalike.core.client import BUFFERS, Setting, open_memory
 from unalike.core.errors import UnalikeError
-from unalike.core.gather import Fold
+from unalike.core.gather import Fold, rows
 from unalike.core.memory import ClientMemories
 from unalike.core.plan import Stage
 from unalike.core.server import Cohort, State, advance, conclude, decoded, issue, open_state, shares
@@ -121,9 +121,21 @@ class Group:
             )
 
     def accept(self, cohort: Cohort) -> None:
-        """Advance the state by sound reports."""
-        round, self.state = self.state.round, advance(self.method, self.setting, self.state, cohort)
+        """Advance the state by sound reports; those of a linear method are added up one by one, as if they had just come."""
+        round = self.state.round
+        self.state = (self._summed if self.method.linear else self._advanced)(cohort)
         self.accepted.update(dict.fromkeys(cohort.ids, round))
+
+    def _advanced(self, cohort: Cohort) -> State:
+        return advance(self.method, self.setting, self.state, cohort)
+
+    def _summed(self, cohort: Cohort) -> State:
+        given = shares(self.method, self.setting, self.state, cohort)
+        fold = Fold(self.method, self.state.params, given, self.setting.buffers)
+        for i, client in enumerate(cohort.ids):
+            fold.add([client], rows(cohort.report, torch.tensor([i])))
+        done = conclude(self.method, self.setting, self.state, fold.sums, given, cohort.population)
+        return self._advanced(cohort) if done is None else done[0]
 
     def memory(self, client: int) -> Drawers:
         """What the client remembers now."""

@@ -246,8 +246,12 @@ def agree(a, b, tolerance):
 @every
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_batched_is_the_loop(name, chunk):
-    """1e-5 of the update: float32 sums in another order. Clients are ragged, one has a single sample."""
-    agree(played(METHODS[name], "batched", chunk=chunk), reference(name), 1e-5)
+    """1e-5 of the update: float32 sums in another order. Clients are ragged, one has a single sample.
+
+    1e-4 where the server distils: a hundred steps of Adam, which divides by small numbers, enlarge the last bits.
+    """
+    distils = any(isinstance(p, ServerStep) and p.rank == ServerStep.DISTILLATION for p in METHODS[name].parts)
+    agree(played(METHODS[name], "batched", chunk=chunk), reference(name), 1e-4 if distils else 1e-5)
 
 
 @every

@@ -1,7 +1,7 @@
 """Whatever the sizes of clients and batches: chunks of any width train as the loop does."""
 
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from simulation import Clients, Simulation, distance, mlp
 
@@ -29,7 +29,11 @@ SOLVERS = st.sampled_from(
     method=st.sampled_from(["fedavg", "scaffold", "moon + fednova"]),
 )
 def test_chunks_are_the_loop(sizes, batch, amount, chunk, solver, norm, method):
-    """1e-3 of the update: a norm over few rows, and Adam, divide by small numbers."""
+    """1e-3 of the update: a norm over few rows, and Adam, divide by small numbers.
+
+    Not both at once: behind a norm of one or two rows the true gradient is 0, and Adam makes whole steps of what rounding leaves.
+    """
+    assume(not (norm and solver.get("optimiser", "sgd") != "sgd"))
     work = {"lr": 0.05, "batch_size": batch} | amount | solver
     sims = [
         Simulation(method, mlp(norm=norm), Clients.random(sizes), executor=executor, chunk=chunk, **work)

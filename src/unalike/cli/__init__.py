@@ -9,7 +9,7 @@ import warnings
 import click
 import typer
 
-from unalike.cli import compare, evaluate, lists, partition, predict, report, run
+from unalike.cli import compare, dashboard, evaluate, federation, join, lists, partition, predict, report, run
 from unalike.core.errors import UnalikeError
 
 HELP = """Federated learning on data that differs between clients: find the method that suits your data.
@@ -25,9 +25,10 @@ INTERRUPTED = 130
 app = typer.Typer(
     help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
-for module in (compare, run, report, partition, evaluate, predict):
+for module in (compare, run, report, partition, evaluate, predict, join, dashboard):
     app.command(module.NAME)(module.command)
 app.add_typer(lists.app, name="list")
+app.add_typer(federation.app, name="federation")
 
 
 def _print_version(wanted: bool) -> None:

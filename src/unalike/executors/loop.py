@@ -27,7 +27,7 @@ class Loop(Answering):
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
         for client in ids:
             report = self._train(order, client, accepted.get(client))
-            sink.add([client], each(lambda t: t.unsqueeze(0), report))
+            sink.add([client], each(lambda t: t.contiguous().unsqueeze(0), report))
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
         return ((client, self._tune(order, client, accepted.get(client))) for client in ids)

@@ -1,0 +1,212 @@
+"""What a federation costs beyond local training, on this machine: real processes, sockets and certificates.
+
+    python benchmarks/federation.py rounds           seconds of overhead per round, 5 sites, models of 1 MB and 45 MB
+    python benchmarks/federation.py largest          the largest message that comes back whole, 1 site
+    python benchmarks/federation.py memory           the coordinator's memory with 5, 50 and 200 sites, played by one process
+
+A round's overhead is the time of the round without the longest training among the sites. Messages are encoded, signed, cut,
+encrypted, stored by SuperLink, and the same on the way back; the sites share the machine, so numbers are upper bounds.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "network"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deploy"))
+
+import unalike as ua
+from unalike.deploy import channel
+from unalike.deploy.coordinator import Coordinator
+from unalike.deploy.federation import Enrolled, Federation, Schema
+from unalike.deploy.keys import new_key, public_text
+from unalike.deploy.trainer import Trainer
+
+FEATURES = 512
+MODELS = {"1 MB": "mlp(hidden=(420, 80))", "45 MB": "mlp(hidden=(4096, 2240))"}
+"""Of samples with 512 numbers."""
+
+
+def federation_of(names: list[str], model: str, rounds: int) -> tuple[Federation, Any, dict[str, Any]]:
+    coordinator, keys = new_key(), {name: new_key() for name in names}
+    sites = tuple(Enrolled(name, public_text(key), 1000) for name, key in keys.items())
+    data = Schema((FEATURES,), 10)
+    work = ua.Work(steps=1, batch_size=8)
+    made = Federation(
+        "benchmark",
+        "fedavg",
+        model,
+        rounds,
+        public_text(coordinator),
+        data,
+        sites,
+        work=work,
+        repeat=600.0,
+        deadline=3600.0,
+    )
+    return made, coordinator, keys
+
+
+def person(name: str) -> ua.ClientData:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(16, FEATURES)).astype(np.float32), np.arange(16) % 10
+    return ua.ClientData(train=(x[:8], y[:8]), test=(x[8:], y[8:]), name=name)
+
+
+class Timed:
+    """A trainer, and how long it took for each request."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer, self.seconds = trainer, list[float]()
+
+    def handle(self, message: bytes) -> bytes:
+        started = time.perf_counter()
+        reply = self.trainer.handle(message)
+        self.seconds.append(time.perf_counter() - started)
+        return reply
+
+
+def rounds() -> None:
+    from sockets import Echoing
+
+    names = [f"site{k}" for k in range(5)]
+    with tempfile.TemporaryDirectory() as root:
+        network = Echoing(Path(root), tuple(names))
+        try:
+            for title, model in MODELS.items():
+                federation, key, keys = federation_of(names, model, rounds=5)
+                folder = Path(root) / title.replace(" ", "")
+                timed = {n: Timed(Trainer(federation, n, keys[n], person(n), folder / n)) for n in names}
+                network.handlers |= {n: t.handle for n, t in timed.items()}
+                run = Coordinator(federation, key, network.transport, folder / "run").run()
+                size = sum(t.numel() * t.element_size() for t in run.params.values()) / 1e6
+                took = run.history.rounds["seconds"].to_numpy()[1:]
+                longest = np.max([t.seconds[1:6] for t in timed.values()], axis=0)
+                over = took - longest
+                shown = f"{np.median(over):.2f} s (from {over.min():.2f} to {over.max():.2f})"
+                print(
+                    f"{title} ({size:.1f} MB): overhead per round {shown}, training {np.median(longest):.2f} s",
+                    flush=True,
+                )
+        finally:
+            network.close()
+
+
+def largest() -> None:
+    import sockets
+
+    sockets.MESSAGE_BYTES = 2**31
+    with tempfile.TemporaryDirectory() as root:
+        network = sockets.Echoing(Path(root), ("site0",))
+        try:
+            for megabytes in (64, 128, 256, 512, 1024, 2000):
+                message, started = bytes(megabytes << 20), time.perf_counter()
+                found = network.exchange(message, ["site0"], seconds=240)
+                whole = found.get("site0", b"").endswith(message)
+                print(
+                    f"{megabytes} MiB: {'whole' if whole else 'lost'}, {time.perf_counter() - started:.1f} s",
+                    flush=True,
+                )
+                if not whole:
+                    break
+                network.heard["site0"].clear()
+        finally:
+            network.close()
+
+
+def memory() -> None:
+    """Each number of sites in a process of its own, for its peak; one generator, another process, speaks for all the sites."""
+    for count in (5, 50, 200):
+        if not (child := os.fork()):
+            torch.set_num_threads(1)
+            _coordinate(count)
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+def _coordinate(count: int) -> None:
+    names = [f"site{k}" for k in range(count)]
+    federation, key, keys = federation_of(names, MODELS["1 MB"], rounds=2)
+    with tempfile.TemporaryDirectory() as root:
+        generator = os.fork()
+        if not generator:
+            _generate(federation, keys, Path(root))
+        load = Load(Path(root) / "load", names)
+        while not load.socket.exists():
+            time.sleep(0.05)
+        before, seen, over = _now(), list[float](), threading.Event()
+        watcher = threading.Thread(target=_watch, args=(seen, over))
+        watcher.start()
+        Coordinator(federation, key, load, Path(root) / "run").run()
+        over.set()
+        watcher.join()
+        os.kill(generator, signal.SIGKILL)
+        os.waitpid(generator, 0)
+        print(
+            f"{count} sites, 1 MB: {max(seen) - before:.0f} MB above the {before:.0f} MB before the first order",
+            flush=True,
+        )
+
+
+def _generate(federation: Federation, keys: dict[str, Any], root: Path) -> None:
+    """Answers for every site, one request at a time; answers wait here until they are fetched."""
+    waiting: deque[bytes] = deque()
+
+    def handle(message: bytes) -> bytes:
+        if not message:
+            return waiting.popleft() if waiting else b""
+        name, _, request = message.partition(b"\n")
+        site = name.decode()
+        trainer = Trainer(federation, site, keys[site], person(site), root / site)
+        waiting.append(name + b"\n" + trainer.handle(request))
+        return b"ok"
+
+    channel.serve(root / "load", handle, 1 << 30)
+
+
+class Load:
+    """The transport to the generator."""
+
+    def __init__(self, socket: Path, names: list[str]):
+        self.socket, self.names = socket, names
+
+    def sites(self) -> list[str]:
+        return self.names
+
+    def send(self, site: str, message: bytes) -> None:
+        channel.ask(self.socket, site.encode() + b"\n" + message, 1 << 30)
+
+    def receive(self, seconds: float) -> list[tuple[str, bytes]]:
+        found = channel.ask(self.socket, b"", 1 << 30)
+        if not found:
+            time.sleep(min(seconds, 0.01))
+            return []
+        name, _, reply = found.partition(b"\n")
+        return [(name.decode(), reply)]
+
+
+def _now() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def _watch(seen: list[float], over: threading.Event) -> None:
+    while not over.wait(0.02):
+        seen.append(_now())
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    {"rounds": rounds, "largest": largest, "memory": memory}[sys.argv[1]]()

@@ -1,0 +1,145 @@
+"""`unalike federation init`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from unalike.cli import options as o
+
+NAME = "init"
+
+Names = Annotated[str, typer.Option(help="How many sites, or their names: 5, or north,south,west.")]
+Shape = Annotated[str | None, typer.Option(help="Shape of a sample, such as 1,28,28, instead of --like.")]
+Classes = Annotated[str | None, typer.Option(help="How many classes, or their names: 10, or no,yes.")]
+Samples = Annotated[int, typer.Option(help="The most training samples that a site may count with.")]
+Cohort = Annotated[float, typer.Option(help="Sites asked in a round: a share such as 0.5, or a number such as 3.")]
+Quorum = Annotated[float, typer.Option(help="Sound reports that make a round, of those asked: a share or a number.")]
+Deadline = Annotated[float, typer.Option(help="Seconds after which a round closes if the quorum has reported.")]
+Patience = Annotated[int, typer.Option(help="Attempts at a round without quorum before the run pauses.")]
+MessageBytes = Annotated[int, typer.Option(help="The most bytes of a message: well above the model's.")]
+Guard = Annotated[
+    float | None, typer.Option(help="Refuse updates whose norm is more than so many times the usual one.")
+]
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="A new folder for the federation.")],
+    sites: Names = "3",
+    host: Annotated[str, typer.Option(help="The name or address by which sites reach this machine.")] = "localhost",
+    port: Annotated[int, typer.Option(help="The port that they connect to.")] = 8443,
+    listen: Annotated[str, typer.Option(help="The address of this machine that listens.")] = "0.0.0.0",
+    name: Annotated[str | None, typer.Option(help="The federation's name; the folder's unless given.")] = None,
+    like: Annotated[
+        str | None, typer.Option(help="A data set or file whose samples are like the sites'; only its shape is kept.")
+    ] = None,
+    shape: Shape = None,
+    classes: Classes = None,
+    task: Annotated[str, typer.Option(help="classification, binary or regression.")] = "classification",
+    tokens: Annotated[bool, typer.Option("--tokens", help="Samples are whole numbers, as of text.")] = False,
+    samples: Samples = 1_000_000,
+    method: Annotated[str, typer.Option(help="A method or a sum of them.")] = "fedavg",
+    model: o.Model = "mlp",
+    rounds: o.Rounds = 50,
+    seed: o.Seed = 0,
+    protocol: o.Protocol = ["clients"],  # noqa: B006  (Typer copies it)
+    participation: Cohort = 1.0,
+    quorum: Quorum = 1.0,
+    deadline: Deadline = 600.0,
+    patience: Patience = 3,
+    message_bytes: MessageBytes = 2**30,
+    guard: Guard = None,
+    evaluate_every: o.EvaluateEvery = 1,
+    buffers: o.Buffers = "average",
+    transform: o.Transform = None,
+    epochs: o.Epochs = 1,
+    steps: o.Steps = None,
+    batch_size: o.BatchSize = "32",
+    lr: o.Lr = 0.05,
+    momentum: o.Momentum = 0.0,
+    nesterov: o.Nesterov = False,
+    weight_decay: o.WeightDecay = 0.0,
+    optimiser: o.Optimiser = "sgd",
+    schedule: o.Schedule = 1.0,
+    clip: o.Clip = None,
+    keep_optimiser_state: o.KeepOptimiserState = False,
+    config: o.Config = None,
+) -> None:
+    """Make a federation: an authority and certificates, keys for everybody, and one bundle for each site to hand over.
+
+    \b
+    unalike federation init hospitals --sites 5 --like sample.csv --host fed.example.org --method fedmix
+    unalike federation init scans --sites north,south --shape 1,64,64 --classes benign,malignant --model cnn
+
+    A bundle is a key: send it to its site by a way that nobody else reads, and delete it here when it has arrived.
+    """
+    from unalike.deploy.extra import require
+    from unalike.deploy.folder import Folder
+
+    require()
+    schema = schema_like(like) if like is not None else _schema(shape, classes, task, tokens)
+    names = [f"site-{i + 1}" for i in range(int(sites))] if sites.isdecimal() else sites.split(",")
+    made = Folder.create(
+        folder,
+        {n.strip(): samples for n in names},
+        host=host,
+        port=port,
+        listen=listen,
+        name=name or folder.resolve().name,
+        data=schema,
+        method=method,
+        model=model,
+        rounds=rounds,
+        seed=seed,
+        work=o.work(locals()),
+        protocol=tuple(protocol),
+        participation=share_or_number(participation),
+        quorum=share_or_number(quorum),
+        deadline=deadline,
+        patience=patience,
+        message_bytes=message_bytes,
+        guard=guard,
+        evaluate_every=evaluate_every,
+        buffers=buffers,
+        transform=transform,
+    )
+    print(f"made {folder.resolve()}; hand over, each to its site alone:")
+    for site, bundle in made.bundles.items():
+        print(f"  {site}: {bundle}")
+    print(f"then `unalike federation up {folder}` here, and `unalike join BUNDLE --data FILE` on every site")
+
+
+def share_or_number(value: float) -> float | int:
+    """1.0 and less is a share of the sites, more a number of them."""
+    return value if value <= 1 else int(value)
+
+
+def schema_like(data: str, data_dir: Path | None = None) -> object:
+    """What a data set's samples look like."""
+    import torch
+
+    from unalike.data import load
+    from unalike.deploy.federation import Schema
+
+    found = load(data, data_dir)
+    x, _ = found.train
+    classes = None if found.classes is None or found.task.name != "classification" else tuple(found.classes)
+    return Schema(tuple(x.shape[1:]), classes, cast(Any, found.task.name), tokens=not torch.is_floating_point(x))
+
+
+def _schema(shape: str | None, classes: str | None, task: str, tokens: bool) -> object:
+    from unalike.core.errors import UnalikeError
+    from unalike.deploy.federation import Schema
+
+    if shape is None:
+        raise UnalikeError(
+            "what the sites' samples look like is not known; give --like FILE, or --shape 1,28,28 --classes 10"
+        )
+    try:
+        sizes = tuple(int(n) for n in shape.split(","))
+    except ValueError:
+        raise UnalikeError(f"--shape {shape!r}; expected sizes such as 1,28,28") from None
+    named = None if classes is None else int(classes) if classes.isdecimal() else tuple(classes.split(","))
+    return Schema(sizes, named, cast(Any, task), tokens)  # the class checks

@@ -1,0 +1,23 @@
+"""`unalike federation pause`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+NAME = "pause"
+
+
+def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
+    """Let the running round end and ask for nothing new, until `unalike federation resume`.
+
+    \b
+    unalike federation pause hospitals
+    """
+    from unalike.deploy.commands import command as send
+    from unalike.deploy.extra import require
+
+    require()
+    print(send(folder / "control", NAME)["state"])

@@ -1,0 +1,23 @@
+"""`unalike federation run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+NAME = "run"
+
+
+def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
+    """Begin the rounds of a federation that is up and waits (`unalike federation up --wait`).
+
+    \b
+    unalike federation run hospitals
+    """
+    from unalike.deploy.commands import command as send
+    from unalike.deploy.extra import require
+
+    require()
+    print(send(folder / "control", NAME)["state"])

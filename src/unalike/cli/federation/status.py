@@ -1,0 +1,34 @@
+"""`unalike federation status`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+NAME = "status"
+
+
+def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
+    """What a federation that is up does now: its state, its round, its sites.
+
+    \b
+    unalike federation status hospitals
+    """
+    from rich.table import Table
+
+    from unalike.cli.show import console
+    from unalike.deploy.commands import command as send
+    from unalike.deploy.extra import require
+
+    require()
+    found, screen = send(folder / "control", NAME), console()
+    why = f" ({found['why']})" if found["why"] else ""
+    screen.print(f"{found['state']}{why}, {found['round']} of {found['rounds']} rounds done", highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("site", "connected", "samples at most"):
+        table.add_column(name)
+    for site in found["sites"]:
+        table.add_row(site["name"], "yes" if site["connected"] else "no", str(site["samples"]))
+    screen.print(table)

@@ -1,0 +1,23 @@
+"""`unalike federation stop`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+NAME = "stop"
+
+
+def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
+    """End the run and the coordinator, keeping what is complete; `unalike federation up` goes on from there.
+
+    \b
+    unalike federation stop hospitals
+    """
+    from unalike.deploy.commands import command as send
+    from unalike.deploy.extra import require
+
+    require()
+    print(send(folder / "control", NAME)["state"])

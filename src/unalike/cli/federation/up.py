@@ -1,0 +1,98 @@
+"""`unalike federation up`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unalike.cli import options as o
+from unalike.cli.federation import init
+
+NAME = "up"
+
+
+def command(
+    folder: Annotated[
+        Path | None, typer.Argument(help="A folder that `unalike federation init` made.", show_default=False)
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Begin the rounds at `unalike federation run`.")] = False,
+    local: Annotated[
+        int | None, typer.Option(help="Everything on this machine: so many sites, which share out --data.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of a --local federation.")] = None,
+    data: o.Data = "digits",
+    data_dir: o.DataDir = None,
+    partition: o.Partition = "dirichlet(alpha=0.5, min_size=2)",
+    method: Annotated[str, typer.Option(help="A method or a sum of them.")] = "fedavg",
+    model: o.Model = "mlp",
+    rounds: o.Rounds = 3,
+    seed: o.Seed = 0,
+    protocol: o.Protocol = ["clients"],  # noqa: B006  (Typer copies it)
+    participation: init.Cohort = 1.0,
+    quorum: init.Quorum = 1.0,
+    deadline: init.Deadline = 600.0,
+    evaluate_every: o.EvaluateEvery = 1,
+    buffers: o.Buffers = "average",
+    transform: o.Transform = None,
+    epochs: o.Epochs = 1,
+    steps: o.Steps = None,
+    batch_size: o.BatchSize = "32",
+    lr: o.Lr = 0.05,
+    momentum: o.Momentum = 0.0,
+    nesterov: o.Nesterov = False,
+    weight_decay: o.WeightDecay = 0.0,
+    optimiser: o.Optimiser = "sgd",
+    schedule: o.Schedule = 1.0,
+    clip: o.Clip = None,
+    keep_optimiser_state: o.KeepOptimiserState = False,
+    config: o.Config = None,
+) -> None:
+    """Bring a federation up: start the coordinator, wait for the sites, train. The same command goes on where it stopped.
+
+    \b
+    unalike federation up hospitals
+    unalike federation up --local 3 --data digits --method fedmix --rounds 2 --out fed
+
+    With --local it is all on this machine, with real processes, sockets and certificates; the flags from --data on are for that
+    alone, a folder of `init` has its own file. It ends every process that it started, also on Ctrl-C.
+    """
+    from unalike.core.errors import UnalikeError
+    from unalike.deploy.extra import require
+
+    require()
+    from unalike.deploy.coordinate import coordinate
+    from unalike.deploy.folder import Folder
+
+    def tell(line: str) -> None:
+        print(line, flush=True)
+
+    if (folder is None) == (local is None) or (local is not None and out is None):
+        raise UnalikeError(
+            "what is to be brought up? Give a folder of `unalike federation init`, or --local 3 --out DIR"
+        )
+    if folder is not None:
+        coordinate(Folder(folder), tell, wait=wait)
+        return
+    from unalike.data import load
+    from unalike.data import partition as divide
+    from unalike.deploy.locally import locally
+
+    people = divide(load(data, data_dir), partition, local, seed=seed)
+    terms = {
+        "method": method,
+        "model": model,
+        "rounds": rounds,
+        "seed": seed,
+        "work": o.work(locals()),
+        "protocol": tuple(protocol),
+        "participation": init.share_or_number(participation),
+        "quorum": init.share_or_number(quorum),
+        "deadline": deadline,
+        "evaluate_every": evaluate_every,
+        "buffers": buffers,
+        "transform": transform,
+    }
+    assert out is not None
+    locally(out, people, terms, tell)

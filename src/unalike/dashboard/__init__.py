@@ -1,0 +1,1 @@
+"""One page that follows a run or a federation by its files; it reads and never writes."""

@@ -1,0 +1,244 @@
+"""What the dashboard shows, read from the files of a run directory or of a federation's folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from unalike.core.errors import UnalikeError
+from unalike.deploy.commands import command
+
+State = dict[str, Any]
+
+FOLLOWED = ("config.toml", "rounds.parquet", "clients.parquet", "events.jsonl", "roster.json")
+LAST_EVENTS = 200
+LAST_BYTES = 1 << 20
+"""The end of the log that is read."""
+COLUMNS = 60
+"""The newest rounds that the table of sites shows."""
+
+
+class Followed:
+    """A folder that is followed: a run directory, or a federation's folder with its run below."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise UnalikeError(
+                f"{self.path} is no folder; give one that `unalike run --out` or `unalike federation init` wrote"
+            )
+        self.federation = self.path / "federation.toml"
+        self.run = self.path / "run" if self.federation.exists() else self.path
+        if not self.federation.exists() and not (self.run / "config.toml").exists():
+            raise UnalikeError(f"{self.path} holds neither a run nor a federation; give a folder that holds one")
+
+    @property
+    def stamp(self) -> tuple[Any, ...]:
+        """Changes when something has changed that is shown."""
+        found = []
+        for file in (self.federation, *(self.run / name for name in FOLLOWED)):
+            try:
+                about = file.stat()
+                found.append((about.st_mtime_ns, about.st_size))
+            except OSError:
+                found.append((0, 0))
+        return (*found, json.dumps(self._live(), sort_keys=True))
+
+    def state(self) -> State:
+        """Everything that the page shows, as plain values."""
+        config, terms = _toml(self.run / "config.toml"), _toml(self.federation)
+        events, live = self._events(), self._live()
+        names = self._names(terms)
+        rounds, clients = (_table(self.run / f"{name}.parquet") for name in ("rounds", "clients"))
+        metric = next(
+            (m for m in ("accuracy", "rmse", "personal_accuracy", "personal_rmse") if _any(rounds, m)), "accuracy"
+        )
+        mine = (
+            metric
+            if metric.startswith("personal_")
+            else next((m for m in (metric, f"personal_{metric}") if _any(clients, m)), metric)
+        )
+        done = int(rounds[-1]["round"]) if rounds else 0
+        return {
+            "title": terms.get("name") or self.path.resolve().name,
+            "kind": "federation" if terms else "simulation",
+            "method": terms.get("method") or config.get("method", ""),
+            "model": terms.get("model") or config.get("model", {}).get("name", ""),
+            "done": done,
+            "rounds": terms.get("rounds") or config.get("rounds", 0),
+            "state": _state(events, live, bool(terms), done),
+            "running": _running(events, terms, names),
+            "metric": metric,
+            "curves": _curves(rounds, metric),
+            "sites": _sites(terms, names, live, clients, events),
+            "table": _by_round(clients, names, mine),
+            "refused": [_plain(e, names) for e in events if e["event"] in ("refused", "absent", "late")][-LAST_EVENTS:],
+            "log": [_plain(e, names) for e in events][-LAST_EVENTS:],
+        }
+
+    def _live(self) -> dict[str, Any]:
+        """What a coordinator that is up says of itself."""
+        try:
+            return command(self.path / "control", "status") if (self.path / "control").exists() else {}
+        except (UnalikeError, OSError, ValueError):
+            return {}
+
+    def _events(self) -> list[dict[str, Any]]:
+        found = []
+        try:
+            with open(self.run / "events.jsonl", "rb") as file:
+                file.seek(max(0, file.seek(0, 2) - LAST_BYTES))
+                lines = file.read().splitlines()
+        except OSError:
+            return []
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:  # half written, or cut
+                continue
+            if isinstance(event, dict) and isinstance(event.get("event"), str):
+                found.append(event)
+        return found
+
+    def _names(self, terms: dict[str, Any]) -> list[str]:
+        if terms:
+            return [str(site["name"]) for site in terms.get("sites", [])]
+        try:
+            return [str(n) for n in json.loads((self.run / "comparison.json").read_text())["clients"]]
+        except (OSError, ValueError, KeyError):
+            return []
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _table(path: Path) -> list[dict[str, Any]]:
+    """The rows; none where the file is not there yet. Files are replaced whole, so none is half written."""
+    import pandas as pd
+
+    try:
+        rows = pd.read_parquet(path).to_dict("records")
+    except (OSError, ValueError):
+        return []
+    return [{str(k): v for k, v in row.items()} for row in rows]
+
+
+def _number(value: Any) -> float | None:
+    """A number that JSON can say."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _any(rows: list[dict[str, Any]], name: str) -> bool:
+    return any(_number(row.get(name)) is not None for row in rows)
+
+
+def _curves(rows: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
+    wanted = [metric, f"personal_{metric}", "loss", "train_loss"]
+    found = [
+        {"name": n, "points": [[int(r["round"]), _number(r.get(n))] for r in rows]} for n in wanted if _any(rows, n)
+    ]
+    return [c | {"points": [p for p in c["points"] if p[1] is not None]} for c in found]
+
+
+def _state(events: list[dict[str, Any]], live: dict[str, Any], federated: bool, done: int) -> str:
+    if live:
+        why = f": {live['why']}" if live.get("why") else ""
+        return f"{live['state']}{why}"
+    last = next((e["event"] for e in reversed(events)), "")
+    if last == "finished":
+        return "finished"
+    if not events:
+        return "not begun"
+    return "down: not finished" if federated else "running, or interrupted"
+
+
+def _running(events: list[dict[str, Any]], terms: dict[str, Any], names: list[str]) -> dict[str, Any] | None:
+    """The round that is on its way: who was asked, since when, and when it closes."""
+    place = next((i for i in range(len(events) - 1, -1, -1) if events[i]["event"] == "asked"), None)
+    if place is None or any(e["event"] in ("finished", "interrupted") for e in events[place:]):
+        return None
+    asked = events[place]
+    return {
+        "round": asked.get("round"),
+        "asked": [_name(c, names) for c in asked.get("train", [])],
+        "quorum": asked.get("quorum"),
+        "since": asked.get("time"),
+        "deadline": terms.get("deadline"),
+    }
+
+
+def _sites(
+    terms: dict[str, Any],
+    names: list[str],
+    live: dict[str, Any],
+    clients: list[dict[str, Any]],
+    events: list[dict[str, Any]],
+) -> list[dict[str, Any]]:
+    last: dict[Any, dict[str, Any]] = {row["client"]: row for row in clients}
+    keys = list(range(len(names))) if names else sorted(last)
+    connected = {s["name"]: s["connected"] for s in live.get("sites", [])}
+    revoked = {str(s["name"]) for s in terms.get("sites", []) if s.get("revoked")}
+    refusals: dict[str, int] = {}
+    for event in events:
+        if event["event"] == "refused":
+            name = _name(event.get("client"), names)
+            refusals[name] = refusals.get(name, 0) + 1
+    found = []
+    for key in keys:
+        name, row = _name(key, names), last.get(key, {})
+        if name in revoked:
+            state = "revoked"
+        elif connected:
+            state = "connected" if connected.get(name) else "away"
+        else:
+            state = str(row.get("status", "not admitted" if terms else ""))
+        found.append(
+            {
+                "name": name,
+                "state": state,
+                "train": row.get("n_train"),
+                "test": row.get("n_test"),
+                "refused": refusals.get(name, 0),
+            }
+        )
+    return found
+
+
+def _by_round(clients: list[dict[str, Any]], names: list[str], metric: str) -> dict[str, Any]:
+    """Per site the metric of each round; None where there is none, with the reason."""
+    rounds = sorted({int(row["round"]) for row in clients})[-COLUMNS:]
+    rows: dict[str, dict[int, Any]] = {}
+    for row in clients:
+        value, status = _number(row.get(metric)), str(row.get("status", ""))
+        rows.setdefault(_name(row["client"], names), {})[int(row["round"])] = [value, status]
+    cells = {name: [found.get(r, [None, "absent"]) for r in rounds] for name, found in rows.items()}
+    return {"metric": metric, "rounds": rounds, "rows": [{"name": n, "cells": c} for n, c in cells.items()]}
+
+
+def _name(client: Any, names: list[str]) -> str:
+    if isinstance(client, int) and not isinstance(client, bool):
+        return names[client] if 0 <= client < len(names) else f"client {client}"
+    return str(client)
+
+
+def _plain(event: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """An event as time, kind, site, round and the rest as text."""
+    rest = {k: v for k, v in event.items() if k not in ("time", "event", "client", "round", "why")}
+    said = {k: ", ".join(map(str, v)) if isinstance(v, list) else v for k, v in rest.items()}
+    more = [f"{k} {v}" for k, v in said.items() if v not in (None, "", {})]
+    text = "; ".join(filter(None, [str(event.get("why", "")), ", ".join(more)]))
+    client = event.get("client")
+    return {
+        "time": event.get("time"),
+        "event": event["event"],
+        "client": "" if client is None else _name(client, names),
+        "round": event.get("round"),
+        "text": text[:500],
+    }

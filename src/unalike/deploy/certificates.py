@@ -1,0 +1,133 @@
+"""A private certificate authority, the server's certificate, and the keys by which sites connect.
+
+The authority of a federation signs one certificate: the server's. A site trusts nothing else, so no public authority can stand in
+between. A site's connection has a P-384 key, which is what Flower's authentication of nodes takes; its messages are signed with
+another one (`deploy/keys.py`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from unalike.core.errors import UnalikeError
+
+PRIVATE = 0o600
+USES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
+"""What a key may be used for, all of which must be said."""
+YEARS = 10
+"""How long a certificate is valid; the federation ends before."""
+
+
+def authority(name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """A new private authority that signs servers and nothing else."""
+    key = node_key()
+    subject = _name(f"{name} authority")
+    usage = _usage(key_cert_sign=True, crl_sign=True)
+    certificate = (
+        _builder(subject, subject, key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .sign(key, hashes.SHA384())
+    )
+    return key, certificate
+
+
+def server(
+    hosts: Sequence[str], key: ec.EllipticCurvePrivateKey, issuer: x509.Certificate
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """A server's key and certificate for names and addresses; the own machine's are always among them."""
+    mine = node_key()
+    names = [_host(host) for host in dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1"])]
+    certificate = (
+        _builder(_name(hosts[0] if hosts else "localhost"), issuer.subject, mine)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    return mine, certificate
+
+
+def node_key() -> ec.EllipticCurvePrivateKey:
+    """A P-384 key: for certificates, and for Flower's authentication of nodes."""
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def pem(key: ec.EllipticCurvePrivateKey | x509.Certificate) -> bytes:
+    """A private key (PKCS 8, not encrypted) or a certificate as PEM."""
+    if isinstance(key, x509.Certificate):
+        return key.public_bytes(serialization.Encoding.PEM)
+    form, none = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, form, none)
+
+
+def openssh(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A node's private key in the form that `flower-supernode` reads."""
+    form, none = serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, form, none)
+
+
+def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """The public half as PEM, which is what Flower registers."""
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return key.public_key().public_bytes(serialization.Encoding.PEM, form)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a new file that nobody else can read, at no moment. Raises `UnalikeError` if it exists."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+    except FileExistsError:
+        raise UnalikeError(
+            f"{path} exists; keys are never overwritten: choose another folder or move it away"
+        ) from None
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))  # clocks of sites may be behind
+        .not_valid_after(now + datetime.timedelta(days=365 * YEARS))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _host(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(text)
+    except ValueError:
+        raise UnalikeError(f"{text!r} is no host; expected a name such as fed.example.org or an IP address") from None
+
+
+def _usage(**allowed: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(**dict.fromkeys(USES, False) | allowed)

@@ -1,0 +1,56 @@
+"""Commands to a federation that is up, over a socket in its folder: state, run, pause, resume, stop."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from unalike.core.errors import UnalikeError
+from unalike.deploy import channel
+
+MOST = 1 << 20
+SECONDS = 10.0
+
+Answer = dict[str, Any]
+
+
+@contextmanager
+def listening(path: Path, commands: Mapping[str, Callable[[], Answer]]) -> Iterator[None]:
+    """Answer commands at `path` while the block runs."""
+    over = threading.Event()
+
+    def handle(message: bytes) -> bytes:
+        try:
+            wanted = str(json.loads(message)["do"])
+            if wanted not in commands:
+                raise UnalikeError(f"unknown command {wanted!r}; expected {', '.join(commands)}")
+            return json.dumps(commands[wanted]()).encode()
+        except UnalikeError as error:
+            return json.dumps({"error": str(error)}).encode()
+        except (ValueError, KeyError, TypeError):
+            return json.dumps({"error": "no command"}).encode()
+
+    thread = threading.Thread(target=channel.serve, args=(path, handle, MOST, over.is_set), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def command(path: Path, wanted: str) -> Answer:
+    """Send a command. Raises `UnalikeError` where nothing listens, or the command was refused."""
+    try:
+        found = json.loads(channel.ask(path, json.dumps({"do": wanted}).encode(), MOST, SECONDS))
+    except OSError:
+        raise UnalikeError(
+            f"nothing is up in {path.parent}; start it with `unalike federation up {path.parent}`"
+        ) from None
+    if "error" in found:
+        raise UnalikeError(found["error"])
+    return dict(found)

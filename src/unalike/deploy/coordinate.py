@@ -1,0 +1,183 @@
+"""The coordinator's process: Flower's SuperLink behind its gate, the rounds, the commands of the operator."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from threading import Event
+from typing import Any
+
+from unalike.core.checkpoint import write_bytes
+from unalike.deploy.commands import Answer, listening
+from unalike.deploy.control import Control, Stopped
+from unalike.deploy.coordinator import Coordinator
+from unalike.deploy.federation import Federation
+from unalike.deploy.folder import Folder
+from unalike.deploy.processes import Supervisor
+from unalike.deploy.transport import Transport
+from unalike.progress import headline
+from unalike.record import Run
+from unalike.results.directory import RunDirectory
+
+Tell = Callable[[str], None]
+
+LATECOMERS = 60.0
+"""Seconds that the run waits for the last sites when there are enough to begin with."""
+LOOK = 0.5
+
+
+def coordinate(
+    folder: Folder,
+    tell: Tell,
+    *,
+    wait: bool = False,
+    port: int | None = None,
+    beside: Callable[[Supervisor], None] = lambda supervisor: None,
+) -> Run | None:
+    """Bring the federation up, run its rounds, end everything; None if it was told to stop before, or had nothing to do.
+
+    `wait`: begin at the operator's word. `beside` starts more children, such as sites of this machine.
+    """
+    from unalike.deploy.flower.link import check_port, link
+
+    federation, network = folder.federation, folder.network
+    host, port = network["listen"], port or network["port"]
+    if _over(folder, federation):
+        tell(f"nothing is left to do: all rounds are in {folder.run}, report {folder.path / 'report.html'}")
+        return None
+    with folder.held():
+        check_port(host, port)
+        with (
+            Supervisor(folder.logs) as supervisor,
+            link(folder.path, supervisor, host, port, folder.nodes, federation.message_bytes) as transport,
+        ):
+            tell(
+                f"{federation.name} is up at {host}:{port}; {len(folder.nodes)} sites are enrolled, logs in {folder.logs}"
+            )
+            beside(supervisor)
+            return rounds(folder, transport, tell, wait=wait, check=supervisor.check)
+
+
+def rounds(
+    folder: Folder, transport: Transport, tell: Tell, *, wait: bool = False, check: Callable[[], None] = lambda: None
+) -> Run | None:
+    """The rounds that the federation still lacks, over a transport; None if it was told to stop before the end."""
+    federation, desk = folder.federation, Desk(folder.federation, transport, wait)
+    with listening(folder.socket, desk.commands):
+        try:
+            desk.gather(tell, check)
+
+            def progress(row: dict[str, Any], what: str = "") -> None:
+                check()
+                desk.round = int(row["round"])
+                tell(
+                    f"round {desk.round} of {federation.rounds}: {row['participants']} sites, {row['seconds']:.1f} s, "
+                    f"{headline(row)}".rstrip(", ")
+                )
+
+            run = Coordinator(federation, folder.key, transport, folder.run, control=desk.control).run(
+                progress=progress
+            )
+        except Stopped:
+            tell(f"stopped after round {desk.round}; `unalike federation up {folder.path}` goes on from there")
+            return None
+    report(folder, run)
+    tell(f"done: history and model in {folder.run}, report {folder.path / 'report.html'}")
+    return run
+
+
+def _over(folder: Folder, federation: Federation) -> bool:
+    """Whether the folder holds the whole run and its report."""
+    events, config = folder.run / "events.jsonl", RunDirectory(folder.run).config
+    if config is None or not events.exists() or not (folder.path / "report.html").exists():
+        return False
+    last = events.read_bytes().splitlines()[-1:]
+    return bool(last) and b'"finished"' in last[0] and config["rounds"] == federation.rounds
+
+
+def report(folder: Folder, run: Run) -> None:
+    """Write the report of a run that is over. Nothing is known here of the sites' samples but their numbers."""
+    from unalike.report.html import write_text
+    from unalike.study import Comparison
+    from unalike.study.compare import Cell, facts_of
+    from unalike.study.joined import join
+
+    name, method, seed = folder.federation.name, folder.federation.method, folder.federation.seed
+    facts = facts_of([Cell(method, seed, run.job)], {method: method}, method, [seed], {"federation": name})
+    known: dict[str, Any] = {k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition}
+    facts = replace(facts, label_counts=None, partition=known, command=f"unalike federation up {folder.path.name}")
+    write_bytes(folder.run / "comparison.json", json.dumps(asdict(facts), indent=1).encode())
+    write_text(
+        join([(name, Comparison.load(folder.run))]).page(f"Federation {name}", None), folder.path / "report.html"
+    )
+
+
+class Desk:
+    """Where the operator's commands arrive, and what they are told."""
+
+    def __init__(self, federation: Federation, transport: Transport, wait: bool):
+        self.federation, self.transport, self.control = federation, transport, Control()
+        self.round = 0
+        self._begin = Event()
+        if not wait:
+            self._begin.set()
+
+    @property
+    def commands(self) -> dict[str, Callable[[], Answer]]:
+        """Command -> what sees to it."""
+        return {"status": self.status, "run": self.run, "pause": self.pause, "resume": self.resume, "stop": self.stop}
+
+    def status(self) -> Answer:
+        connected = set(self.transport.sites())
+        rows = [
+            {"name": s.name, "connected": s.name in connected, "samples": s.samples, "revoked": s.revoked}
+            for s in self.federation.sites
+        ]
+        state = self.control.state if self._begin.is_set() else "waiting"
+        return {
+            "state": state,
+            "why": self.control.why,
+            "round": self.round,
+            "rounds": self.federation.rounds,
+            "sites": rows,
+        }
+
+    def run(self) -> Answer:
+        self._begin.set()
+        return self.status()
+
+    def pause(self) -> Answer:
+        self.control.pause()
+        return self.status()
+
+    def resume(self) -> Answer:
+        self.control.resume()
+        return self.status()
+
+    def stop(self) -> Answer:
+        self.control.stop()
+        self._begin.set()
+        return self.status()
+
+    def gather(self, tell: Tell, check: Callable[[], None]) -> None:
+        """Wait for the operator's word and for the sites: for all of them, or for enough and a while longer."""
+        names = [site.name for site in self.federation.sites if not site.revoked]
+        enough, since, told = self.federation.enough(len(names)), time.monotonic(), ""
+        while True:
+            check()
+            self.control.wait()
+            connected = set(self.transport.sites())
+            missing = [name for name in names if name not in connected]
+            if len(connected) < enough:
+                since = time.monotonic()
+            if self._begin.is_set() and (not missing or time.monotonic() - since > LATECOMERS):
+                return
+            line = f"{len(connected)} of {len(names)} sites are connected" + (
+                f", waiting for {', '.join(missing[:10])}" if missing else "; waiting for `unalike federation run`"
+            )
+            if line != told:
+                tell(line)
+                told = line
+            time.sleep(LOOK)

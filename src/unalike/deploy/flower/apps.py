@@ -1,0 +1,36 @@
+"""The two apps that Flower knows: a relay at the site, and the coordinator behind its Grid."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from unalike.deploy import channel
+from unalike.deploy.flower.messages import pack, unpack
+
+SOCKET = "UNALIKE_SOCKET"
+"""The environment variable that says where the site's trainer listens."""
+LIMIT = "UNALIKE_MESSAGE_BYTES"
+
+client_app = ClientApp()
+"""The relay: hands what came to the site's trainer, a process of its own, and sends back what it says. It imports no torch."""
+
+
+@client_app.train()
+def relay(message: Message, context: Context) -> Message:
+    """One message to the trainer, its reply back."""
+    found = unpack(message)
+    if found is None:
+        raise ValueError("the message carries nothing for unalike's trainer")
+    socket = os.environ.get(SOCKET) or str(context.node_config["socket"])
+    limit = int(os.environ.get(LIMIT, 2**31))
+    return Message(pack(channel.ask(Path(socket), found, limit)), reply_to=message)
+
+
+@client_app.query()
+def awake(message: Message, context: Context) -> Message:
+    """Nothing to do; the next message is asked for at once."""
+    return Message(RecordDict(), reply_to=message)

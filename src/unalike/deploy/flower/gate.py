@@ -1,0 +1,188 @@
+"""The door of the coordinator: TLS for sites, and nothing behind it but what sites need. Standard library only.
+
+Flower serves three things on one port: the Fleet API for sites, the Control API (start and stop runs, register nodes) and the
+Runtime API (which hands out work); the last two know no passwords. So its port stays on the own machine, and this door lets
+through `POST /v1/fleet/...` alone. It also keeps what is slow or huge away from Flower: a handshake, a request's head and every
+piece of its body have a deadline, a body has a limit, an enrolled key has an allowance per minute (others are not let in at all),
+an address has a number of connections.
+
+Requests are read strictly and written anew (one length, no chunks, no folding), so that door and server cannot disagree about where
+one ends. Answers pass through as they come.
+
+`python -I -S gate.py <settings.json>`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import resource
+import ssl
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+HEAD = re.compile(rb"POST (/v1/fleet/[a-z0-9/-]{1,64}) HTTP/1\.1")
+FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}):[ \t]*([\x20-\x7e\t]{0,8192})")
+HOP_BY_HOP = {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade", b"expect", b"host"}
+PIECE = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the door is, what is behind it, and its limits."""
+
+    host: str
+    port: int
+    behind: int
+    certificate: str
+    key: str
+    authority: str
+    keys: list[str]
+    body_bytes: int
+    minute_bytes: int
+    head_bytes: int = 16 * 1024
+    head_seconds: float = 10.0
+    idle_seconds: float = 120.0
+    piece_seconds: float = 30.0
+    connections: int = 2000
+    connections_per_address: int = 64
+
+
+class Refused(Exception):
+    """What the other side sent is not let through: an HTTP status, without a word more."""
+
+
+class Gate:
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.open: Counter[str] = Counter()
+        self.keys = {base64.b64encode(key.encode()) for key in settings.keys}
+        self.sent: Counter[bytes] = Counter()
+        self.minute = 0
+        self.upstream = ssl.create_default_context(cafile=settings.authority)
+
+    async def serve(self) -> None:
+        s = self.settings
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(s.certificate, s.key)
+        server = await asyncio.start_server(
+            self.visit,
+            s.host,
+            s.port,
+            ssl=context,
+            ssl_handshake_timeout=s.head_seconds,
+            limit=s.head_bytes,
+            backlog=512,
+        )
+        async with server:
+            await server.serve_forever()
+
+    async def visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection: its requests one after the other, each over the same connection to Flower."""
+        address = writer.get_extra_info("peername")[0]
+        full = (
+            self.open[address] >= self.settings.connections_per_address
+            or self.open.total() >= self.settings.connections
+        )
+        self.open[address] += 1
+        answers = behind = None
+        try:
+            if full:
+                raise Refused("503 Service Unavailable")
+            behind_reader, behind = await asyncio.open_connection(
+                "127.0.0.1", self.settings.behind, ssl=self.upstream, server_hostname="127.0.0.1"
+            )
+            answers = asyncio.create_task(self._pump(behind_reader, writer))
+            while not answers.done():
+                head = await self._head(reader)
+                if head is None:
+                    break
+                await self._pass(head, reader, behind)
+        except Refused as refused:
+            writer.write(f"HTTP/1.1 {refused}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+        except (TimeoutError, OSError, EOFError, ssl.SSLError):
+            pass
+        finally:
+            if answers is not None:
+                answers.cancel()
+            for side in (behind, writer):
+                if side is not None:
+                    side.close()
+            self.open[address] -= 1
+            if not self.open[address]:
+                del self.open[address]
+
+    async def _head(self, reader: asyncio.StreamReader) -> tuple[bytes, int] | None:
+        """The next request's head, written anew, and the length of its body; None where there is none."""
+        s = self.settings
+        try:
+            first = await asyncio.wait_for(reader.read(1), s.idle_seconds)
+            if not first:
+                return None
+            raw = first + await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), s.head_seconds)
+        except asyncio.LimitOverrunError:
+            raise Refused("431 Request Header Fields Too Large") from None
+        request, *lines = raw[:-4].split(b"\r\n")
+        found = HEAD.fullmatch(request)
+        if found is None:
+            raise Refused("404 Not Found")
+        fields = [FIELD.fullmatch(line) for line in lines]
+        if not all(fields):
+            raise Refused("400 Bad Request")
+        pairs = [(f[1].lower(), f[2].strip()) for f in fields if f is not None]
+        lengths = [value for name, value in pairs if name == b"content-length"]
+        if len(lengths) != 1 or not re.fullmatch(rb"[0-9]{1,12}", lengths[0]):
+            raise Refused("411 Length Required")
+        if any(name == b"transfer-encoding" for name, _ in pairs):
+            raise Refused("400 Bad Request")
+        if int(lengths[0]) > s.body_bytes:
+            raise Refused("413 Content Too Large")
+        self._charge(dict(pairs).get(b"flwr-public-key"), int(lengths[0]))
+        kept = [(name, value) for name, value in pairs if name not in HOP_BY_HOP]
+        lines = [request, b"host: 127.0.0.1", *(name + b": " + value for name, value in kept)]
+        return b"\r\n".join(lines) + b"\r\n\r\n", int(lengths[0])
+
+    def _charge(self, key: bytes | None, length: int) -> None:
+        """Count what an enrolled key (whose signature Flower checks) sends in this minute."""
+        if key not in self.keys or key is None:
+            raise Refused("401 Unauthorized")
+        minute = int(time.monotonic() // 60)
+        if minute != self.minute:
+            self.minute = minute
+            self.sent.clear()
+        self.sent[key] += length
+        if self.sent[key] > self.settings.minute_bytes:
+            raise Refused("429 Too Many Requests")
+
+    async def _pass(self, head: tuple[bytes, int], reader: asyncio.StreamReader, behind: asyncio.StreamWriter) -> None:
+        text, left = head
+        behind.write(text)
+        while left:
+            piece = await asyncio.wait_for(reader.read(min(PIECE, left)), self.settings.piece_seconds)
+            if not piece:
+                raise EOFError
+            behind.write(piece)
+            await behind.drain()
+            left -= len(piece)
+
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while piece := await source.read(PIECE):
+            target.write(piece)
+            await asyncio.wait_for(target.drain(), self.settings.piece_seconds)
+        target.close()
+
+
+def main(path: str) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
+    asyncio.run(Gate(Settings(**json.loads(Path(path).read_text()))).serve())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

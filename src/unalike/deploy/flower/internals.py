@@ -1,0 +1,180 @@
+"""What we use of Flower that it does not publish, in one place: how a process of ours takes the part of its executors.
+
+Flower runs the code of a bundle (FAB) that whoever starts a run has shipped. We run SuperLink and SuperNode with
+`--isolation process`, a published option: they then start nothing, and a process of ours, which knows the secret
+(`--superexec-auth-secret-file`), asks for the work and does it with the code that is installed. The bundle is never unpacked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import httpx
+from flwr.app import Error, Message
+from flwr.cli.build import build_fab_from_files
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.common.serde import run_from_proto
+from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, StopRunRequest
+from flwr.proto.fab_pb2 import Fab
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control.control_http_client import ControlHttpClient
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid.http_grid import HttpGrid
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from unalike.core.errors import UnalikeError
+
+ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+
+BUNDLE = {
+    "pyproject.toml": b"""[project]
+name = "unalike-relay"
+version = "1.0.0"
+description = "Names the relay that every site has installed; nothing in this bundle is executed."
+license = { file = "LICENSE" }
+dependencies = ["flwr>=1.41"]
+
+[tool.flwr.app]
+publisher = "unalike"
+fab-format-version = 1
+flwr-version-target = "1.41.0"
+
+[tool.flwr.app.components]
+serverapp = "unalike.deploy.flower:server_app"
+clientapp = "unalike.deploy.flower:client_app"
+""",
+    "LICENSE": b"Apache-2.0\n",
+}
+
+
+def bundle() -> bytes:
+    """The bundle that a run needs a name for: the same bytes everywhere."""
+    fab, _ = build_fab_from_files(dict(BUNDLE))
+    return fab
+
+
+class Control:
+    """Registers sites and starts the run, over the Control API on the own machine."""
+
+    def __init__(self, port: int, authority: bytes):
+        self._client = ControlHttpClient.from_server_address(
+            f"127.0.0.1:{port}", False, authority, [RuntimeVersionHttpInterceptor(component_name="flwr CLI")]
+        )
+
+    def ready(self) -> bool:
+        """Whether SuperLink answers."""
+        try:
+            return bool(self._client._client.get(f"{self._client._base_url}/health").status_code < 500)
+        except httpx.TransportError:
+            return False
+
+    def register(self, name: str, key: bytes) -> None:
+        """Enrol a site's public key (PEM)."""
+        self._client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
+
+    def start(self) -> int:
+        """Start a run of the bundle; its number."""
+        fab = bundle()
+        found = self._client.StartRun(StartRunRequest(fab=Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab)))
+        return int(found.run_id)
+
+    def stop(self, run: int) -> None:
+        """End a run that may be over already."""
+        with suppress(httpx.HTTPError, RuntimeError):
+            self._client.StopRun(StopRunRequest(run_id=run))
+
+
+def executor(address: str, secret: bytes, authority: bytes | None) -> RuntimeHttpClient:
+    """What asks a SuperLink or SuperNode (`authority` None: on the own machine, without TLS) for work."""
+    return RuntimeHttpClient.from_server_address(
+        address,
+        authority is None,
+        authority,
+        [
+            RuntimeVersionHttpInterceptor(component_name="SuperExec"),
+            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[ACQUIRE]),
+        ],
+    )
+
+
+def acquire(client: RuntimeHttpClient, kind: TaskType) -> str | None:
+    """The token of a piece of work that waits, None where nothing does."""
+    found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
+    return found.token or None
+
+
+class OpenGrid:
+    """The Grid of a run that has just been started; `close` ends the run for Flower."""
+
+    def __init__(self, address: str, secret: bytes, authority: bytes):
+        client = executor(address, secret, authority)
+        token = _awaited(lambda: acquire(client, TaskType.SERVER_APP))
+        client.close()
+        self.grid = HttpGrid(address, False, authority, token=token)
+        runtime = self.grid._runtime_client
+        found = runtime.PullTaskInput(PullTaskInputRequest())
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = (
+            found.task_id,
+            found.run.run_id,
+            found.context.node_id,
+        )
+        self.grid.set_run(run_from_proto(found.run))
+        self._heart = HeartbeatSender(make_task_heartbeat_fn_http(runtime))
+        self._heart.start()
+
+    def close(self) -> None:
+        """Say that the run is over."""
+        self.grid._retry_invoker.max_tries = 1
+        with suppress(httpx.HTTPError, RuntimeError):
+            request = PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details="")
+            self.grid._runtime_client.PushTaskOutput(request)
+        self._heart.stop()
+        self.grid.close()
+
+
+def work(address: str, token: str, app: ClientApp) -> None:
+    """Do one piece of a site's work with `app`, which is installed; the run's bundle is left alone."""
+    client = RuntimeHttpClient.from_server_address(
+        address,
+        True,
+        None,
+        [RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), RuntimeTokenHttpInterceptor(token)],
+        retry_invoker=make_simple_http_retry_invoker(),
+    )
+    heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    heart.start()
+    try:
+        message, context, _, _ = pull_task_input(client)
+        status, details = SubStatus.COMPLETED, ""
+        try:
+            reply = app(message=message, context=context)
+        except Exception as error:  # whatever went wrong is said, not raised: the next message may be better
+            status, details = SubStatus.FAILED, type(error).__name__
+            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message)
+        push_message(client, reply, context)
+        push_task_output(client, context, status, details)
+    finally:
+        heart.stop()
+        client.close()
+
+
+def _awaited(look: Callable[[], str | None], seconds: float = 20.0) -> str:
+    deadline = time.monotonic() + seconds
+    while (found := look()) is None:
+        if time.monotonic() > deadline:
+            raise UnalikeError(f"Flower's SuperLink handed out no work within {seconds:.0f} s; look into its log")
+        time.sleep(0.05)
+    return found

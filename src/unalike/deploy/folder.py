@@ -1,0 +1,134 @@
+"""The coordinator's folder of a federation: its file, authority and keys, the bundles to hand over, and the run.
+
+federation.toml  network.json  ca.pem ca.key server.pem server.key coordinator.key  nodes/<site>.pem  bundles/<site>.zip
+run/ (the run directory)  logs/  control (a socket, while it is up)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from unalike.core.checkpoint import write_bytes
+from unalike.core.errors import UnalikeError
+from unalike.deploy import certificates
+from unalike.deploy.bundle import Bundle
+from unalike.deploy.federation import Federation
+from unalike.deploy.keys import PrivateKey, new_key, private_key, private_text, public_text
+
+
+class Folder:
+    """A federation's folder on the coordinator's machine."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        sites: Mapping[str, int],
+        *,
+        host: str,
+        port: int,
+        listen: str = "0.0.0.0",
+        names: Sequence[str] = (),
+        **terms: Any,
+    ) -> Folder:
+        """Make a federation of `sites` (the most training samples each may count with, by name).
+
+        They will connect to host:port; `names` are further names and addresses of the server. `terms` are the other fields of
+        the federation file. Raises `UnalikeError` for a folder that holds something, and for terms that cannot be.
+        """
+        root = Path(path)
+        if root.exists() and (not root.is_dir() or any(root.iterdir())):
+            raise UnalikeError(
+                f"{root} exists and is not an empty folder; keys are never overwritten: choose another one"
+            )
+        coordinator, keys = new_key(), {name: new_key() for name in sites}
+        rows = [{"name": n, "key": public_text(keys[n]), "samples": samples} for n, samples in sites.items()]
+        federation = Federation.of(terms | {"coordinator": public_text(coordinator), "sites": rows})
+        issuer, authority = certificates.authority(federation.name)
+        server, certificate = certificates.server([host, *names], issuer, authority)
+
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        root.chmod(0o700)
+        private = {"ca.key": certificates.pem(issuer), "server.key": certificates.pem(server)}
+        private["coordinator.key"] = private_text(coordinator).encode()
+        for name, content in private.items():
+            certificates.write_private(root / name, content)
+        write_bytes(root / "ca.pem", certificates.pem(authority))
+        write_bytes(root / "server.pem", certificates.pem(certificate))
+        write_bytes(root / "network.json", json.dumps({"host": host, "port": port, "listen": listen}).encode())
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        for name, key in keys.items():
+            node = certificates.node_key()
+            write_bytes(root / "nodes" / f"{name}.pem", certificates.public_pem(node))
+            bundle = Bundle(name, address, key, certificates.openssh(node), certificates.pem(authority), federation)
+            bundle.write(root / "bundles" / f"{name}.zip")
+        federation.save(root / "federation.toml")  # last: with it the folder is whole
+        return cls(root)
+
+    @property
+    def federation(self) -> Federation:
+        """The federation file. Raises `UnalikeError`."""
+        return Federation.load(self._file("federation.toml"))
+
+    @property
+    def key(self) -> PrivateKey:
+        """The coordinator's key."""
+        return private_key(self._file("coordinator.key").read_text().strip())
+
+    @property
+    def nodes(self) -> dict[str, bytes]:
+        """The keys of the sites' connections (PEM) by name, without those that were revoked."""
+        return {s.name: self._file(f"nodes/{s.name}.pem").read_bytes() for s in self.federation.sites if not s.revoked}
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """Where sites connect (`host`, `port`), and the address of this machine that listens (`listen`)."""
+        return dict(json.loads(self._file("network.json").read_text()))
+
+    @property
+    def bundles(self) -> dict[str, Path]:
+        """The bundle of each site."""
+        return {s.name: self.path / "bundles" / f"{s.name}.zip" for s in self.federation.sites}
+
+    @property
+    def run(self) -> Path:
+        """The run directory."""
+        return self.path / "run"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def socket(self) -> Path:
+        """Where a federation that is up takes commands."""
+        return self.path / "control"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep others from bringing the same federation up. Raises `UnalikeError` if it is up."""
+        handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise UnalikeError(
+                f"the federation in {self.path} is up already; see `unalike federation status`"
+            ) from None
+        finally:
+            os.close(handle)
+
+    def _file(self, name: str) -> Path:
+        file = self.path / name
+        if not file.is_file():
+            raise UnalikeError(f"found no {name} in {self.path}; expected a folder that `unalike federation init` made")
+        return file

@@ -1,0 +1,107 @@
+"""A site takes part: its data and its memory in this process, Flower's SuperNode and the relay as children beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from unalike.data import ClientData, Dataset, load
+from unalike.data.source import every_fifth
+from unalike.deploy import channel
+from unalike.deploy.bundle import Bundle
+from unalike.deploy.federation import Federation
+from unalike.deploy.processes import Supervisor
+from unalike.deploy.transport import Handler
+
+Tell = Callable[[str], None]
+
+REST, LONGEST_REST = 3.0, 15.0
+"""Seconds between two attempts to start what has ended: more each time."""
+
+
+def site_data(data: str, data_dir: Path | None, site: str) -> tuple[ClientData, Dataset]:
+    """A site's samples. Where no test set is given, every fifth sample of a class tests."""
+    found = load(data, data_dir)
+    x, y = found.train
+    if found.test is not None:
+        return ClientData(train=(x, y), test=found.test, name=site), found
+    import torch
+
+    tests = torch.from_numpy(every_fifth(y.numpy()))
+    return ClientData(train=(x[~tests], y[~tests]), test=(x[tests], y[tests]), name=site), found
+
+
+def join(
+    bundle: Bundle, data: str, data_dir: Path | None, folder: Path, address: str, tell: Tell, node: bool = True
+) -> None:
+    """Take part in a federation with a site's data until this process is ended; without `node` only its trainer listens."""
+    from unalike.deploy.trainer import Trainer
+
+    own, _ = site_data(data, data_dir, bundle.site)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    trainer = Trainer(bundle.federation, bundle.site, bundle.key, own, folder / "memory")
+    if not node:
+        bundle.unpack(folder)
+        tell(f"{bundle.site}: {len(own.train[1])} training samples; listening at {(folder / 'trainer').resolve()}")
+        channel.serve(folder / "trainer", _told(trainer, tell), bundle.federation.message_bytes)
+        return
+    tell(f"{bundle.site}: {len(own.train[1])} training samples; connecting to {address}, logs in {folder / 'logs'}")
+    take_part(replace(bundle, address=address), folder, trainer, tell)
+
+
+def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:
+    """What leaves a site, and what comes to it, as lines for a person."""
+    from unalike.deploy.roster import alone, job_of
+
+    own, _ = site_data(data, data_dir, site)
+    population = alone(federation, federation.number(site), own)
+    job = job_of(federation, population, proxy=(population.x, population.y))
+    rows = [(i.direction, i.what, i.bytes, "once" if i.once else "per round") for i in job.wire]
+    lines = [
+        f"{'leaves' if way == 'up' else 'comes':7} {what:40} {size:>12,} bytes {when}" for way, what, size, when in rows
+    ]
+    return [
+        f"{federation.name}: {federation.method}, {federation.rounds} rounds",
+        *sorted(lines, reverse=True),
+        "leaves  the number of training, test and validation samples, and sums and counts of the metrics",
+    ]
+
+
+def take_part(bundle: Bundle, folder: Path, trainer: Handler, tell: Tell) -> None:
+    """Answer what the coordinator sends, until this process is ended. `folder` is the site's own."""
+    from unalike.deploy.flower.link import Node
+
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    bundle.unpack(folder)
+    listens = folder / "trainer"
+    with Supervisor(folder / "logs") as supervisor:
+        node = Node(folder, supervisor, bundle.address, listens, bundle.federation.message_bytes)
+        looked, rest = time.monotonic(), REST
+
+        def keep() -> bool:
+            nonlocal looked, rest
+            if time.monotonic() - looked > rest:
+                looked, ended = time.monotonic(), node.keep()
+                rest = min(2 * rest, LONGEST_REST) if ended else REST
+                for name, why in ended:
+                    tell(f"{name} ended and was started again: {why}")
+            return False
+
+        channel.serve(listens, _told(trainer, tell), bundle.federation.message_bytes, keep)
+
+
+def _told(trainer: Handler, tell: Tell) -> Callable[[bytes], bytes]:
+    """The trainer, with a line about every message."""
+
+    def handle(message: bytes) -> bytes:
+        started = time.monotonic()
+        reply = trainer.handle(message)
+        tell(
+            f"answered {len(message) / 1e6:.2f} MB with {len(reply) / 1e6:.2f} MB in {time.monotonic() - started:.1f} s"
+        )
+        return reply
+
+    return handle

@@ -1,0 +1,206 @@
+"""The dashboard as a person meets it: in a browser, while a federation runs, is killed and goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+import unalike as ua
+from unalike.core.errors import UnalikeError
+from unalike.dashboard.state import Followed
+from unalike.deploy.flower.link import free_port
+
+UNALIKE = [sys.executable, "-c", "from unalike.cli import main; main()"]
+FOCUSED = "document.activeElement.getAttribute('aria-labelledby') || document.activeElement.className"
+UNNAMED = """[...document.querySelectorAll('[role=region], section, svg, progress')]
+    .filter(e => !e.getAttribute('aria-label') && !e.getAttribute('aria-labelledby')).length"""
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+class Dashboard:
+    """The server in a process of its own."""
+
+    def __init__(self, folder, *more, port=None):
+        self.port = port or free_port()
+        command = [*UNALIKE, "dashboard", str(folder), "--port", str(self.port), *more]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.said = self.process.stdout.readline()
+        self.url = f"http://127.0.0.1:{self.port}/"
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(self.url, timeout=5)
+                return
+            except urllib.error.HTTPError:
+                return
+            except OSError:
+                assert time.monotonic() < deadline and self.process.poll() is None
+                time.sleep(0.1)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A finished simulation with a federation's events added to it."""
+    folder = tmp_path_factory.mktemp("kept") / "run"
+    people = ua.partition(ua.load("digits"), "iid", clients=4, seed=0)
+    ua.run("fedavg", people, model="linear", rounds=4, participation=0.5, out=folder)
+    with open(folder / "events.jsonl", "a") as file:
+        file.write(json.dumps({"time": 1.0, "event": "refused", "round": 2, "client": HOSTILE, "why": HOSTILE}) + "\n")
+        file.write("{half a line")
+    return folder
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a page; afterwards nothing was complained about but what a test allows."""
+    pages, complaints = [], []
+
+    def open_page(url, width=1280):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(dialog.message))
+        page.goto(url)
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert complaints == []
+
+
+def until(page, condition, seconds):
+    """Wait for a condition; the page's own policy forbids the browser's way."""
+    deadline = time.monotonic() + seconds
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, condition
+        time.sleep(0.2)
+
+
+def get(url, **headers):
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
+            return answer.status, answer.headers, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, error.read().decode()
+
+
+def test_a_simulation_is_shown(kept, visit):
+    server = Dashboard(kept)
+    try:
+        page = visit(server.url)
+        page.get_by_text("4 of 4 rounds done").wait_for()
+        assert page.locator("#kind").inner_text() == "simulation"
+        assert "mean()" in page.locator("#method").inner_text()
+        assert page.locator("figure svg").count() >= 2
+        assert page.locator("#sites tr").count() == 4
+        cells = page.locator("#table tbody td")
+        assert cells.count() == 4 * 5 and page.locator("#table .trained").count() == 4 * 2  # half of four, four rounds
+        refused = page.locator("#refused tr")
+        assert refused.count() == 1 and HOSTILE in refused.inner_text()  # as text: no dialog, no element
+        assert page.locator("#refused img").count() == 0
+    finally:
+        server.close()
+
+
+def test_it_is_read_by_keyboard_and_on_a_small_screen(kept, visit):
+    server = Dashboard(kept)
+    try:
+        page = visit(server.url, width=360)
+        page.get_by_text("4 of 4 rounds done").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        reached = []
+        for _ in range(8):
+            page.keyboard.press("Tab")
+            reached.append(page.evaluate(FOCUSED))
+        assert reached[0] == "skip" and {"sites-head", "table-head", "refused-head", "log-head"} <= set(reached)
+        assert page.evaluate(UNNAMED) == 0
+    finally:
+        server.close()
+
+
+def test_it_reads_only_and_only_for_those_who_may(kept):
+    server = Dashboard(kept, "--token", "secret")
+    try:
+        assert "token=secret" in server.said
+        for path in ("", "state", "stream", "dashboard.js"):
+            assert get(server.url + path)[0] == 401
+        assert get(server.url + "?token=wrong")[0] == 401
+        cookie = {"Cookie": "unalike-dashboard=secret"}
+        status, headers, _ = get(server.url, **cookie)
+        assert status == 200 and "default-src 'none'" in headers["Content-Security-Policy"]
+        assert json.loads(get(server.url + "state", **cookie)[2])["done"] == 4
+        assert get(server.url + "../../etc/passwd", **cookie)[0] == 404
+        assert get(server.url, Host="evil.example.org", **cookie)[0] == 400  # a name that was rebound to this machine
+        post = urllib.request.Request(server.url + "state", data=b"x", headers=cookie)
+        with pytest.raises(urllib.error.HTTPError, match="405"):
+            urllib.request.urlopen(post, timeout=20)
+    finally:
+        server.close()
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(UnalikeError, match="neither a run nor a federation"):
+        Followed(tmp_path)
+    with pytest.raises(UnalikeError, match="is no folder"):
+        Followed(tmp_path / "nothing")
+
+
+@pytest.mark.slow
+def test_a_federation_is_followed_through_restarts(visit, tmp_path):
+    pytest.importorskip("flwr")
+    out = tmp_path / "fed"
+    words = [*UNALIKE, "federation", "up", "--local", "2", "--rounds", "60", "--model", "linear", "--out", str(out)]
+
+    def up():
+        with open(tmp_path / "up.log", "ab") as log:
+            return subprocess.Popen(words, stdout=log, stderr=log)
+
+    coordinator, server = up(), None
+    try:
+        deadline = time.monotonic() + 120
+        while not (out / "control").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        server = Dashboard(out)
+        page = visit(server.url)
+        until(page, "document.querySelectorAll('.state-connected').length == 2", 120)
+        until(page, "/^Round [2-9]/.test(document.getElementById('running').textContent)", 120)
+        until(page, "document.querySelectorAll('#table tbody td').length >= 4", 120)
+
+        page.screenshot(path=os.environ.get("UNALIKE_SCREENSHOT", str(tmp_path / "dashboard.png")), full_page=True)
+        coordinator.send_signal(signal.SIGKILL)
+        coordinator.wait()
+        page.get_by_text("down: not finished").wait_for(timeout=60_000)
+        seen = page.evaluate("parseInt(document.getElementById('done').textContent)")
+
+        port = server.port
+        server.close()
+        page.get_by_text("connection lost, trying again").wait_for(timeout=60_000)
+        coordinator = up()
+        server = Dashboard(out, port=port)
+        page.locator("#link", has_text="following").wait_for(timeout=60_000)
+        until(page, f"parseInt(document.getElementById('done').textContent) > {seen}", 180)
+    finally:
+        coordinator.send_signal(signal.SIGTERM)
+        coordinator.wait(60)
+        if server is not None:
+            server.close()
+    assert Path(out / "run").is_dir()

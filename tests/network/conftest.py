@@ -1,0 +1,22 @@
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "deploy")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def echoing(tmp_path_factory):
+    pytest.importorskip("flwr")
+    from sockets import Echoing
+
+    made = Echoing(tmp_path_factory.mktemp("echoing"))
+    yield made
+    made.close()

@@ -1,0 +1,80 @@
+"""A federation of a few sites on this machine, with real processes, sockets and certificates; its sites echo what they get."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+MESSAGE_BYTES = 64 << 20
+
+
+class Echoing:
+    """SuperLink, gate and the nodes of some sites; `handlers` may be replaced by a test, `heard` is what the sites got."""
+
+    def __init__(self, root, names=("a", "b")):
+        from unalike.deploy import certificates
+        from unalike.deploy.flower.link import Node, free_port, link
+        from unalike.deploy.processes import Supervisor
+
+        self.root, self.port, self.over = root, free_port(), threading.Event()
+        self.issuer, self.authority = certificates.authority("test")
+        key, certificate = certificates.server(["localhost"], self.issuer, self.authority)
+        files = {"server.key": certificates.pem(key), "server.pem": certificates.pem(certificate)}
+        for name, content in (files | {"ca.pem": certificates.pem(self.authority)}).items():
+            certificates.write_private(root / name, content)
+        self.names, self.heard = names, {name: [] for name in names}
+        self.handlers = {name: self._echo(name) for name in self.heard}
+        self.keys, self.nodes, self.supervisors = {}, {}, {}
+        for name in self.heard:
+            folder = root / name
+            node = certificates.node_key()
+            self.keys[name] = certificates.public_pem(node)
+            certificates.write_private(folder / "node.key", certificates.openssh(node))
+            certificates.write_private(folder / "ca.pem", certificates.pem(self.authority))
+        self.supervisor = Supervisor(root / "logs").__enter__()
+        self._link = link(root, self.supervisor, "127.0.0.1", self.port, self.keys, MESSAGE_BYTES)
+        self.transport = self._link.__enter__()
+        for name in self.heard:
+            self.supervisors[name] = Supervisor(root / name / "logs").__enter__()
+            self.listen(name)
+            self.nodes[name] = Node(
+                root / name, self.supervisors[name], f"127.0.0.1:{self.port}", root / name / "trainer", MESSAGE_BYTES
+            )
+        self.wait(lambda: set(self.transport.sites()) == set(names))
+
+    def _echo(self, name):
+        def handle(message):
+            self.heard[name].append(message)
+            return b"echo of " + name.encode() + b": " + message
+
+        return handle
+
+    def listen(self, name):
+        from unalike.deploy import channel
+
+        path = self.root / name / "trainer"
+        arguments = (path, lambda m: self.handlers[name](m), MESSAGE_BYTES, self.over.is_set)
+        threading.Thread(target=channel.serve, args=arguments, daemon=True).start()
+
+    def wait(self, ready, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not ready():
+            assert time.monotonic() < deadline, "took too long"
+            time.sleep(0.1)
+
+    def exchange(self, message, sites=("a", "b"), seconds=60):
+        """Send to sites, and what they answered."""
+        for name in sites:
+            self.transport.send(name, message)
+        found = {}
+        deadline = time.monotonic() + seconds
+        while len(found) < len(sites) and time.monotonic() < deadline:
+            found |= dict(self.transport.receive(1.0))
+        return found
+
+    def close(self):
+        self.over.set()
+        for supervisor in self.supervisors.values():
+            supervisor.__exit__(None, None, None)
+        self._link.__exit__(None, None, None)
+        self.supervisor.__exit__(None, None, None)

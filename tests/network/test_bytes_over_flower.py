@@ -1,0 +1,286 @@
+"""Bytes over Flower's real processes: what arrives, what is refused at the door, and that nothing shipped is executed."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import httpx
+
+from unalike.deploy import certificates
+from unalike.deploy.processes import Supervisor
+
+
+def test_a_message_and_its_reply(echoing):
+    assert echoing.exchange(b"hello") == {"a": b"echo of a: hello", "b": b"echo of b: hello"}
+    assert echoing.exchange(b"to one", ["b"]) == {"b": b"echo of b: to one"}
+
+
+def test_a_large_message(echoing):
+    large = bytes(range(256)) * (20 << 12)  # 20 MiB: five of Flower's pieces
+    found = echoing.exchange(large)
+    assert set(found) == {"a", "b"} and all(reply.endswith(large) for reply in found.values())
+
+
+def test_sending_does_not_wait_and_receiving_keeps_its_time(echoing):
+    gate = threading.Event()
+    kept, echoing.handlers["a"] = echoing.handlers["a"], lambda message: gate.wait(60) and b"late"
+    try:
+        started = time.monotonic()
+        echoing.transport.send("a", b"slow")
+        assert list(echoing.transport.receive(0.5)) == []
+        assert time.monotonic() - started < 10  # nobody waited for the site
+        gate.set()
+        found = []
+        echoing.wait(lambda: found.extend(echoing.transport.receive(0.5)) or found)
+        assert found == [("a", b"late")]
+    finally:
+        echoing.handlers["a"] = kept
+
+
+def test_a_trainer_that_is_away_loses_one_message_and_no_more(echoing):
+    listens = echoing.root / "a" / "trainer"
+    listens.rename(listens.with_name("away"))
+    try:
+        echoing.transport.send("a", b"lost")
+        assert echoing.exchange(b"other", ["b"]) == {"b": b"echo of b: other"}
+        echoing.wait(lambda: not list(echoing.transport.receive(0.2)) and not echoing.transport._sites["a"].sent)
+        assert b"lost" not in echoing.heard["a"]
+    finally:
+        listens.with_name("away").rename(listens)
+    assert echoing.exchange(b"again", ["a"]) == {"a": b"echo of a: again"}
+
+
+def client(echoing, **options):
+    context = ssl.create_default_context(cafile=str(echoing.root / "ca.pem"))
+    return httpx.Client(base_url=f"https://127.0.0.1:{echoing.port}", verify=context, **options)
+
+
+def headers(key):
+    return {"flwr-public-key": base64.b64encode(key).decode(), "content-type": "application/protobuf"}
+
+
+CLOSED = ("control/start-run", "control/register-node", "runtime/acquire-task", "../docs", "../", "fleet/../control/x")
+
+
+@pytest.mark.parametrize("closed", CLOSED)
+def test_the_door_shows_nothing_but_the_fleet(echoing, closed):
+    path = f"/v1/{closed}"
+    with client(echoing, headers=headers(echoing.keys["a"])) as visitor:
+        assert (
+            visitor.post(
+                httpx.URL(f"https://127.0.0.1:{echoing.port}", raw_path=path.encode()), content=b""
+            ).status_code
+            == 404
+        )
+
+
+def test_the_door_knows_whom_it_lets_in(echoing):
+    """FAULTS 9, 14, 19: a key that nobody enrolled, and no key."""
+    stranger = certificates.public_pem(certificates.node_key())
+    with client(echoing) as visitor:
+        assert visitor.post("/v1/fleet/activate-node", content=b"x").status_code == 401
+        assert visitor.post("/v1/fleet/activate-node", content=b"x", headers=headers(stranger)).status_code == 401
+        # an enrolled key without its signature: Flower refuses it
+        assert (
+            visitor.post("/v1/fleet/activate-node", content=b"", headers=headers(echoing.keys["a"])).status_code >= 400
+        )
+
+
+def test_a_key_has_one_identity(echoing):
+    """FAULTS 9 and 10: an enrolled key cannot register as another node; who has it is that site."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    before = {node.node_id for node in echoing.transport.grid.get_nodes()}
+    key = load_ssh_private_key((echoing.root / "a" / "node.key").read_bytes(), None)
+    interceptor = NodeAuthHttpInterceptor(key, key.public_key())
+    with FleetHttpClient.from_server_address(
+        f"127.0.0.1:{echoing.port}", False, (echoing.root / "ca.pem").read_bytes(), interceptors=[interceptor]
+    ) as impostor:
+        for _ in range(3):
+            with pytest.raises(httpx.HTTPStatusError):
+                impostor.RegisterNode(RegisterNodeFleetRequest(public_key=echoing.keys["a"]))
+    assert {node.node_id for node in echoing.transport.grid.get_nodes()} == before and len(before) == 2
+
+
+def test_a_stolen_name_is_worth_nothing_without_its_key(echoing):
+    """FAULTS 19: a node that signs with its own key and claims to be another."""
+    from flwr.proto.fleet_pb2 import PullMessagesRequest
+    from flwr.proto.node_pb2 import Node
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    thief = certificates.node_key()
+    victim = next(iter(echoing.transport.grid.get_nodes()))
+
+    class Claims(NodeAuthHttpInterceptor):
+        def intercept(self, context, call_next):
+            self._public_key_bytes = victim.public_key
+            return super().intercept(context, call_next)
+
+    with (
+        FleetHttpClient.from_server_address(
+            f"127.0.0.1:{echoing.port}",
+            False,
+            (echoing.root / "ca.pem").read_bytes(),
+            interceptors=[Claims(thief, thief.public_key())],
+        ) as impostor,
+        pytest.raises(httpx.HTTPStatusError, match="401"),
+    ):
+        impostor.PullMessages(PullMessagesRequest(node=Node(node_id=victim.node_id)))
+
+
+def test_old_tls_and_no_tls_are_refused(echoing):
+    """FAULTS 19."""
+    context = ssl.create_default_context(cafile=str(echoing.root / "ca.pem"))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with socket.create_connection(("127.0.0.1", echoing.port), 10) as plain, pytest.raises(ssl.SSLError):
+        context.wrap_socket(plain, server_hostname="127.0.0.1")
+    with pytest.raises(httpx.HTTPError):
+        httpx.post(f"http://127.0.0.1:{echoing.port}/v1/fleet/activate-node", content=b"x", timeout=10)
+
+
+def test_a_site_refuses_a_server_of_another_authority(echoing, tmp_path):
+    """FAULTS 19: the SuperNode of a site that trusts its own federation's authority does not talk to this server."""
+    from unalike.deploy.flower.link import Node
+
+    _, other = certificates.authority("other")
+    certificates.write_private(tmp_path / "ca.pem", certificates.pem(other))
+    certificates.write_private(tmp_path / "node.key", (echoing.root / "a" / "node.key").read_bytes())
+    with Supervisor(tmp_path / "logs") as supervisor:
+        Node(tmp_path, supervisor, f"127.0.0.1:{echoing.port}", tmp_path / "trainer", 1 << 20)
+        log = tmp_path / "logs" / "supernode.log"
+        echoing.wait(lambda: "CERTIFICATE_VERIFY_FAILED" in log.read_text() or not supervisor.children[0].alive)
+        assert "SuperNode ID" not in log.read_text()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /v1/fleet/activate-node HTTP/1.1\r\ncontent-length: 0\r\n\r\n",
+        b"POST /v1/fleet/a HTTP/1.0\r\ncontent-length: 0\r\n\r\n",
+        b"POST /v1/fleet/a HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"POST /v1/fleet/a HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+        b"POST /v1/fleet/a HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"POST /v1/fleet/a HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
+        b"POST /v1/fleet/a HTTP/1.1\r\ncontent-length: 99999999999\r\n\r\n",
+        b"POST /v1/fleet/a HTTP/1.1\r\nfolded: a\r\n b\r\ncontent-length: 0\r\n\r\n",
+        b"POST /v1/fleet/a HTTP/1.1\r\nbare: a\nb: c\r\ncontent-length: 0\r\n\r\n",
+        b"POST /v1/fleet/a HTTP/1.1\r\nlong: " + b"a" * 20000 + b"\r\n\r\n",
+    ],
+)
+def test_a_request_that_is_not_plain_is_refused(echoing, head):
+    """FAULTS 15: lying lengths, smuggled requests, long heads."""
+    context = ssl.create_default_context(cafile=str(echoing.root / "ca.pem"))
+    plain = socket.create_connection(("127.0.0.1", echoing.port), 10)
+    with context.wrap_socket(plain, server_hostname="127.0.0.1") as visitor:
+        visitor.settimeout(20)
+        visitor.sendall(head)
+        assert visitor.recv(1000).split()[1].startswith(b"4")
+
+
+@pytest.mark.slow
+def test_half_open_connections_and_a_flood_of_registrations_hurt_nobody(echoing):
+    """FAULTS 18: 400 connections that say nothing or little, and 2,000 registrations by strangers, while sites work."""
+    took = {}
+    for _ in range(2):
+        started = time.monotonic()
+        assert len(echoing.exchange(b"quiet")) == 2
+        took["quiet"] = time.monotonic() - started
+    silent = [socket.create_connection(("127.0.0.1", echoing.port), 10) for _ in range(300)]
+    context = ssl.create_default_context(cafile=str(echoing.root / "ca.pem"))
+    halves = []
+    for _ in range(40):
+        half = context.wrap_socket(
+            socket.create_connection(("127.0.0.1", echoing.port), 10), server_hostname="127.0.0.1"
+        )
+        half.sendall(b"POST /v1/fleet/activate-node HTTP/1.1\r\ncontent-le")
+        halves.append(half)
+    over, statuses = threading.Event(), []
+
+    def flood():
+        while not over.is_set() and len(statuses) < 2000:
+            stranger = headers(certificates.public_pem(certificates.node_key()))
+            try:
+                with client(echoing, headers=stranger) as visitor:
+                    statuses.append(visitor.post("/v1/fleet/register-node", content=b"x" * 100).status_code)
+            except httpx.HTTPError:
+                statuses.append(0)
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        for _ in range(3):
+            started = time.monotonic()
+            assert len(echoing.exchange(b"under attack")) == 2
+            took["attacked"] = time.monotonic() - started
+    finally:
+        over.set()
+        thread.join()
+        for connection in (*silent, *halves):
+            connection.close()
+    print(took, len(statuses))
+    assert set(statuses) <= {0, 401, 503} and 401 in statuses
+    assert len(list(echoing.transport.grid.get_nodes())) == 2
+
+
+def test_the_relay_imports_no_torch():
+    code = "import sys, unalike.deploy.flower.relay; print('torch' in sys.modules, 'unalike.core.tree' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_nothing_that_the_server_ships_is_executed(echoing, tmp_path, monkeypatch):
+    """A run whose bundle would write a file when imported: the sites answer it with the relay that they installed.
+
+    Flower's own ServerApp and ClientApp processes would unpack the bundle and import it.
+    """
+    from unalike.deploy.flower import internals, link
+
+    trap = tmp_path / "executed"
+    code = f"open({str(trap)!r}, 'w').write('x')\n".encode()
+    config = internals.BUNDLE["pyproject.toml"].replace(b"unalike.deploy.flower:", b"evil.app:")
+    evil = {**internals.BUNDLE, "pyproject.toml": config, "evil/__init__.py": code, "evil/app.py": code}
+    monkeypatch.setattr(internals, "BUNDLE", evil)
+    assert b"evil/app.py" in internals.bundle()
+
+    root = tmp_path / "evil"
+    for name in ("ca.pem", "server.pem", "server.key"):
+        certificates.write_private(root / name, (echoing.root / name).read_bytes())
+    port = link.free_port()
+    site = tmp_path / "site"
+    for name in ("ca.pem", "node.key"):
+        certificates.write_private(site / name, (echoing.root / "a" / name).read_bytes())
+    from unalike.deploy import channel
+
+    over = threading.Event()
+    arguments = (site / "trainer", lambda message: b"by the relay: " + message, 1 << 20, over.is_set)
+    thread = threading.Thread(target=channel.serve, args=arguments)
+    thread.start()
+    with (
+        Supervisor(root / "logs") as supervisor,
+        Supervisor(site / "logs") as beside,
+        link.link(root, supervisor, "127.0.0.1", port, {"a": echoing.keys["a"]}, 1 << 20) as transport,
+    ):
+        link.Node(site, beside, f"127.0.0.1:{port}", site / "trainer", 1 << 20)
+        echoing.wait(lambda: transport.sites())
+        transport.send("a", b"run me")
+        found = []
+        echoing.wait(lambda: found.extend(transport.receive(1.0)) or found)
+    over.set()
+    thread.join()
+    assert found == [("a", b"by the relay: run me")]
+    assert not trap.exists()
+    assert not list(site.rglob("*.py")) and not list(root.rglob("*.py")), "a bundle was unpacked"

@@ -1,0 +1,88 @@
+"""The example for those who run Flower themselves: its own SuperLink, SuperNodes and executors, our two apps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import unalike as ua
+from unalike.deploy.federation import Schema
+from unalike.deploy.flower import internals
+from unalike.deploy.flower.link import environment, free_port
+from unalike.deploy.folder import Folder
+from unalike.deploy.locally import write_site
+from unalike.deploy.processes import Supervisor
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_app"
+UNALIKE = [sys.executable, "-c", "from unalike.cli import main; main()"]
+
+
+def test_the_client_apps_module_needs_no_torch():
+    code = "import sys; from unalike.deploy.flower import client_app; print('torch' in sys.modules, type(client_app).__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "ClientApp"]
+
+
+def test_there_is_nothing_else_in_the_package():
+    import unalike.deploy.flower as package
+
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        _ = package.other
+
+
+@pytest.mark.slow
+def test_the_example_trains_in_a_plain_flower_deployment(tmp_path, monkeypatch):
+    people = ua.partition(ua.load("digits"), "iid", clients=2, seed=1)
+    port, data = free_port(), Schema((1, 8, 8), tuple(people.classes))
+    terms = {"name": "own", "method": "scaffold", "model": "linear", "rounds": 1, "data": data}
+    sites = {"north": 1000, "south": 1000}
+    folder = Folder.create(tmp_path / "fed", sites, host="127.0.0.1", port=port, listen="127.0.0.1", **terms)
+    env = environment(tmp_path)
+    certificate = [
+        f"--ssl-{k}file={folder.path / v}"
+        for k, v in (("cert", "server.pem"), ("key", "server.key"), ("ca-cert", "ca.pem"))
+    ]
+    with Supervisor(tmp_path / "logs") as supervisor:
+        link = ["flower-superlink", "--host", "127.0.0.1", "--port", str(port), "--enable-supernode-auth", *certificate]
+        supervisor.start("superlink", [*link, "--disable-runtime-dependency-installation"], env)
+        control = internals.Control(port, (folder.path / "ca.pem").read_bytes())
+        supervisor.wait_until(control.ready, "SuperLink", 60)
+        for name, person in zip(folder.bundles, people):
+            home = tmp_path / name
+            write_site(home / "data.npz", person, people.classes)
+            control.register(name, folder.nodes[name])
+            trainer = [
+                *UNALIKE,
+                "join",
+                str(folder.bundles[name]),
+                "--data",
+                str(home / "data.npz"),
+                "--folder",
+                str(home),
+            ]
+            supervisor.start(f"trainer-{name}", [*trainer, "--trainer"], env)
+            supervisor.wait_until((home / "trainer").exists, "the trainer", 60)
+            node = ["flower-supernode", "--superlink", f"127.0.0.1:{port}", "--root-certificates", str(home / "ca.pem")]
+            node += ["--auth-supernode-private-key", str(home / "node.key"), "--port", str(free_port())]
+            supervisor.start(f"node-{name}", [*node, "--node-config", f'socket="{home / "trainer"}"'], env)
+        files = {
+            str(f.relative_to(EXAMPLE)): f.read_bytes()
+            for f in EXAMPLE.rglob("*")
+            if f.is_file() and "__pycache__" not in str(f)
+        }
+        config = files["pyproject.toml"].replace(b'folder = ""', f'folder = "{folder.path}"'.encode())
+        monkeypatch.setattr(internals, "BUNDLE", files | {"pyproject.toml": config})
+        control.start()
+        deadline = time.monotonic() + 240
+        while not (folder.path / "report.html").exists():
+            supervisor.check()
+            log = (tmp_path / "logs" / "superlink.log").read_text()
+            assert time.monotonic() < deadline, log[-3000:]
+            time.sleep(0.5)
+    assert (folder.run / "model.safetensors").exists()

@@ -1,0 +1,307 @@
+"""The commands, as processes of their own: a federation from nothing, killed coordinators and sites, the operator's desk."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import pandas as pd
+import torch
+
+import unalike as ua
+from unalike.core.checkpoint import read_tensors
+from unalike.data import Population
+from unalike.deploy.federation import Schema
+from unalike.deploy.flower.link import free_port
+from unalike.deploy.folder import Folder
+from unalike.deploy.local import Local
+from unalike.deploy.locally import write_site
+from unalike.deploy.trainer import Trainer
+
+UNALIKE = [sys.executable, "-c", "from unalike.cli import main; main()"]
+
+
+def start(*words, log):
+    with open(log, "ab") as file:
+        return subprocess.Popen([*UNALIKE, *map(str, words)], stdout=file, stderr=subprocess.STDOUT)
+
+
+def ran(*words, seconds=300):
+    return subprocess.run([*UNALIKE, *map(str, words)], capture_output=True, text=True, timeout=seconds)
+
+
+def processes_of(folder):
+    """The living processes whose command names something below the folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            if str(folder) in command:
+                found.append((int(entry.name), command.replace("\0", " ")[:200]))
+    return found
+
+
+def awaited(ready, seconds=180):
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline, "took too long"
+        time.sleep(0.1)
+
+
+def parts(folder):
+    """The sites' samples as the files hold them."""
+    found = []
+    for name in Folder(folder).bundles:
+        data = ua.load(folder / "sites" / name / "data.npz")
+        found.append(ua.ClientData(train=data.train, test=data.test, name=name))
+    return Population.of(found, data.classes)
+
+
+def simulated(folder, federation):
+    return ua.run(
+        federation.method,
+        parts(folder),
+        model=federation.model,
+        rounds=federation.rounds,
+        work=federation.work,
+        seed=federation.seed,
+        executor="loop",
+    )
+
+
+@pytest.mark.slow
+def test_a_federation_from_nothing_on_one_machine(tmp_path):
+    out = tmp_path / "fed"
+    words = [
+        "federation",
+        "up",
+        "--local",
+        2,
+        "--data",
+        "digits",
+        "--method",
+        "fedmix",
+        "--rounds",
+        2,
+        "--model",
+        "linear",
+    ]
+    done = ran(*words, "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "round 2 of 2: 2 sites" in done.stdout and "done: history and model" in done.stdout
+    assert not processes_of(out)
+    found, _ = read_tensors(out / "run" / "model.safetensors")
+    run = simulated(out, Folder(out).federation)
+    for name, t in run.params.items():
+        torch.testing.assert_close(found[name], t, rtol=0, atol=1e-5)  # the sites may use another number of threads
+    rounds = pd.read_parquet(out / "run" / "rounds.parquet")
+    assert len(rounds) == 3 and rounds["accuracy"].iloc[-1] == pytest.approx(
+        run.history.rounds["accuracy"].iloc[-1], abs=1e-3
+    )
+    page = (out / "report.html").read_text()
+    assert "fedmix" in page and "Traceback" not in page
+
+    before = (out / "run" / "model.safetensors").read_bytes()
+    again = ran(*words, "--out", out)  # the same command: nothing is left to do
+    assert again.returncode == 0 and (out / "run" / "model.safetensors").read_bytes() == before
+    other = ran(*words, "--out", out, "--lr", 0.7)
+    assert other.returncode == 2 and "another federation" in other.stderr
+
+
+@pytest.mark.slow
+def test_interrupting_ends_every_process(tmp_path):
+    out = tmp_path / "fed"
+    words = ["federation", "up", "--local", 2, "--data", "digits", "--rounds", 500, "--model", "linear", "--out", out]
+    for kind, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        up = start(*words, log=tmp_path / "up.log")
+        try:
+            awaited(lambda: "\nround " in (tmp_path / "up.log").read_text())
+            up.send_signal(kind)
+            assert up.wait(60) == status
+            awaited(lambda: not processes_of(out), 30)
+        finally:
+            up.kill()
+        (tmp_path / "up.log").write_text("")
+
+
+class Real:
+    """A federation of two sites in processes of their own, which a test may kill."""
+
+    def __init__(self, root, method, rounds):
+        self.root, self.port = root, free_port()
+        dataset = ua.load("digits")
+        self.people = ua.partition(dataset, "iid", clients=2, seed=1)
+        data = Schema((1, 8, 8), tuple(dataset.classes))
+        self.folder = Folder.create(
+            root / "fed",
+            {"north": 1000, "south": 1000},
+            host="127.0.0.1",
+            port=self.port,
+            listen="127.0.0.1",
+            name="real",
+            method=method,
+            model="linear",
+            rounds=rounds,
+            work=ua.Work(batch_size=64, lr=0.1),
+            data=data,
+            repeat=5.0,
+            deadline=120.0,
+        )
+        for name, person in zip(("north", "south"), self.people):
+            write_site(root / "sites" / name / "data.npz", person, self.people.classes)
+        self.processes = {}
+
+    def site(self, name):
+        home = self.root / "sites" / name
+        words = ["join", self.folder.bundles[name], "--data", home / "data.npz", "--folder", home]
+        self.processes[name] = start(*words, log=self.root / f"{name}.log")
+
+    def up(self, *more):
+        self.processes["up"] = start("federation", "up", self.folder.path, *more, log=self.root / "up.log")
+        return self.processes["up"]
+
+    def kill(self, name):
+        self.processes[name].send_signal(signal.SIGKILL)
+        self.processes[name].wait()
+
+    def done(self):
+        file = self.folder.run / "events.jsonl"
+        lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return max((e["round"] for e in lines if e["event"] == "asked"), default=0)
+
+    def close(self):
+        for process in self.processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def undisturbed(self, out):
+        """The same federation in one process."""
+        from unalike.deploy.bundle import Bundle
+        from unalike.deploy.coordinator import Coordinator
+
+        trainers = {}
+        for name, path in self.folder.bundles.items():
+            bundle = Bundle.read(path)
+            data = ua.load(self.root / "sites" / name / "data.npz")
+            person = ua.ClientData(train=data.train, test=data.test, name=name)
+            trainers[name] = Trainer(bundle.federation, name, bundle.key, person, out / name)
+        return Coordinator(self.folder.federation, self.folder.key, Local(trainers), out / "run").run()
+
+
+@pytest.mark.slow
+def test_killed_coordinators_and_a_killed_site_change_nothing(tmp_path):
+    """FAULTS 20 and 21 over real sockets: kill -9 of the coordinator at three moments, of a site at one, then go on."""
+    real, rng = Real(tmp_path, "scaffold", rounds=6), random.Random(7)
+    try:
+        for name in ("north", "south"):
+            real.site(name)
+        real.up()
+        for number, victim in enumerate(("up", "south", "up", "up"), start=1):
+            awaited(lambda number=number: real.done() >= number)
+            time.sleep(rng.uniform(0.0, 1.5))
+            real.kill(victim)
+            if victim == "up":
+                awaited(lambda: not processes_of(real.folder.path / "superlink.secret"), 30)
+                up = real.up()
+            else:  # Flower lets the same key in again when its heartbeat has been missing for a minute
+                awaited(lambda: not processes_of(tmp_path / "sites" / "south"), 30)
+                real.site("south")
+        assert up.wait(240) == 0, (tmp_path / "up.log").read_text()
+    finally:
+        real.close()
+    assert not processes_of(tmp_path)
+    expected = real.undisturbed(tmp_path / "undisturbed")
+    found, _ = read_tensors(real.folder.run / "model.safetensors")
+    assert all(torch.equal(found[n], t) for n, t in expected.params.items())
+    tables = [pd.read_parquet(real.folder.run / "rounds.parquet"), expected.history.rounds]
+    ours, theirs = (t.drop(columns="seconds") for t in tables)
+    pd.testing.assert_frame_equal(ours, theirs, check_dtype=False, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_the_operators_desk(tmp_path):
+    real = Real(tmp_path, "fedavg", rounds=300)
+    folder = real.folder.path
+    try:
+        assert "nothing is up" in ran("federation", "status", folder).stderr
+        real.site("north")
+        up = real.up("--wait")
+        awaited(lambda: "1 of 2 sites are connected" in (tmp_path / "up.log").read_text())
+        seen = ran("federation", "status", folder).stdout
+        assert "waiting, 0 of 300 rounds" in seen and "north  yes" in seen and "south  no" in seen
+        assert "up already" in ran("federation", "up", folder).stderr
+        real.site("south")
+        assert ran("federation", "run", folder).returncode == 0
+        awaited(lambda: real.done() >= 2)
+        assert ran("federation", "pause", folder).stdout == "paused\n"
+        time.sleep(4.0)
+        before = real.done()
+        time.sleep(4.0)
+        assert real.done() == before and "paused (asked for)" in ran("federation", "status", folder).stdout
+        assert ran("federation", "resume", folder).stdout == "running\n"
+        awaited(lambda: real.done() > before)
+        assert ran("federation", "stop", folder).returncode == 0
+        assert up.wait(60) == 0 and "stopped after round" in (tmp_path / "up.log").read_text()
+        assert not processes_of(folder / "superlink.secret")
+        assert (folder / "run" / "rounds.parquet").exists()
+    finally:
+        real.close()
+
+
+def test_what_leaves_a_site_is_shown_before_it_joins(tmp_path):
+    real = Real(tmp_path, "feddisco", rounds=2)
+    done = ran("join", real.folder.bundles["north"], "--data", tmp_path / "sites" / "north" / "data.npz", "--show")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("leaves  update") and "2,600 bytes" in line for line in lines)  # (64 + 1) * 10 floats
+    assert any("label_histogram" in line for line in lines) and "number of training" in lines[-1]
+
+
+def test_data_of_another_kind_and_too_much_of_it_are_refused(tmp_path):
+    real = Real(tmp_path, "fedavg", rounds=1)
+    bundle = real.folder.bundles["north"]
+    whole = ran("join", bundle, "--data", "digits", "--folder", tmp_path / "x")
+    assert whole.returncode == 2 and "enrolled for 1000" in whole.stderr
+    other = ran("join", bundle, "--data", "glyphs(train=100, test=10)", "--folder", tmp_path / "x")
+    assert other.returncode == 2 and "expected" in other.stderr
+
+
+def test_init_and_what_it_refuses(tmp_path):
+    words = ["federation", "init", tmp_path / "made", "--sites", "north,south", "--shape", "1,8,8", "--classes", "a,b"]
+    done = ran(*words, "--host", "fed.example.org", "--method", "fedprox(mu=0.1) + lws", "--quorum", 2)
+    assert done.returncode == 0, done.stderr
+    federation = Folder(tmp_path / "made").federation
+    assert [s.name for s in federation.sites] == ["north", "south"] and federation.quorum == 2
+    assert federation.data.names == ["a", "b"]
+    assert "not an empty folder" in ran(*words).stderr
+    assert "--like FILE" in ran("federation", "init", tmp_path / "other").stderr
+    assert "found no federation.toml" in ran("federation", "up", tmp_path).stderr
+    assert "Give a folder" in ran("federation", "up").stderr
+
+
+def test_without_the_extra_it_says_which():
+    code = (
+        "import sys, importlib.util as u; real = u.find_spec\n"
+        "u.find_spec = lambda n, *a: None if n == 'flwr' else real(n, *a)\n"
+        "sys.argv = ['unalike', 'federation', 'up', 'x']\n"
+        "from unalike.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2 and "pip install 'unalike[flower]'" in done.stderr and "Traceback" not in done.stderr

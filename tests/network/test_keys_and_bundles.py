@@ -1,0 +1,151 @@
+"""Certificates, bundles, the coordinator's folder, and the socket between a site's processes."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import threading
+import zipfile
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from unalike.core.errors import UnalikeError
+from unalike.deploy import certificates, channel
+from unalike.deploy.bundle import FILES, Bundle
+from unalike.deploy.federation import Schema
+from unalike.deploy.folder import Folder
+
+TERMS = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": Schema((4,), 3)}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    root = tmp_path_factory.mktemp("made") / "federation"
+    return Folder.create(root, {"north": 100, "south": 50}, host="fed.example.org", port=4433, **TERMS)
+
+
+def handshake(root, server, host, **client):
+    """Whether a TLS client that trusts `root` accepts a server with the files (certificate, key) as `host`."""
+    outside, inside = socket.socketpair()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*server)
+
+    def serve():
+        try:
+            context.wrap_socket(inside, server_side=True).close()
+        except OSError:
+            inside.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        trusting = ssl.create_default_context(cafile=root)
+        trusting.wrap_socket(outside, server_hostname=host).close()
+        return True
+    except ssl.SSLError:
+        return False
+    finally:
+        outside.close()
+        thread.join()
+
+
+def test_a_site_accepts_the_server_by_its_names_and_nobody_else(made, tmp_path):
+    mine = made.path / "server.pem", made.path / "server.key"
+    for host in ("fed.example.org", "localhost", "127.0.0.1"):
+        assert handshake(made.path / "ca.pem", mine, host)
+    assert not handshake(made.path / "ca.pem", mine, "other.example.org")
+    other = Folder.create(tmp_path / "other", {"north": 1}, host="fed.example.org", port=4433, **TERMS)
+    assert not handshake(
+        made.path / "ca.pem", (other.path / "server.pem", other.path / "server.key"), "fed.example.org"
+    )
+
+
+def test_a_servers_certificate_cannot_sign_others(made, tmp_path):
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    certificate = x509.load_pem_x509_certificate((made.path / "server.pem").read_bytes())
+    key = load_pem_private_key((made.path / "server.key").read_bytes(), None)
+    forged_key, forged = certificates.server(["evil.example.org"], key, certificate)
+    (tmp_path / "chain.pem").write_bytes(certificates.pem(forged) + certificates.pem(certificate))
+    (tmp_path / "key.pem").write_bytes(certificates.pem(forged_key))
+    assert not handshake(made.path / "ca.pem", (tmp_path / "chain.pem", tmp_path / "key.pem"), "evil.example.org")
+
+
+def test_private_files_are_for_their_owner_alone(made):
+    files = [*made.bundles.values(), *(made.path / n for n in ("ca.key", "server.key", "coordinator.key"))]
+    assert {oct(f.stat().st_mode & 0o777) for f in files} == {"0o600"}
+    assert made.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_bundle_reads_back_what_it_holds(made, tmp_path):
+    found = Bundle.read(made.bundles["south"])
+    assert (found.site, found.address) == ("south", "fed.example.org:4433")
+    assert found.federation == made.federation and found.federation.site("south").samples == 50
+    found.unpack(tmp_path)
+    assert (tmp_path / "node.key").stat().st_mode & 0o777 == 0o600
+    assert made.nodes["south"].startswith(b"-----BEGIN PUBLIC KEY-----")
+    found.unpack(tmp_path)  # again: the same
+    with pytest.raises(UnalikeError, match="belongs to another site"):
+        Bundle.read(made.bundles["north"]).unpack(tmp_path)
+
+
+def test_what_is_no_bundle_is_refused(made, tmp_path):
+    with zipfile.ZipFile(made.bundles["north"]) as archive:
+        contents = {name: archive.read(name) for name in FILES}
+    cases = {
+        "more": contents | {"../evil": b"x"},
+        "less": {n: c for n, c in contents.items() if n != "ca.pem"},
+        "key": contents | {"site.key": b"00" * 32},
+        "json": contents | {"site.json": b"{"},
+        "name": contents | {"site.json": b'{"site": "south", "address": "a:1"}'},
+        "toml": contents | {"federation.toml": b"rounds = "},
+        "bomb": contents | {"ca.pem": b"\0" * (5 << 20)},
+    }
+    for case, files in cases.items():
+        path = tmp_path / f"{case}.zip"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+        with pytest.raises(UnalikeError, match=case):
+            Bundle.read(path)
+    (tmp_path / "text.zip").write_text("no archive")
+    with pytest.raises(UnalikeError, match="ask for it again"):
+        Bundle.read(tmp_path / "text.zip")
+
+
+def test_keys_are_never_overwritten(made):
+    with pytest.raises(UnalikeError, match="not an empty folder"):
+        Folder.create(made.path, {"north": 1}, host="localhost", port=1, **TERMS)
+
+
+def test_a_federation_is_up_once(made):
+    with made.held(), pytest.raises(UnalikeError, match="is up already"), made.held():
+        pass
+    with made.held():
+        pass
+
+
+def test_the_socket_carries_messages_and_drops_what_is_none(tmp_path):
+    deep = tmp_path / ("d" * 100)  # longer than a socket's name may be
+    deep.mkdir()
+    over = threading.Event()
+    arguments = (deep / "s", lambda m: m[::-1], 1 << 20, over.is_set)
+    thread = threading.Thread(target=channel.serve, args=arguments)
+    thread.start()
+    while not (deep / "s").exists():
+        pass
+    assert (deep / "s").stat().st_mode & 0o777 == 0o600
+    big = bytes(range(256)) * 4096
+    assert channel.ask(deep / "s", big, 1 << 20) == big[::-1]
+    with pytest.raises(OSError):
+        channel.ask(deep / "s", big + b"x", 1 << 20, 10.0)  # too long for the other side
+    with channel._reached(deep / "s") as name, socket.socket(socket.AF_UNIX) as client:
+        client.connect(name)
+        client.sendall(struct.pack(">Q", 100) + b"half")
+    assert channel.ask(deep / "s", b"abc", 1 << 20, 60.0) == b"cba"
+    over.set()
+    thread.join()

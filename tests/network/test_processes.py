@@ -1,0 +1,114 @@
+"""Children end with their parent, however it ends, and so does everything below them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from unalike.core.errors import UnalikeError
+from unalike.deploy.processes import Supervisor
+
+FAMILY = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(os.getpid(), child.pid, flush=True)
+time.sleep(600)
+"""
+
+STUBBORN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.getpid(), 0, flush=True)
+time.sleep(600)
+"""
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from unalike.deploy.processes import Supervisor
+with Supervisor(Path(sys.argv[1])) as supervisor:
+    supervisor.start("family", [sys.executable, "-c", sys.argv[2]])
+    print("up", flush=True)
+    time.sleep(600)
+"""
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def awaited(ready, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def pids(log):
+    awaited(lambda: log.exists() and len(log.read_text().split()) == 2)
+    return [int(word) for word in log.read_text().split()]
+
+
+def test_leaving_the_block_ends_children_and_those_in_sessions_of_their_own(tmp_path):
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start("family", [sys.executable, "-c", FAMILY])
+        family = pids(tmp_path / "family.log")
+        assert all(map(alive, family))
+    assert not any(map(alive, family))
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_children_end_with_a_parent_that_is_killed(tmp_path, kind):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path), FAMILY], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert parent.stdout.readline() == b"up\n"
+        family = pids(tmp_path / "family.log")
+        assert all(map(alive, family))
+        parent.send_signal(kind)
+        parent.wait(30)
+        awaited(lambda: not any(map(alive, family)))
+    finally:
+        parent.kill()
+
+
+def test_an_error_ends_children(tmp_path):
+    with pytest.raises(ZeroDivisionError), Supervisor(tmp_path) as supervisor:
+        supervisor.start("family", [sys.executable, "-c", FAMILY])
+        family = pids(tmp_path / "family.log")
+        _ = 1 / 0
+    assert not any(map(alive, family))
+
+
+def test_who_does_not_listen_is_killed(tmp_path):
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start("stubborn", [sys.executable, "-c", STUBBORN])
+        pid, _ = pids(tmp_path / "stubborn.log")
+    assert not alive(pid)
+
+
+def test_a_child_that_ends_is_noticed_with_its_last_words(tmp_path):
+    with Supervisor(tmp_path) as supervisor:
+        child = supervisor.start("short", [sys.executable, "-c", "print('no more'); raise SystemExit(3)"])
+        awaited(lambda: not child.alive)
+        with pytest.raises(UnalikeError, match=r"short ended unexpectedly \(status 3\)[\s\S]*no more"):
+            supervisor.check()
+
+
+def test_what_a_dead_child_left_behind_is_ended(tmp_path):
+    leaving = (
+        "import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); print(c.pid, 0, flush=True)"
+    )
+    with Supervisor(tmp_path) as supervisor:
+        child = supervisor.start("leaving", [sys.executable, "-c", leaving, "import time; time.sleep(600)"])
+        awaited(lambda: not child.alive)
+        assert not alive(int((tmp_path / "leaving.log").read_text().split()[0]))
