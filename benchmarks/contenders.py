@@ -12,6 +12,8 @@ HERE = Path(__file__).parent
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 TEAM = f"distributed(workers={CORES})"
 DENSE = ("2nn", "logistic")
+ALONE = ("resnet20",)
+"""Workloads whose target is the bare loop alone: no peer is measured."""
 PEERS = {"flower": "Flower, simulation on Ray", "pfl": "pfl-research", "fedjax": "FedJAX", "fluke": "fluke"}
 
 
@@ -26,8 +28,6 @@ class Contender:
     rounds: int = 6
     cores: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
-    refused: str = ""
-    """Why it cannot be measured on this workload."""
 
 
 def ours(executor: str, rounds: int, precision: str = "float32", cores: int | None = None) -> Contender:
@@ -43,22 +43,19 @@ def bare(threads: int, rounds: int, loader: bool = False) -> Contender:
 def peer(name: str, workload: str) -> Contender:
     # torch's threads pay for convolutions, not for small dense models: each peer gets what is faster for it
     threads = {"OMP_NUM_THREADS": "1"} if workload in DENSE and name in ("pfl", "fluke") else {}
-    lacking = "its script has no ResNet-20" if (name, workload) == ("fedjax", "resnet20") else ""
-    return Contender(
-        PEERS[name], HERE / "peers" / f"{name}.py", (), name, 3 if name == "flower" else 4, None, threads, lacking
-    )
+    return Contender(PEERS[name], HERE / "peers" / f"{name}.py", (), name, 3, None, threads)
 
 
 def contenders(workload: str) -> list[Contender]:
     """All that are measured on a workload, in the order of each repetition."""
     if workload in DENSE:
-        rounds = {"2nn": 6, "logistic": 20}[workload]
+        rounds = {"2nn": 5, "logistic": 12}[workload]
         found = [ours(TEAM, rounds), ours("batched", rounds), ours("auto", rounds)]
     else:
         rounds = 3
-        found = [ours(TEAM, 4), ours(TEAM, 4, "bf16"), ours("loop", rounds, cores=1), ours("auto", rounds)]
+        found = [ours(TEAM, rounds), ours(TEAM, rounds, "bf16"), ours("loop", rounds, cores=1), ours("auto", rounds)]
     found += [bare(1, rounds), bare(CORES, rounds), bare(1, rounds, loader=True)]
-    return found + [peer(name, workload) for name in PEERS]
+    return found + [peer(name, workload) for name in PEERS if workload not in ALONE]
 
 
 assert set(DENSE) < set(WORKLOADS)

@@ -21,7 +21,7 @@ from clock import MARK
 from contenders import HERE, Contender
 
 Found = dict[str, Any]
-LIMIT = 240.0
+LIMIT = 180.0
 """Seconds that a process may take."""
 EVERY = 0.25
 """Seconds between two looks at the memory."""

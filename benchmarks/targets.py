@@ -39,7 +39,6 @@ def workload(name: str, repeat: int, quick: bool, folder: Path) -> Found:
             if done and "round" not in done[0]:  # it could not be run the first time
                 continue
             python, why = (PYTHON, "") if who.peer is None else environment(who.peer, folder)
-            why = who.refused or why
             found = {"why": why} if why else contend(who, name, 2 if quick else who.rounds, python)
             done.append(found)
             shown = f"{1e3 * found['round']:.1f} ms" if "round" in found else found.get("skipped") or found.get("why")
