@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 import signal
 import statistics
 import subprocess
@@ -60,11 +61,12 @@ def contend(who: Contender, workload: str, rounds: int, python: Path) -> Found:
 
 
 def watched(command: list[str], who: Contender | None = None) -> Found:
-    """What a process reported, with `began` and the largest `peak_mb` of it and its descendants; or `why` it reported nothing."""
+    """What a process reported, with `began`, the largest `peak_mb` of it and its descendants, and how many cores
+    were `foreign`: busy with other programs; or `why` it reported nothing."""
     paths = [str(HERE), *([] if who and who.peer else [str(HERE.parent / "src")])]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "FLWR_TELEMETRY_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
     cores = sorted(os.sched_getaffinity(0))[: who.cores] if who and who.cores else None
-    began = time.time()
+    began, before = time.time(), _busy() - _children()
     process = subprocess.Popen(
         command,
         env=env | (who.environment if who else {}),
@@ -89,7 +91,8 @@ def watched(command: list[str], who: Contender | None = None) -> Found:
     if not reports:
         last = [line.strip() for line in output.splitlines() if line.strip()]
         return {"why": f"exit code {process.returncode}: {last[-1][:200] if last else 'no output'}"}
-    return {"began": began, "peak_mb": peak[0]} | json.loads(reports[-1].removeprefix(MARK))
+    foreign = (_busy() - _children() - before) / (time.time() - began)
+    return {"began": began, "peak_mb": peak[0], "foreign": foreign} | json.loads(reports[-1].removeprefix(MARK))
 
 
 @contextmanager
@@ -111,6 +114,19 @@ def _kill(process: subprocess.Popen[str]) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.communicate()
+
+
+def _busy() -> float:
+    """Seconds that all cores together have worked for anybody (Linux)."""
+    times = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    user, nice, system, _, _, irq, soft = (int(t) for t in times[:7])
+    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
+
+
+def _children() -> float:
+    """Seconds that they worked for processes started here."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _look(pid: int, peak: list[float], over: threading.Event) -> None:

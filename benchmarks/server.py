@@ -13,7 +13,8 @@ from clock import Clock
 from networks import resnet18
 
 import unalike as ua
-from unalike.core.server import advance, issue, open_state
+from unalike.core.gather import Fold, each
+from unalike.core.server import Cohort, State, advance, conclude, issue, open_state, shares
 from unalike.job import prepare
 from unalike.simulation import Simulation
 
@@ -27,15 +28,37 @@ def clients(count: int, shape: tuple[int, ...]) -> list[ua.ClientData]:
     return [ua.ClientData(train=(torch.randn(2, *shape, generator=g), torch.arange(2))) for _ in range(count)]
 
 
-def server_round(method: str) -> Callable[[], object]:
+def stacked(method: str) -> Callable[[], object]:
     """`advance` on the stacked reports of a round, as trained."""
+    simulation, state, cohort = trained(method)
+    return lambda: advance(simulation.method, simulation.setting, state, cohort)
+
+
+def folded(method: str) -> Callable[[], object]:
+    """What a linear method's server does instead: it adds reports up as they come."""
+    simulation, state, cohort = trained(method)
+    about = simulation.method, simulation.setting, state
+    reports = [each(lambda t, k=k: t[k : k + 1], cohort.report) for k in cohort.ids]
+
+    def call() -> object:
+        given = shares(*about, cohort)
+        fold = Fold(simulation.method, state.params, given)
+        for client, report in zip(cohort.ids, reports):
+            fold.add([client], report)
+        return conclude(*about, fold.sums, given, CLIENTS)
+
+    return call
+
+
+def trained(method: str) -> tuple[Simulation, State, Cohort]:
+    """A server and the reports of its first round."""
     job = prepare(method, clients(CLIENTS, (3, 8, 8)), model=resnet18(), rounds=1, work=ua.Work(batch_size=2))
     stage = next(job.plan.stages(job.scene))
     simulation = Simulation(stage, job.setting, job.population, executor="loop")
     [group] = simulation.groups.values()
     state, ids = open_state(stage.method, simulation.setting), list(range(CLIENTS))
-    cohort = group.executor.run(issue(stage.method, simulation.setting, state, CLIENTS, ids), ids, {}, CLIENTS)
-    return lambda: advance(stage.method, simulation.setting, state, cohort)
+    order = issue(stage.method, simulation.setting, state, CLIENTS, ids)
+    return simulation, state, group.executor.run(order, ids, {}, CLIENTS)
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -53,8 +76,9 @@ def aggregate() -> None:
     stack = torch.ones(CLIENTS, size)
     found = {"read": seconds(stack.sum)}
     del stack
+    found["folded"] = seconds(folded("fedavg"))
     for method in METHODS:
-        found[method] = seconds(server_round(method))
+        found[method] = seconds(stacked(method))
     Clock().report(seconds=found)
 
 

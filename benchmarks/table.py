@@ -112,7 +112,7 @@ def _overhead(sections: Results) -> Iterator[Row]:
 def _server(sections: Results) -> Iterator[Row]:
     runs = [r for r in sections.get("server", {}).get("runs", []) if "seconds" in r]
     for method, name, factor in (
-        ("fedavg", "weighted mean", 1.5),
+        ("folded", "weighted mean", 1.5),
         ("fedlws", "FedLWS", 2.5),
         ("fedpake", "FedPake", 15.0),
     ):
@@ -179,7 +179,7 @@ def markdown(results: Results) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Written from `benchmarks/results.json` by `python benchmarks/targets.py`; not edited by hand.",
+        "Written from `benchmarks/results.json` by `python benchmarks/targets.py --render --docs docs/benchmarks.md`; not edited by hand.",
         f"Measured on {machine.get('cores')} cores of an {machine.get('cpu')}, torch {machine.get('torch')}, Python "
         f"{machine.get('python')}. Ratios within one run hold elsewhere better than times do.",
         "",
@@ -202,7 +202,7 @@ def markdown(results: Results) -> str:
 def _workload(section: Results) -> list[str]:
     data, bare = section["data"], _middle(section["data"].get("bare loop, t1", []))
     lines = [
-        f"{section['when']} UTC, {section['repeat']} repetitions in turn, load of the machine before: {section['load_before']}.",
+        f"{section['when']} UTC, {section['repeat']} repetitions in turn; {_foreign_cores(data)}",
         "",
         "| | round, ms | spread | of the bare loop | start-up, s | peak, MB |",
         "| :-- | --: | --: | --: | --: | --: |",
@@ -224,6 +224,12 @@ def _workload(section: Results) -> list[str]:
         "Start-up is the time from the start of the process to the end of its first round. Peak memory is that of all processes,",
         "pages that k of them share counted as a k-th, or the first process's own where that is more.",
     ]
+
+
+def _foreign_cores(data: Results) -> str:
+    """How much of the machine others took, which decides what the times are worth."""
+    found = _middle([run for runs in data.values() for run in runs], "foreign")
+    return "" if found is None else f"other programs kept {max(found, 0.0):.1f} cores busy meanwhile."
 
 
 def _cell(text: str) -> str:

@@ -4,8 +4,10 @@
     python benchmarks/targets.py --quick            # one repetition: does everything run?
     python benchmarks/targets.py --only 2nn --only server
 
+    python benchmarks/targets.py --render --docs docs/benchmarks.md
+
 Contenders take turns, each in a process of its own; the table comes from the medians. A section measured again replaces itself in
-the result file, from which docs/benchmarks.md is written.
+the result file, from which the page is written.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import platform
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,8 +33,8 @@ NAMES = [*WORKLOADS, *SECTIONS]
 ENVIRONMENTS = Path(tempfile.gettempdir()) / "unalike-peers"
 
 
-def workload(name: str, repeat: int, quick: bool, folder: Path) -> Found:
-    """All runs of all contenders on a workload, repetitions outermost."""
+def workload(name: str, repeat: int, quick: bool, folder: Path) -> Iterator[Found]:
+    """All runs so far of all contenders on a workload, after each repetition."""
     runs: dict[str, list[Found]] = {}
     for turn in range(repeat):
         for who in contenders(name):
@@ -43,7 +46,7 @@ def workload(name: str, repeat: int, quick: bool, folder: Path) -> Found:
             done.append(found)
             shown = f"{1e3 * found['round']:.1f} ms" if "round" in found else found.get("skipped") or found.get("why")
             typer.echo(f"  {turn + 1}/{repeat} {name}: {who.name}: {shown}", err=True)
-    return runs
+        yield runs
 
 
 def main(
@@ -63,16 +66,13 @@ def main(
     times = 1 if quick else repeat
     for name in [] if render else only or NAMES:
         typer.echo(f"{name} ...", err=True)
-        before = os.getloadavg()[0]
-        data = workload(name, times, quick, environments) if name in WORKLOADS else SECTIONS[name](times)
-        results["sections"][name] = {
-            "when": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
-            "load_before": round(before, 2),
-            "repeat": times,
-            "data": data,
-        }
-        results["machine"] = machine()
-        out.write_text(json.dumps(results, indent=1) + "\n")
+        about = {"when": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "load_before": round(os.getloadavg()[0], 2)}
+        turns = workload(name, times, quick, environments) if name in WORKLOADS else iter([SECTIONS[name](times)])
+        for turn, data in enumerate(turns, start=1):
+            done = turn if name in WORKLOADS else times
+            results["sections"][name] = about | {"repeat": done, "data": data}
+            results["machine"] = machine()
+            out.write_text(json.dumps(results, indent=1) + "\n")
     print(plain(results))
     if docs is not None:
         docs.write_text(markdown(results))

@@ -37,7 +37,7 @@ SAMPLE = {
                 "pfl-research": [{"why": "exit code 1: no | such thing"}],
             }
         ),
-        "server": section({"runs": [{"seconds": {"read": 0.1, "fedavg": 0.14, "fedlws": 0.3, "fedpake": 1.0}}]}),
+        "server": section({"runs": [{"seconds": {"read": 0.1, "folded": 0.14, "fedlws": 0.3, "fedpake": 1.0}}]}),
         "memory": section({"10": [{"mb": 100.0, "model_mb": 40.0}], "100": [{"mb": 190.0, "model_mb": 40.0}]}),
     },
 }
