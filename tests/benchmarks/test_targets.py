@@ -37,7 +37,9 @@ SAMPLE = {
                 "pfl-research": [{"why": "exit code 1: no | such thing"}],
             }
         ),
-        "server": section({"runs": [{"seconds": {"read": 0.1, "folded": 0.14, "fedlws": 0.3, "fedpake": 1.0}}]}),
+        "server": section(
+            {"runs": [{"seconds": {"read": 0.1, "folded": 0.2, "fedavg": 0.14, "fedlws": 0.3, "fedpake": 1.0}}]}
+        ),
         "memory": section({"10": [{"mb": 100.0, "model_mb": 40.0}], "100": [{"mb": 190.0, "model_mb": 40.0}]}),
     },
 }
@@ -79,7 +81,7 @@ def test_targets_pass_fail_or_say_why_they_were_not_measured():
     assert found["2NN 784-200-200-10 against the bare loop t1"].verdict == "FAIL"  # 0.6 / 0.15 = 4, less than 4.3
     assert found["2NN against FedJAX"].verdict == "FAIL"
     assert found["2NN against pfl-research"].found == "not measured: exit code 1: no | such thing"
-    assert found["weighted mean on ResNet-18, K = 20"].verdict == "pass"
+    assert found["weighted mean of the stack on ResNet-18, K = 20"].verdict == "pass"
     assert found["FedLWS on ResNet-18, K = 20"].verdict == "FAIL"
     assert found["server memory, FedAvg, K = 10 and 100"].verdict == "FAIL"  # 90 MB more, two models are 80
     assert found["a million clients"].passed is None
