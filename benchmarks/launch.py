@@ -24,6 +24,8 @@ from contenders import HERE, Contender
 Found = dict[str, Any]
 LIMIT = 180.0
 """Seconds that a process may take."""
+CALM = 0.2
+"""Cores that may be busy on a machine that counts as idle."""
 EVERY = 0.25
 """Seconds between two looks at the memory."""
 
@@ -93,6 +95,16 @@ def watched(command: list[str], who: Contender | None = None) -> Found:
         return {"why": f"exit code {process.returncode}: {last[-1][:200] if last else 'no output'}"}
     foreign = (_busy() - _children() - before) / (time.time() - began)
     return {"began": began, "peak_mb": peak[0], "foreign": foreign} | json.loads(reports[-1].removeprefix(MARK))
+
+
+def calm(patience: float) -> None:
+    """Wait up to `patience` seconds for others to leave the machine alone."""
+    until = time.time() + patience
+    while time.time() < until:
+        before = _busy()
+        time.sleep(1.0)
+        if _busy() - before < CALM:
+            return
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 import typer
 from contenders import CORES, HERE, contenders
-from launch import Found, contend, environment
+from launch import Found, calm, contend, environment
 from sections import PYTHON, SECTIONS
 from table import markdown, plain
 from workloads import WORKLOADS
@@ -33,7 +33,7 @@ NAMES = [*WORKLOADS, *SECTIONS]
 ENVIRONMENTS = Path(tempfile.gettempdir()) / "unalike-peers"
 
 
-def workload(name: str, repeat: int, quick: bool, folder: Path) -> Iterator[Found]:
+def workload(name: str, repeat: int, quick: bool, folder: Path, patience: float) -> Iterator[Found]:
     """All runs so far of all contenders on a workload, after each repetition."""
     runs: dict[str, list[Found]] = {}
     for turn in range(repeat):
@@ -42,6 +42,7 @@ def workload(name: str, repeat: int, quick: bool, folder: Path) -> Iterator[Foun
             if done and "round" not in done[0]:  # it could not be run the first time
                 continue
             python, why = (PYTHON, "") if who.peer is None else environment(who.peer, folder)
+            calm(patience)
             found = {"why": why} if why else contend(who, name, 2 if quick else who.rounds, python)
             done.append(found)
             shown = f"{1e3 * found['round']:.1f} ms" if "round" in found else found.get("skipped") or found.get("why")
@@ -56,6 +57,7 @@ def main(
     out: Annotated[Path, typer.Option(help="The result file.")] = HERE / "results.json",
     docs: Annotated[Path | None, typer.Option(help="The page to write from it.")] = None,
     environments: Annotated[Path, typer.Option(help="Where the peers are installed.")] = ENVIRONMENTS,
+    patience: Annotated[float, typer.Option(help="Seconds to wait for an idle machine before each process.")] = 0.0,
     render: Annotated[bool, typer.Option("--render", help="Measure nothing; print and write what is there.")] = False,
 ) -> None:
     """Measure, print the table, write the result file and the page."""
@@ -67,7 +69,9 @@ def main(
     for name in [] if render else only or NAMES:
         typer.echo(f"{name} ...", err=True)
         about = {"when": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "load_before": round(os.getloadavg()[0], 2)}
-        turns = workload(name, times, quick, environments) if name in WORKLOADS else iter([SECTIONS[name](times)])
+        turns = (
+            workload(name, times, quick, environments, patience) if name in WORKLOADS else iter([SECTIONS[name](times)])
+        )
         for turn, data in enumerate(turns, start=1):
             done = turn if name in WORKLOADS else times
             results["sections"][name] = about | {"repeat": done, "data": data}
