@@ -183,6 +183,7 @@ def markdown(results: Results) -> str:
         "Written from `benchmarks/results.json` by `python benchmarks/targets.py --render --docs docs/benchmarks.md`.",
         f"Measured on {machine.get('cores')} cores of an {machine.get('cpu')}, torch {machine.get('torch')}, Python "
         f"{machine.get('python')}. Ratios within one run hold elsewhere better than times do.",
+        *(["", results["note"]] if results.get("note") else []),
         "",
         "## Targets",
         "",

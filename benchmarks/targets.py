@@ -58,6 +58,7 @@ def main(
     docs: Annotated[Path | None, typer.Option(help="The page to write from it.")] = None,
     environments: Annotated[Path, typer.Option(help="Where the peers are installed.")] = ENVIRONMENTS,
     patience: Annotated[float, typer.Option(help="Seconds to wait for an idle machine before each process.")] = 0.0,
+    note: Annotated[str | None, typer.Option(help="A remark that the page shows until another one is given.")] = None,
     render: Annotated[bool, typer.Option("--render", help="Measure nothing; print and write what is there.")] = False,
 ) -> None:
     """Measure, print the table, write the result file and the page."""
@@ -77,6 +78,9 @@ def main(
             results["sections"][name] = about | {"repeat": done, "data": data}
             results["machine"] = machine()
             out.write_text(json.dumps(results, indent=1) + "\n")
+    if note is not None:
+        results["note"] = note
+        out.write_text(json.dumps(results, indent=1) + "\n")
     print(plain(results))
     if docs is not None:
         docs.write_text(markdown(results))
