@@ -86,6 +86,9 @@ def watched(command: list[str], who: Contender | None = None) -> Found:
     except subprocess.TimeoutExpired:
         _kill(process)
         return {"why": f"it took more than {LIMIT:.0f} s"}
+    except BaseException:  # an interruption must not leave it behind
+        _kill(process)
+        raise
     finally:
         over.set()
         look.join()
