@@ -1,0 +1,61 @@
+"""Who is measured on which workload, and how each is started."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from workloads import WORKLOADS
+
+HERE = Path(__file__).parent
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+TEAM = f"distributed(workers={CORES})"
+DENSE = ("2nn", "logistic")
+ALONE = ("resnet20",)
+"""Workloads whose target is the bare loop alone: no peer is measured."""
+PEERS = {"flower": "Flower, simulation on Ray", "pfl": "pfl-research", "fedjax": "FedJAX", "fluke": "fluke"}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A process to measure. `peer`: whose environment it needs, None for ours; `cores`: how many it may use, None for all."""
+
+    name: str
+    script: Path
+    arguments: tuple[str, ...] = ()
+    peer: str | None = None
+    rounds: int = 6
+    cores: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def ours(executor: str, rounds: int, precision: str = "float32", cores: int | None = None) -> Contender:
+    name = f"ours, {executor}" + ("" if precision == "float32" else f", {precision}") + (", one core" if cores else "")
+    return Contender(name, HERE / "ours.py", (executor, precision), rounds=rounds, cores=cores)
+
+
+def bare(threads: int, rounds: int, loader: bool = False) -> Contender:
+    name = f"bare loop{' with DataLoader' if loader else ''}, t{threads}"
+    return Contender(name, HERE / "bare.py", (str(threads), *(["loader"] if loader else [])), rounds=rounds)
+
+
+def peer(name: str, workload: str) -> Contender:
+    # torch's threads pay for convolutions, not for small dense models: each peer gets what is faster for it
+    threads = {"OMP_NUM_THREADS": "1"} if workload in DENSE and name in ("pfl", "fluke") else {}
+    return Contender(PEERS[name], HERE / "peers" / f"{name}.py", (), name, 3, None, threads)
+
+
+def contenders(workload: str) -> list[Contender]:
+    """All that are measured on a workload, in the order of each repetition."""
+    if workload in DENSE:
+        rounds = {"2nn": 5, "logistic": 12}[workload]
+        found = [ours(TEAM, rounds), ours("batched", rounds), ours("auto", rounds)]
+    else:
+        rounds = 3
+        found = [ours(TEAM, rounds), ours(TEAM, rounds, "bf16"), ours("loop", rounds, cores=1), ours("auto", rounds)]
+    found += [bare(1, rounds), bare(CORES, rounds), bare(1, rounds, loader=True)]
+    return found + [peer(name, workload) for name in PEERS if workload not in ALONE]
+
+
+assert set(DENSE) < set(WORKLOADS)

@@ -1,0 +1,44 @@
+"""The client's side of `peers/flower.py`, where Ray's processes can import it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from networks import network
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from workloads import LR, MOMENTUM, WORKLOADS, arrays
+
+
+@cache
+def loader(name: str, client: int) -> DataLoader:
+    """Kept by the actor from round to round."""
+    x, y = arrays(name)
+    return DataLoader(
+        TensorDataset(torch.from_numpy(x[client]), torch.from_numpy(y[client])), WORKLOADS[name].batch, True
+    )
+
+
+def client_app(name: str) -> ClientApp:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        torch.set_num_threads(1)  # an actor has one core
+        module = network(name)
+        module.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        optimiser = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM)
+        for x, y in loader(name, int(context.node_config["partition-id"])):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(module(x), y).backward()
+            optimiser.step()
+        content = {
+            "arrays": ArrayRecord(module.state_dict()),
+            "metrics": MetricRecord({"num-examples": WORKLOADS[name].samples}),
+        }
+        return Message(content=RecordDict(content), reply_to=message)
+
+    return app

@@ -1,0 +1,169 @@
+"""Environments for the peers, and processes measured from outside: rounds, start-up, peak memory."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from clock import MARK
+from contenders import HERE, Contender
+
+Found = dict[str, Any]
+LIMIT = 180.0
+"""Seconds that a process may take."""
+CALM = 0.2
+"""Cores that may be busy on a machine that counts as idle."""
+EVERY = 0.25
+"""Seconds between two looks at the memory."""
+
+
+def environment(peer: str, folder: Path) -> tuple[Path, str]:
+    """The interpreter of a peer's own virtual environment, made if need be; or why there is none."""
+    home, wanted = folder / peer, HERE / "peers" / f"{peer}.txt"
+    python, marker = home / "bin" / "python", home / "installed.txt"
+    if marker.exists() and marker.read_text() == wanted.read_text():
+        return python, ""
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", home], check=True)
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", wanted]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        return python, f"pip cannot install it: {errors[-1] if errors else done.stderr[-200:]}"
+    marker.write_text(wanted.read_text())
+    return python, ""
+
+
+def contend(who: Contender, workload: str, rounds: int, python: Path) -> Found:
+    """One process of a contender: seconds of a median round after the first, of the start with the first, and MB."""
+    command: list[Any] = [python, "-P", who.script, workload, rounds, *who.arguments]
+    found = watched([str(word) for word in command], who)
+    if "why" in found or "skipped" in found:
+        return found
+    laps = found.pop("laps")
+    if not found["moved"] or not math.isfinite(found["moved"]):
+        return {"why": f"the model moved by {found['moved']}: it was not trained"}
+    if len(laps) < 2:
+        return {"why": f"it reported {len(laps)} rounds"}
+    seconds = [b - a for a, b in pairwise(laps)]
+    return {"round": statistics.median(seconds), "start": laps[0] - found.pop("began")} | found
+
+
+def watched(command: list[str], who: Contender | None = None) -> Found:
+    """What a process reported, with `began`, the largest `peak_mb` of it and its descendants, and how many cores
+    were `foreign`: busy with other programs; or `why` it reported nothing."""
+    paths = [str(HERE), *([] if who and who.peer else [str(HERE.parent / "src")])]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "FLWR_TELEMETRY_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+    cores = sorted(os.sched_getaffinity(0))[: who.cores] if who and who.cores else None
+    began, before = time.time(), _busy() - _children()
+    process = subprocess.Popen(
+        command,
+        env=env | (who.environment if who else {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=None if cores is None else lambda: os.sched_setaffinity(0, cores),
+    )
+    peak, over = [0.0], threading.Event()
+    look = threading.Thread(target=_look, args=(process.pid, peak, over))
+    look.start()
+    try:
+        output, _ = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        return {"why": f"it took more than {LIMIT:.0f} s"}
+    except BaseException:  # an interruption must not leave it behind
+        _kill(process)
+        raise
+    finally:
+        over.set()
+        look.join()
+    reports = [line for line in output.splitlines() if line.startswith(MARK)]
+    if not reports:
+        last = [line.strip() for line in output.splitlines() if line.strip()]
+        return {"why": f"exit code {process.returncode}: {last[-1][:200] if last else 'no output'}"}
+    foreign = (_busy() - _children() - before) / (time.time() - began)
+    return {"began": began, "peak_mb": peak[0], "foreign": foreign} | json.loads(reports[-1].removeprefix(MARK))
+
+
+def calm(patience: float) -> None:
+    """Wait up to `patience` seconds for others to leave the machine alone."""
+    until = time.time() + patience
+    while time.time() < until:
+        before = _busy()
+        time.sleep(1.0)
+        if _busy() - before < CALM:
+            return
+
+
+@contextmanager
+def busy(wanted: bool) -> Iterator[None]:
+    """Another program that keeps one core busy meanwhile."""
+    if not wanted:
+        yield
+        return
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    for pid in _family(process.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.communicate()
+
+
+def _busy() -> float:
+    """Seconds that all cores together have worked for anybody (Linux)."""
+    times = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    user, nice, system, _, _, irq, soft = (int(t) for t in times[:7])
+    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
+
+
+def _children() -> float:
+    """Seconds that they worked for processes started here."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _look(pid: int, peak: list[float], over: threading.Event) -> None:
+    while not over.wait(EVERY):
+        peak[0] = max(peak[0], sum(_proportional(p) for p in _family(pid)))
+
+
+def _proportional(pid: int) -> float:
+    """MB of a process, pages that k processes share counted as a k-th (Linux)."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("Pss:")).split()[1]) / 1024
+    return 0.0
+
+
+def _family(pid: int) -> list[int]:
+    """A process and its descendants."""
+    parents: dict[int, int] = {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            parents[int(place.parent.name)] = int(place.read_text().rpartition(")")[2].split()[1])
+    family = [pid]
+    for member in family:
+        family += [child for child, parent in parents.items() if parent == member]
+    return family

@@ -1,0 +1,64 @@
+"""The share of a round that is not forward, backward and step: `python overhead.py WORKLOAD ROUNDS`.
+
+Our loop against the same steps of plain torch and nothing else: batches cut beforehand, channels last for convolutions, the fused
+optimiser, no copies between clients, no average. Both on one thread, alternating in one process.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from clock import Clock
+from networks import network
+from torch import nn
+from workloads import LR, MOMENTUM, WORKLOADS, arrays
+
+import unalike as ua
+from unalike.job import prepare
+from unalike.simulation import Simulation
+
+
+def steps(name: str) -> Callable[[], None]:
+    """Forward, backward and step of a round's batches."""
+    work, module = WORKLOADS[name], network(name)
+    x, y = (torch.from_numpy(a).flatten(0, 1) for a in arrays(name))
+    if x.dim() == 4:
+        module, x = module.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    batches = list(zip(x.split(work.batch), y.split(work.batch)))
+    optimiser = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM, fused=True)
+
+    def round_() -> None:
+        for inputs, labels in batches:
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(module(inputs), labels).backward()
+            optimiser.step()
+
+    return round_
+
+
+def ours(name: str) -> Callable[[], object]:
+    clients = [ua.ClientData(train=(torch.from_numpy(x), torch.from_numpy(y))) for x, y in zip(*arrays(name))]
+    work = ua.Work(batch_size=WORKLOADS[name].batch, lr=LR, momentum=MOMENTUM)
+    job = prepare("fedavg", clients, model=network(name), rounds=1, work=work)
+    return Simulation(next(job.plan.stages(job.scene)), job.setting, job.population, executor="loop").round
+
+
+def main(name: str, rounds: int) -> None:
+    torch.set_num_threads(1)
+    calls = {"steps": steps(name), "ours": ours(name)}
+    times: dict[str, list[float]] = {which: [] for which in calls}
+    for repeat in range(rounds + 1):
+        for which, call in calls.items():
+            started = time.perf_counter()
+            call()
+            if repeat:
+                times[which].append(time.perf_counter() - started)
+    Clock().report(**{which: statistics.median(t) for which, t in times.items()})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,81 @@
+"""What is measured beside the workloads: each section is a function of the number of repetitions that gives a JSON value."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from contenders import HERE, TEAM, ours
+from launch import Found, busy, contend, watched
+from workloads import WORKLOADS
+
+PYTHON = Path(sys.executable)
+SCALES = (("fedavg", 50, 100), ("scaffold", 50, 100), ("fedavg", 1000, 2000), ("scaffold", 1000, 2000))
+MILLION = 10**6
+
+
+def server(repeat: int) -> Found:
+    """Seconds of `advance` by method, and of reading the stack, from `repeat` processes."""
+    return {"runs": [_child("server.py", "aggregate") for _ in range(min(repeat, 3))]}
+
+
+def memory(repeat: int) -> Found:
+    """MB that a run with 10 and one with 100 clients adds."""
+    return {str(count): [_child("server.py", "memory", str(count)) for _ in range(repeat)] for count in (10, 100)}
+
+
+def overhead(repeat: int) -> Found:
+    """Seconds of our loop and of its steps alone, by workload."""
+    return {name: [_child("overhead.py", name, "3") for _ in range(repeat)] for name in WORKLOADS if name != "logistic"}
+
+
+def foreign(repeat: int) -> Found:
+    """Rounds of the 2NN with and without another busy process, alternating."""
+    runs: dict[str, list[Found]] = {"alone": [], "beside": []}
+    for _ in range(repeat):
+        for name, found in runs.items():
+            with busy(name == "beside"):
+                found.append(contend(ours(TEAM, 6), "2nn", 6, PYTHON))
+    return runs
+
+
+def scale(repeat: int) -> Found:
+    """Rounds per second and MB of a small population and of a million, by method and cohort."""
+    script, env = HERE / "scale.py", os.environ | {"PYTHONPATH": str(HERE.parent / "src")}
+    if not script.exists():
+        return {"why": "benchmarks/scale.py is missing"}
+    found: dict[str, dict[str, list[Any]]] = {}
+    for method, cohort, small in SCALES[: 2 if repeat == 1 else None]:
+        sides: dict[str, list[Any]] = {"small": [], "million": []}
+        for _ in range(min(repeat, 3)):
+            for side, clients in (("small", small), ("million", MILLION)):
+                command = [sys.executable, script, method, str(clients), str(cohort)]
+                done = subprocess.run(
+                    command,
+                    capture_output=True,
+                    text=True,
+                    env=env,
+                )
+                if done.returncode:
+                    return {"why": done.stderr.strip().splitlines()[-1]}
+                sides[side].append(json.loads(done.stdout))
+        found[f"{method}, cohort {cohort}"] = sides
+    return found
+
+
+SECTIONS: dict[str, Callable[[int], Found]] = {
+    "server": server,
+    "memory": memory,
+    "overhead": overhead,
+    "foreign": foreign,
+    "scale": scale,
+}
+
+
+def _child(script: str, *arguments: str) -> Found:
+    return watched([str(PYTHON), "-P", str(HERE / script), *arguments])

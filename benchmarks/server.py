@@ -1,0 +1,100 @@
+"""The server's work on ResNet-18 reports: `python server.py aggregate`, and `python server.py memory K`."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from clock import Clock
+from networks import resnet18
+
+import unalike as ua
+from unalike.core.gather import Fold, each
+from unalike.core.server import Cohort, State, advance, conclude, issue, open_state, shares
+from unalike.job import prepare
+from unalike.simulation import Simulation
+
+CLIENTS, TIMES, LONG = 20, 5, 5.0
+METHODS = ("fedavg", "fedlws", "fedpake")
+
+
+def clients(count: int, shape: tuple[int, ...]) -> list[ua.ClientData]:
+    """Clients with two samples each."""
+    g = torch.Generator().manual_seed(0)
+    return [ua.ClientData(train=(torch.randn(2, *shape, generator=g), torch.arange(2))) for _ in range(count)]
+
+
+def stacked(method: str) -> Callable[[], object]:
+    """`advance` on the stacked reports of a round, as trained."""
+    simulation, state, cohort = trained(method)
+    return lambda: advance(simulation.method, simulation.setting, state, cohort)
+
+
+def folded(method: str) -> Callable[[], object]:
+    """What a linear method's server does instead: it adds reports up as they come."""
+    simulation, state, cohort = trained(method)
+    about = simulation.method, simulation.setting, state
+    reports = [each(lambda t, k=k: t[k : k + 1], cohort.report) for k in cohort.ids]
+
+    def call() -> object:
+        given = shares(*about, cohort)
+        fold = Fold(simulation.method, state.params, given)
+        for client, report in zip(cohort.ids, reports):
+            fold.add([client], report)
+        return conclude(*about, fold.sums, given, CLIENTS)
+
+    return call
+
+
+def trained(method: str) -> tuple[Simulation, State, Cohort]:
+    """A server and the reports of its first round."""
+    job = prepare(method, clients(CLIENTS, (3, 8, 8)), model=resnet18(), rounds=1, work=ua.Work(batch_size=2))
+    stage = next(job.plan.stages(job.scene))
+    simulation = Simulation(stage, job.setting, job.population, executor="loop")
+    [group] = simulation.groups.values()
+    state, ids = open_state(stage.method, simulation.setting), list(range(CLIENTS))
+    order = issue(stage.method, simulation.setting, state, CLIENTS, ids)
+    return simulation, state, group.executor.run(order, ids, {}, CLIENTS)
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """The median of a few calls after the first, of one call where it takes long."""
+    times: list[float] = []
+    while len(times) < 2 or (len(times) <= TIMES and sum(times) < LONG):
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[1:])
+
+
+def aggregate() -> None:
+    """Seconds of each method's `advance`, and of reading the stack once."""
+    size = sum(p.numel() for p in resnet18().parameters())
+    stack = torch.ones(CLIENTS, size)
+    found = {"read": seconds(stack.sum)}
+    del stack
+    found["folded"] = seconds(folded("fedavg"))
+    for method in METHODS:
+        found[method] = seconds(stacked(method))
+    Clock().report(seconds=found)
+
+
+def memory(count: int) -> None:
+    """MB that two rounds of FedAvg with `count` clients add to the process, and those of its model."""
+    model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.ReLU(), torch.nn.Linear(4000, 10))
+    people = clients(count, (1000,))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ua.run(
+        "fedavg", people, model=model, rounds=2, executor="loop", evaluate_every=2, progress=lambda row, what="": None
+    )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    size = sum(4 * p.numel() for p in model.parameters())
+    Clock().report(mb=(peak - before) / 1024, model_mb=size / 2**20)
+
+
+if __name__ == "__main__":
+    aggregate() if sys.argv[1] == "aggregate" else memory(int(sys.argv[2]))

@@ -1,0 +1,238 @@
+"""The target table and the page, from the result file."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from contenders import PEERS
+from workloads import WORKLOADS
+
+Results = dict[str, Any]
+SLACK = 2
+"""Models by which 90 further clients may raise the peak: what the allocator keeps of buffers that were freed."""
+
+
+class Row(NamedTuple):
+    """A line of the target table; `passed` is None for what was not measured."""
+
+    what: str
+    target: str
+    found: str
+    passed: bool | None
+
+    @property
+    def verdict(self) -> str:
+        return {True: "pass", False: "FAIL", None: "-"}[self.passed]
+
+
+def rows(results: Results) -> list[Row]:
+    """The target table."""
+    sections = {name: s["data"] for name, s in results["sections"].items()}
+    return [
+        row for make in (_peers, _bare, _team, _overhead, _server, _memory, _scale, _foreign) for row in make(sections)
+    ]
+
+
+def _middle(runs: Sequence[Results], key: str = "round") -> float | None:
+    values = [run[key] for run in runs if key in run]
+    return statistics.median(values) if values else None
+
+
+def _why(runs: Sequence[Results]) -> str:
+    found = next((r.get("skipped") or r.get("why") for r in runs if "round" not in r), None)
+    return f"not measured: {found or 'it was not run'}"
+
+
+def _best(data: Results, wanted: Callable[[str], bool]) -> tuple[str, float] | None:
+    """The fastest contender of those wanted."""
+    found = {name: m for name, runs in data.items() if wanted(name) and (m := _middle(runs)) is not None}
+    return min(found.items(), key=lambda pair: pair[1]) if found else None
+
+
+def _ours(data: Results, precision: str = "float32") -> tuple[str, float] | None:
+    bf16 = precision == "bf16"
+    return _best(data, lambda name: name.startswith("ours") and name.endswith("bf16") == bf16)
+
+
+def _ratio(what: str, factor: float, data: Results, name: str, precision: str = "float32") -> Row:
+    """How much faster ours is than a contender."""
+    target, mine, other = f"{factor:g}x faster", _ours(data, precision), _middle(data.get(name, []))
+    if mine is None:
+        runs = next(
+            (r for n, r in data.items() if n.startswith("ours") and n.endswith("bf16") == (precision == "bf16")), []
+        )
+        return Row(what, target, _why(runs), None)
+    if other is None:
+        return Row(what, target, _why(data.get(name, [])), None)
+    gain = other / mine[1]
+    return Row(what, target, f"{gain:.1f}x ({1e3 * mine[1]:.1f} ms, {mine[0]}; {1e3 * other:.0f} ms)", gain >= factor)
+
+
+def _peers(sections: Results) -> Iterator[Row]:
+    for peer, factor in (("flower", 40.0), ("pfl", 5.0), ("fedjax", 3.0)):
+        yield _ratio(f"2NN against {PEERS[peer]}", factor, sections.get("2nn", {}), PEERS[peer])
+    yield Row("2NN against PFLlib", "6x faster", "not measured: PFLlib is not in the package registry", None)
+
+
+def _bare(sections: Results) -> Iterator[Row]:
+    for workload, factor in (("2nn", 4.3), ("logistic", 40.0), ("cnn", 2.2), ("resnet20", 2.2)):
+        what = f"{WORKLOADS[workload].title} against the bare loop t1"
+        yield _ratio(what, factor, sections.get(workload, {}), "bare loop, t1")
+        if factor == 2.2:
+            yield _ratio(f"{what}, bf16", 3.5, sections.get(workload, {}), "bare loop, t1", "bf16")
+
+
+def _team(sections: Results) -> Iterator[Row]:
+    data = sections.get("cnn", {})
+    one = _middle(data.get("ours, loop, one core", []))
+    name = next((n for n in data if n.startswith("ours, distributed") and "bf16" not in n), "")
+    many, target = _middle(data.get(name, [])), "90 % efficiency"
+    if one is None or many is None:
+        yield Row("SimpleCNN, 2 workers against 1", target, _why(data.get(name, [])), None)
+        return
+    share = one / many / int(name.partition("workers=")[2].partition(")")[0])
+    yield Row(
+        "SimpleCNN, 2 workers against 1", target, f"{share:.0%} ({1e3 * one:.0f} ms; {1e3 * many:.0f} ms)", share >= 0.9
+    )
+
+
+def _overhead(sections: Results) -> Iterator[Row]:
+    for workload, limit in (("2nn", 0.15), ("cnn", 0.03), ("resnet20", 0.03)):
+        runs = [r for r in sections.get("overhead", {}).get(workload, []) if "ours" in r]
+        what, target = f"{WORKLOADS[workload].title}: share of a round beside the steps", f"under {limit:.0%}"
+        if not runs:
+            yield Row(what, target, _why(sections.get("overhead", {}).get(workload, [])), None)
+            continue
+        share = statistics.median(1 - r["steps"] / r["ours"] for r in runs)
+        yield Row(what, target, f"{share:.1%} (our loop, one thread)", share < limit)
+
+
+def _server(sections: Results) -> Iterator[Row]:
+    runs = [r for r in sections.get("server", {}).get("runs", []) if "seconds" in r]
+    for method, name, factor in (
+        ("fedavg", "weighted mean of the stack", 1.5),
+        ("folded", "weighted mean, reports added up as they come", 1.5),
+        ("fedlws", "FedLWS", 2.5),
+        ("fedpake", "FedPake", 15.0),
+    ):
+        what, target = f"{name} on ResNet-18, K = 20", f"{factor:g}x the read limit"
+        if not runs:
+            yield Row(what, target, _why(sections.get("server", {}).get("runs", [])), None)
+            continue
+        times, limit = (statistics.median(r["seconds"][key] for r in runs) for key in (method, "read"))
+        yield Row(
+            what, target, f"{times / limit:.1f}x ({1e3 * times:.0f} ms; {1e3 * limit:.0f} ms)", times <= factor * limit
+        )
+
+
+def _memory(sections: Results) -> Iterator[Row]:
+    data = sections.get("memory", {})
+    few, many = (_middle(data.get(count, []), "mb") for count in ("10", "100"))
+    what, target = "server memory, FedAvg, K = 10 and 100", "one model + constant"
+    if few is None or many is None:
+        yield Row(what, target, _why(data.get("10", [])), None)
+        return
+    model = _middle(data["10"], "model_mb") or 0.0
+    yield Row(
+        what,
+        target,
+        f"{few:.0f} MB and {many:.0f} MB (a model: {model:.0f} MB; 90 stacked: {90 * model:.0f} MB)",
+        many - few <= SLACK * model,
+    )
+
+
+def _scale(sections: Results) -> Iterator[Row]:
+    data, target = sections.get("scale", {}), "rounds/s within 10 %, under 100 MB"
+    if not data or "why" in data:
+        yield Row("a million clients", target, f"not measured: {data.get('why', 'it was not run')}", None)
+        return
+    for what, sides in data.items():
+        small, large = (_middle(sides[side], "rate") or 0.0 for side in ("small", "million"))
+        mb = _middle(sides["million"], "mb") or 0.0
+        found = f"{large / small:.0%} of {small:.0f} rounds/s, {mb:.0f} MB"
+        yield Row(f"a million clients, {what}", target, found, large >= 0.9 * small and mb < 100)
+
+
+def _foreign(sections: Results) -> Iterator[Row]:
+    data = sections.get("foreign", {})
+    alone, beside = (_middle(data.get(side, [])) for side in ("alone", "beside"))
+    what, target = "2NN beside a foreign busy process", "at most 2.5x slower"
+    if alone is None or beside is None:
+        yield Row(what, target, _why(data.get("alone", [])), None)
+        return
+    yield Row(
+        what, target, f"{beside / alone:.1f}x ({1e3 * alone:.0f} ms; {1e3 * beside:.0f} ms)", beside <= 2.5 * alone
+    )
+
+
+def plain(results: Results) -> str:
+    """The target table for a terminal."""
+    found = rows(results)
+    widths = [max(len(row[i]) for row in found) for i in range(2)]
+    return "\n".join(f"{r.verdict:5s} {r.what:{widths[0]}s}  {r.target:{widths[1]}s}  {r.found}" for r in found)
+
+
+def markdown(results: Results) -> str:
+    """The page."""
+    machine = results.get("machine", {})
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written from `benchmarks/results.json` by `python benchmarks/targets.py --render --docs docs/benchmarks.md`.",
+        f"Measured on {machine.get('cores')} cores of an {machine.get('cpu')}, torch {machine.get('torch')}, Python "
+        f"{machine.get('python')}. Ratios within one run hold elsewhere better than times do.",
+        *(["", results["note"]] if results.get("note") else []),
+        "",
+        "## Targets",
+        "",
+        "| | target | measured | |",
+        "| :-- | :-- | :-- | :-- |",
+        *(f"| {r.what} | {r.target} | {_cell(r.found)} | {r.verdict} |" for r in rows(results)),
+        "",
+        "Where several of our settings were measured, the fastest one counts and is named. The read limit is the time to sum the",
+        "stacked reports once. The steps that overheads are counted against are those of plain torch with batches cut beforehand,",
+        "the fused optimiser and channels-last convolutions. Server memory is what a run adds to its process, training included.",
+    ]
+    for name, work in WORKLOADS.items():
+        if name in results["sections"]:
+            lines += ["", f"## {work.text}", "", *_workload(results["sections"][name])]
+    return "\n".join([*lines, ""])
+
+
+def _workload(section: Results) -> list[str]:
+    data, bare = section["data"], _middle(section["data"].get("bare loop, t1", []))
+    lines = [
+        f"{section['when']} UTC, {section['repeat']} repetitions in turn; {_foreign_cores(data)}",
+        "",
+        "| | round, ms | spread | of the bare loop | start-up, s | peak, MB |",
+        "| :-- | --: | --: | --: | --: | --: |",
+    ]
+    ranked = sorted(data.items(), key=lambda pair: _middle(pair[1]) or float("inf"))
+    for name, runs in ranked:
+        seconds = [r["round"] for r in runs if "round" in r]
+        if not seconds:
+            lines.append(f"| {name} | {_cell(_why(runs))} | | | | |")
+            continue
+        middle, start, peak = (_middle(runs, key) or 0.0 for key in ("round", "start", "peak_mb"))
+        peak = max(peak, _middle(runs, "own_mb") or 0.0)
+        speed = f"{bare / middle:.2f}x" if bare else ""
+        spread = f"{1e3 * min(seconds):.0f} - {1e3 * max(seconds):.0f}"
+        lines.append(f"| {name} | {1e3 * middle:.1f} | {spread} | {speed} | {start:.1f} | {peak:.0f} |")
+    return [
+        *lines,
+        "",
+        "Start-up is the time from the start of the process to the end of its first round. Peak memory is that of all processes,",
+        "pages that k of them share counted as a k-th, or the first process's own where that is more.",
+    ]
+
+
+def _foreign_cores(data: Results) -> str:
+    """How much of the machine others took, which decides what the times are worth."""
+    found = _middle([run for runs in data.values() for run in runs], "foreign")
+    return "" if found is None else f"other programs kept {max(found, 0.0):.1f} cores busy meanwhile."
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,97 @@
+"""The benchmarks' definitions import, and the table and the page come out of a result file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """The scripts import each other by name."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield
+    for name in set(sys.modules) - before:
+        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def section(data):
+    return {"when": "2026-01-01 00:00", "load_before": 0.1, "repeat": 1, "data": data}
+
+
+SAMPLE = {
+    "machine": {"cpu": "some CPU", "cores": 2, "python": "3.11", "torch": "2.13.0"},
+    "sections": {
+        "2nn": section(
+            {
+                "ours, batched": [{"round": 0.1, "start": 3.0, "peak_mb": 300.0}, {"round": 0.2}],
+                "bare loop, t1": [{"round": 0.6, "start": 2.0, "peak_mb": 250.0}],
+                "FedJAX": [{"round": 0.3, "start": 4.0, "peak_mb": 300.0}],
+                "pfl-research": [{"why": "exit code 1: no | such thing"}],
+            }
+        ),
+        "server": section(
+            {"runs": [{"seconds": {"read": 0.1, "folded": 0.2, "fedavg": 0.14, "fedlws": 0.3, "fedpake": 1.0}}]}
+        ),
+        "memory": section({"10": [{"mb": 100.0, "model_mb": 40.0}], "100": [{"mb": 190.0, "model_mb": 40.0}]}),
+    },
+}
+
+
+def test_arrays_have_the_shapes_of_their_workload():
+    from workloads import WORKLOADS, arrays
+
+    for name, work in WORKLOADS.items():
+        x, y = arrays(name)
+        assert x.shape == (work.clients, work.samples, *work.shape) and x.dtype == np.float32
+        assert y.shape == (work.clients, work.samples) and y.max() < work.classes
+
+
+def test_models_take_their_workload():
+    import torch
+    from networks import network
+    from workloads import WORKLOADS
+
+    for name, work in WORKLOADS.items():
+        assert network(name)(torch.zeros(2, *work.shape)).shape == (2, work.classes)
+
+
+def test_every_contender_has_a_script_and_a_name_of_its_own():
+    from contenders import HERE, contenders
+    from workloads import WORKLOADS
+
+    for name in WORKLOADS:
+        found = contenders(name)
+        assert len({who.name for who in found}) == len(found)
+        assert all(who.script.exists() for who in found)
+        assert all((HERE / "peers" / f"{who.peer}.txt").exists() for who in found if who.peer)
+
+
+def test_targets_pass_fail_or_say_why_they_were_not_measured():
+    from table import rows
+
+    found = {row.what: row for row in rows(SAMPLE)}
+    assert found["2NN 784-200-200-10 against the bare loop t1"].verdict == "FAIL"  # 0.6 / 0.15 = 4, less than 4.3
+    assert found["2NN against FedJAX"].verdict == "FAIL"
+    assert found["2NN against pfl-research"].found == "not measured: exit code 1: no | such thing"
+    assert found["weighted mean of the stack on ResNet-18, K = 20"].verdict == "pass"
+    assert found["FedLWS on ResNet-18, K = 20"].verdict == "FAIL"
+    assert found["server memory, FedAvg, K = 10 and 100"].verdict == "FAIL"  # 90 MB more, two models are 80
+    assert found["a million clients"].passed is None
+
+
+def test_table_and_page_render():
+    from table import markdown, plain, rows
+
+    assert len(plain(SAMPLE).splitlines()) == len(rows(SAMPLE))
+    page = markdown(SAMPLE)
+    assert "| ours, batched | 150.0 | 100 - 200 | 4.00x | 3.0 | 300 |" in page
+    assert r"no \| such thing" in page
+    assert markdown({"sections": {}}).startswith("# Benchmarks")
