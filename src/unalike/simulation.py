@@ -16,7 +16,7 @@ from unalike.core.errors import UnalikeError
 from unalike.core.plan import Stage
 from unalike.core.question import Question
 from unalike.core.server import Cohort, State
-from unalike.core.types import Context, Tree
+from unalike.core.types import Tree
 from unalike.core.wire import stage_wire
 from unalike.data import Population
 from unalike.executors.auto import Choice, decide
@@ -134,9 +134,7 @@ class Simulation:
         }
 
     def _some_context(self) -> Context:
-        """A client's static facts: they have the shapes of everybody's."""
-        site = next(iter(self.groups.values())).site
-        return site.context(0 if self.stage.pooled else int(self.eligible[0]))
+        return next(iter(self.groups.values())).site.some_context
 
     def group_of(self, client: int) -> str | None:
         """The group of a client; where clients choose, the one that it would choose now."""

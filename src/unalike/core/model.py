@@ -106,10 +106,11 @@ class Model:
         rounded.precision = precision
         return rounded
 
-    def channels_last(self, x: Tensor) -> Model:
+    def channels_last(self, x: Tensor, context: Context | None = None) -> Model:
         """The same model with images as [B, H, W, C] in memory: faster convolutions where one client trains at a time.
 
-        `x` are samples to try it with: a module that asks for another order of its activations is left as it is.
+        `x` are samples of a client with the static facts `context`, to try it with: a module that asks for another order of its
+        activations is left as it is.
         """
         if not self.convolutional or x.dim() != 4:
             return self
@@ -117,7 +118,7 @@ class Model:
         laid._format = torch.channels_last
         try:
             with torch.no_grad():
-                laid({n: laid.leaf(p) for n, p in self.params.items()}, x, buffers=self.buffers, context={})
+                laid({n: laid.leaf(p) for n, p in self.params.items()}, x, buffers=self.buffers, context=context)
         except (RuntimeError, KeyError):
             return self
         return laid

@@ -100,6 +100,11 @@ class Site:
         found = getattr(self.source.train, "sizes", None)
         return np.array([len(self.source.train[k]) for k in range(len(self.source))]) if found is None else found
 
+    @property
+    def some_context(self) -> Context:
+        """The static facts of a client with samples: they have the shapes of everybody's."""
+        return self.context(int(np.flatnonzero(self.sizes)[0]))
+
     def training(self, client: int, round: int) -> list[list[np.ndarray]]:
         """The client's batches in each phase of a round."""
         names = ["batches", *(f"batches of phase {i}" for i in range(1, len(self.method.phases)))]

@@ -36,7 +36,7 @@ class Loop(Answering):
     def setting(self) -> Setting:
         """The setting with the model as one client at a time computes it best."""
         site = self.site
-        return replace(site.setting, model=site.setting.model.channels_last(site.source.x[:2]))
+        return replace(site.setting, model=site.setting.model.channels_last(site.source.x[:2], site.some_context))
 
     def _train(self, order: Order, client: int, accepted: int | None) -> Report:
         site = self.site
