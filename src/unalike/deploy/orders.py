@@ -13,6 +13,7 @@ from unalike.core.server import State
 from unalike.core.types import Order, Report, Tree
 from unalike.core.validate import Refused, check_report, steps_of
 from unalike.deploy.exchange import Make
+from unalike.deploy.guard import Norms
 from unalike.deploy.packing import Facts
 from unalike.deploy.post import Request
 from unalike.deploy.requests import Train
@@ -26,10 +27,15 @@ Tallies = dict[str, Tally]
 
 
 class Reply(NamedTuple):
-    """What a site answered to an order: what its evaluations came to by protocol, and its report if it trained."""
+    """What a site answered to an order: what its evaluations came to by protocol, and its report if it trained.
+
+    Once the report is on disk, its numbers are left, its norms, and the bytes of its update.
+    """
 
     tallies: dict[str, Tallies]
     report: Report | None
+    norms: Norms
+    sent: int
 
 
 class Orders:
@@ -76,7 +82,7 @@ class Orders:
             report = check_report(tensors, self._expected(name), remote.setting, samples, steps)
         elif tensors:
             raise Refused("a report of a site that was not asked to train")
-        return Reply({name: self._tallies(tallies[name], client) for name in names}, report)
+        return Reply({name: self._tallies(tallies[name], client) for name in names}, report, {}, 0)
 
     def more(self, attempt: int, lacking: int) -> dict[str, Make]:
         """Other sites to train, of those that can be reached."""
