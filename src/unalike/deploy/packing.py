@@ -8,6 +8,7 @@ tensor's bytes follow from its type and shape. All of this is checked before any
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import dataclass
@@ -140,6 +141,11 @@ def _tensors(data: bytes | memoryview, start: int, rows: list[tuple[str, torch.d
 
 def _nothing() -> Tensor:
     return torch.empty(0, dtype=torch.uint8)
+
+
+def checksum(tensors: Tree) -> str:
+    """A digest of names, types, shapes and values; "" for none."""
+    return hashlib.sha256(pack({}, tensors)).hexdigest() if tensors else ""
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -90,6 +90,8 @@ class Remote(Simulation):
         self._ahead: Outcome | None = None
         self._guard = Guard(self.federation.guard)
         self._shelf = Shelf(arrived)
+        self.holds: dict[int, str] = {}
+        """Client -> the digest of what it has for the whole stage, by its own answer."""
         super().__init__(stage, job.setting, job.population, executor="loop", participation=job.options.participation)
         active = np.array([not site.revoked for site in self.federation.sites])
         self.active = np.flatnonzero(active).tolist()
@@ -128,12 +130,16 @@ class Remote(Simulation):
     def freeze(self) -> tuple[Tree, list[Facts]]:
         tensors, facts = super().freeze()
         ahead = None if self._ahead is None else asdict(self._ahead)
-        return tensors, [facts[0] | {"ahead": ahead, "norms": self._guard.seen}, *facts[1:]]
+        return tensors, [
+            facts[0] | {"ahead": ahead, "norms": self._guard.seen, "holds": list(self.holds.items())},
+            *facts[1:],
+        ]
 
     def thaw(self, tensors: Tree, facts: list[Facts]) -> None:
         super().thaw(tensors, facts)
         ahead, self._exchange = facts[0].get("ahead"), None
         self._guard.seen = facts[0].get("norms", {})
+        self.holds = dict(facts[0].get("holds", []))
         self._ahead = None
         if ahead is not None:
             by_number = {what: {int(k): v for k, v in ahead[what].items()} for what in ("faults", "local")}
@@ -236,6 +242,9 @@ class Remote(Simulation):
             "asked", round=self.post.number, train=sorted(exchange.counts), quorum=quorum, evaluate=list(evaluate)
         )
         exchange.run()
+        self.holds = {k: rounds.fixed(k) for k, name in sites.items() if name in exchange.values} | {
+            k: digest for k, digest in self.holds.items() if k not in sites
+        }
         self._seconds = time.monotonic() - started
         return exchange
 
