@@ -2,7 +2,8 @@
 
     python benchmarks/federation.py rounds           seconds of overhead per round, 5 sites, models of 1 MB and 45 MB
     python benchmarks/federation.py largest          the largest message that comes back whole, 1 site
-    python benchmarks/federation.py memory           the coordinator's memory with 5, 50 and 200 sites, played by one process
+    python benchmarks/federation.py memory           the coordinator's memory with 5, 50 and 200 sites, played by one process;
+                                                     with a method's name of that method
 
 A round's overhead is the time of the round without the longest training among the sites. Messages are encoded, signed, cut,
 encrypted, stored by SuperLink, and the same on the way back; the sites share the machine, so numbers are upper bounds.
@@ -35,18 +36,20 @@ from unalike.deploy.keys import new_key, public_text
 from unalike.deploy.trainer import Trainer
 
 FEATURES = 512
-MODELS = {"1 MB": "mlp(hidden=(420, 80))", "45 MB": "mlp(hidden=(4096, 2240))"}
+MODELS = {"1 MB": "mlp(hidden=(420, 80))", "11 MB": "mlp(hidden=(2048, 840))", "45 MB": "mlp(hidden=(4096, 2240))"}
 """Of samples with 512 numbers."""
 
 
-def federation_of(names: list[str], model: str, rounds: int) -> tuple[Federation, Any, dict[str, Any]]:
+def federation_of(
+    names: list[str], model: str, rounds: int, method: str = "fedavg"
+) -> tuple[Federation, Any, dict[str, Any]]:
     coordinator, keys = new_key(), {name: new_key() for name in names}
     sites = tuple(Enrolled(name, public_text(key), 1000) for name, key in keys.items())
     data = Schema((FEATURES,), 10)
     work = ua.Work(steps=1, batch_size=8)
     made = Federation(
         "benchmark",
-        "fedavg",
+        method,
         model,
         rounds,
         public_text(coordinator),
@@ -85,7 +88,8 @@ def rounds() -> None:
     with tempfile.TemporaryDirectory() as root:
         network = Echoing(Path(root), tuple(names))
         try:
-            for title, model in MODELS.items():
+            for title in ("1 MB", "45 MB"):
+                model = MODELS[title]
                 federation, key, keys = federation_of(names, model, rounds=5)
                 folder = Path(root) / title.replace(" ", "")
                 timed = {n: Timed(Trainer(federation, n, keys[n], person(n), folder / n)) for n in names}
@@ -128,17 +132,17 @@ def largest() -> None:
 
 def memory() -> None:
     """Each number of sites in a process of its own, for its peak; one generator, another process, speaks for all the sites."""
-    for count in (5, 50, 200):
+    for count, title in ((5, "1 MB"), (50, "1 MB"), (200, "1 MB"), (5, "11 MB"), (50, "11 MB")):
         if not (child := os.fork()):
             torch.set_num_threads(1)
-            _coordinate(count)
+            _coordinate(count, title, *sys.argv[2:])
             os._exit(0)
         os.waitpid(child, 0)
 
 
-def _coordinate(count: int) -> None:
+def _coordinate(count: int, title: str, method: str = "fedavg") -> None:
     names = [f"site{k}" for k in range(count)]
-    federation, key, keys = federation_of(names, MODELS["1 MB"], rounds=2)
+    federation, key, keys = federation_of(names, MODELS[title], 2, method)
     with tempfile.TemporaryDirectory() as root:
         generator = os.fork()
         if not generator:
@@ -155,7 +159,7 @@ def _coordinate(count: int) -> None:
         os.kill(generator, signal.SIGKILL)
         os.waitpid(generator, 0)
         print(
-            f"{count} sites, 1 MB: {max(seen) - before:.0f} MB above the {before:.0f} MB before the first order",
+            f"{method}, {count} sites, {title}: {max(seen) - before:.0f} MB above the {before:.0f} MB before the first order",
             flush=True,
         )
 

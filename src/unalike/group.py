@@ -120,22 +120,28 @@ class Group:
                 "Training diverged: try a smaller learning rate"
             )
 
-    def accept(self, cohort: Cohort) -> None:
-        """Advance the state by sound reports; those of a linear method are added up one by one, as if they had just come."""
+    def accept(self, cohort: Cohort, read: Callable[[int], Report] | None = None) -> None:
+        """Advance the state by sound reports; those of a linear method are added up one by one, as if they had just come.
+
+        With `read` (client -> its report along a leading [1]) such a cohort needs the numbers of its reports only.
+        """
         round = self.state.round
-        self.state = (self._summed if self.method.linear else self._advanced)(cohort)
+        if self.method.linear:
+            place = {client: i for i, client in enumerate(cohort.ids)}
+            self.state = self._summed(cohort, read or (lambda k: rows(cohort.report, torch.tensor([place[k]]))))
+        else:
+            self.state = advance(self.method, self.setting, self.state, cohort)
         self.accepted.update(dict.fromkeys(cohort.ids, round))
 
-    def _advanced(self, cohort: Cohort) -> State:
-        return advance(self.method, self.setting, self.state, cohort)
-
-    def _summed(self, cohort: Cohort) -> State:
+    def _summed(self, cohort: Cohort, read: Callable[[int], Report]) -> State:
         given = shares(self.method, self.setting, self.state, cohort)
         fold = Fold(self.method, self.state.params, given, self.setting.buffers)
-        for i, client in enumerate(cohort.ids):
-            fold.add([client], rows(cohort.report, torch.tensor([i])))
+        for client in cohort.ids:
+            fold.add([client], read(client))
         done = conclude(self.method, self.setting, self.state, fold.sums, given, cohort.population)
-        return self._advanced(cohort) if done is None else done[0]
+        if done is None:  # the shares are those of these very reports
+            raise Diverged(f"round {self.state.round + 1}: the weights of the reports are not finite")
+        return done[0]
 
     def memory(self, client: int) -> Drawers:
         """What the client remembers now."""

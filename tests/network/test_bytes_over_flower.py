@@ -154,14 +154,28 @@ def test_old_tls_and_no_tls_are_refused(echoing):
 
 def test_a_site_refuses_a_server_of_another_authority(echoing, tmp_path):
     """FAULTS 19: the SuperNode of a site that trusts its own federation's authority does not talk to this server."""
+    _, other = certificates.authority("other")
+    assert_refused(echoing, tmp_path, other)
+
+
+def test_a_site_refuses_an_authority_that_has_expired(echoing, tmp_path, monkeypatch):
+    """FAULTS 19: the same key, and a certificate of it that was valid until some hours ago."""
+    monkeypatch.setattr(certificates, "YEARS", -0.001)
+    monkeypatch.setattr(certificates, "node_key", lambda: echoing.issuer)
+    _, expired = certificates.authority("test")
+    assert expired.public_key() == echoing.authority.public_key()
+    assert_refused(echoing, tmp_path, expired)
+
+
+def assert_refused(echoing, folder, authority):
+    """A node with the key of site a that trusts this authority does not get through to the server."""
     from unalike.deploy.flower.link import Node
 
-    _, other = certificates.authority("other")
-    certificates.write_private(tmp_path / "ca.pem", certificates.pem(other))
-    certificates.write_private(tmp_path / "node.key", (echoing.root / "a" / "node.key").read_bytes())
-    with Supervisor(tmp_path / "logs") as supervisor:
-        Node(tmp_path, supervisor, f"127.0.0.1:{echoing.port}", tmp_path / "trainer", 1 << 20)
-        log = tmp_path / "logs" / "supernode.log"
+    certificates.write_private(folder / "ca.pem", certificates.pem(authority))
+    certificates.write_private(folder / "node.key", (echoing.root / "a" / "node.key").read_bytes())
+    with Supervisor(folder / "logs") as supervisor:
+        Node(folder, supervisor, f"127.0.0.1:{echoing.port}", folder / "trainer", 1 << 20)
+        log = folder / "logs" / "supernode.log"
         echoing.wait(lambda: "CERTIFICATE_VERIFY_FAILED" in log.read_text() or not supervisor.children[0].alive)
         assert "SuperNode ID" not in log.read_text()
 

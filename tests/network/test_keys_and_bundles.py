@@ -63,6 +63,24 @@ def test_a_site_accepts_the_server_by_its_names_and_nobody_else(made, tmp_path):
     )
 
 
+@pytest.mark.parametrize("whose", ["server", "authority"])
+def test_an_expired_certificate_is_refused(whose, tmp_path, monkeypatch):
+    """FAULTS 19. Valid from yesterday until some hours ago; the other one of the two is valid still."""
+    lasting = {"authority": certificates.YEARS, "server": certificates.YEARS}
+
+    def issued(**years):
+        monkeypatch.setattr(certificates, "YEARS", years["authority"])
+        key, authority = certificates.authority("test")
+        monkeypatch.setattr(certificates, "YEARS", years["server"])
+        mine, certificate = certificates.server(["fed.example.org"], key, authority)
+        for name, what in {"ca.pem": authority, "server.pem": certificate, "server.key": mine}.items():
+            (tmp_path / name).write_bytes(certificates.pem(what))
+        return handshake(tmp_path / "ca.pem", (tmp_path / "server.pem", tmp_path / "server.key"), "fed.example.org")
+
+    assert issued(**lasting)
+    assert not issued(**(lasting | {whose: -0.001}))
+
+
 def test_a_servers_certificate_cannot_sign_others(made, tmp_path):
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key

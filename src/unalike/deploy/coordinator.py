@@ -66,7 +66,12 @@ class Coordinator:
         post = Post(self.federation, self.key, self.transport, roster.run, self.control, self.directory.event)
         try:
             return execute(
-                job, ground=_Sites(job, post), out=self.directory.path, resume=True, stop=stop, progress=progress
+                job,
+                ground=_Sites(job, post, self.directory.path / "arrived"),
+                out=self.directory.path,
+                resume=True,
+                stop=stop,
+                progress=progress,
             )
         except Stopped:
             self.directory.event("interrupted", why="the operator stopped the coordinator")
@@ -111,8 +116,8 @@ class Coordinator:
 class _Sites:
     """The sites as the ground on which a plan runs."""
 
-    def __init__(self, job: Job, post: Post):
-        self.job, self.post = job, post
+    def __init__(self, job: Job, post: Post, arrived: Path):
+        self.job, self.post, self.arrived = job, post, arrived
         self.assess = Pooled(job.population, job.options.protocols, job.test)
         self._steps: list[Remote | None] = []
 
@@ -122,7 +127,7 @@ class _Sites:
         def hold(remote: Remote) -> None:
             record.hold(index, remote)
 
-        made = Remote(stage, self.job, self.post, index, self._step(index, stage), offset, hold)
+        made = Remote(stage, self.job, self.post, index, self._step(index, stage), offset, hold, self.arrived)
         self._steps.append(made)
         return made
 

@@ -65,7 +65,7 @@ class Envelope:
     """A message whose signature holds. `digest` is its `identity`."""
 
     head: Head
-    body: bytes
+    body: bytes | memoryview
     digest: str
 
     def open(self, limits: Limits = Limits()) -> tuple[Facts, Tree]:  # noqa: B008  (immutable)
@@ -95,7 +95,7 @@ def unseal(message: bytes, key: PublicKey, limits: Limits = Limits()) -> Envelop
         key.verify(message[end : end + SIGNATURE], message[:end])
     except InvalidSignature:
         raise Malformed("a signature that is not by the key that was enrolled") from None
-    found, body = read_json(message[start:end]), message[end + SIGNATURE :]
+    found, body = read_json(message[start:end]), memoryview(message)[end + SIGNATURE :]
     if (found.pop("bytes", None), found.pop("body", None)) != (len(body), digest(body)):
         raise Malformed("a body that is not the one that was signed")
     try:
@@ -111,6 +111,6 @@ def identity(message: bytes) -> str:
     return digest(message[: start + int.from_bytes(message[len(MAGIC) : start], "little") + SIGNATURE])
 
 
-def digest(data: bytes) -> str:
+def digest(data: bytes | memoryview) -> str:
     """SHA-256, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()

@@ -22,6 +22,10 @@ def _nobody(attempt: int, lacking: int) -> Mapping[str, Make]:
     return {}
 
 
+def _as_it_is(site: str, value: T) -> T:
+    return value
+
+
 def _all_fair(values: Mapping[str, object]) -> Mapping[str, str]:
     return {}
 
@@ -32,7 +36,8 @@ class Exchange(Generic[T]):
 
     `read` makes a value of an answer or raises `UnalikeError`: then it is refused. `quorum` sound answers of the sites in
     `counts` are needed; without them the deadline is extended, `more` names others to ask in addition, and after `patience`
-    attempts the run is paused. `sift` finds those who are refused for what they are among the others.
+    attempts the run is paused. `sift` finds those who are refused for what they are among the others. `keep` makes of a sound
+    value what is kept of it until then; where it fails, the coordinator does, and no site is to blame.
     """
 
     post: Post
@@ -43,6 +48,7 @@ class Exchange(Generic[T]):
     quorum: int = 0
     more: Callable[[int, int], Mapping[str, Make]] = _nobody
     sift: Callable[[Mapping[str, T]], Mapping[str, str]] = _all_fair
+    keep: Callable[[str, T], T] = _as_it_is
     values: dict[str, T] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
 
@@ -65,7 +71,8 @@ class Exchange(Generic[T]):
             if time.monotonic() >= again:
                 self._ask({site: self.requests[site] for site in silent})
                 again = self._after(federation.repeat)
-            self._take(post.receive(max(0.0, min(end, again, self._after(0.5)) - time.monotonic())))
+            for site, answer in post.receive(max(0.0, min(end, again, self._after(0.5)) - time.monotonic())):
+                self._take(site, answer)
         for site in self.silent:
             self.faults[site] = "absent: no answer by the deadline"
             post.note("absent", site, "no answer by the deadline")
@@ -76,17 +83,18 @@ class Exchange(Generic[T]):
         """Who has not answered yet."""
         return [site for site in self.requests if site not in self.values and site not in self.faults]
 
-    def _take(self, arrived: list[tuple[str, Envelope]]) -> None:
-        for site, answer in arrived:
-            if site not in self.requests:
-                continue
-            try:
-                facts, tensors = answer.open(self.post.limits)
-                if answer.head.kind != "answer":
-                    raise Malformed(f"{answer.head.kind}: {str(facts.get('why'))[:1000]}")
-                self.values[site] = self.read(site, facts, tensors)
-            except UnalikeError as error:
-                self._refuse(site, str(error))
+    def _take(self, site: str, answer: Envelope) -> None:
+        if site not in self.requests:
+            return
+        try:
+            facts, tensors = answer.open(self.post.limits)
+            if answer.head.kind != "answer":
+                raise Malformed(f"{answer.head.kind}: {str(facts.get('why'))[:1000]}")
+            value = self.read(site, facts, tensors)
+        except UnalikeError as error:
+            self._refuse(site, str(error))
+        else:
+            self.values[site] = self.keep(site, value)
 
     def _refuse(self, site: str, why: str) -> None:
         self.faults[site] = f"refused: {why}"

@@ -13,7 +13,8 @@ from unalike.core.server import State
 from unalike.core.types import Order, Report, Tree
 from unalike.core.validate import Refused, check_report, steps_of
 from unalike.deploy.exchange import Make
-from unalike.deploy.packing import Facts
+from unalike.deploy.guard import Norms
+from unalike.deploy.packing import Facts, checksum
 from unalike.deploy.post import Request
 from unalike.deploy.requests import Train
 from unalike.results.tally import Tally
@@ -26,10 +27,15 @@ Tallies = dict[str, Tally]
 
 
 class Reply(NamedTuple):
-    """What a site answered to an order: what its evaluations came to by protocol, and its report if it trained."""
+    """What a site answered to an order: what its evaluations came to by protocol, and its report if it trained.
+
+    Once the report is on disk, its numbers are left, its norms, and the bytes of its update.
+    """
 
     tallies: dict[str, Tallies]
     report: Report | None
+    norms: Norms
+    sent: int
 
 
 class Orders:
@@ -40,11 +46,13 @@ class Orders:
         self.local = remote.looks_at_local and not remote.private
         self._orders: dict[str, Order] = {}
         self._like: dict[str, Report] = {}
+        self._fixed: dict[str, tuple[str, Tree]] = {}
 
     def request(self, client: int) -> Request:
         remote = self.remote
         name = remote.group_of(client) or ""
         group, order = remote.groups[name], self._order(name).to(client)
+        digest, fixed = self._still(name, group.state)
         asked = Train(
             **asdict(remote.step),
             method=repr(remote.method),
@@ -56,8 +64,15 @@ class Orders:
             train=client in self.drawn,
             evaluate=self.evaluate if remote.has_scores(client) else (),
             local=self.local and client in self.drawn,
+            fixed=digest,
         )
-        return "train", asked.facts, self._sent(group.state, order)
+        has = remote.holds.get(client) == digest
+        return "train", asked.facts, self._sent(order) | ({} if has else fixed)
+
+    def fixed(self, client: int) -> str:
+        """The digest of what a site that answered has from now on."""
+        name = self.remote.group_of(client) or ""
+        return self._still(name, self.remote.groups[name].state)[0]
 
     def read(self, site: str, facts: Facts, tensors: Tree) -> Reply:
         """The answer of a site. Raises `UnalikeError` for one that its order did not ask for."""
@@ -76,7 +91,7 @@ class Orders:
             report = check_report(tensors, self._expected(name), remote.setting, samples, steps)
         elif tensors:
             raise Refused("a report of a site that was not asked to train")
-        return Reply({name: self._tallies(tallies[name], client) for name in names}, report)
+        return Reply({name: self._tallies(tallies[name], client) for name in names}, report, {}, 0)
 
     def more(self, attempt: int, lacking: int) -> dict[str, Make]:
         """Other sites to train, of those that can be reached."""
@@ -102,17 +117,26 @@ class Orders:
             self._like[name] = self.remote.expected(self._order(name))
         return self._like[name]
 
-    def _sent(self, state: State, order: Order) -> Tree:
-        """What a site must have: what is shared, and in a stage that starts elsewhere than the run all of it."""
-        remote = self.remote
-        method, model, whole = remote.method, remote.setting.model, remote.stage.start is not None
-        local_buffers = remote.setting.buffers == "local"
-        params = {n: w for n, w in order.params.items() if whole or method.shares(n, model)}
-        buffers = {n: b for n, b in order.buffers.items() if whole or (method.shares(n, model) and not local_buffers)}
-        drawers = {"params": params, "buffers": buffers} | {f"mail.{p}": t for p, t in order.mail.items()}
-        if remote.stage.shared is not None:
-            drawers["shared"] = {"x": remote.stage.shared.x, "y": remote.stage.shared.y}
-        return tree.pack(drawers)
+    def _sent(self, order: Order) -> Tree:
+        """What a site must be told in every round: what is shared, and letters."""
+        method, model, whole = self.remote.method, self.remote.setting.model, self.remote.stage.start is not None
+        local_buffers = self.remote.setting.buffers == "local" and not whole
+        params = {n: w for n, w in order.params.items() if method.shares(n, model)}
+        buffers = {n: b for n, b in order.buffers.items() if method.shares(n, model) and not local_buffers}
+        return tree.pack({"params": params, "buffers": buffers} | {f"mail.{p}": t for p, t in order.mail.items()})
+
+    def _still(self, name: str, state: State) -> tuple[str, Tree]:
+        """What stays the same in a stage, and its digest: public samples; where it starts elsewhere than the run, all the rest."""
+        if name not in self._fixed:
+            method, model, stage, drawers = self.remote.method, self.remote.setting.model, self.remote.stage, {}
+            if stage.start is not None:
+                drawers["fixed.params"] = {n: w for n, w in state.params.items() if not method.shares(n, model)}
+                drawers["fixed.buffers"] = {n: b for n, b in state.buffers.items() if not method.shares(n, model)}
+            if stage.shared is not None:
+                drawers["shared"] = {"x": stage.shared.x, "y": stage.shared.y}
+            fixed = tree.pack(drawers)
+            self._fixed[name] = checksum(fixed), fixed
+        return self._fixed[name]
 
     def _tallies(self, found: Any, client: int) -> Tallies:
         if not isinstance(found, dict) or set(found) != {"test", "val"}:

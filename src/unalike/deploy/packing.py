@@ -8,6 +8,7 @@ tensor's bytes follow from its type and shape. All of this is checked before any
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def pack(facts: Facts, tensors: Tree) -> bytes:
     return b"".join([len(header).to_bytes(8, "little"), header, *map(_bytes, tensors.values())])
 
 
-def unpack(data: bytes, limits: Limits = Limits()) -> tuple[Facts, Tree]:
+def unpack(data: bytes | memoryview, limits: Limits = Limits()) -> tuple[Facts, Tree]:
     """Read what `pack` wrote. Raises `Malformed` for anything else, before memory is taken for it."""
     if len(data) > limits.bytes:
         raise Malformed(f"{len(data)} bytes; expected at most {limits.bytes}")
@@ -67,7 +68,7 @@ def unpack(data: bytes, limits: Limits = Limits()) -> tuple[Facts, Tree]:
     length = int.from_bytes(data[:8], "little")
     if length > min(limits.header, len(data) - 8):
         raise Malformed(f"a header of {length} bytes; expected at most {min(limits.header, len(data) - 8)}")
-    header = read_json(data[8 : 8 + length])
+    header = read_json(bytes(data[8 : 8 + length]))
     facts, rows = header.get("facts"), header.get("tensors")
     if set(header) != {"facts", "tensors"} or not isinstance(facts, dict) or not isinstance(rows, list):
         raise Malformed("the header lacks its facts or its tensors, or has more than these")
@@ -121,15 +122,16 @@ def _row(row: Any, limits: Limits) -> tuple[str, torch.dtype, list[int], int]:
     return name, DTYPES[kind], shape, math.prod(shape) * DTYPES[kind].itemsize
 
 
-def _tensors(data: bytes, start: int, rows: list[tuple[str, torch.dtype, list[int], int]]) -> Tree:
+def _tensors(data: bytes | memoryview, start: int, rows: list[tuple[str, torch.dtype, list[int], int]]) -> Tree:
     declared, found = sum(size for *_, size in rows), len(data) - start
     if declared != found:
         raise Malformed(f"tensors of {str(declared)[:40]} bytes in {found} bytes of data")
     if len({name for name, *_ in rows}) < len(rows):
         raise Malformed("two tensors have one name")
     tensors: Tree = {}
+    whole = memoryview(data)
     for name, dtype, shape, size in rows:
-        values = torch.frombuffer(bytearray(data[start : start + size]), dtype=torch.uint8) if size else _nothing()
+        values = torch.frombuffer(bytearray(whole[start : start + size]), dtype=torch.uint8) if size else _nothing()
         if dtype == torch.bool and bool((values > 1).any()):
             raise Malformed(f"tensor {name!r} holds bytes that are neither true nor false")
         tensors[name] = values.view(dtype).reshape(shape)
@@ -139,6 +141,11 @@ def _tensors(data: bytes, start: int, rows: list[tuple[str, torch.dtype, list[in
 
 def _nothing() -> Tensor:
     return torch.empty(0, dtype=torch.uint8)
+
+
+def checksum(tensors: Tree) -> str:
+    """A digest of names, types, shapes and values; "" for none."""
+    return hashlib.sha256(pack({}, tensors)).hexdigest() if tensors else ""
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,10 +74,10 @@ class Post:
             self._sent[site].popitem(last=False)
         self.transport.send(site, message)
 
-    def receive(self, seconds: float) -> list[tuple[str, Envelope]]:
-        """The first answers to open requests among what arrives."""
+    def receive(self, seconds: float) -> Iterator[tuple[str, Envelope]]:
+        """The first answers to open requests among what arrives, one at a time: not all of them lie in memory at once."""
         arrived = ((site, self._sorted(site, message)) for site, message in self.transport.receive(seconds))
-        return [(site, answer) for site, answer in arrived if answer is not None]
+        return ((site, answer) for site, answer in arrived if answer is not None)
 
     def note(self, kind: str, site: str, why: str, **facts: Any) -> None:
         """Record something about a site, but not without end."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,11 +20,12 @@ from unalike.core.server import Cohort, decoded
 from unalike.core.types import Batch, Context, Order, Report, Tree
 from unalike.core.validate import Refused, expected
 from unalike.deploy.exchange import Exchange, Make
-from unalike.deploy.guard import Guard, norms
+from unalike.deploy.guard import Guard, Norms, norms
 from unalike.deploy.orders import Orders, Reply, Tallies
 from unalike.deploy.packing import Facts
 from unalike.deploy.post import Post, Request
 from unalike.deploy.requests import Choose, Step
+from unalike.deploy.shelf import Shelf
 from unalike.job import Job
 from unalike.results.evaluation import Predict
 from unalike.results.tally import Tally
@@ -61,7 +63,9 @@ class Remote(Simulation):
 
     One exchange of messages both evaluates a state at the sites and trains it: whoever comes first, the evaluation of a round or
     the round after it, begins the exchange, and the other finds it done. `hold` is called between the aggregation and the next
-    exchange: nothing is published that would be lost with this process.
+    exchange: nothing is published that would be lost with this process. Reports wait on disk, in the folder `arrived`, until
+    the round closes; then they are added up in the order of the sites, so that the bits are those of a simulation whoever came
+    first.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Remote(Simulation):
         step: Step,
         offset: int,
         hold: Callable[[Remote], None],
+        arrived: Path,
     ):
         if stage.pooled:
             raise UnalikeError(f"stage {stage.name!r} pools the clients' data, which stay where they are; simulate it")
@@ -84,6 +89,9 @@ class Remote(Simulation):
         self._exchange: Exchange[Reply] | None = None
         self._ahead: Outcome | None = None
         self._guard = Guard(self.federation.guard)
+        self._shelf = Shelf(arrived)
+        self.holds: dict[int, str] = {}
+        """Client -> the digest of what it has for the whole stage, by its own answer."""
         super().__init__(stage, job.setting, job.population, executor="loop", participation=job.options.participation)
         active = np.array([not site.revoked for site in self.federation.sites])
         self.active = np.flatnonzero(active).tolist()
@@ -122,12 +130,16 @@ class Remote(Simulation):
     def freeze(self) -> tuple[Tree, list[Facts]]:
         tensors, facts = super().freeze()
         ahead = None if self._ahead is None else asdict(self._ahead)
-        return tensors, [facts[0] | {"ahead": ahead, "norms": self._guard.seen}, *facts[1:]]
+        return tensors, [
+            facts[0] | {"ahead": ahead, "norms": self._guard.seen, "holds": list(self.holds.items())},
+            *facts[1:],
+        ]
 
     def thaw(self, tensors: Tree, facts: list[Facts]) -> None:
         super().thaw(tensors, facts)
         ahead, self._exchange = facts[0].get("ahead"), None
         self._guard.seen = facts[0].get("norms", {})
+        self.holds = dict(facts[0].get("holds", []))
         self._ahead = None
         if ahead is not None:
             by_number = {what: {int(k): v for k, v in ahead[what].items()} for what in ("faults", "local")}
@@ -224,11 +236,15 @@ class Remote(Simulation):
             quorum,
             rounds.more,
             self._sifted,
+            self._kept,
         )
         self.post.event(
             "asked", round=self.post.number, train=sorted(exchange.counts), quorum=quorum, evaluate=list(evaluate)
         )
         exchange.run()
+        self.holds = {k: rounds.fixed(k) for k, name in sites.items() if name in exchange.values} | {
+            k: digest for k, digest in self.holds.items() if k not in sites
+        }
         self._seconds = time.monotonic() - started
         return exchange
 
@@ -251,40 +267,44 @@ class Remote(Simulation):
         found = Exchange(self.post, (self.index + 1, self.done), makes, read, counts, quorum).run()
         return {self.number[site]: name for site, name in found.values.items()}
 
-    def _sifted(self, replies: Mapping[str, Reply]) -> dict[str, str]:
-        return self._guard.faults(self._norms(replies))
+    def _kept(self, site: str, reply: Reply) -> Reply:
+        """A sound report goes to disk; its numbers stay."""
+        if reply.report is None:
+            return reply
+        found, report = self._norms(site, reply.report), reply.report
+        numbers = self._shelf.put(self.number[site], report)
+        return reply._replace(report=numbers, norms=found, sent=tree.nbytes(report.update))
 
-    def _norms(self, replies: Mapping[str, Reply]) -> dict[str, dict[str, float]]:
+    def _norms(self, site: str, report: Report) -> Norms:
         if self._guard.multiple is None:
             return {}
-        found = {}
-        for site, reply in replies.items():
-            if reply.report is not None:
-                one = tree.map(lambda t: t[None], reply.report.update)
-                group = self.groups[self.group_of(self.number[site]) or ""]
-                found[site] = norms(reply.report, tree.row(decoded(self.method, one, group.state.params), 0))
-        return found
+        one = tree.map(lambda t: t[None], report.update)
+        group = self.groups[self.group_of(self.number[site]) or ""]
+        return norms(report, tree.row(decoded(self.method, one, group.state.params), 0))
+
+    def _sifted(self, replies: Mapping[str, Reply]) -> dict[str, str]:
+        return self._guard.faults({site: reply.norms for site, reply in replies.items() if reply.norms})
 
     def _advanced(self) -> Outcome:
         """The next states, from the reports of this round."""
         exchange, started = self._exchanged(), time.monotonic()
-        reports = {self.number[s]: r.report for s, r in exchange.values.items() if r.report is not None}
-        found = self._norms(exchange.values)
+        replies = {self.number[s]: r for s, r in exchange.values.items() if r.report is not None}
+        found = {s: r.norms for s, r in exchange.values.items() if r.norms}
         self._guard.accept(found)
         if found:
             self.post.event(
                 "norms", round=self.post.number, norms={site: of.get("update") for site, of in found.items()}
             )
         before, cohorts = self.states, {}
-        for name, group in self.groups.items():
-            ids = tuple(sorted(k for k in reports if self.group_of(k) == name))
+        for name in self.groups:
+            ids = tuple(sorted(k for k in replies if self.group_of(k) == name))
             if ids:
-                cohorts[name] = Cohort(ids, join([reports[k] for k in ids], torch.stack), self._population(name))
-                group.accept(cohorts[name])
+                cohorts[name] = self._accepted(name, ids, join([replies[k].report for k in ids], torch.stack))
+        self._shelf.clear()
         self.done += 1
         seconds = self._seconds + time.monotonic() - started
         down = len(exchange.counts) * self._bytes["down"]
-        up = sum(len(c.ids) * self._sent(c) for c in cohorts.values())
+        up = sum(self._bytes["up"] + replies[k].sent for c in cohorts.values() for k in c.ids)
         done = Round(before, cohorts, {}, seconds, down, up)
         faults = {self.number[s]: why for s, why in exchange.faults.items() if s in exchange.counts}
         local = {
@@ -293,3 +313,12 @@ class Remote(Simulation):
             if "local" in r.tallies
         }
         return Outcome(seconds, sorted(done.trained), faults, done.train_loss, down, up, local)
+
+    def _accepted(self, name: str, ids: tuple[int, ...], numbers: Report) -> Cohort:
+        """Advance a group by the reports of its clients, which a linear method reads one by one."""
+        left = Cohort(ids, numbers, self._population(name), folded=True)
+        if self.method.linear:
+            self.groups[name].accept(left, self._shelf.row)
+        else:
+            self.groups[name].accept(replace(left, report=self._shelf.stacked(ids), folded=False))
+        return left

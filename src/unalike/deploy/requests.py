@@ -64,7 +64,9 @@ class Train(Step):
 
     `round` is that of the state, `accepted` the one whose memory stands (None: no report of this site in this group was ever
     accepted), `group` the number and name of the site's group of `population` clients. With `local` the model after training is
-    evaluated, too. Letters are `mail.<part>/*`; public samples to train on, `shared/x` and `shared/y`.
+    evaluated, too. Letters are `mail.<part>/*`. What stays the same for the whole step comes once, with its digest `fixed` ever
+    after ("" where there is nothing of the kind): values that are not trained together (`fixed.params/*`, `fixed.buffers/*`), and
+    public samples to train on (`shared/x`, `shared/y`).
     """
 
     method: str
@@ -76,3 +78,4 @@ class Train(Step):
     train: bool
     evaluate: tuple[str, ...]
     local: bool
+    fixed: str

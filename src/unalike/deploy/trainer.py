@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from unalike.core import tree
-from unalike.core.checkpoint import sweep
+from unalike.core.checkpoint import read_tensors, sweep, write_tensors
 from unalike.core.errors import UnalikeError, unknown
 from unalike.core.method import Method
 from unalike.core.plan import Stage
@@ -24,7 +24,7 @@ from unalike.data import ClientData
 from unalike.deploy.envelope import Envelope, Head, seal, unseal
 from unalike.deploy.federation import Federation
 from unalike.deploy.keys import PrivateKey, public_key, public_text
-from unalike.deploy.packing import Facts, Limits, Malformed
+from unalike.deploy.packing import Facts, Limits, Malformed, checksum
 from unalike.deploy.replay import agreed, model_of
 from unalike.deploy.replies import Replies
 from unalike.deploy.requests import Admit, Ask, Choose, Train
@@ -36,6 +36,9 @@ from unalike.results.tally import Tally
 from unalike.survey import ask, with_shared
 
 Answer = tuple[Facts, Tree]
+
+FIXED = ("fixed.", "shared/")
+"""How the names begin of what stays the same for a whole step."""
 
 
 class Trainer:
@@ -108,7 +111,7 @@ class Trainer:
         facts, tensors = request.open(self.limits)
         asked, me, report = Train.read(facts), self.number, None
         self._check_terms(asked)
-        group, order = self._ordered(request, asked, tree.unpack(tensors))
+        group, order = self._ordered(request, asked, tree.unpack(self._whole(request, asked, tensors)))
         group.state = State(order.round, order.params, order.buffers, {})
         group.accepted = _standing(me, asked.accepted)
         group.memories.prune(group.accepted)
@@ -159,13 +162,27 @@ class Trainer:
             raise UnalikeError(f"{text} is not among what this site agreed to: {'; '.join(sorted(self.agreed))}")
         return text
 
+    def _whole(self, request: Envelope, asked: Train, tensors: Tree) -> Tree:
+        """The order with what came once for the whole step, which is kept on disk before it is answered."""
+        file = self.folder / request.head.run / f"stage-{request.head.stage}" / "fixed.safetensors"
+        fixed = {n: t for n, t in tensors.items() if n.startswith(FIXED)}
+        if not asked.fixed:
+            return tensors
+        if fixed:
+            write_tensors(file, fixed)
+        else:
+            fixed, _ = read_tensors(file)
+        if checksum(fixed) != asked.fixed:
+            raise Malformed("what stays the same in this step is not what the order says; expected to be sent it anew")
+        return tensors | fixed
+
     def _ordered(self, request: Envelope, asked: Train, found: dict[str, Tree]) -> tuple[Group, Order]:
         """This site's group, and the order in it."""
         group = self._group(request, asked, Method.parse(self._check_agreed(asked.method)), found)
         model = group.setting.model
         params, buffers = (
-            _filled(model.params, found.get("params", {})),
-            _filled(model.buffers, found.get("buffers", {})),
+            _filled(model.params, found.get("params", {}) | found.get("fixed.params", {})),
+            _filled(model.buffers, found.get("buffers", {}) | found.get("fixed.buffers", {})),
         )
         mail = {n.removeprefix("mail."): t for n, t in found.items() if n.startswith("mail.")}
         return group, Order(asked.round, params, buffers, mail, asked.lr)

@@ -22,7 +22,7 @@ class Transport(Protocol):
     def receive(self, seconds: float) -> Iterable[tuple[str, bytes]]:
         """What has arrived, as (site as the transport authenticated it, message), waiting at most so long for the first.
 
-        Returns early as soon as anything is there; nothing within the time gives nothing.
+        Ends early as soon as anything is there; nothing within the time gives nothing. The bodies need not be there at once.
         """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import TypeVar
@@ -25,6 +25,8 @@ SMALL = 3
 """Federations up to this many sites are kept awake between rounds, by two messages: one being answered, one behind it."""
 OUTSTANDING = 4
 """Messages that a site has not answered; more are not sent, so that a site that hangs does not fill SuperLink's memory."""
+PULLED = 4
+"""Messages whose replies are fetched at once: Flower hands over all that are there, and they lie in memory together."""
 TTL, PING_TTL = 24 * 3600.0, 60.0
 SILENCE = 120.0
 """Seconds after which a SuperLink that answers nothing is given up."""
@@ -78,17 +80,23 @@ class GridTransport:
             if len(self._sites[site].sent) < OUTSTANDING:
                 self._push(site, TRAIN, pack(message))
 
-    def receive(self, seconds: float) -> Iterable[tuple[str, bytes]]:
+    def receive(self, seconds: float) -> Iterator[tuple[str, bytes]]:
         """What has arrived, waiting at most so long for the first."""
-        deadline = time.monotonic() + seconds
+        deadline, arrived = time.monotonic() + seconds, False
         while True:
             self.check()
             with self._lock:
                 self._keep_awake()
-                found = self._pull()
+                waiting = {number: name for name, site in self._sites.items() for number in site.sent | site.pings}
+            for first in range(0, len(waiting), PULLED):
+                with self._lock:
+                    found = self._pull(dict(list(waiting.items())[first : first + PULLED]))
+                while found:
+                    arrived = True
+                    yield found.pop(0)
             left = deadline - time.monotonic()
-            if found or left <= 0:
-                return found
+            if arrived or left <= 0:
+                return
             time.sleep(min(POLL, left))
 
     def _look(self) -> None:
@@ -126,10 +134,8 @@ class GridTransport:
                 if len(site.pings) == before:
                     break
 
-    def _pull(self) -> list[tuple[str, bytes]]:
-        waiting = {number: name for name, site in self._sites.items() for number in site.sent | site.pings}
-        if not waiting:
-            return []
+    def _pull(self, waiting: Mapping[str, str]) -> list[tuple[str, bytes]]:
+        """Replies to some messages, which are (number -> site)."""
         found = []
         for reply in self._tried(lambda: list(self.grid.pull_messages(list(waiting)))) or []:
             number = reply.metadata.reply_to_message_id

@@ -1,0 +1,88 @@
+"""What stays the same in a stage goes to a site once: when it has answered, the order has the digest only."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from worlds import COORDINATOR, World, people, states
+
+from unalike.deploy.control import Control, Stopped
+from unalike.deploy.envelope import unseal
+
+CROWD = ((20, 8), (12, 6), (6, 3), (16, 6))
+FEDCONCAT = "fedconcat(clusters=2, encoder_rounds=1, classifier_rounds=3)"
+
+
+class Watched(World):
+    """Keeps a line about every order: stage, round, site, the names of what came for the whole stage."""
+
+    def __init__(self, *args, **more):
+        super().__init__(*args, **more)
+        self.orders, send = [], self.transport.send
+
+        def watched(site, message):
+            request = unseal(message, COORDINATOR.public_key())
+            if request.head.kind == "train":
+                facts, tensors = request.open()
+                still = {n.partition("/")[0] for n in tensors if n.startswith(("fixed.", "shared/"))}
+                assert still <= {"fixed.params", "fixed.buffers", "shared"} and (facts["fixed"] or not still)
+                self.orders.append((*request.head.place, site, bool(still), bool(facts["fixed"])))
+            send(site, message)
+
+        self.transport.send = watched
+
+    def told(self, site):
+        return [(place, told) for *place, name, told, has in self.orders if name == site and has]
+
+
+def of(folder, method, **more):
+    clients = people(CROWD)
+    proxy = people(((8, 8),))[0].test if method.startswith("data_sharing") else None
+    return Watched(folder, clients, method, **({"proxy": proxy, "rounds": 4, "repeat": 5.0} | more))
+
+
+@pytest.mark.parametrize("method", [FEDCONCAT, "data_sharing"])
+def test_once_for_each_site(method, tmp_path):
+    world = of(tmp_path, method)
+    world.run()
+    for client in world.clients:
+        told = [told for _, told in world.told(client.name)]
+        assert len(told) > 2 and told == [True] + [False] * (len(told) - 1)
+
+
+def test_a_method_without_such_things_has_no_digest(tmp_path):
+    world = of(tmp_path, "scaffold", rounds=2)
+    world.run()
+    assert world.orders and not any(has for *_, has in world.orders)
+
+
+def test_a_site_that_lost_it_is_refused_once_and_told_again(tmp_path):
+    world = of(tmp_path, "data_sharing", quorum=2)
+
+    def lose(row, what=""):
+        if row["round"] == 1:
+            for file in (world.folder / "site1").rglob("fixed.safetensors"):
+                file.unlink()
+
+    run = world.run(progress=lose)
+    [event] = world.events("refused")
+    assert event["client"] == "site1" and "cannot read" in event["why"]
+    assert run.history.rounds["participants"].tolist()[-1] == 4
+    assert [told for _, told in world.told("site1")].count(True) == 2
+
+
+@pytest.mark.parametrize("method", [FEDCONCAT, "data_sharing"])
+def test_a_coordinator_that_starts_anew_knows_who_has_it(method, tmp_path):
+    wanted = states(of(tmp_path / "calm", method).run())
+    world, control = of(tmp_path / "run", method), Control()
+
+    def stop(row, what=""):
+        if row["round"] == 3:
+            control.stop()
+
+    with pytest.raises(Stopped):
+        world.coordinator(control=control).run(progress=stop)
+    world.restart_sites()
+    found = states(world.run())
+    assert all(torch.equal(t, found[group][name]) for group in wanted for name, t in wanted[group].items())
+    assert [told for _, told in world.told("site0")].count(True) == 1
