@@ -535,7 +535,7 @@ def test_a_site_does_only_what_it_agreed_to(tmp_path):
     assert "of the kind 'exec'" in why(world, seal(replace(head, kind="exec"), {}, {}, COORDINATOR))
     order = {
         "terms": terms, "rounds": 2, "samples": 48, "outcomes": [], "derived": False, "group": 0, "round": 0,
-        "accepted": None, "population": 3, "lr": 0.1, "train": True, "evaluate": [], "local": False,
+        "accepted": None, "population": 3, "lr": 0.1, "train": True, "evaluate": [], "local": False, "fixed": "",
     }  # fmt: skip
     train = replace(head, kind="train")
     assert "not among what this site agreed to" in why(
