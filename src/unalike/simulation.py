@@ -16,7 +16,7 @@ from unalike.core.errors import UnalikeError
 from unalike.core.plan import Stage
 from unalike.core.question import Question
 from unalike.core.server import Cohort, State
-from unalike.core.types import Tree
+from unalike.core.types import Context, Tree
 from unalike.core.wire import stage_wire
 from unalike.data import Population
 from unalike.executors.auto import Choice, decide
