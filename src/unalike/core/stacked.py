@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.func import grad
 
 from unalike.core.defaults import TaskLoss
+from unalike.core.labels import part
 from unalike.core.local import Setting
 from unalike.core.method import Method
 from unalike.core.part import Correction
@@ -47,7 +48,7 @@ class StackedStepper:
     ):
         assert setting.model.chain is not None  # `suits` found it
         self.chain, self.params, self.task = setting.model.chain, params, setting.task
-        self.alone = [type(part) for part in method.losses] == [TaskLoss]
+        self.alone = [type(p) for p in method.losses] == [TaskLoss]
         self.solve = partial(work.solver.step, lr=work.lr, fused=True)
 
         def ask(function: Callable[..., Any], *stacked: Any) -> Any:
@@ -64,6 +65,18 @@ class StackedStepper:
 
     def __call__(self, before: Moving, batch: Batch, number: int, owned: bool) -> tuple[Tensor, Moving]:
         moving = before.variables[MODEL]
+        with part("forward and backward"):
+            value, grads = self._gradients(before, batch, number)
+        with part("step"):
+            w, state = self.solve(moving, grads, before.state[MODEL], owned=owned)
+            after = Moving({MODEL: w}, {MODEL: state}, before.buffers, before.own)
+            if batch.idle and batch.weight is not None:
+                after = unless(batch.weight.sum(1) > 0, after, before)
+        return value, after
+
+    def _gradients(self, before: Moving, batch: Batch, number: int) -> tuple[Tensor, Tree]:
+        """The task's value [K] and the gradients that the solver sees."""
+        moving = before.variables[MODEL]
         now = self.params | moving
         values = self.chain.values(now, batch.x)
         value, logits, features, direct = (self._task if self.alone else self._terms)(before, batch, number, values)
@@ -71,11 +84,7 @@ class StackedStepper:
         grads = grads | {n: grads[n] + g for n, g in direct.items()}
         if self.corrects:
             grads = self.ask(lambda own, g, w: own.corrected({MODEL: g}, _moving(w), number)[MODEL], grads, moving)
-        w, state = self.solve(moving, grads, before.state[MODEL], owned=owned)
-        after = Moving({MODEL: w}, {MODEL: state}, before.buffers, before.own)
-        if batch.idle and batch.weight is not None:
-            after = unless(batch.weight.sum(1) > 0, after, before)
-        return value, after
+        return value, grads
 
     def _task(
         self, before: Moving, batch: Batch, number: int, values: list[Tensor]

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from unalike.core import tree
+from unalike.core.labels import part
 from unalike.core.part import Correction
 from unalike.core.types import Batch, Drawers, Output, Tree
 from unalike.core.work import Work
@@ -64,16 +65,20 @@ class Stepper:
 
     def __call__(self, before: Moving, batch: Batch, number: int, owned: bool) -> tuple[Tensor, Moving]:
         """The task's loss before the step, and what has moved. `owned`: `before` may be overwritten."""
-        grads, (_, (value, buffers, own)) = self.gradient(partial(self._loss, before, batch, number))(before.variables)
-        grads = self.corrected(grads, before, number)
-        done = {
-            name: self.solve(v, grads[name], before.state[name], owned=owned) for name, v in before.variables.items()
-        }
+        with part("forward and backward"):
+            find = self.gradient(partial(self._loss, before, batch, number))
+            grads, (_, (value, buffers, own)) = find(before.variables)
+            grads = self.corrected(grads, before, number)
+        with part("step"):
+            done = {
+                name: self.solve(v, grads[name], before.state[name], owned=owned)
+                for name, v in before.variables.items()
+            }
         variables = {name: v for name, (v, _) in done.items()}
-        for part in self.trained:
+        for member in self.trained:
             now, drawers = self.params | before.variables[MODEL], merged(self.memory, before.variables)
-            view = self.look(part, now, before.buffers, drawers, step=number)
-            variables[part.name] = part.project(view, grads[part.name], variables[part.name])
+            view = self.look(member, now, before.buffers, drawers, step=number)
+            variables[member.name] = member.project(view, grads[member.name], variables[member.name])
         after = Moving(variables, {name: s for name, (_, s) in done.items()}, buffers, own)
         return value, _unless_padding(batch, after, before) if batch.idle else after
 
@@ -103,8 +108,8 @@ class Stepper:
         now, drawers = self.params | variables[MODEL], merged(self.memory, variables)
         look = partial(self.look, step=number, output=output, cache=cache)
         return [
-            part.loss(look(part, now, moving.own.get(part.name, moving.buffers), drawers), batch)
-            for part in self.losses
+            member.loss(look(member, now, moving.own.get(member.name, moving.buffers), drawers), batch)
+            for member in self.losses
         ]
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from unalike.core import seed, tree
 from unalike.core.client import begin, train, tune, without_solver
 from unalike.core.gather import Sink, join
+from unalike.core.labels import part_of
 from unalike.core.local import Data, Setting
 from unalike.core.part import Personaliser
 from unalike.core.stacked import suits
@@ -152,6 +153,7 @@ class Batched(Answering):
         begun, memory = begin(site.method, site.setting, order.to(client), memory, data, context)
         return given | {"begun": begun, "memory": memory}
 
+    @part_of("data")
     def _parts(self, round: int, ids: list[int], parts: list[list[list[np.ndarray]]]) -> list[Rows]:
         """Each part of the clients' batches (by client, then part) as stacked rows, transformed."""
         found = [self._rows(list(part)) for part in zip(*parts)]
@@ -169,7 +171,10 @@ class Batched(Answering):
             return {}
         index, weight = padded(batches)
         source = self.site.source
-        rows = {"x": source.x[index], "y": source.y[index]}
+        flat = index.reshape(-1).to(source.x.device)
+        rows = {
+            name: t.index_select(0, flat).unflatten(0, index.shape) for name, t in (("x", source.x), ("y", source.y))
+        }
         return rows if weight is None else rows | {"weight": weight.to(source.x.device)}
 
 
