@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.func import grad
 
@@ -90,12 +89,13 @@ class StackedStepper:
         self, before: Moving, batch: Batch, number: int, values: list[Tensor]
     ) -> tuple[Tensor, Tensor, None, Tree]:
         """The task's loss [K] and its gradient in the logits."""
-        logits = values[-1].detach().requires_grad_()
-        with torch.enable_grad():
-            losses = self.task.losses(logits.flatten(0, 1), batch.y.flatten(0, 1)).view(len(logits), -1)
-            value = losses.mean(1) if batch.weight is None else (losses * batch.weight).sum(1) / _count(batch.weight)
-            [g] = torch.autograd.grad(value.sum(), [logits])
-        return value.detach(), g, None, {}
+        clients = len(batch.y)
+        found = self.task.slopes(values[-1].flatten(0, 1), batch.y.flatten(0, 1))
+        losses, slopes = (t.view(clients, -1, *t.shape[1:]) for t in found)
+        if batch.weight is None:
+            return losses.mean(1), slopes / losses.shape[1], None, {}
+        weight = batch.weight / batch.weight.sum(1, keepdim=True).clamp_min(1)
+        return (losses * weight).sum(1), slopes * weight.unsqueeze(2), None, {}
 
     def _terms(
         self, before: Moving, batch: Batch, number: int, values: list[Tensor]
@@ -121,7 +121,3 @@ class StackedStepper:
 def _moving(w: Tree) -> Moving:
     """A client's parameters; a chain has neither buffers nor models in its parts' memories that move."""
     return Moving({MODEL: w}, {}, {}, {})
-
-
-def _count(weight: Tensor) -> Tensor:
-    return weight.sum(1).clamp_min(1)
