@@ -2,8 +2,8 @@
 
     python benchmarks/executors.py [name of a workload ...] [--json FILE]
 
-Prints whole rounds of training (no evaluation): their median, its factor over the bare loop's median with the spread, and the factor of
-the fastest rounds, which says more where others use the machine too.
+Prints whole rounds of training (no evaluation): their median, its factor over the bare loop's median with the spread, and the
+factor of the fastest rounds, which says more where others use the machine too.
 """
 
 from __future__ import annotations
