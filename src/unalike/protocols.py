@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from unalike.core.errors import UnalikeError, unknown
+from unalike.core.labels import part_of
 from unalike.data import Population
 from unalike.data.ragged import Ragged
 from unalike.data.transforms import Chain
@@ -109,6 +110,7 @@ class Assessor:
         extra = ("personal",) if simulation.is_personal else ()
         return tuple(dict.fromkeys((*self.protocols, *extra)))
 
+    @part_of("evaluation")
     def __call__(self, simulation: Simulation, done: Round | None) -> tuple[Row, list[Row]]:
         """The metrics of the round `done` (None: before training), and one row per client."""
         task, everybody, custom = self.population.task, shown(simulation, done), self.custom

@@ -14,6 +14,7 @@ from torch import nn
 
 from unalike.core.checkpoint import write_tensors
 from unalike.core.errors import UnalikeError
+from unalike.core.labels import part_of
 from unalike.core.model import Model
 from unalike.core.plan import Answers
 from unalike.core.server import State
@@ -212,6 +213,7 @@ class Record:
         if self.directory is not None:
             self.directory.event(kind, **facts)
 
+    @part_of("bookkeeping")
     def add(self, index: int, simulation: Simulation, row: dict[str, Any], clients: list[dict[str, Any]]) -> None:
         """Take in a round that is complete; checkpoint when it is time."""
         self.history.add(row | {way: row[way] + cost for way, cost in self._unpaid.items()}, clients)

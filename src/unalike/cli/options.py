@@ -113,6 +113,9 @@ DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Say what it will cost (seconds, bytes, memory), from three rounds; train nothing."),
 ]
+Profile = Annotated[
+    bool, typer.Option("--profile", help="Say where a few rounds spend their time, and write a trace (trace.json).")
+]
 Out = Annotated[Path | None, typer.Option(help="Folder that keeps the results; the same command resumes it.")]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -49,6 +51,7 @@ def command(
     keep_optimiser_state: o.KeepOptimiserState = False,
     out: o.Out = None,
     dry_run: o.DryRun = False,
+    profile: o.Profile = False,
     config: o.Config = None,
 ) -> None:
     """Train one method and show how it went.
@@ -61,9 +64,10 @@ def command(
     With --out the run is kept: its tables, its model, its checkpoints. The same command goes on where it stopped, and with more
     --rounds beyond its end.
     """
-    from unalike.cli.show import estimate_table, run_table
+    from unalike.cli.show import estimate_table, profile_table, run_table
     from unalike.federation import execute
     from unalike.job import prepare
+    from unalike.profiling import Profile
     from unalike.progress import watch
     from unalike.study.estimate import ROUNDS, estimated
     from unalike.study.single import keep_facts
@@ -94,8 +98,14 @@ def command(
     with watch(ROUNDS if dry_run else rounds, method, lines=True) as progress:
         if dry_run:
             return estimate_table(estimated(job.key, {method: job}, 1, progress))
-        result = execute(job, out=out, progress=progress)
+        with Profile(rounds) if profile else nullcontext() as seen:
+            result = execute(job, out=out, progress=progress if seen is None else seen.watching(progress))
     run_table(result)
+    if seen is not None:
+        file = (out or Path()) / "trace.json"
+        seen.write(file)
+        profile_table(seen)
+        print(f"trace of these rounds in {file.resolve()}; open it in chrome://tracing or ui.perfetto.dev")
     if out is not None:
         divided = {"partition": partition, "clients": len(people), "val": val or None}
         front = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}

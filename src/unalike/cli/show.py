@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from unalike.profiling import Profile
     from unalike.record import Run
     from unalike.study import Comparison, Estimate
 
@@ -17,6 +18,22 @@ def console() -> Console:
 
     made = Console()
     return made if made.is_terminal else Console(width=160)
+
+
+def profile_table(profile: Profile) -> None:
+    """Where the rounds that were looked at spent their time; the profiler slows small operations down."""
+    from rich.table import Table
+
+    rounds, whole = profile.rounds, sum(profile.seconds.values())
+    title = f"{rounds} rounds"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for head in ("part of a round", "seconds each", "share"):
+        table.add_column(head, justify="left" if head.startswith("part") else "right")
+    for name, seconds in profile.seconds.items():
+        if seconds:
+            table.add_row(name, f"{seconds / rounds:.4f}", f"{seconds / whole:.1%}")
+    table.add_row("whole", f"{whole / max(1, rounds):.4f}", "100.0%")
+    console().print(table)
 
 
 def summary_table(comparison: Comparison) -> None:

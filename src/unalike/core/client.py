@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +17,8 @@ from unalike.core.local import Data, Local, Setting
 from unalike.core.model import Model
 from unalike.core.part import Part, Personaliser, Phase, Upload, fresh
 from unalike.core.solver import Solver
-from unalike.core.stepping import MODEL, Gradient, Look, Moving, Stepper, autograd, merged
-from unalike.core.types import Context, Drawers, Order, Report, Tree
+from unalike.core.stepping import MODEL, Gradient, Look, Make, Moving, Stepper, autograd, merged
+from unalike.core.types import Batch, Context, Drawers, Order, Report, Tree
 
 if TYPE_CHECKING:
     from unalike.core.method import Method
@@ -29,14 +29,12 @@ SOLVER = "solver"
 """The drawer of the solver's state (`keep_optimiser_state`)."""
 
 
-@dataclass(frozen=True)
-class Learnt:
-    """A client after its local training, before anything is reported.
+class Learnt(NamedTuple):
+    """A client after its local training, before anything is reported; stacked, every tensor has a leading [K].
 
     `states` are the solver's by phase, `steps` those that moved shared parameters, `loss` the mean task loss over all of them.
     """
 
-    sent: list[str]
     params: Tree
     buffers: Tree
     own: Drawers
@@ -44,7 +42,6 @@ class Learnt:
     states: list[dict[str, Drawers]]
     steps: Tensor | float
     loss: Tensor
-    look: Look
 
 
 def train(
@@ -64,12 +61,21 @@ def train(
     weight 0 changes nothing. `gradient(f)(variables)` returns (gradients, (value, aux)), by autograd or by `torch.func`.
     `begun`: the parameters to start from, where an executor called `begin` before.
     """
-    learnt = learn(method, method.phases, setting, order, memory, data, context, gradient, begun)
-    sent, params, buffers, steps = learnt.sent, learnt.params, learnt.buffers, learnt.steps
+    params, memory = (begun, memory) if begun is not None else begin(method, setting, order, memory, data, context)
+    look = view(method, setting, order, params, memory, data, context)
+    learnt = _alone(method, method.phases, setting, order, params, memory, data, look, gradient)
+    return conclude(method, setting, order, size, context, look, learnt)
+
+
+def conclude(
+    method: Method, setting: Setting, order: Order, size: Tensor, context: Context, look: Look, learnt: Learnt
+) -> tuple[Report, Drawers]:
+    """What a client reports and remembers of its training."""
+    params, buffers, steps, sent = learnt.params, learnt.buffers, learnt.steps, _sent(method, setting, learnt.params)
     letters, kept = {}, {}
     for member in method.parts:
         keeps = learnt.own[member.name] if member.trains else buffers
-        kept[member.name], letter = member.finish(learnt.look(member, params, keeps, learnt.memory, steps=steps))
+        kept[member.name], letter = member.finish(look(member, params, keeps, learnt.memory, steps=steps))
         letters[member.name] = {n: t for n, t in letter.items() if n in sent or n not in params}
         if member in method.keepers:
             kept[f"{member.name}.{BUFFERS}"] = keeps
@@ -79,8 +85,8 @@ def train(
 
     update = {n: params[n] - order.params[n] for n in sent}
     for upload in method.role(Upload):
-        view = learnt.look(upload, params, buffers, learnt.memory, steps=steps)
-        update, kept[upload.name] = upload.encode(view, update)
+        local = look(upload, params, buffers, learnt.memory, steps=steps)
+        update, kept[upload.name] = upload.encode(local, update)
     shared = {name: context[name] for member in method.parts for name in member.shares}
     made = torch.as_tensor(steps, dtype=size.dtype)
     weight = setting.work.solver.weight(made)
@@ -103,9 +109,16 @@ def tune(
     """
     if method.tuning is None:
         raise UnalikeError(f"{method!r} has no fine-tuning; add local_finetune")
-    memory = {name: mine for name, mine in memory.items() if name != SOLVER}
-    learnt = learn(method.tuner, (method.tuning,), setting, order, memory, data, context, gradient, begun)
+    tuner, memory = method.tuner, without_solver(memory)
+    params, memory = (begun, memory) if begun is not None else begin(tuner, setting, order, memory, data, context)
+    look = view(tuner, setting, order, params, memory, data, context)
+    learnt = _alone(tuner, (method.tuning,), setting, order, params, memory, data, look, gradient)
     return learnt.params | learnt.buffers
+
+
+def without_solver(memory: Drawers) -> Drawers:
+    """A client's memory for training that starts with a fresh solver."""
+    return {name: mine for name, mine in memory.items() if name != SOLVER}
 
 
 def begin(
@@ -120,42 +133,65 @@ def begin(
     return params, memory
 
 
+def view(
+    method: Method, setting: Setting, order: Order, params: Tree, memory: Drawers, data: Data, context: Context
+) -> Look:
+    """How the method's parts look at a client whose training starts from `params`."""
+    start = tree.only(order.params, _sent(method, setting, params))
+    return partial(_look, setting, order, start, params | start, order.buffers | memory.get(BUFFERS, {}), context, data)
+
+
+def _alone(
+    method: Method,
+    phases: Sequence[Phase],
+    setting: Setting,
+    order: Order,
+    params: Tree,
+    memory: Drawers,
+    data: Data,
+    look: Look,
+    gradient: Gradient,
+) -> Learnt:
+    make = partial(Stepper, method, look=look, sent=_sent(method, setting, params), gradient=gradient)
+    copies = gradient is autograd and not method.trained  # a part that trains still looks at the values before a step
+    leaf = setting.model.leaf if copies else None
+    return learn(method, phases, setting, order, params, memory, data.batches, make, leaf)
+
+
 def learn(
     method: Method,
     phases: Sequence[Phase],
     setting: Setting,
     order: Order,
+    params: Tree,
     memory: Drawers,
-    data: Data,
-    context: Context,
-    gradient: Gradient,
-    begun: Tree | None = None,
+    lessons: Sequence[Sequence[Batch]],
+    make: Make,
+    leaf: Callable[[Tensor], Tensor] | None,
 ) -> Learnt:
-    """Local training: one phase after the other, each on batches of its own."""
-    params, memory = (begun, memory) if begun is not None else begin(method, setting, order, memory, data, context)
-    sent = [n for n in params if method.shares(n, setting.model)]
-    start, buffers = tree.only(order.params, sent), order.buffers | memory.get(BUFFERS, {})
-    look = partial(_look, setting, order, start, params | start, buffers, context, data)
+    """Local training: one phase after the other, each on batches of its own; of one client, or of stacked ones.
+
+    `make(work, params=, memory=)` gives the steps of a phase. `leaf` copies a parameter, so that steps may overwrite it.
+    """
+    sent, buffers = _sent(method, setting, params), order.buffers | memory.get(BUFFERS, {})
     own, kept, states = _own_buffers(method, memory), _thaw(memory.get(SOLVER, {})), []
     steps: Tensor | float = 0.0  # like `rows`, a tensor where rows are masked
     rows: Tensor | float = 0.0
     losses: list[Tensor] = []
     number = 0
-    alone = gradient is autograd and not method.trained  # a part that trains still looks at the values before a step
 
-    for place, (phase, batches) in enumerate(zip(phases, data.batches, strict=True)):
+    for place, (phase, batches) in enumerate(zip(phases, lessons, strict=True)):
         work = phase.work(replace(setting.work, lr=order.lr))
         variables = _variables(method, phase, setting.model, params, memory)
-        if alone:  # copies of its own, which every step may overwrite
-            variables = {name: tree.map(setting.model.leaf, v) for name, v in variables.items()}
+        if leaf is not None:
+            variables = {name: tree.map(leaf, v) for name, v in variables.items()}
         state = each(Tensor.clone, kept[place]) if place in kept else _fresh_state(work.solver, variables)
-        step = Stepper(method, work, look, params, memory, sent, gradient)
+        step = make(work, params=params, memory=memory)
         moving = Moving(variables, state, buffers, own)
         counts = not sent or not variables[MODEL].keys().isdisjoint(sent)
         for i, batch in enumerate(batches):
-            owned = alone or (
-                i > 0 and not batch.idle and not method.trained
-            )  # else it is common to all, or still needed
+            # else it is common to all, or still needed
+            owned = not batch.idle and (leaf is not None or (i > 0 and not method.trained))
             value, moving = step(moving, batch, number, owned)
             count = batch.rows
             losses.append(count * value)
@@ -165,8 +201,12 @@ def learn(
         memory, buffers, own = merged(memory, moving.variables), moving.buffers, moving.own
         states.append(moving.state)
 
-    mean = torch.stack(losses).sum() / torch.as_tensor(rows).clamp_min(1) if losses else torch.zeros(())
-    return Learnt(sent, params, buffers, own, memory, states, steps, mean, look)
+    mean = torch.stack(losses).sum(0) / torch.as_tensor(rows).clamp_min(1) if losses else torch.zeros(())
+    return Learnt(params, buffers, own, memory, states, steps, mean)
+
+
+def _sent(method: Method, setting: Setting, params: Tree) -> list[str]:
+    return [n for n in params if method.shares(n, setting.model)]
 
 
 def open_memory(method: Method, setting: Setting) -> Drawers:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unalike.core import tree
+from unalike.core.labels import part_of
 from unalike.core.part import Part, Upload
 from unalike.core.sound import unsound
 from unalike.core.types import Drawers, Report, Tree
@@ -23,7 +24,9 @@ Nest = TypeVar("Nest")
 class Sink(Protocol):
     """Takes reports as they come: `add` a few stacked ones, `merge` what another sink of the same round took."""
 
+    @part_of("aggregation")
     def add(self, ids: Sequence[int], report: Report) -> None: ...
+    @part_of("aggregation")
     def merge(self, other: Any) -> None: ...
 
 
@@ -40,9 +43,11 @@ class Stack:
     def __init__(self) -> None:
         self.taken: list[Taken] = []
 
+    @part_of("aggregation")
     def add(self, ids: Sequence[int], report: Report) -> None:
         self.taken.append(Taken(list(ids), report))
 
+    @part_of("aggregation")
     def merge(self, other: Stack) -> None:
         self.taken += other.taken
 
@@ -90,6 +95,7 @@ class Fold:
         self.sums = Sums({}, {}, {}, [], {})
         self._first = len(shares)
 
+    @part_of("aggregation")
     def add(self, ids: Sequence[int], report: Report) -> None:
         """Take in the reports of `ids`, stacked along a leading [k]."""
         bad = unsound(ids, report)
@@ -115,6 +121,7 @@ class Fold:
         """Take in one client's report, as `train` returns it."""
         self.add([client], each(lambda t: t.unsqueeze(0), report))
 
+    @part_of("aggregation")
     def merge(self, other: Sums) -> None:
         """Take in what another fold of the same round has added up."""
         mine, first = self.sums, min((self.places[k] for t in other.taken for k in t.ids), default=self._first)

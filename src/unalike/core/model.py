@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from unalike.core.dense import Chain, chain
 from unalike.core.errors import UnalikeError
 from unalike.core.seed import isolated
 from unalike.core.types import Context, Output, Tree
@@ -105,6 +107,12 @@ class Model:
         rounded = copy.copy(self)
         rounded.precision = precision
         return rounded
+
+    @cached_property
+    def chain(self) -> Chain | None:
+        """The model as a chain of linear layers and activations; None if it is anything else."""
+        found = None if self.takes_context or hasattr(self._plain, "projection") else chain(self._plain)
+        return found if found is not None and found.head == self._head_prefix else None
 
     def channels_last(self, x: Tensor, context: Context | None = None) -> Model:
         """The same model with images as [B, H, W, C] in memory: faster convolutions where one client trains at a time.

@@ -15,6 +15,7 @@ from unalike.core import seed, tree
 from unalike.core.client import Setting
 from unalike.core.errors import UnalikeError
 from unalike.core.gather import Share, Sums, decoded, rows, scalars
+from unalike.core.labels import part_of
 from unalike.core.part import BaseWeights, LinearAggregator, Part, ServerStep, Weighting
 from unalike.core.types import Batch, Drawers, Order, Report, Tree
 
@@ -136,6 +137,7 @@ def issue(method: Method, setting: Setting, state: State, population: int, ids: 
     return Order(state.round, state.params, state.buffers, mail, setting.work.lr_at(state.round), own)
 
 
+@part_of("aggregation")
 def advance(method: Method, setting: Setting, state: State, cohort: Cohort) -> State:
     """The state after a round: decode -> base weights -> weigh* -> settle -> combine -> absorb -> step* -> params + update.
 
@@ -152,6 +154,7 @@ def advance(method: Method, setting: Setting, state: State, cohort: Cohort) -> S
     return _moved(method, setting, state, cohort, update, folded, _buffers(method, setting, cohort, weights))
 
 
+@part_of("aggregation")
 def shares(method: Method, setting: Setting, state: State, expected: Cohort) -> dict[int, Share]:
     """What each client's update and buffers are multiplied with, from the numbers of the `expected` reports alone."""
     weights = _weights(method, expected)
@@ -160,6 +163,7 @@ def shares(method: Method, setting: Setting, state: State, expected: Cohort) -> 
     return {k: Share(*pair) for k, *pair in zip(expected.ids, weights.tolist(), coefficients.tolist(), strict=True)}
 
 
+@part_of("aggregation")
 def conclude(
     method: Method, setting: Setting, state: State, sums: Sums, given: Mapping[int, Share], population: int
 ) -> tuple[State, Cohort] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -21,7 +21,9 @@ KERNELS = ("cpu", "cuda")
 
 
 class Solver(Protocol):
-    """One rule of local optimisation."""
+    """One rule of local optimisation. `elementwise`: stacked parameters make the step of each client alone."""
+
+    elementwise: ClassVar[bool]
 
     def init(self, params: Tree) -> Drawers:
         """A fresh state, slot -> tree; empty when the rule remembers nothing."""
@@ -46,6 +48,7 @@ class SGD:
     ||a||_1 = tau without momentum, [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho) with it.
     """
 
+    elementwise: ClassVar[bool] = True
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
@@ -108,6 +111,7 @@ class Adam:
     Its a_k is not defined; the accumulated weight is the number of steps, as in the FedMix paper.
     """
 
+    elementwise: ClassVar[bool] = False  # it counts its steps
     weight_decay: float = 0.0
     eps: float = 1e-8
 
@@ -135,6 +139,7 @@ class Adam:
 class AdamW:
     """Adam with decoupled weight decay: w <- (1 - lr wd) w before the Adam step (Loshchilov & Hutter 2019)."""
 
+    elementwise: ClassVar[bool] = False
     weight_decay: float = 0.0
 
     def init(self, params: Tree) -> Drawers:

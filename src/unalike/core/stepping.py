@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from unalike.core import tree
+from unalike.core.labels import part
 from unalike.core.part import Correction
-from unalike.core.types import Batch, Drawers, Tree
+from unalike.core.types import Batch, Drawers, Output, Tree
 from unalike.core.work import Work
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ MODEL = "model"
 Loss = Callable[[Drawers], tuple[Tensor, Any]]
 Gradient = Callable[[Loss], Callable[[Drawers], tuple[Drawers, Any]]]
 Look = Callable[..., "Local"]
+Make = Callable[..., Callable[["Moving", Batch, int, bool], tuple[Tensor, "Moving"]]]
+"""What makes the steps of a phase, from its work and, by name, the `params` and the `memory` at its start."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Stepper:
         self,
         method: Method,
         work: Work,
+        *,
         look: Look,
         params: Tree,
         memory: Drawers,
@@ -61,36 +65,52 @@ class Stepper:
 
     def __call__(self, before: Moving, batch: Batch, number: int, owned: bool) -> tuple[Tensor, Moving]:
         """The task's loss before the step, and what has moved. `owned`: `before` may be overwritten."""
-        grads, (_, (value, buffers, own)) = self.gradient(partial(self._loss, before, batch, number))(before.variables)
+        with part("forward and backward"):
+            find = self.gradient(partial(self._loss, before, batch, number))
+            grads, (_, (value, buffers, own)) = find(before.variables)
+            grads = self.corrected(grads, before, number)
+        with part("step"):
+            done = {
+                name: self.solve(v, grads[name], before.state[name], owned=owned)
+                for name, v in before.variables.items()
+            }
+        variables = {name: v for name, (v, _) in done.items()}
+        for member in self.trained:
+            now, drawers = self.params | before.variables[MODEL], merged(self.memory, before.variables)
+            view = self.look(member, now, before.buffers, drawers, step=number)
+            variables[member.name] = member.project(view, grads[member.name], variables[member.name])
+        after = Moving(variables, {name: s for name, (_, s) in done.items()}, buffers, own)
+        return value, _unless_padding(batch, after, before) if batch.idle else after
+
+    def corrected(self, grads: Drawers, before: Moving, number: int) -> Drawers:
+        """The gradients that the solver sees."""
         for correction in self.corrections:
             now = self.params | before.variables[MODEL]
             view = self.look(correction, now, before.buffers, self.memory, step=number)
-            grads[MODEL] = grads[MODEL] | correction.correct(view, tree.shared(grads[MODEL], self.sent))
+            grads = grads | {MODEL: grads[MODEL] | correction.correct(view, tree.shared(grads[MODEL], self.sent))}
         if self.clip is not None:
             grads = {name: g | _clipped(tree.shared(g, self.params), self.clip) for name, g in grads.items()}
-        done = {
-            name: self.solve(v, grads[name], before.state[name], owned=owned) for name, v in before.variables.items()
-        }
-        variables = {name: v for name, (v, _) in done.items()}
-        for part in self.trained:
-            now, drawers = self.params | before.variables[MODEL], merged(self.memory, before.variables)
-            view = self.look(part, now, before.buffers, drawers, step=number)
-            variables[part.name] = part.project(view, grads[part.name], variables[part.name])
-        after = Moving(variables, {name: s for name, (_, s) in done.items()}, buffers, own)
-        return value, _unless_padding(batch, after, before) if batch.idle else after
+        return grads
 
     def _loss(self, moving: Moving, batch: Batch, number: int, variables: Drawers) -> tuple[Tensor, Any]:
         """The local loss as a function of what moves; beside it the task's value and the new buffers."""
         now, drawers = self.params | variables[MODEL], merged(self.memory, variables)
         whole = self.look(self.losses[0], now, moving.buffers, drawers, step=number)
         output, cache = whole.at(batch, now), whole.cache
-        look = partial(self.look, step=number, output=output, cache=cache)
-        values = [
-            part.loss(look(part, now, moving.own.get(part.name, moving.buffers), drawers), batch)
-            for part in self.losses
-        ]
+        values = self.terms(moving, batch, number, variables, output, cache)
         own = {name: cache.get(name, old) for name, old in moving.own.items()}
         return sum(values[1:], start=values[0]), (values[0].detach(), output.buffers, own)
+
+    def terms(
+        self, moving: Moving, batch: Batch, number: int, variables: Drawers, output: Output, cache: dict[str, Any]
+    ) -> list[Tensor]:
+        """The terms of the loss, the task's first, where the model gives `output`."""
+        now, drawers = self.params | variables[MODEL], merged(self.memory, variables)
+        look = partial(self.look, step=number, output=output, cache=cache)
+        return [
+            member.loss(look(member, now, moving.own.get(member.name, moving.buffers), drawers), batch)
+            for member in self.losses
+        ]
 
 
 def autograd(function: Loss) -> Callable[[Drawers], tuple[Drawers, Any]]:
@@ -124,17 +144,19 @@ def merged(memory: Drawers, variables: Drawers) -> Drawers:
     return memory | {name: memory[name] | v for name, v in variables.items() if name != MODEL}
 
 
+def unless(keep: Tensor, new: Moving, old: Moving) -> Moving:
+    """`new` where clients `keep` it, else `old`."""
+    return Moving(*(_choose(keep, getattr(new, f.name), getattr(old, f.name)) for f in fields(Moving)))
+
+
 def _unless_padding(batch: Batch, new: Moving, old: Moving) -> Moving:
     """`new`, or `old` for a batch of padding: the step is masked, not its gradient, or momentum would move finished clients."""
-    if batch.weight is None:
-        return new
-    counts = batch.weight.sum() > 0
-    return Moving(*(_choose(counts, getattr(new, f.name), getattr(old, f.name)) for f in fields(Moving)))
+    return new if batch.weight is None else unless(batch.weight.sum() > 0, new, old)
 
 
 def _choose(condition: Tensor, new: Any, old: Any) -> Any:
     if isinstance(new, Tensor):
-        return torch.where(condition, new, old)
+        return torch.where(condition.reshape(condition.shape + (1,) * (new.dim() - condition.dim())), new, old)
     return {name: _choose(condition, new[name], old[name]) for name in new}
 
 

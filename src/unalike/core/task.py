@@ -26,6 +26,9 @@ class Task(Protocol):
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """Their mean."""
 
+    def slopes(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The losses [B], and the derivative of each in its own logits, [B, C]."""
+
     def predict(self, logits: Tensor) -> Tensor:
         """Predictions [B] from logits [B, C]."""
 
@@ -44,6 +47,11 @@ class Classification:
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(logits, y)
+
+    def slopes(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        true, log_sum = y.unsqueeze(1), torch.logsumexp(logits, 1, keepdim=True)
+        losses = (log_sum - logits.gather(1, true)).squeeze(1)
+        return losses, (logits - log_sum).exp_().scatter_add_(1, true, logits.new_full((1, 1), -1.0).expand_as(true))
 
     def predict(self, logits: Tensor) -> Tensor:
         return logits.argmax(-1)
@@ -74,6 +82,9 @@ class Binary:
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(logits.reshape(y.shape), y.to(logits.dtype))
 
+    def slopes(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return self.losses(logits, y), logits.sigmoid() - y.to(logits.dtype).reshape(logits.shape)
+
     def predict(self, logits: Tensor) -> Tensor:
         return logits.flatten(0) > 0 if logits.dim() == 1 else logits[..., 0] > 0
 
@@ -92,6 +103,9 @@ class Regression:
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         return F.mse_loss(logits.reshape(y.shape), y)
+
+    def slopes(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return self.losses(logits, y), 2 * (logits - y.reshape(logits.shape))
 
     def predict(self, logits: Tensor) -> Tensor:
         return logits.reshape(logits.shape[0])

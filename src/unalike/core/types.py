@@ -41,6 +41,14 @@ class Batch(NamedTuple):
         return (per_sample * self.weight).sum() / self.weight.sum().clamp_min(1)
 
 
+class Stacked(Batch):
+    """The same step of stacked clients: `x` [K, B, ...], `y` [K, B, ...], `weight` [K, B] or None; `rows` has shape [K]."""
+
+    @property
+    def rows(self) -> Tensor | float:
+        return float(self.y.shape[1]) if self.weight is None else self.weight.sum(1)
+
+
 class Output(NamedTuple):
     """What a model returns: `logits` [B, C], `features` [B, D] or None, and the `buffers` after the call."""
 

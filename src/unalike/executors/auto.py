@@ -17,6 +17,7 @@ from unalike.core.gather import Stack
 from unalike.core.memory import ClientMemories
 from unalike.core.method import Method
 from unalike.core.server import issue, open_state
+from unalike.core.stacked import suits
 from unalike.executors.base import Executor, Site, Source
 from unalike.executors.batched import CACHE, Batched
 from unalike.executors.loop import Loop
@@ -29,6 +30,8 @@ TRIALS = 3
 
 WORTH = 5.0
 """A stacked step of small dense models costs about as much as four steps of one client (measured on a CPU)."""
+BY_HAND = 2.0
+"""The same of models that are trained by hand, where it costs little more than one."""
 
 
 def build(text: str, site: Site) -> Executor:
@@ -82,8 +85,9 @@ def _rule(site: Site, participants: int) -> Choice | str:
     if on_cpu and 4 * tree.nbytes(model.params) > CACHE:
         return Choice("loop", "the model is too large for several of them to share the processor's cache")
     gain = _parallelism(site, participants)
-    if gain < WORTH:
-        return Choice("loop", f"stacking would do the work of {gain:.1f} clients at a time, and pays from {WORTH:g} on")
+    worth = BY_HAND if suits(site.method, site.setting, site.source.x) else WORTH
+    if gain < worth:
+        return Choice("loop", f"stacking would do the work of {gain:.1f} clients at a time, and pays from {worth:g} on")
     problem = _obstacle(site.method, site.setting, site.source)
     if problem:
         return Choice("loop", f"the model cannot be stacked: {problem}")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unalike.core import seed, tree
 from unalike.core.gather import Sink, Stack, join
+from unalike.core.labels import part_of
 from unalike.core.local import Data, Setting
 from unalike.core.memory import ClientMemories
 from unalike.core.method import Method
@@ -105,6 +106,7 @@ class Site:
         """The static facts of a client with samples: they have the shapes of everybody's."""
         return self.context(int(np.flatnonzero(self.sizes)[0]))
 
+    @part_of("data")
     def training(self, client: int, round: int) -> list[list[np.ndarray]]:
         """The client's batches in each phase of a round."""
         names = ["batches", *(f"batches of phase {i}" for i in range(1, len(self.method.phases)))]
@@ -124,6 +126,7 @@ class Site:
         """Steps in a round of a client with this many samples."""
         return sum(phase.work(self.setting.work).steps_for(samples) for phase in self.method.phases)
 
+    @part_of("data")
     def data(self, client: int, round: int, phases: list[list[np.ndarray]]) -> Data:
         """The samples of these phases, and all of the client's where a part asks for them, transformed."""
         parts = [*phases, self.whole(client, round)]

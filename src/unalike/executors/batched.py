@@ -8,23 +8,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unalike.core import seed, tree
-from unalike.core.client import begin, train, tune
+from unalike.core.client import begin, train, tune, without_solver
 from unalike.core.gather import Sink, join
+from unalike.core.labels import part_of
 from unalike.core.local import Data, Setting
 from unalike.core.part import Personaliser
+from unalike.core.stacked import suits
 from unalike.core.stepping import functional
-from unalike.core.types import Batch, Drawers, Order, Report, Tree
+from unalike.core.types import Drawers, Order, Report, Tree
 from unalike.executors.base import Accepted, Answering, Site
+from unalike.executors.chunk import Chunk, Given, Rows, kinds_of, padded
+from unalike.executors.course import Course
 
 CACHE = 12 * 2**20
 """Bytes that the parameters, gradients and momenta of a chunk may take on a CPU: about what stays in its caches."""
@@ -33,10 +37,6 @@ DEVICE = 2**30
 
 Lessons = dict[int, list[list[np.ndarray]]]
 """Client -> its batches in each phase, as index arrays."""
-Given = dict[str, Any]
-"""What `train` is told of a client, by name; stacked, every tensor has a leading [K]."""
-Rows = dict[str, Tensor]
-"""Batches of a chunk: `x` [K, T, B, ...], `y` [K, T, B], and `weight` [K, T, B] where some rows are padding."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,12 @@ class Batched(Answering):
         return max(1, budget // (3 * tree.nbytes(self.site.setting.model.params)))
 
     def _train(self, order: Order, number: int, lessons: Lessons, accepted: Accepted) -> Report:
-        site = self.site
-
-        def one(given: Given, order: Order, data: Data) -> tuple[Report, Drawers]:
-            memory, context, size = (given[name] for name in ("memory", "context", "size"))
-            begun = given.get("begun")
-            return train(site.method, self.setting, order, memory, size, data, context, functional, begun)
-
-        report, kept = self._stacked(one, order, number, "dropout of chunks", lessons, accepted)
+        site, method = self.site, self.site.method
+        with self._chunk(order, number, "dropout of chunks", lessons, accepted) as chunk:
+            if suits(method, self.setting, self.site.source.x):
+                report, kept = Course(method, method.phases, self.setting, chunk).reports
+            else:
+                report, kept = chunk.each(self._trained)
         for i, client in enumerate(lessons):
             own = {
                 name: tree.map(Tensor.clone, tree.row(t, i)) for name, t in kept.items()
@@ -113,40 +111,36 @@ class Batched(Answering):
             site.memories.put(client, order.round, own, accepted.get(client))
         return report
 
+    def _trained(self, given: Given, order: Order, data: Data) -> tuple[Report, Drawers]:
+        memory, context, size = (given[name] for name in ("memory", "context", "size"))
+        method, begun = self.site.method, given.get("begun")
+        return train(method, self.setting, order, memory, size, data, context, functional, begun)
+
     def _tune(self, order: Order, number: int, lessons: Lessons, accepted: Accepted) -> Tree:
-        site = self.site
+        method = self.site.method
+        with self._chunk(order, number, "dropout of tuned chunks", lessons, accepted) as chunk:
+            if method.tuning is not None and suits(method.tuner, self.setting, self.site.source.x):
+                memory = without_solver(chunk.given["memory"])
+                chunk = replace(chunk, given=chunk.given | {"memory": memory})
+                learnt = Course(method.tuner, (method.tuning,), self.setting, chunk).learnt
+                return learnt.params | learnt.buffers
+            return chunk.each(self._tuned)
 
-        def one(given: Given, order: Order, data: Data) -> Tree:
-            memory, context, begun = given["memory"], given["context"], given.get("begun")
-            return tune(site.method, self.setting, order, memory, data, context, functional, begun)
+    def _tuned(self, given: Given, order: Order, data: Data) -> Tree:
+        memory, context, begun = given["memory"], given["context"], given.get("begun")
+        return tune(self.site.method, self.setting, order, memory, data, context, functional, begun)
 
-        return self._stacked(one, order, number, "dropout of tuned chunks", lessons, accepted)
-
-    def _stacked(
-        self,
-        function: Callable[[Given, Order, Data], Any],
-        order: Order,
-        number: int,
-        purpose: str,
-        lessons: Lessons,
-        accepted: Accepted,
-    ) -> Any:
-        """`function` for each client of a chunk: given its memory and facts, the order and its data."""
+    @contextmanager
+    def _chunk(self, order: Order, number: int, purpose: str, lessons: Lessons, accepted: Accepted) -> Iterator[Chunk]:
+        """The clients stacked, while torch draws numbers of their own."""
         site, ids = self.site, list(lessons)
         parts = [[*lessons[k], site.whole(k, order.round)] for k in ids]
         *phases, whole = self._parts(order.round, ids, parts)
-        *kinds, last = [_kinds(list(part)) for part in zip(*parts)]
-        # norms update buffers in place, which needs a row of them for each client
-        buffers = tree.map(lambda b: b.expand(len(ids), *b.shape), order.buffers)
-
-        def one(given: Given, buffers: Tree, phases: list[Rows], whole: Rows) -> Any:
-            data = Data([_batches(*part) for part in zip(phases, kinds, strict=True)], _batches(whole, last))
-            return function(given, order.with_mail(given["mail"])._replace(buffers=buffers), data)
-
+        kinds = [kinds_of(list(part)) for part in zip(*parts)]
         dropout = seed.number(site.setting.seed, purpose, order.round, number)
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():
             given = join([self._given(k, order, lessons[k], accepted.get(k)) for k in ids], torch.stack)
-            return torch.vmap(one, randomness="different")(given, buffers, phases, whole)
+            yield Chunk(order, given, phases, whole, kinds)
 
     def _given(self, client: int, order: Order, lesson: list[list[np.ndarray]], accepted: int | None) -> Given:
         """What `train` is told of a client, all of it tensors."""
@@ -159,6 +153,7 @@ class Batched(Answering):
         begun, memory = begin(site.method, site.setting, order.to(client), memory, data, context)
         return given | {"begun": begun, "memory": memory}
 
+    @part_of("data")
     def _parts(self, round: int, ids: list[int], parts: list[list[list[np.ndarray]]]) -> list[Rows]:
         """Each part of the clients' batches (by client, then part) as stacked rows, transformed."""
         found = [self._rows(list(part)) for part in zip(*parts)]
@@ -174,9 +169,12 @@ class Batched(Answering):
     def _rows(self, batches: list[list[np.ndarray]]) -> Rows:
         if not any(batches):
             return {}
-        index, weight = _padded(batches)
+        index, weight = padded(batches)
         source = self.site.source
-        rows = {"x": source.x[index], "y": source.y[index]}
+        flat = index.reshape(-1).to(source.x.device)
+        rows = {
+            name: t.index_select(0, flat).unflatten(0, index.shape) for name, t in (("x", source.x), ("y", source.y))
+        }
         return rows if weight is None else rows | {"weight": weight.to(source.x.device)}
 
 
@@ -197,34 +195,3 @@ def _laid_out(drawn: Sequence[list[Tensor]], shape: torch.Size) -> Tensor:
         for t, u in enumerate(batches):
             laid[k, t, : len(u)] = u
     return laid
-
-
-class Kind(NamedTuple):
-    """What is known of a step of a chunk: whether every row counts, and whether some client has no rows at all."""
-
-    full: bool
-    idle: bool
-
-
-def _kinds(batches: list[list[np.ndarray]]) -> list[Kind]:
-    sizes = [[len(b) for b in column] for column in zip_longest(*batches, fillvalue=())]
-    width = max(map(max, sizes), default=0)
-    return [Kind(min(column) == width, min(column) == 0) for column in sizes]
-
-
-def _batches(rows: Rows, kinds: list[Kind]) -> list[Batch]:
-    """The batches [T, B, ...] of one client one by one."""
-    weights = rows.get("weight")
-    return [
-        Batch(rows["x"][t], rows["y"][t], None if full or weights is None else weights[t], idle)
-        for t, (full, idle) in enumerate(kinds)
-    ]
-
-
-def _padded(batches: list[list[np.ndarray]]) -> tuple[Tensor, Tensor | None]:
-    """Indices [K, T, B] and weights [K, T, B], None where nothing is padded. Padding repeats sample 0 with weight 0."""
-    sizes = np.array(list(zip_longest(*([len(b) for b in client] for client in batches), fillvalue=0)), np.int64).T
-    counts = np.arange(sizes.max()) < sizes[:, :, None]
-    index = np.zeros(counts.shape, np.int64)
-    index[counts] = np.concatenate([batch for client in batches for batch in client])
-    return torch.from_numpy(index), None if counts.all() else torch.from_numpy(counts.astype(np.float32))

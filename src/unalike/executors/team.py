@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from unalike.core.errors import UnalikeError
+from unalike.core.labels import part_of
 from unalike.executors.parcel import packed, unpacked
 
 Message = dict[str, Any]
@@ -70,6 +71,7 @@ class Team:
             if len(part):
                 self._group.send([part], 0, 0).wait()
 
+    @part_of("waiting")
     def answer(self, rank: int) -> Message:
         """The reply of one process to what was told last. Raises `UnalikeError` for an error there, or a process that is gone."""
         while True:

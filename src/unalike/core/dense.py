@@ -1,0 +1,122 @@
+"""Chains of linear layers and activations, stacked over clients: one batched matrix product per layer and direction.
+
+`torch.vmap` of an ordinary layer and its gradient spends more time on its own bookkeeping than small models compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor, fx, nn
+
+from unalike.core.types import Tree
+
+
+@dataclass(frozen=True)
+class Activation:
+    """h <- f(h) in place, and f'(z) g from g and f(z)."""
+
+    apply: Callable[[Tensor], Tensor]
+    back: Callable[[Tensor, Tensor], Tensor]
+
+
+ACTIVATIONS: dict[type[nn.Module], Activation] = {
+    nn.ReLU: Activation(Tensor.relu_, lambda g, h: torch.ops.aten.threshold_backward(g, h, 0)),
+    nn.Tanh: Activation(Tensor.tanh_, torch.ops.aten.tanh_backward),
+    nn.Sigmoid: Activation(Tensor.sigmoid_, torch.ops.aten.sigmoid_backward),
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """h <- f(h W^T + b). `weight` and `bias` are the parameters' names."""
+
+    weight: str
+    bias: str | None
+    activation: Activation | None = None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Layers one after the other; the features are what the last one takes."""
+
+    layers: tuple[Layer, ...]
+    flattens: bool
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether samples `x` [B, ...] are rows for the first layer."""
+        return self.flattens or x.dim() == 2
+
+    @property
+    def head(self) -> str:
+        """The path of the last layer."""
+        return self.layers[-1].weight.rpartition(".")[0]
+
+    def values(self, params: Tree, x: Tensor) -> list[Tensor]:
+        """What every layer takes, and the logits: [K, B, D] each, of `x` [K, B, ...] and stacked parameters [K, ...]."""
+        found = [x.flatten(2)]
+        for layer in self.layers:
+            w = params[layer.weight].transpose(1, 2)
+            bias = None if layer.bias is None else params[layer.bias].unsqueeze(1)
+            h = torch.bmm(found[-1], w) if bias is None else torch.baddbmm(bias, found[-1], w)
+            found.append(h if layer.activation is None else layer.activation.apply(h))
+        return found
+
+    def gradients(
+        self, params: Tree, values: Sequence[Tensor], logits: Tensor, features: Tensor | None, names: Tree
+    ) -> Tree:
+        """The gradients of the parameters in `names`, from those of the logits and of the features."""
+        found: Tree = {}
+        g, last = logits, len(self.layers) - 1
+        lowest = min((i for i, layer in enumerate(self.layers) if {layer.weight, layer.bias} & names.keys()), default=0)
+        for i in range(last, lowest - 1, -1):
+            layer = self.layers[i]
+            if layer.activation is not None:
+                g = layer.activation.back(g, values[i + 1])
+            if layer.weight in names:
+                found[layer.weight] = torch.bmm(g.transpose(1, 2), values[i])
+            if layer.bias is not None and layer.bias in names:
+                found[layer.bias] = g.sum(1)
+            if i > lowest:
+                g = torch.bmm(g, params[layer.weight])
+            if i == last and i > lowest and features is not None:
+                g = g + features
+        return {n: found[n] for n in names}
+
+
+def chain(module: nn.Module) -> Chain | None:
+    """The module as a chain, if that is all it is: it is traced, so that any way of writing `forward` will do."""
+    try:
+        graph = fx.Tracer().trace(module)
+    except Exception:  # whatever a stranger's `forward` raises when it is given no numbers
+        return None
+    nodes = [n for n in graph.nodes if n.op != "output"]
+    modules = dict(module.named_modules())
+    layers: list[Layer] = []
+    flattens = False
+    for before, node in pairwise(nodes):
+        if node.op != "call_module" or node.args != (before,) or node.kwargs or len(before.users) != 1:
+            return None
+        owner, path = modules[node.target], f"{node.target}."
+        if _hooked(owner):
+            return None
+        if type(owner) is nn.Flatten and (owner.start_dim, owner.end_dim) == (1, -1) and not layers:
+            flattens = True
+        elif type(owner) is nn.Linear:
+            layers.append(Layer(f"{path}weight", None if owner.bias is None else f"{path}bias"))
+        elif type(owner) in ACTIVATIONS and layers and layers[-1].activation is None:
+            layers[-1] = replace(layers[-1], activation=ACTIVATIONS[type(owner)])
+        elif not (type(owner) is nn.Identity or (type(owner) is nn.Dropout and not owner.p)):
+            return None
+    names = [n for layer in layers for n in (layer.weight, layer.bias) if n is not None]
+    whole = names == [n for n, _ in module.named_parameters(remove_duplicate=False)] and not [*module.buffers()]
+    [end] = [n for n in graph.nodes if n.op == "output"]
+    plain = len(nodes) > 1 and nodes[0].op == "placeholder" and end.args == (nodes[-1],)
+    return Chain(tuple(layers), flattens) if layers and whole and plain and layers[-1].activation is None else None
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)

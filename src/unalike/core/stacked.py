@@ -1,0 +1,123 @@
+"""Steps of stacked clients whose model is a chain of dense layers: gradients by hand, one solver kernel for all.
+
+What a method adds to the gradient, its other losses and its corrections, is computed by its own code under `torch.vmap`, as
+functions of the logits, the features and the parameters; a method that adds nothing costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.func import grad
+
+from unalike.core.defaults import TaskLoss
+from unalike.core.labels import part
+from unalike.core.local import Setting
+from unalike.core.method import Method
+from unalike.core.part import Correction
+from unalike.core.stepping import MODEL, Look, Moving, Stepper, functional, unless
+from unalike.core.types import Batch, Output, Tree
+from unalike.core.work import Work
+
+Each = Callable[..., Any]
+"""`each(f, *stacked)`: f(look, *own) of every client, `look` being how parts look at it; stacked again."""
+
+
+def suits(method: Method, setting: Setting, x: Tensor) -> bool:
+    """Whether `StackedStepper` can train the method's clients on samples like `x` [B, ...]."""
+    model = setting.model
+    return (
+        not method.trained
+        and model.precision == "float32"
+        and setting.work.solver.elementwise
+        and all(p.work(setting.work).solver.elementwise for p in method.phases)
+        and model.chain is not None
+        and model.chain.takes(x)
+    )
+
+
+class StackedStepper:
+    """As `Stepper`, for stacked clients: all tensors have a leading [K], so has the value that is returned."""
+
+    def __init__(
+        self, method: Method, work: Work, *, setting: Setting, each: Each, params: Tree, memory: Any, sent: list[str]
+    ):
+        assert setting.model.chain is not None  # `suits` found it
+        self.chain, self.params, self.task = setting.model.chain, params, setting.task
+        self.alone = [type(p) for p in method.losses] == [TaskLoss]
+        self.solve = partial(work.solver.step, lr=work.lr, fused=True)
+
+        def ask(function: Callable[..., Any], *stacked: Any) -> Any:
+            """`function(stepper, *own)` of every client, where `stepper` is its own."""
+
+            def one(look: Look, params: Tree, memory: Any, *own: Any) -> Any:
+                made = Stepper(method, work, look=look, params=params, memory=memory, sent=sent, gradient=functional)
+                return function(made, *own)
+
+            return each(one, params, memory, *stacked)
+
+        self.ask = ask
+        self.corrects = bool(method.role(Correction)) or work.clip is not None
+
+    def __call__(self, before: Moving, batch: Batch, number: int, owned: bool) -> tuple[Tensor, Moving]:
+        moving = before.variables[MODEL]
+        with part("forward and backward"):
+            value, grads = self._gradients(before, batch, number)
+        with part("step"):
+            w, state = self.solve(moving, grads, before.state[MODEL], owned=owned)
+            after = Moving({MODEL: w}, {MODEL: state}, before.buffers, before.own)
+            if batch.idle and batch.weight is not None:
+                after = unless(batch.weight.sum(1) > 0, after, before)
+        return value, after
+
+    def _gradients(self, before: Moving, batch: Batch, number: int) -> tuple[Tensor, Tree]:
+        """The task's value [K] and the gradients that the solver sees."""
+        moving = before.variables[MODEL]
+        now = self.params | moving
+        values = self.chain.values(now, batch.x)
+        value, logits, features, direct = (self._task if self.alone else self._terms)(before, batch, number, values)
+        grads = self.chain.gradients(now, values, logits, features, moving)
+        grads = grads | {n: grads[n] + g for n, g in direct.items()}
+        if self.corrects:
+            grads = self.ask(lambda own, g, w: own.corrected({MODEL: g}, _moving(w), number)[MODEL], grads, moving)
+        return value, grads
+
+    def _task(
+        self, before: Moving, batch: Batch, number: int, values: list[Tensor]
+    ) -> tuple[Tensor, Tensor, None, Tree]:
+        """The task's loss [K] and its gradient in the logits."""
+        clients = len(batch.y)
+        found = self.task.slopes(values[-1].flatten(0, 1), batch.y.flatten(0, 1))
+        losses, slopes = (t.view(clients, -1, *t.shape[1:]) for t in found)
+        if batch.weight is None:
+            return losses.mean(1), slopes / losses.shape[1], None, {}
+        weight = batch.weight / batch.weight.sum(1, keepdim=True).clamp_min(1)
+        return (losses * weight).sum(1), slopes * weight.unsqueeze(2), None, {}
+
+    def _terms(
+        self, before: Moving, batch: Batch, number: int, values: list[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor, Tree]:
+        """All terms of the loss: the task's value, the gradients in the logits, the features, and the parameters themselves."""
+
+        def one(own: Stepper, w: Tree, features: Tensor, logits: Tensor, x: Tensor, y: Tensor, weight: Any) -> Any:
+            batch = Batch(x, y, weight.get("weight"))
+
+            def loss(w: Tree, features: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+                terms = own.terms(_moving(w), batch, number, {MODEL: w}, Output(logits, features), {})
+                return sum(terms[1:], start=terms[0]), terms[0].detach()
+
+            return grad(loss, argnums=(0, 1, 2), has_aux=True)(w, features, logits)
+
+        weight = {} if batch.weight is None else {"weight": batch.weight}
+        (direct, features, logits), value = self.ask(
+            one, before.variables[MODEL], values[-2], values[-1], batch.x, batch.y, weight
+        )
+        return value, logits, features, direct
+
+
+def _moving(w: Tree) -> Moving:
+    """A client's parameters; a chain has neither buffers nor models in its parts' memories that move."""
+    return Moving({MODEL: w}, {}, {}, {})

@@ -1,0 +1,89 @@
+"""A chunk of clients: what each of them is told, stacked, and functions of one client for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.core import tree
+from unalike.core.local import Data
+from unalike.core.types import Batch, Order, Stacked
+
+Given = dict[str, Any]
+"""What `train` is told of a client, by name; stacked, every tensor has a leading [K]."""
+Rows = dict[str, Tensor]
+"""Batches of a chunk: `x` [K, T, B, ...], `y` [K, T, B], and `weight` [K, T, B] where some rows are padding."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Stacked clients: the order to all, what each is `given`, the rows of each phase and all of their rows where asked for.
+
+    `kinds` says what is known of the steps of each phase, and of those over all rows.
+    """
+
+    order: Order
+    given: Given
+    phases: list[Rows]
+    whole: Rows
+    kinds: list[list[Kind]]
+
+    def __len__(self) -> int:
+        return len(self.given["size"])
+
+    def each(self, function: Callable[..., Any], *stacked: Any) -> Any:
+        """`function(given, order, data, *own)` of every client, its own of the `stacked` things; stacked again."""
+        # norms update buffers in place, which needs a row of them for each client
+        buffers = tree.map(lambda b: b.expand(len(self), *b.shape), self.order.buffers)
+        *kinds, last = self.kinds
+
+        def one(given: Given, buffers: Any, phases: list[Rows], whole: Rows, *own: Any) -> Any:
+            data = Data([_batches(*part) for part in zip(phases, kinds, strict=True)], _batches(whole, last))
+            return function(given, self.order.with_mail(given["mail"])._replace(buffers=buffers), data, *own)
+
+        return torch.vmap(one, randomness="different")(self.given, buffers, self.phases, self.whole, *stacked)
+
+    @property
+    def lessons(self) -> list[list[Stacked]]:
+        """The stacked batches of each phase."""
+        return [
+            [Stacked(*b) for b in _batches(tree.map(lambda t: t.transpose(0, 1), rows), kinds)]
+            for rows, kinds in zip(self.phases, self.kinds, strict=False)
+        ]
+
+
+class Kind(NamedTuple):
+    """What is known of a step of a chunk: whether every row counts, and whether some client has no rows at all."""
+
+    full: bool
+    idle: bool
+
+
+def kinds_of(batches: list[list[np.ndarray]]) -> list[Kind]:
+    sizes = [[len(b) for b in column] for column in zip_longest(*batches, fillvalue=())]
+    width = max(map(max, sizes), default=0)
+    return [Kind(min(column) == width, min(column) == 0) for column in sizes]
+
+
+def _batches(rows: Rows, kinds: list[Kind]) -> list[Batch]:
+    """The batches [T, B, ...] of one client one by one."""
+    weights = rows.get("weight")
+    return [
+        Batch(rows["x"][t], rows["y"][t], None if full or weights is None else weights[t], idle)
+        for t, (full, idle) in enumerate(kinds)
+    ]
+
+
+def padded(batches: list[list[np.ndarray]]) -> tuple[Tensor, Tensor | None]:
+    """Indices [K, T, B] and weights [K, T, B], None where nothing is padded. Padding repeats sample 0 with weight 0."""
+    sizes = np.array(list(zip_longest(*([len(b) for b in client] for client in batches), fillvalue=0)), np.int64).T
+    counts = np.arange(sizes.max()) < sizes[:, :, None]
+    index = np.zeros(counts.shape, np.int64)
+    index[counts] = np.concatenate([batch for client in batches for batch in client])
+    return torch.from_numpy(index), None if counts.all() else torch.from_numpy(counts.astype(np.float32))

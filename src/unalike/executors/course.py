@@ -1,0 +1,80 @@
+"""The local training of a chunk, step by step for all of its clients at once instead of in one `torch.vmap`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unalike.core.client import Learnt, begin, conclude, learn, view
+from unalike.core.local import Data, Setting
+from unalike.core.method import Method
+from unalike.core.part import Phase
+from unalike.core.stacked import StackedStepper
+from unalike.core.stepping import Look
+from unalike.core.types import Drawers, Order, Report, Tree
+from unalike.executors.chunk import Chunk, Given
+
+
+@dataclass(frozen=True)
+class Course:
+    """What `train` does, for a method that `suits`: only the steps are written for stacked clients, all else is its own code."""
+
+    method: Method
+    phases: Sequence[Phase]
+    setting: Setting
+    chunk: Chunk
+
+    @property
+    def reports(self) -> tuple[Report, Drawers]:
+        """The clients' reports and what they remember."""
+        sizes, contexts = self.chunk.given["size"], self.chunk.given["context"]
+
+        def one(look: Look, order: Order, size: Tensor, context: Any, learnt: Learnt) -> tuple[Report, Drawers]:
+            return conclude(self.method, self.setting, order, size, context, look, learnt)
+
+        return self._each(one, sizes, contexts, self.learnt)
+
+    @cached_property
+    def learnt(self) -> Learnt:
+        """The clients after their training."""
+        params, memory = self._begun
+        sent = [n for n in params if self.method.shares(n, self.setting.model)]
+
+        def each(function: Callable[..., Any], *stacked: Any) -> Any:
+            return self._each(lambda look, _order, *own: function(look, *own), *stacked)
+
+        make = partial(StackedStepper, self.method, setting=self.setting, each=each, sent=sent)
+        learnt = learn(
+            self.method, self.phases, self.setting, self.chunk.order, params, memory, self.chunk.lessons, make, _copy
+        )
+        steps, loss = (torch.as_tensor(t).expand(len(self.chunk)) for t in (learnt.steps, learnt.loss))
+        return learnt._replace(steps=steps, loss=loss)
+
+    @cached_property
+    def _begun(self) -> tuple[Tree, Drawers]:
+        """The parameters that each client's training starts from, and its memory by then."""
+
+        def one(given: Given, order: Order, data: Data) -> tuple[Tree, Drawers]:
+            if "begun" in given:
+                return given["begun"], given["memory"]
+            return begin(self.method, self.setting, order, given["memory"], data, given["context"])
+
+        return self.chunk.each(one)
+
+    def _each(self, function: Callable[..., Any], *stacked: Any) -> Any:
+        """`function(look, order, *own)` of every client."""
+
+        def one(given: Given, order: Order, data: Data, params: Tree, memory: Drawers, *own: Any) -> Any:
+            look = view(self.method, self.setting, order, params, memory, data, given["context"])
+            return function(look, order, *own)
+
+        return self.chunk.each(one, *self._begun, *stacked)
+
+
+def _copy(t: Tensor) -> Tensor:
+    return t.clone(memory_format=torch.contiguous_format)

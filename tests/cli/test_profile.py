@@ -1,0 +1,53 @@
+"""`unalike run --profile`: where the time goes, without changing a bit of what is trained."""
+
+import json
+
+import pytest
+
+from unalike.core.labels import part
+from unalike.profiling import Stretch, by_part
+
+
+def test_the_innermost_stretch_counts():
+    found = [
+        Stretch("ProfilerStep#1", 0.0, 10.0),
+        Stretch("data", 1.0, 2.0),
+        Stretch("evaluation", 3.0, 8.0),
+        Stretch("data", 3.0, 4.0),
+        Stretch("step", 5.0, 7.0),
+        Stretch("ProfilerStep#2", 10.0, 11.0),
+    ]
+    assert by_part(reversed(found)) == {"bookkeeping": 5.0, "data": 2.0, "evaluation": 2.0, "step": 2.0}
+
+
+def test_labels_cost_nothing_without_a_profiler():
+    assert part("data") is part("step")
+
+
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+def test_run(cli, small, tmp_path, executor):
+    out = tmp_path / "run"
+    status, shown, _ = cli("run", *small, "--executor", executor, "--out", out, "--profile")
+    assert status == 0
+    for name in (
+        "2 rounds",
+        "data",
+        "forward and backward",
+        "step",
+        "aggregation",
+        "evaluation",
+        "bookkeeping",
+        "100.0%",
+    ):
+        assert name in shown
+    names = {e.get("name") for e in json.loads((out / "trace.json").read_text())["traceEvents"]}
+    assert {"unalike: step", "unalike: data", "ProfilerStep#1", "ProfilerStep#2"} <= names
+    cli("run", *small, "--executor", executor, "--out", tmp_path / "plain")
+    first = (out / "model.safetensors").read_bytes(), (tmp_path / "plain" / "model.safetensors").read_bytes()
+    assert first[0] == first[1]
+
+
+def test_one_round_without_a_folder(cli, small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, shown, _ = cli("run", *small[:-2], "--rounds", 1, "--profile")
+    assert status == 0 and "1 round" in shown and (tmp_path / "trace.json").is_file()

@@ -1,0 +1,140 @@
+"""Chunks of dense models trained by hand are those that `torch.vmap` of the plain client trains."""
+
+import warnings
+
+import pytest
+import torch
+from simulation import Clients, Simulation, distance, mlp
+from torch import nn
+
+import unalike as ua
+from unalike.core.dense import chain
+from unalike.core.method import Method, plan
+from unalike.core.model import Model
+from unalike.core.part import registry
+from unalike.core.stacked import suits
+from unalike.core.types import Batch
+from unalike.executors import batched
+
+SIZES = (7, 3, 1, 5)
+WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1, "executor": "batched"}
+PLANS = {name: plan(name) for name in sorted(registry)}
+METHODS = {name: p for name, p in PLANS.items() if isinstance(p, Method) and not p.trained}
+HEAVY = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "clip": 1.0, "keep_optimiser_state": True}
+DISTILLING = ("feddf", "ensemble_distillation")
+
+
+def played(method, by_hand, module=None, clients=None, **more):
+    clients = clients or Clients.random(SIZES)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if not by_hand:
+            patch.setattr(batched, "suits", lambda *_: False)
+        proxy = Batch(clients.x[1:7], clients.y[1:7])
+        sim = Simulation(method, module or mlp(), clients, proxy=proxy, **WORK | more)
+        assert not by_hand or suits(sim.method, sim.setting, clients.x)
+        sim.round(), sim.round([0, 1, 3])
+        return sim
+
+
+def gap(method, *given, **more):
+    one, other = (played(method, by_hand, *given, **more) for by_hand in (True, False))
+    for k in range(len(SIZES)):
+        torch.testing.assert_close(one.memory(k), other.memory(k), rtol=1e-4, atol=1e-6)  # float32
+    return distance(one.params, other.params, one.setting.model.params)
+
+
+@pytest.mark.parametrize("more", [{}, HEAVY], ids=["sgd", "heavy"])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method(name, more):
+    """1e-6 of the update; 1e-5 behind a hundred steps of Adam on the server. Clients are ragged, one has a single sample."""
+    assert gap(METHODS[name], **more) < (1e-5 if name in DISTILLING else 1e-6)
+
+
+def deep():
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5, bias=False), nn.Identity(), nn.Linear(5, 4), nn.Sigmoid()]
+    return nn.Sequential(*layers, nn.Dropout(0.0), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("module", [deep, lambda: ua.model("linear", (4,), 3), lambda: ua.model("mlp", (4,), 3)])
+@pytest.mark.parametrize("method", ["fedprox(mu=0.1) + scaffold", "moon", "fedrep", "fedper", "fine_tuned"])
+def test_other_models(module, method):
+    """Several phases, frozen layers and objectives on features and logits among them."""
+    built = module()
+    if method == "fedrep" and len(list(built.parameters())) == 2:
+        pytest.skip("it has no body")
+    assert gap(Method.parse(method), built) < 1e-6
+
+
+@pytest.mark.parametrize("labels", [torch.bool, torch.float32])
+def test_one_output(labels):
+    data = [(torch.randn(n, 4), (torch.randn(n) > 0).to(labels)) for n in SIZES]
+    clients = Clients.of(*data)
+    clients.y = clients.y.to(labels)
+    task = {torch.bool: "binary", torch.float32: "regression"}[labels]
+    net = ua.model("mlp(hidden=(5,))", (4,), None)
+    assert gap(Method.parse("fedprox"), net, clients, momentum=0.9, task=task) < 1e-6
+
+
+def test_frozen_layers_stay():
+    module = deep()
+    module[2].weight.requires_grad_(False)
+    sim = played(Method(), True, module)
+    assert torch.equal(sim.params["2.weight"], module[2].weight)
+    assert gap(Method(), module) < 1e-6
+
+
+class Twice(nn.Module):
+    """A layer that is used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(self.layer(x))
+
+
+class Skip(nn.Module):
+    """More than a chain."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(x + self.one(x))
+
+
+class Own(nn.Linear):
+    """Looks like a linear layer."""
+
+    def forward(self, x):
+        return super().forward(x) ** 2
+
+
+OTHERS = {
+    "twice": Twice,
+    "skip": Skip,
+    "own": lambda: nn.Sequential(nn.Linear(4, 4), Own(4, 3)),
+    "dropout": lambda: mlp(dropout=0.5),
+    "norm": lambda: mlp(norm=True),
+    "ends": lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU()),
+    "late": lambda: nn.Sequential(nn.Linear(4, 3), nn.Flatten(), nn.Linear(3, 3)),
+    "convolution": lambda: ua.model("cnn", (3, 8, 8), 3),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_modules_are_no_chains(name):
+    assert chain(OTHERS[name]()) is None
+
+
+def test_what_is_not_trained_by_hand():
+    clients = Clients.random(SIZES)
+    for method, more in (("ditto", {}), ("fedavg", {"optimiser": "adam"})):
+        sim = Simulation(method, mlp(), clients, **WORK | more)
+        assert not suits(sim.method, sim.setting, clients.x)
+    model = Model(mlp())
+    assert model.chain is not None and not model.chain.takes(torch.zeros(2, 3, 4))
