@@ -5,6 +5,7 @@ They talk over `torch.distributed` (gloo) in a group of their own, so that no gl
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -136,8 +137,13 @@ def started(workers: int, serve: Callable[[Team], None]) -> Team:
         context.Process(target=_work, args=(store, rank, workers, serve), daemon=True, name=f"unalike-{rank}")
         for rank in range(1, workers)
     ]
-    for process in processes:
-        process.start()
+    gc.collect()
+    gc.freeze()  # what exists now is never collected in the workers: its threads and handles are this process's
+    try:
+        for process in processes:
+            process.start()
+    finally:
+        gc.unfreeze()
     team = Team(_local_group(store, 0, workers), 0, workers, Path(folder.name), processes)
     team._keep = folder  # type: ignore[attr-defined]
     return team
