@@ -114,7 +114,7 @@ class Group:
 
     def _somebody(self, ids: Sequence[int], refused: dict[int, str]) -> None:
         if len(refused) == len(ids):
-            client, why = next(iter(refused.items()))
+            client, why = min(refused.items())
             raise Diverged(
                 f"round {self.state.round + 1}: no participant sent a usable report; client {client}: {why}. "
                 "Training diverged: try a smaller learning rate"

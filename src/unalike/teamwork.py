@@ -37,7 +37,9 @@ def team_for(job: Job) -> Iterator[Team | None]:
         return
     if team.rank:
         serve(job, team)
-        raise SystemExit(0)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # an ordinary exit can abort: the threads of gloo may still wait for the leader
     try:
         yield team
     finally:
