@@ -8,12 +8,15 @@ READY := $(VENV)/.ready
 OUT ?= demo
 WORKERS ?= 2
 
-.PHONY: demo test test-fast lint types check clean
+.PHONY: demo test test-all test-fast lint types check clean
 
 demo: $(READY)  ## compare methods on the digits, write the report
 	$(BIN)/unalike compare --config examples/demo.toml --out $(OUT)
 
-test: $(READY)  ## all tests
+test: $(READY)  ## the tests but for whole federations over sockets, which take ten minutes more
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not (network and slow)"
+
+test-all: $(READY)  ## every test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-fast: $(READY)  ## without the slow ones
