@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from unalike.core.errors import UnalikeError
-from unalike.core.plan import Answers, Results, Stage, Step, Steps, Survey
+from unalike.core.plan import Answers, Results, Stage, Survey, proceed
 from unalike.core.wire import stage_wire, survey_wire
 from unalike.core.work import Work
 from unalike.executors.team import Team
@@ -187,7 +187,7 @@ def _steps(
                 break
             outcome = Results(simulation.states, simulation.done)
         report(team, outcome)
-        step, index = _next(steps, outcome), index + 1
+        step, index = proceed(steps, outcome), index + 1
     return simulation, ended or ALL_DONE
 
 
@@ -262,10 +262,3 @@ def _simulation(job: Job, stage: Stage, index: int, record: Record, ground: Grou
     employ(simulation)
     record.event("stage", name=stage.name, executor=simulation.why)
     return simulation
-
-
-def _next(steps: Steps, outcome: Results | Answers) -> Step | None:
-    try:
-        return steps.send(outcome)
-    except StopIteration:
-        return None

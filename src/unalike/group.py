@@ -83,8 +83,7 @@ class Group:
         `single`: somebody wants to see what each client sent; else a linear method's reports are added up as they come.
         """
         order = self.order(ids, population)
-        done = (self._stacked if single or not self.method.linear else self._folded)(order, ids, population)
-        return done
+        return (self._stacked if single or not self.method.linear else self._folded)(order, ids, population)
 
     def _stacked(self, order: Order, ids: Sequence[int], population: int) -> Trained:
         cohort = self.executor.run(order, ids, self.accepted, population)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from unalike.core import tree
 from unalike.core.checkpoint import write_tensors
 from unalike.core.errors import UnalikeError
 from unalike.core.labels import part_of
@@ -123,8 +124,7 @@ class Best:
     @classmethod
     def found(cls, tensors: Tree, facts: dict[str, Any]) -> Best | None:
         """The one in a checkpoint."""
-        kept = {name.removeprefix("best/"): t for name, t in tensors.items() if name.startswith("best/")}
-        return cls(**facts["best"], tensors=kept) if "best" in facts else None
+        return cls(**facts["best"], tensors=tree.under(tensors, "best/")) if "best" in facts else None
 
 
 class Record:
@@ -199,9 +199,7 @@ class Record:
     def _found(self, index: int) -> tuple[Tree, list[dict[str, Any]]] | None:
         if self.saved is None or index >= len(self.saved[1]["stages"]):
             return None
-        prefix = f"{index}/"
-        tensors = {n.removeprefix(prefix): t for n, t in self.saved[0].items() if n.startswith(prefix)}
-        return tensors, self.saved[1]["stages"][index]
+        return tree.under(self.saved[0], f"{index}/"), self.saved[1]["stages"][index]
 
     def note(self, text: str) -> None:
         """Keep a warning, once."""

@@ -234,10 +234,6 @@ class Simulation:
         asked = sum(len(c.ids) for c in cohorts.values()) + len(refused)
         return Round(before, cohorts, refused, seconds, asked * self._bytes["down"], sent)
 
-    def _sent(self, cohort: Cohort) -> int:
-        """Bytes that each participant of this round sent."""
-        return 0 if self.stage.pooled else self._bytes["up"] + tree.nbytes(cohort.update) // len(cohort.ids)
-
     @property
     def over(self) -> bool:
         """Whether the stage has come to its end."""
@@ -348,10 +344,8 @@ class Simulation:
     def thaw(self, tensors: Tree, facts: list[Facts]) -> None:
         """Go back to where `freeze` was called. Raises `UnalikeError` if the tensors are not those of this stage."""
         for i, group in enumerate(self.groups.values()):
-            prefix, device = f"{i}/", self.population.x.device
-            found = tree.unpack(
-                {n.removeprefix(prefix): t.to(device) for n, t in tensors.items() if n.startswith(prefix)}
-            )
+            device = self.population.x.device
+            found = tree.unpack({n: t.to(device) for n, t in tree.under(tensors, f"{i}/").items()})
             params, buffers = found.get("params", {}), found.get("buffers", {})
             if set(params) != set(group.state.params):
                 raise UnalikeError("the checkpoint holds another model's parameters; start in another folder")

@@ -16,7 +16,7 @@ import numpy as np
 from unalike.core import spec
 from unalike.core.errors import UnalikeError
 from unalike.core.memory import ClientMemories
-from unalike.core.plan import Answers, Results, Stage
+from unalike.core.plan import Answers, Results, Stage, proceed
 from unalike.executors.auto import Choice, work_seconds
 from unalike.executors.base import Site
 from unalike.executors.distributed import attend, expects_answer, states_in
@@ -104,7 +104,7 @@ def serve(job: Job, team: Team) -> None:
                 assert isinstance(step, Stage)
                 simulation = simulation_of(job, step, index, "loop", folder, team)
             elif message["do"] == "next":
-                step, index = _next(steps, _outcome(message)), index + 1
+                step, index = proceed(steps, _outcome(message)), index + 1
             elif message["do"] == "employ":
                 assert simulation is not None
                 simulation.choice = Choice(message["executor"], "as the leader says")
@@ -125,13 +125,6 @@ def _outcome(message: Message) -> Results | Answers:
         return Results(states_in(message["states"]), message["rounds"])
     clients, tree = message["answers"]
     return Answers(tuple(clients), tree)
-
-
-def _next(steps, outcome):  # type: ignore[no-untyped-def]
-    try:
-        return steps.send(outcome)
-    except StopIteration:
-        return None
 
 
 def _started(job: Job) -> Team | None:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from unalike.core import tree
 from unalike.core.dense import Chain, chain
 from unalike.core.errors import UnalikeError
 from unalike.core.seed import isolated
@@ -138,10 +139,7 @@ class Model:
         """Logits from features [B, D]; `params` holds at least the head's parameters."""
         if self._head is None:
             raise UnalikeError("the model has no head: give the module an attribute `head`, its last layer")
-        prefix = self._head_prefix + "."
-        return functional_call(
-            self._head, {n.removeprefix(prefix): p for n, p in params.items() if n.startswith(prefix)}, features
-        )
+        return functional_call(self._head, tree.under(params, self._head_prefix + "."), features)
 
     @property
     def head_size(self) -> tuple[int, int]:

@@ -101,6 +101,14 @@ Steps = Generator[Step, Any, None]
 """Each `yield` returns what the step came to: `Results` of a stage, `Answers` of a survey."""
 
 
+def proceed(steps: Steps, outcome: Any) -> Step | None:
+    """The step after the one that came to `outcome`; None where that was the last."""
+    try:
+        return steps.send(outcome)
+    except StopIteration:
+        return None
+
+
 class Plan(Protocol):
     """Anything that runs: a method, or a few stages of methods. Its repr is its spec text."""
 

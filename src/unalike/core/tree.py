@@ -90,6 +90,11 @@ def shared(tree: Tree, names: Iterable[str]) -> Tree:
     return {name: t for name, t in tree.items() if name in wanted}
 
 
+def under(tree: Tree, prefix: str) -> Tree:
+    """The entries of `tree` whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): t for name, t in tree.items() if name.startswith(prefix)}
+
+
 def layers(tree: Tree) -> list[list[str]]:
     """Names grouped into layers: consecutive names up to and including one that ends in `bias`; a tail forms its own layer.
 

@@ -64,7 +64,7 @@ def decide(text: str, site: Site, participants: int, rounds: int) -> Choice:
     found = _rule(site, participants)
     if isinstance(found, Choice):
         return found
-    if rounds * participants * _seconds_of_a_client(site) < LONG:
+    if work_seconds(site, participants, rounds) < LONG:
         return Choice("batched", found)
     return _measured(site, participants)
 
@@ -126,12 +126,11 @@ def _seconds_of_a_client(site: Site) -> float:
     rows = min(len(site.source.x), setting.work.batch_size or size, size)
     x, y = site.source.x[:rows], site.source.y[:rows]
     leaves = {n: w.detach().requires_grad_() for n, w in setting.model.params.items()}
-    facts = site.context(int(np.flatnonzero(site.sizes > 0)[0]))
     times = []
     with seed.isolated(0, x.device):  # dropout
         for _ in range(TRIALS):
             started = time.perf_counter()
-            output = setting.model(leaves, x, buffers=setting.model.buffers, context=facts, training=True)
+            output = setting.model(leaves, x, buffers=setting.model.buffers, context=site.some_context, training=True)
             torch.autograd.grad(setting.task.loss(output.logits, y), list(leaves.values()), allow_unused=True)
             times.append(time.perf_counter() - started)
     return site.steps(size) * min(times)

@@ -73,7 +73,7 @@ class CombinedHeads(Personaliser, ServerStep):
 
     def step(self, server: Server, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         letter = cohort.letter
-        heads = {n.removeprefix(HEAD): t for n, t in letter.items() if n.startswith(HEAD)}
+        heads = tree.under(letter, HEAD)
         alpha = combinations(letter[PROFILE], letter[SPREAD])
         made: Tree = {}
         for client, row in zip(cohort.ids, alpha):
