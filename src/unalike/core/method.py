@@ -190,6 +190,11 @@ class Method:
         return work
 
     @cached_property
+    def needs_data(self) -> bool:
+        """Whether any part looks at all samples of a client, beside the round's batches."""
+        return any(p.needs_data for p in self.parts)
+
+    @cached_property
     def has_facts(self) -> bool:
         """Whether any part looks for static facts of a client; without one its data need not be gathered for them."""
         return any(type(p).facts is not Part.facts for p in self.parts)

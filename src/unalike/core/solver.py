@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,13 @@ from unalike.core.types import Drawers, Tree
 
 KERNELS = ("cpu", "cuda")
 """Devices with a fused step."""
+
+
+class Direct(NamedTuple):
+    """A tree that takes gradients in as they are made: onto <- keep onto + g."""
+
+    onto: Tree
+    keep: float
 
 
 class Solver(Protocol):
@@ -37,8 +44,27 @@ class Solver(Protocol):
         `fused`: nothing is stacked, so that one kernel may make the step of all tensors.
         """
 
+    def direct(self, params: Tree, state: Drawers, lr: float) -> Direct | None:
+        """Where the gradients of a step may go at once, so that they need no memory of their own; None: nowhere.
+
+        Then `settle` makes the rest of the step. Both write over `params` and `state`.
+        """
+
+    def settle(self, params: Tree, state: Drawers, lr: float) -> None:
+        """What is left of a step when the gradients are where `direct` said."""
+
     def weight(self, steps: Tensor) -> Tensor:
         """The accumulated weight ||a||_1 after `steps` steps from a fresh state."""
+
+
+class Gathering:
+    """A rule that needs the gradient itself."""
+
+    def direct(self, params: Tree, state: Drawers, lr: float) -> Direct | None:
+        return None
+
+    def settle(self, params: Tree, state: Drawers, lr: float) -> None:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -71,6 +97,16 @@ class SGD:
                 grads = state["momentum"]
         move = Tensor.sub_ if owned else Tensor.sub
         return tree.map(lambda w, g: move(w, g, alpha=lr), params, grads), state
+
+    def direct(self, params: Tree, state: Drawers, lr: float) -> Direct | None:
+        # not onto the parameters: next to them the small terms of a gradient would be rounded one by one
+        return Direct(state["momentum"], self.momentum) if self.momentum and not self.nesterov else None
+
+    def settle(self, params: Tree, state: Drawers, lr: float) -> None:
+        moving, held = list(params.values()), list(state["momentum"].values())
+        if self.weight_decay:
+            torch._foreach_add_(held, moving, alpha=self.weight_decay)
+        torch._foreach_add_(moving, held, alpha=-lr)
 
     def _new(self, m: Tensor, g: Tensor) -> Tensor:
         return g.add(m, alpha=self.momentum)
@@ -105,7 +141,7 @@ class SGD:
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Gathering):
     """Adam (Kingma & Ba 2015), betas (0.9, 0.999), weight decay added to the gradient.
 
     Its a_k is not defined; the accumulated weight is the number of steps, as in the FedMix paper.
@@ -136,7 +172,7 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Gathering):
     """Adam with decoupled weight decay: w <- (1 - lr wd) w before the Adam step (Loshchilov & Hutter 2019)."""
 
     elementwise: ClassVar[bool] = False

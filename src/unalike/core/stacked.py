@@ -7,7 +7,6 @@ functions of the logits, the features and the parameters; a method that adds not
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -48,7 +47,7 @@ class StackedStepper:
         assert setting.model.chain is not None  # `suits` found it
         self.chain, self.params, self.task = setting.model.chain, params, setting.task
         self.alone = [type(p) for p in method.losses] == [TaskLoss]
-        self.solve = partial(work.solver.step, lr=work.lr, fused=True)
+        self.solver, self.lr = work.solver, work.lr
 
         def ask(function: Callable[..., Any], *stacked: Any) -> Any:
             """`function(stepper, *own)` of every client, where `stepper` is its own."""
@@ -63,27 +62,31 @@ class StackedStepper:
         self.corrects = bool(method.role(Correction)) or work.clip is not None
 
     def __call__(self, before: Moving, batch: Batch, number: int, owned: bool) -> tuple[Tensor, Moving]:
-        moving = before.variables[MODEL]
+        w, state = before.variables[MODEL], before.state[MODEL]
+        now = self.params | w
         with part("forward and backward"):
-            value, grads = self._gradients(before, batch, number)
+            values = self.chain.values(now, batch.x)
+            value, logits, features, own = (self._task if self.alone else self._terms)(before, batch, number, values)
+        direct = self.solver.direct(w, state, self.lr) if owned and not self.corrects else None
+        if direct is not None:
+            with part("forward and backward"):
+                self.chain.add_gradients(direct, now, values, logits, features)
+            with part("step"):
+                for name, g in own.items():
+                    direct.onto[name].add_(g)
+                self.solver.settle(w, state, self.lr)
+            return value, before
+        with part("forward and backward"):
+            grads = self.chain.gradients(now, values, logits, features, w)
+            grads = grads | {n: grads[n] + g for n, g in own.items()}
+            if self.corrects:
+                grads = self.ask(lambda own, g, w: own.corrected({MODEL: g}, _moving(w), number)[MODEL], grads, w)
         with part("step"):
-            w, state = self.solve(moving, grads, before.state[MODEL], owned=owned)
+            w, state = self.solver.step(w, grads, state, self.lr, owned=owned, fused=True)
             after = Moving({MODEL: w}, {MODEL: state}, before.buffers, before.own)
             if batch.idle and batch.weight is not None:
                 after = unless(batch.weight.sum(1) > 0, after, before)
         return value, after
-
-    def _gradients(self, before: Moving, batch: Batch, number: int) -> tuple[Tensor, Tree]:
-        """The task's value [K] and the gradients that the solver sees."""
-        moving = before.variables[MODEL]
-        now = self.params | moving
-        values = self.chain.values(now, batch.x)
-        value, logits, features, direct = (self._task if self.alone else self._terms)(before, batch, number, values)
-        grads = self.chain.gradients(now, values, logits, features, moving)
-        grads = grads | {n: grads[n] + g for n, g in direct.items()}
-        if self.corrects:
-            grads = self.ask(lambda own, g, w: own.corrected({MODEL: g}, _moving(w), number)[MODEL], grads, moving)
-        return value, grads
 
     def _task(
         self, before: Moving, batch: Batch, number: int, values: list[Tensor]

@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Literal, overload
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from unalike.core.checked import checked
 from unalike.core.solver import SGD, Adam, AdamW, Solver
+
+
+class Batches(Sequence[np.ndarray]):
+    """Row numbers in the order of training, cut into batches of these `sizes`; `batches[t]` is a view."""
+
+    __slots__ = ("rows", "sizes")
+
+    def __init__(self, rows: np.ndarray, sizes: tuple[int, ...]):
+        self.rows, self.sizes = rows, sizes
+
+    @classmethod
+    def cut(cls, rows: np.ndarray, size: int) -> Batches:
+        """Batches of `size` rows; the last one may be smaller."""
+        return cls(rows, _sizes(len(rows), -(-len(rows) // size) if size else 0, size))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @overload
+    def __getitem__(self, t: int) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, t: slice) -> list[np.ndarray]: ...
+    def __getitem__(self, t: int | slice) -> np.ndarray | list[np.ndarray]:
+        return [*self][t]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        start = 0
+        for size in self.sizes:
+            yield self.rows[start : start + size]
+            start += size
 
 
 @checked
@@ -66,11 +98,19 @@ class Work:
             return 0
         return self.steps or self.epochs * -(-samples // (self.batch_size or samples))
 
-    def batches(self, samples: int, rng: np.random.Generator) -> list[np.ndarray]:
+    def batches(self, samples: int, rng: np.random.Generator) -> Batches:
         """The batch order of one round: index arrays into 0..samples-1; each epoch is one permutation, cut into batches."""
-        size, wanted = self.batch_size or samples, self.steps_for(samples)
-        found: list[np.ndarray] = []
-        while len(found) < wanted:
-            order = rng.permutation(samples)
-            found += [order[i : i + size] for i in range(0, samples, size)]
-        return found[:wanted]
+        sizes = _sizes(samples, self.steps_for(samples), self.batch_size or samples)
+        rows = sum(sizes)
+        epochs = [rng.permutation(samples) for _ in range(0, rows, samples or 1)]
+        order = epochs[0] if len(epochs) == 1 else np.concatenate([*epochs, np.zeros(0, np.int64)])
+        return Batches(order[:rows], sizes)
+
+
+@lru_cache(4096)
+def _sizes(samples: int, steps: int, size: int) -> tuple[int, ...]:
+    """The sizes of so many batches, every epoch's last one with what is left."""
+    if not samples:
+        return ()
+    epoch = [min(size, samples - start) for start in range(0, samples, size)]
+    return tuple(epoch[t % len(epoch)] for t in range(steps))

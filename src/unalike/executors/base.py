@@ -21,12 +21,14 @@ from unalike.core.part import Conditioner, Phase
 from unalike.core.server import Cohort
 from unalike.core.types import Batch, Context, Drawers, Order, Report, Tree
 from unalike.core.validate import steps_of
+from unalike.core.work import Batches
 
 Accepted = dict[int, int]
 """Client number -> the round of its last accepted report."""
 
 ROUND = Phase()
 """The whole model in the round's work."""
+NOTHING = Batches(np.zeros(0, np.int64), ())
 
 
 class Indices(Protocol):
@@ -107,31 +109,32 @@ class Site:
         return self.context(int(np.flatnonzero(self.sizes)[0]))
 
     @part_of("data")
-    def training(self, client: int, round: int) -> list[list[np.ndarray]]:
+    def training(self, client: int, round: int) -> list[Batches]:
         """The client's batches in each phase of a round."""
         names = ["batches", *(f"batches of phase {i}" for i in range(1, len(self.method.phases)))]
         return [self.batches(client, round, phase, name) for phase, name in zip(self.method.phases, names)]
 
-    def tuning(self, client: int, round: int) -> list[list[np.ndarray]]:
+    def tuning(self, client: int, round: int) -> list[Batches]:
         """Its batches in the fine-tuning before it is evaluated, if there is any."""
         return [] if self.method.tuning is None else [self.batches(client, round, self.method.tuning, "tune")]
 
-    def batches(self, client: int, round: int, phase: Phase = ROUND, purpose: str = "batches") -> list[np.ndarray]:
+    def batches(self, client: int, round: int, phase: Phase = ROUND, purpose: str = "batches") -> Batches:
         """A client's batches in a phase, as indices into the common tensors."""
         own = self.source.train[client]
         rng = seed.generator(self.setting.seed, purpose, round, client)
-        return [own[order] for order in phase.work(self.setting.work).batches(len(own), rng)]
+        found = phase.work(self.setting.work).batches(len(own), rng)
+        return Batches(own[found.rows], found.sizes)
 
     def steps(self, samples: int) -> int:
         """Steps in a round of a client with this many samples."""
         return sum(phase.work(self.setting.work).steps_for(samples) for phase in self.method.phases)
 
     @part_of("data")
-    def data(self, client: int, round: int, phases: list[list[np.ndarray]]) -> Data:
+    def data(self, client: int, round: int, phases: list[Batches]) -> Data:
         """The samples of these phases, and all of the client's where a part asks for them, transformed."""
         parts = [*phases, self.whole(client, round)]
-        sizes = [len(rows) for part in parts for rows in part]
-        index = torch.from_numpy(np.concatenate([rows for part in parts for rows in part] or [np.zeros(0, np.int64)]))
+        sizes = [size for part in parts for size in part.sizes]
+        index = torch.from_numpy(np.concatenate([part.rows for part in parts]))
         rows = zip(
             self.source.x[index].split(sizes), self.source.y[index].split(sizes), strict=True
         )  # gathered at once
@@ -144,25 +147,23 @@ class Site:
             ]
         return Data(batches[:-1], batches[-1])
 
-    def numbers(self, client: int, round: int, parts: list[list[np.ndarray]]) -> list[list[Tensor]]:
+    def numbers(self, client: int, round: int, parts: list[Batches]) -> list[list[Tensor]]:
         """What the transform draws for the batches of each part, [b, draws] each; nothing without a transform."""
         if self.transform is None:
             return []
-        sizes = [len(batch) for part in parts for batch in part]
+        sizes = [size for part in parts for size in part.sizes]
         drawn = iter(self.transform.numbers(self.setting.seed, round, client, sum(sizes)).split(sizes))
         return [[next(drawn) for _ in part] for part in parts]
 
-    def size(self, client: int) -> Tensor:
-        """The client's training samples, a float scalar."""
+    def sizes_of(self, ids: Sequence[int]) -> Tensor:
+        """The clients' training samples, [K] floats."""
         kind = tree.dtype(self.setting.model.params)
-        return torch.tensor(len(self.source.train[client]), dtype=kind, device=self.source.x.device)
+        return torch.tensor(self.sizes[list(ids)], dtype=kind, device=self.source.x.device)
 
     def expected(self, ids: Sequence[int], population: int) -> Cohort:
         """The numbers of the reports that these clients will send, as far as they are known before they train."""
-        sizes = [len(self.source.train[k]) for k in ids]
+        size, sizes = self.sizes_of(ids), self.sizes[list(ids)].tolist()
         made = {n: steps_of(self.method, self.setting, n) for n in set(sizes)}
-        like = self.size(ids[0])
-        size = torch.tensor(sizes, dtype=like.dtype, device=like.device)
         steps = torch.tensor([made[n] for n in sizes], dtype=size.dtype, device=size.device)
         names = [name for p in self.method.parts for name in p.shares]
         shared = [{name: self.context(k)[name] for name in names} for k in ids] if names else []
@@ -172,14 +173,12 @@ class Site:
         )
         return Cohort(tuple(ids), report, population, folded=True)
 
-    def whole(self, client: int, round: int) -> list[np.ndarray]:
+    def whole(self, client: int, round: int) -> Batches:
         """All its samples once, in batches and in a random order, where a part of the method asks for them."""
-        own = self.source.train[client]
-        if not any(p.needs_data for p in self.method.parts):
-            return []
-        own = seed.generator(self.setting.seed, "whole", round, client).permutation(own)
-        size = self.setting.work.batch_size or len(own)
-        return [own[i : i + size] for i in range(0, len(own), size)]
+        if not self.method.needs_data:
+            return NOTHING
+        own = seed.generator(self.setting.seed, "whole", round, client).permutation(self.source.train[client])
+        return Batches.cut(own, self.setting.work.batch_size or len(own))
 
     def context(self, client: int) -> Context:
         """The client's static facts, described once."""

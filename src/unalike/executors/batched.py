@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +25,7 @@ from unalike.core.part import Personaliser
 from unalike.core.stacked import suits
 from unalike.core.stepping import functional
 from unalike.core.types import Drawers, Order, Report, Tree
+from unalike.core.work import Batches
 from unalike.executors.base import Accepted, Answering, Site
 from unalike.executors.chunk import Chunk, Given, Rows, kinds_of, padded
 from unalike.executors.course import Course
@@ -35,8 +35,8 @@ CACHE = 12 * 2**20
 DEVICE = 2**30
 """The same on an accelerator."""
 
-Lessons = dict[int, list[list[np.ndarray]]]
-"""Client -> its batches in each phase, as index arrays."""
+Lessons = dict[int, list[Batches]]
+"""Client -> its batches in each phase."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,7 @@ class Batched(Answering):
         """The clients by length of their lessons, cut into chunks."""
 
         def length(client: int) -> tuple[int, int, int]:
-            batches = [batch for phase in lessons[client] for batch in phase]
-            return len(batches), sum(map(len, batches)), client
+            return sum(map(len, lessons[client])), sum(len(phase.rows) for phase in lessons[client]), client
 
         return _cut(sorted(lessons, key=length), self.width)
 
@@ -140,13 +139,13 @@ class Batched(Answering):
         dropout = seed.number(site.setting.seed, purpose, order.round, number)
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():
             given = join([self._given(k, order, lessons[k], accepted.get(k)) for k in ids], torch.stack)
-            yield Chunk(order, given, phases, whole, kinds)
+            yield Chunk(order, given | {"size": site.sizes_of(ids)}, phases, whole, kinds)
 
-    def _given(self, client: int, order: Order, lesson: list[list[np.ndarray]], accepted: int | None) -> Given:
-        """What `train` is told of a client, all of it tensors."""
+    def _given(self, client: int, order: Order, lesson: list[Batches], accepted: int | None) -> Given:
+        """What `train` is told of a client beside its size, all of it tensors."""
         site = self.site
         memory, context = site.memories.get(client, accepted), site.context(client)
-        given = {"memory": memory, "context": context, "size": site.size(client), "mail": order.own.get(client, {})}
+        given = {"memory": memory, "context": context, "mail": order.own.get(client, {})}
         if all(p.vmappable for p in site.method.role(Personaliser)):
             return given
         data = site.data(client, order.round, lesson)
@@ -154,7 +153,7 @@ class Batched(Answering):
         return given | {"begun": begun, "memory": memory}
 
     @part_of("data")
-    def _parts(self, round: int, ids: list[int], parts: list[list[list[np.ndarray]]]) -> list[Rows]:
+    def _parts(self, round: int, ids: list[int], parts: list[list[Batches]]) -> list[Rows]:
         """Each part of the clients' batches (by client, then part) as stacked rows, transformed."""
         found = [self._rows(list(part)) for part in zip(*parts)]
         transform = self.site.transform
@@ -166,7 +165,7 @@ class Batched(Answering):
             for rows, numbers in zip(found, zip(*drawn), strict=True)
         ]
 
-    def _rows(self, batches: list[list[np.ndarray]]) -> Rows:
+    def _rows(self, batches: list[Batches]) -> Rows:
         if not any(batches):
             return {}
         index, weight = padded(batches)

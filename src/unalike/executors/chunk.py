@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.local import Data
 from unalike.core.types import Batch, Order, Stacked
+from unalike.core.work import Batches
 
 Given = dict[str, Any]
 """What `train` is told of a client, by name; stacked, every tensor has a leading [K]."""
@@ -44,7 +45,7 @@ class Chunk:
         *kinds, last = self.kinds
 
         def one(given: Given, buffers: Any, phases: list[Rows], whole: Rows, *own: Any) -> Any:
-            data = Data([_batches(*part) for part in zip(phases, kinds, strict=True)], _batches(whole, last))
+            data = Data([Steps(*part) for part in zip(phases, kinds, strict=True)], Steps(whole, last))
             return function(given, self.order.with_mail(given["mail"])._replace(buffers=buffers), data, *own)
 
         return torch.vmap(one, randomness="different")(self.given, buffers, self.phases, self.whole, *stacked)
@@ -53,7 +54,7 @@ class Chunk:
     def lessons(self) -> list[list[Stacked]]:
         """The stacked batches of each phase."""
         return [
-            [Stacked(*b) for b in _batches(tree.map(lambda t: t.transpose(0, 1), rows), kinds)]
+            [Stacked(*b) for b in Steps(tree.map(lambda t: t.transpose(0, 1), rows), kinds)]
             for rows, kinds in zip(self.phases, self.kinds, strict=False)
         ]
 
@@ -65,25 +66,45 @@ class Kind(NamedTuple):
     idle: bool
 
 
-def kinds_of(batches: list[list[np.ndarray]]) -> list[Kind]:
-    sizes = [[len(b) for b in column] for column in zip_longest(*batches, fillvalue=())]
-    width = max(map(max, sizes), default=0)
-    return [Kind(min(column) == width, min(column) == 0) for column in sizes]
+@dataclass(frozen=True)
+class Steps(Sequence[Batch]):
+    """The batches [T, B, ...] of one client one by one, cut out when somebody looks."""
+
+    rows: Rows
+    kinds: list[Kind]
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    @overload
+    def __getitem__(self, t: int) -> Batch: ...
+    @overload
+    def __getitem__(self, t: slice) -> list[Batch]: ...
+    def __getitem__(self, t: int | slice) -> Batch | list[Batch]:
+        if isinstance(t, slice):
+            return [self[i] for i in range(*t.indices(len(self)))]
+        full, idle = self.kinds[t]
+        weights = self.rows.get("weight")
+        return Batch(self.rows["x"][t], self.rows["y"][t], None if full or weights is None else weights[t], idle)
 
 
-def _batches(rows: Rows, kinds: list[Kind]) -> list[Batch]:
-    """The batches [T, B, ...] of one client one by one."""
-    weights = rows.get("weight")
-    return [
-        Batch(rows["x"][t], rows["y"][t], None if full or weights is None else weights[t], idle)
-        for t, (full, idle) in enumerate(kinds)
-    ]
+def kinds_of(batches: Sequence[Batches]) -> list[Kind]:
+    sizes = _sizes(batches)
+    least = sizes.min(0).tolist()
+    return [Kind(n == sizes.max(), n == 0) for n in least]
 
 
-def padded(batches: list[list[np.ndarray]]) -> tuple[Tensor, Tensor | None]:
+def padded(batches: Sequence[Batches]) -> tuple[Tensor, Tensor | None]:
     """Indices [K, T, B] and weights [K, T, B], None where nothing is padded. Padding repeats sample 0 with weight 0."""
-    sizes = np.array(list(zip_longest(*([len(b) for b in client] for client in batches), fillvalue=0)), np.int64).T
+    sizes = _sizes(batches)
     counts = np.arange(sizes.max()) < sizes[:, :, None]
     index = np.zeros(counts.shape, np.int64)
-    index[counts] = np.concatenate([batch for client in batches for batch in client])
+    index[counts] = np.concatenate([client.rows for client in batches])
     return torch.from_numpy(index), None if counts.all() else torch.from_numpy(counts.astype(np.float32))
+
+
+def _sizes(batches: Sequence[Batches]) -> np.ndarray:
+    """Rows of every client in every step, [K, T]; 0 where it has finished."""
+    return np.array(list(zip_longest(*(client.sizes for client in batches), fillvalue=0)), np.int64).T.reshape(
+        len(batches), -1
+    )

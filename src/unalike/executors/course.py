@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unalike.core import tree
 from unalike.core.client import Learnt, begin, conclude, learn, view
 from unalike.core.local import Data, Setting
 from unalike.core.method import Method
-from unalike.core.part import Phase
+from unalike.core.part import Personaliser, Phase
 from unalike.core.stacked import StackedStepper
 from unalike.core.stepping import Look
 from unalike.core.types import Drawers, Order, Report, Tree
@@ -59,9 +60,13 @@ class Course:
     def _begun(self) -> tuple[Tree, Drawers]:
         """The parameters that each client's training starts from, and its memory by then."""
 
+        given, received = self.chunk.given, self.chunk.order.params
+        if "begun" in given:
+            return given["begun"], given["memory"]
+        if not self.method.role(Personaliser):  # nobody changes anything before the first step
+            return tree.map(lambda w: w.expand(len(self.chunk), *w.shape), received), given["memory"]
+
         def one(given: Given, order: Order, data: Data) -> tuple[Tree, Drawers]:
-            if "begun" in given:
-                return given["begun"], given["memory"]
             return begin(self.method, self.setting, order, given["memory"], data, given["context"])
 
         return self.chunk.each(one)

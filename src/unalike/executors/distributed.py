@@ -6,7 +6,6 @@ processes always gives the same bits. Of other methods every report is sent.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unalike.core.gather import Fold, Share, Sink, Stack, Sums, Taken
 from unalike.core.memory import ClientMemories
@@ -60,31 +60,20 @@ class Distributed(Answering):
     def _tell(
         self, what: str, order: Order, shares: list[list[int]], accepted: Accepted, more: Message | None = None
     ) -> None:
-        asked = [client for ids in shares for client in ids]
         message = {"do": what, "group": self.group, "order": order._asdict(), "ids": shares}
-        versions = {client: accepted[client] for client in asked if client in accepted}
-        self.team.tell(message | {"accepted": versions} | (more or {}))
+        if not self.site.memories.empty:
+            asked = [client for ids in shares for client in ids]
+            message["accepted"] = _pairs({client: accepted[client] for client in asked if client in accepted})
+        self.team.tell(message | (more or {}))
 
     def _shared_out(self, ids: Sequence[int]) -> list[list[int]]:
-        """The clients of each process in the order of `ids`: with their memories, or without any by the steps they make."""
-        shares: list[list[int]] = [[] for _ in range(self.team.size)]
-        memories = self.site.memories
+        """The clients of each process in the order of `ids`: where their memories are, or by the samples they train on."""
+        memories, clients = self.site.memories, np.array(ids)
         if isinstance(memories, SharedMemories) and not memories.empty:
-            for client in ids:
-                shares[memories.owner(client)].append(client)
-            return shares
-        loads = [(0, rank) for rank in range(self.team.size)]
-        rank_of = {}
-        for client in sorted(ids, key=lambda k: (-self._cost(k), k)):
-            load, rank = heapq.heappop(loads)
-            rank_of[client] = rank
-            heapq.heappush(loads, (load + self._cost(client), rank))
-        for client in ids:
-            shares[rank_of[client]].append(client)
-        return shares
-
-    def _cost(self, client: int) -> int:
-        return self.site.steps(len(self.site.source.train[client]))
+            owners = memories.owners[clients]
+        else:
+            owners = _dealt(self.site.sizes[clients], self.team.size)
+        return [clients[owners == rank].tolist() for rank in range(self.team.size)]
 
 
 class SharedMemories(ClientMemories):
@@ -99,15 +88,12 @@ class SharedMemories(ClientMemories):
 
     def owner(self, client: int) -> int:
         """The process that keeps the client's memory."""
-        return int(self._owners[client])
+        return int(self.owners[client])
 
     @cached_property
-    def _owners(self) -> np.ndarray:
-        """Clients by size, dealt out forth and back, so that all have much the same work."""
-        deal = [*range(self._team.size), *reversed(range(self._team.size))]
-        owners = np.empty(len(self._sizes), np.int16)
-        owners[np.argsort(-self._sizes, kind="stable")] = np.resize(np.array(deal, np.int16), len(self._sizes))
-        return owners
+    def owners(self) -> np.ndarray:
+        """The processes that keep the clients' memories, [K]."""
+        return _dealt(self._sizes, self._team.size)
 
     def get(self, client: int, accepted: int | None) -> Drawers:
         if accepted is None or self.empty or self._team.closed or not self.owner(client):
@@ -139,8 +125,7 @@ class SharedMemories(ClientMemories):
             return
         alone = self._team.closed
         if not alone:
-            pairs = torch.tensor([*accepted.items()], dtype=torch.int64).reshape(-1, 2)
-            self._team.tell({"do": "keep", "group": self._group, "what": what, "accepted": pairs})
+            self._team.tell({"do": "keep", "group": self._group, "what": what, "accepted": _pairs(accepted)})
         getattr(self._own, what)(accepted)
         if not alone:
             for rank in range(1, self._team.size):
@@ -168,12 +153,13 @@ def expects_answer(team: Team, message: Message) -> bool:
 
 def _feed(team: Team, group: Group, message: Message) -> Message:
     ids = message["ids"][team.rank - 1]
-    order, accepted = _order(message["order"], group.executor.site), message["accepted"]
+    order, accepted = _order(message["order"], group.executor.site), _accepted(message)
     if message["shares"] is None:
         stack = Stack()
         group.executor.feed(order, ids, accepted, stack)
         return {"taken": [_taken(t) for t in stack.taken]}
-    shares = {client: Share(*pair) for client, pair in message["shares"].items()}
+    clients, given = message["shares"]
+    shares = {client: Share(*pair) for client, pair in zip(clients, given.tolist(), strict=True)}
     fold = Fold(group.method, order.params, shares, group.setting.buffers)
     group.executor.feed(order, ids, accepted, fold)
     found = vars(fold.sums)
@@ -182,7 +168,7 @@ def _feed(team: Team, group: Group, message: Message) -> Message:
 
 def _tune(team: Team, group: Group, message: Message) -> Message:
     ids = message["ids"][team.rank - 1]
-    [(_, tuned)] = group.executor.tune(_order(message["order"], group.executor.site), ids, message["accepted"])
+    [(_, tuned)] = group.executor.tune(_order(message["order"], group.executor.site), ids, _accepted(message))
     return {"tuned": tuned}
 
 
@@ -191,7 +177,7 @@ def _memory(team: Team, group: Group, message: Message) -> Message:
 
 
 def _keep(team: Team, group: Group, message: Message) -> Message:
-    getattr(group.memories, message["what"])(dict(message["accepted"].tolist()))
+    getattr(group.memories, message["what"])(_accepted(message))
     return {}
 
 
@@ -213,11 +199,32 @@ def _here(nest: Any, site: Site) -> Any:
         return {key: _here(value, site) for key, value in nest.items()}
     if isinstance(nest, list):
         return [_here(value, site) for value in nest]
-    return nest.to(site.source.x.device) if isinstance(nest, torch.Tensor) else nest
+    return nest.to(site.source.x.device) if isinstance(nest, Tensor) else nest
 
 
-def _shares(sink: Sink) -> dict[int, Share] | None:
-    return dict(sink.shares) if isinstance(sink, Fold) else None
+def _dealt(sizes: np.ndarray, ranks: int) -> np.ndarray:
+    """A process for each of the clients with these numbers of samples: by size, dealt out forth and back, for equal work."""
+    deal = [*range(ranks), *reversed(range(ranks))]
+    owners = np.empty(len(sizes), np.int16)
+    owners[np.argsort(-sizes, kind="stable")] = np.resize(np.array(deal, np.int16), len(sizes))
+    return owners
+
+
+def _pairs(accepted: Accepted) -> Tensor:
+    return torch.tensor([*accepted.items()], dtype=torch.int64).reshape(-1, 2)
+
+
+def _accepted(message: Message) -> Accepted:
+    return dict(message["accepted"].tolist()) if "accepted" in message else {}
+
+
+def _shares(sink: Sink) -> list[Any] | None:
+    """Whose shares, and the shares [K, 2], as they are sent."""
+    return (
+        [list(sink.shares), torch.tensor([*sink.shares.values()], dtype=torch.float64)]
+        if isinstance(sink, Fold)
+        else None
+    )
 
 
 def _taken(taken: Taken) -> Any:

@@ -40,7 +40,7 @@ class Loop(Answering):
 
     def _train(self, order: Order, client: int, accepted: int | None) -> Report:
         site = self.site
-        memory, context, size = site.memories.get(client, accepted), site.context(client), site.size(client)
+        memory, context, size = site.memories.get(client, accepted), site.context(client), site.sizes_of([client])[0]
         data = site.data(client, order.round, site.training(client, order.round))
         dropout = seed.number(site.setting.seed, "dropout", order.round, client)
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():

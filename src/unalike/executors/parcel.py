@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+NESTED = (Tensor, dict, list, tuple)
 ALIGNED = 64
 """Every tensor starts at a multiple of so many bytes."""
 
@@ -43,7 +44,7 @@ def _plan(nest: Any, tensors: list[Tensor]) -> Any:
         return {"t": len(tensors) - 1}
     if isinstance(nest, dict):
         return {"d": [[key, _plan(value, tensors)] for key, value in nest.items()]}
-    if isinstance(nest, list | tuple):
+    if isinstance(nest, list | tuple) and any(isinstance(value, NESTED) for value in nest):
         return {"l": [_plan(value, tensors) for value in nest]}
     return {"v": nest}
 
