@@ -214,9 +214,7 @@ def _plus(total: Tree, stacked: Tree, factors: list[float]) -> Tree:
         for name, t in stacked.items():
             total[name].add_(t[0], alpha=factors[0])
         return total
-    found = tree.map(
-        lambda t: torch.tensordot(torch.tensor(factors, dtype=t.dtype, device=t.device), t, dims=1), stacked
-    )
+    found = tree.map(lambda t: tree.combined(t, torch.tensor(factors, dtype=t.dtype, device=t.device)), stacked)
     if not total:
         return found
     for name, t in found.items():

@@ -13,6 +13,11 @@ from torch import Tensor
 
 from unalike.core.types import Tree
 
+BLOCK = 2**20
+"""Entries of a block."""
+LARGE = 2**16
+"""Entries of a tensor that a sum over clients reads row by row."""
+
 
 def map(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tree:
     """Apply `function` name by name."""
@@ -76,7 +81,17 @@ def row(tree: Tree, index: int | Tensor) -> Tree:
 
 def weighted_sum(stacked: Tree, weights: Tensor) -> Tree:
     """sum_k weights_k * stacked_k: trees of shape [K, ...] and weights [K] -> a tree of shape [...]."""
-    return map(lambda t: torch.tensordot(weights.to(t.dtype), t, dims=1), stacked)
+    return map(lambda t: combined(t, weights.to(t.dtype)), stacked)
+
+
+def combined(stacked: Tensor, weights: Tensor) -> Tensor:
+    """sum_k weights_k * stacked_k of one tensor [K, ...]."""
+    if stacked[0].numel() < LARGE:
+        return torch.tensordot(weights, stacked, dims=1)
+    total = stacked[0] * weights[0]  # reads every row from front to back, which memory gives out fastest
+    for k in range(1, len(stacked)):
+        total.addcmul_(stacked[k], weights[k])
+    return total
 
 
 def only(tree: Tree, names: Iterable[str]) -> Tree:
@@ -109,9 +124,16 @@ def layers(tree: Tree) -> list[list[str]]:
 
 
 def flatten(tree: Tree, rows: int | None = None) -> Tensor:
-    """All entries as one vector [P], or, for `rows` stacked clients, as a matrix [rows, P]."""
+    """All entries as one vector [P], or, for `rows` stacked clients, as a matrix [rows, P]; of a single tensor a view."""
     shape = (-1,) if rows is None else (rows, -1)
-    return torch.cat([t.reshape(shape) for t in tree.values()], dim=-1)
+    flat = [t.reshape(shape) for t in tree.values()]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, dim=-1)
+
+
+def blocks(matrix: Tensor) -> list[slice]:
+    """The columns of a matrix [K, M], as many at a time as stay in a processor's cache through a few operations."""
+    width = max(1, BLOCK // len(matrix))
+    return [slice(start, start + width) for start in range(0, matrix.shape[1], width)]
 
 
 def unflatten(vector: Tensor, like: Tree) -> Tree:

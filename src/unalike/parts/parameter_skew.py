@@ -27,13 +27,15 @@ from unalike.core.server import Cohort, Server
 from unalike.core.types import Tree
 from unalike.core.work import Work
 
+CLASS = torch.int16
+"""The type of micro-classes."""
 TIE = 1e-12
 """Similarities closer than this are equal."""
 
 
 @checked
 class ParameterSkew(Aggregator):
-    """The common steps; the readings differ in `deviation`, `classes`, `compared`, `shares` and in how ties are broken.
+    """The common steps; the readings differ in `variation`, `classes`, `alpha`, where clients are compared and how ties are broken.
 
     threshold: above it a normalised coefficient of variation is high; 1 or more gives the plain mean.
     similarity: least similarity to join a cluster once there are `macro` of them. micro, macro: numbers of classes, clusters.
@@ -49,18 +51,16 @@ class ParameterSkew(Aggregator):
 
     pairs_first: ClassVar[bool]
     """On a tie, two single clients form a cluster before one joins another (else the other way round)."""
+    compares_all: ClassVar[bool]
+    """Clients are compared at all parameters, not only at the high ones."""
 
     @abstractmethod
     def variation(self, sd: Tensor, mu: Tensor) -> Tensor:
         """The coefficient of variation [M]; mu holds no 0."""
 
     @abstractmethod
-    def classes(self, d: Tensor) -> Tensor:
-        """Micro-classes 0..micro of the squared deviations [K, M]; 0 stands for none."""
-
-    @abstractmethod
-    def compared(self, classes: Tensor, high: Tensor) -> Tensor:
-        """The columns over which clients are compared."""
+    def classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
+        """Micro-classes 0..micro of squared deviations [K, M]; 0 stands for none. `low`, `top`: the ends of all in the tensor."""
 
     @abstractmethod
     def alpha(self, counts: Tensor, modal: Tensor, high: int, share: Tensor) -> Tensor:
@@ -78,20 +78,19 @@ class ParameterSkew(Aggregator):
 
     def _tensor(self, w: Tensor, u: Tensor, weights: Tensor) -> Tensor:
         """The combined update [M] from the clients' updates u [K, M] of the parameters w [M]."""
-        mean = weights.to(u.dtype) @ u
-        values = w + u
-        mu = w + mean
-        d = (values - mu).square()
-        d[:, (u == u[0]).all(0)] = 0  # rounding noise of equal values would be blown up by the normalisations below
-        high = self._high(d.mean(0).sqrt(), mu)
-        if len(u) == 1 or not high.any():
+        mean, sd, low, top = _moments(u, weights.to(u.dtype))
+        high = self._high(sd, w + mean).nonzero().squeeze(1)
+        if len(u) == 1 or not len(high):
             return mean
-        classes = self.classes(d)
-        clusters = self._clusters(self._similarity(self.compared(classes, high), int(high.sum())))
+        chosen = u.index_select(1, high)
+        classes = self.classes(_deviations(chosen, mean[high]), low, top)
+        compared = classes
+        if self.compares_all:
+            compared = torch.cat([self.classes(_deviations(u[:, at], mean[at]), low, top) for at in tree.blocks(u)], 1)
+        clusters = self._clusters(self._similarity(compared, len(high)))
         if not clusters:
             return mean
-        grouped = torch.zeros_like(mean).masked_scatter(high, self._grouped(values, classes, high, clusters, weights))
-        return torch.where(high, grouped - w, mean)
+        return mean.index_copy(0, high, self._grouped(w[high] + chosen, classes, clusters, weights) - w[high])
 
     def _high(self, sd: Tensor, mu: Tensor) -> Tensor:
         if self.threshold >= 1:
@@ -106,11 +105,13 @@ class ParameterSkew(Aggregator):
 
     def _similarity(self, classes: Tensor, high: int) -> Tensor:
         """1 - #{E_a != E_b} / #high, [K, K]."""
-        agree = torch.zeros(len(classes), len(classes), device=classes.device)
-        for c in range(self.micro + 1):
-            members = (classes == c).float()
-            agree += members @ members.T
-        return 1 - (classes.shape[1] - agree).double() / high  # float32 would make similarities differ by more than TIE
+        # float32 would make similarities differ by more than TIE
+        agree = torch.zeros(len(classes), len(classes), dtype=torch.float64, device=classes.device)
+        for at in tree.blocks(classes):
+            for c in range(self.micro + 1):
+                members = (classes[:, at] == c).float()
+                agree += members @ members.T
+        return 1 - (classes.shape[1] - agree) / high
 
     def _clusters(self, similar: Tensor) -> list[list[int]]:
         """Average linkage: the most similar pair first; a lone last client joins; full, only what is similar enough joins."""
@@ -133,17 +134,15 @@ class ParameterSkew(Aggregator):
                 break
         return clusters
 
-    def _grouped(
-        self, values: Tensor, classes: Tensor, high: Tensor, clusters: list[list[int]], weights: Tensor
-    ) -> Tensor:
-        """sum_s alpha_s * mean of cluster s, over the high columns [H]."""
-        modal = torch.stack([_mode(classes[c][:, high], self.micro) for c in clusters])
+    def _grouped(self, values: Tensor, classes: Tensor, clusters: list[list[int]], weights: Tensor) -> Tensor:
+        """sum_s alpha_s * mean of cluster s, [H], of the values and classes [K, H] at the high parameters."""
+        modal = torch.stack([_mode(classes[c], self.micro) for c in clusters])
         counts = torch.stack([m.bincount(minlength=self.micro + 1) for m in modal])
         share = torch.stack([weights[c].sum() for c in clusters])
         alpha = self.alpha(
-            counts, modal, int(high.sum()), share.to(values.dtype) if self.weighted else torch.ones_like(share)
+            counts, modal, values.shape[1], share.to(values.dtype) if self.weighted else torch.ones_like(share)
         )
-        means = torch.stack([(weights[c] / weights[c].sum()).to(values.dtype) @ values[c][:, high] for c in clusters])
+        means = torch.stack([(weights[c] / weights[c].sum()).to(values.dtype) @ values[c] for c in clusters])
         return (alpha.to(values.dtype) * means).sum(0)
 
 
@@ -155,17 +154,14 @@ class NormalisedSkew(ParameterSkew):
     """
 
     pairs_first: ClassVar[bool] = False
+    compares_all: ClassVar[bool] = False
 
     def variation(self, sd: Tensor, mu: Tensor) -> Tensor:
         return sd / mu.abs()
 
-    def classes(self, d: Tensor) -> Tensor:
-        low, top = d.min(), d.max()
+    def classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
         scaled = (d - low) / (top - low) if top > low else torch.zeros_like(d)
-        return (self.micro * scaled).ceil().clamp(1, self.micro).long()
-
-    def compared(self, classes: Tensor, high: Tensor) -> Tensor:
-        return classes[:, high]
+        return (self.micro * scaled).ceil().clamp(1, self.micro).to(CLASS)
 
     def alpha(self, counts: Tensor, modal: Tensor, high: int, share: Tensor) -> Tensor:
         alpha = counts.gather(1, modal) * share[:, None]
@@ -184,9 +180,9 @@ class LiteralSkew(ParameterSkew):
             stacklevel=2,
         )
 
-    def classes(self, d: Tensor) -> Tensor:
+    def classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
         raw = (self.micro * d).ceil()
-        return torch.where(raw <= self.micro, raw, 0).long()
+        return torch.where(raw <= self.micro, raw, 0).to(CLASS)
 
     def _printed(self, counts: Tensor, modal: Tensor, share: Tensor, divisor: float) -> Tensor:
         return torch.where(modal > 0, counts.gather(1, modal) * share[:, None] / divisor, 0.0)
@@ -199,11 +195,10 @@ class LiteralPake(LiteralSkew):
     The sum of the alphas is at most 1 and mostly below: the high parameters shrink in every round and training collapses.
     """
 
+    compares_all: ClassVar[bool] = True
+
     def variation(self, sd: Tensor, mu: Tensor) -> Tensor:
         return sd / mu
-
-    def compared(self, classes: Tensor, high: Tensor) -> Tensor:
-        return classes
 
     def alpha(self, counts: Tensor, modal: Tensor, high: int, share: Tensor) -> Tensor:
         return self._printed(counts, modal, share, self.macro * high)
@@ -214,15 +209,31 @@ class LiteralSA(LiteralSkew):
     """FedSA as printed: cv = sd / |mu|, clients compared at high positions, alpha = count / (S C), which grows with the tensor."""
 
     name = "literal_sa"
+    compares_all: ClassVar[bool] = False
 
     def variation(self, sd: Tensor, mu: Tensor) -> Tensor:
         return sd / mu.abs()
 
-    def compared(self, classes: Tensor, high: Tensor) -> Tensor:
-        return classes[:, high]
-
     def alpha(self, counts: Tensor, modal: Tensor, high: int, share: Tensor) -> Tensor:
         return self._printed(counts, modal, share, self.macro * self.micro)
+
+
+def _moments(u: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mean and standard deviation [M] of the columns of u [K, M], and the least and the largest squared deviation of all."""
+    mean, sd, ends = torch.empty_like(u[0]), torch.empty_like(u[0]), []
+    for at in tree.blocks(u):  # all at once, every operation would read the stack from memory again
+        mean[at] = weights @ u[:, at]
+        d = _deviations(u[:, at], mean[at])
+        sd[at] = d.mean(0).sqrt()
+        ends.append(torch.stack(torch.aminmax(d)))
+    low, top = torch.stack(ends, 1)
+    return mean, sd, low.min(), top.max()
+
+
+def _deviations(u: Tensor, mean: Tensor) -> Tensor:
+    """D [K, M]; exactly 0 where all values are equal, or the normalisations would blow rounding noise up."""
+    equal = u.amax(0) == u.amin(0)
+    return (u - mean).square_().masked_fill_(equal, 0)
 
 
 def _best(found: list[tuple[float, tuple[int, int]]]) -> tuple[float, tuple[int, int]] | None:

@@ -38,7 +38,7 @@ class LayerwiseShrinking(ServerStep):
         moved: Tree = {}
         for names in self._groups(update):
             w, u, g = (tree.only(t, names) for t in (server.params, update, cohort.update))
-            gamma = self._gamma(tree.norm(w), tree.norm(u), _disagreement(g, len(cohort.ids)))
+            gamma = self._gamma(tree.norm(w), tree.norm(u), _disagreement(g))
             kept = gamma if self.mode != "only_reg" else 1.0
             drawn = 1 - gamma if self.mode != "only_opt" else 0.0
             moved |= tree.map(lambda u, w, a=kept, b=drawn: a * u - b * w, u, w)
@@ -127,7 +127,11 @@ class ElementwiseDecay(ServerStep):
         return 2 * torch.sigmoid(self.alpha * z)
 
 
-def _disagreement(g: Tree, clients: int) -> Tensor:
+def _disagreement(g: Tree) -> Tensor:
     """tau = 1/K sum_k ||g_k - mean_j g_j||, from stacked updates [K, ...]."""
-    rows = tree.flatten(g, rows=clients)
-    return (rows - rows.mean(0)).norm(dim=1).mean()
+    squares = [
+        torch.linalg.vector_norm(block - block.mean(0), dim=1).square()
+        for rows in (t.flatten(1) if t.dim() > 1 else t[:, None] for t in g.values())
+        for block in (rows[:, columns] for columns in tree.blocks(rows))
+    ]
+    return torch.stack(squares).sum(0).sqrt().mean()
