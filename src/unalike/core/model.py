@@ -29,6 +29,8 @@ class _Call:
 
     weight: Tensor | None = None
     features: Tensor | None = None
+    mixes: bool = False
+    """Nothing is stacked: torch's own batch norm takes bf16 activations beside float32 statistics."""
 
 
 _CALL: ContextVar[_Call] = ContextVar("call")
@@ -74,7 +76,7 @@ class Model:
         """Forward pass on `x` [B, ...]. In training `Output.buffers` are new; rows of weight 0 do not count in them."""
         state = {n: params[n] for n in self.params}
         state |= {n: b.clone() if training else b for n, b in buffers.items()}
-        call = _Call(weight)
+        call = _Call(weight, mixes=self._format is torch.channels_last)
         token = _CALL.set(call)
         try:
             with self._rounded(training, x.device):
@@ -288,12 +290,14 @@ class WeightedBatchNorm(nn.Module):
             self.register_buffer(name, getattr(norm, name))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.float() if x.dtype == torch.bfloat16 else x  # statistics are never rounded
         tracked = self.running_mean is not None
         if not self.training and tracked:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
         rate = self._count() if tracked else 0.0
-        weight = _CALL.get(_Call()).weight
+        call = _CALL.get(_Call())
+        weight = call.weight
+        if x.dtype == torch.bfloat16 and not (call.mixes and weight is None):
+            x = x.float()  # statistics are never rounded; torch's own kernel sums in float32
         if weight is None and isinstance(rate, float) and x.numel() > x.shape[1]:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, True, rate, self.eps)
         return self._weighted(x, x.new_ones(x.shape[0]) if weight is None else weight.to(x.dtype), rate)
