@@ -21,6 +21,7 @@ from unalike.executors.auto import Choice, work_seconds
 from unalike.executors.base import Site
 from unalike.executors.distributed import attend, expects_answer, states_in
 from unalike.executors.team import Message, Team, joined, started
+from unalike.executors.threads import threads_for
 from unalike.job import Job
 from unalike.simulation import Simulation
 
@@ -94,6 +95,11 @@ def report(team: Team | None, outcome: Results | Answers) -> None:
 
 def serve(job: Job, team: Team) -> None:
     """Follow the plan as the leader carries it out, and do this process's share of it."""
+    with threads_for(job.model, alone=False):
+        _follow(job, team)
+
+
+def _follow(job: Job, team: Team) -> None:
     steps = job.plan.stages(job.scene)
     step, index, simulation = next(steps, None), 0, None
     failed = ""  # what went wrong where nobody waits for an answer is told to the next who does

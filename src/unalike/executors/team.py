@@ -161,7 +161,6 @@ def joined() -> Team | None:
 
 def _work(store: str, rank: int, size: int, serve: Callable[[Team], None]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader decides what an interruption means
-    torch.set_num_threads(1)
     with suppress(RuntimeError, KeyboardInterrupt):  # the leader is gone
         serve(Team(_local_group(store, rank, size), rank, size))
     os._exit(0)
