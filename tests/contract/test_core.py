@@ -147,6 +147,7 @@ def test_batches_use_every_sample_once_an_epoch(n, size, epochs, steps):
     batches = work.batches(n, np.random.default_rng(0))
     assert len(batches) == work.steps_for(n) == (steps or epochs * -(-n // (size or n)))
     assert all(1 <= len(b) <= (size or n) and len(set(b.tolist())) == len(b) for b in batches)
+    assert [b.tolist() for b in batches[1:]] == [b.tolist() for b in batches][1:] and batches[-1].tolist()
     per_epoch = -(-n // (size or n))
     for first in range(0, len(batches) - per_epoch + 1, per_epoch):
         assert sorted(np.concatenate(batches[first : first + per_epoch]).tolist()) == list(range(n))

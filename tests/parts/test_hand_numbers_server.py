@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from simulation import Server
 
+from unalike.core import tree
 from unalike.core.errors import UnalikeError
 from unalike.core.method import Method
 
@@ -29,7 +30,10 @@ TENSOR = [[0, 1], [2], [3, 4]]
 MODEL = [[0, 1, 2, 3, 4]]
 
 
-def test_fedavg():
+@pytest.mark.parametrize("large", [tree.LARGE, 1])
+def test_fedavg(large, monkeypatch):
+    """Summed at once, and client by client."""
+    monkeypatch.setattr(tree, "LARGE", large)
     np.testing.assert_array_equal(entries(advanced("fedavg")), [3.25, 1.5, 6.25, 0, 2.5])
 
 
@@ -55,8 +59,10 @@ def test_fedlws_one_layer_by_hand():
 @pytest.mark.parametrize("scope, groups", [("layer", LAYER), ("tensor", TENSOR), ("model", MODEL)])
 @pytest.mark.parametrize("mode", ["full", "only_reg", "only_opt"])
 @pytest.mark.parametrize("clamp", [None, (0.01, 0.2), (0.3, 0.4)])
-def test_fedlws_equations(scope, groups, mode, clamp):
-    """Section 20: tau from the unweighted mean, u from the weighted one."""
+@pytest.mark.parametrize("block", [tree.BLOCK, 2])
+def test_fedlws_equations(scope, groups, mode, clamp, block, monkeypatch):
+    """Section 20: tau from the unweighted mean, u from the weighted one; in one block of columns, and one by one."""
+    monkeypatch.setattr(tree, "BLOCK", block)
     expected = np.empty(5)
     for g in groups:
         w, u = W[g], U[g]

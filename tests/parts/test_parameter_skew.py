@@ -9,6 +9,7 @@ import pytest
 import torch
 from simulation import Server
 
+from unalike.core import tree
 from unalike.core.method import Method
 
 
@@ -135,9 +136,12 @@ def clients(rng, kind, K, M):
     return np.round(W * 1024) / 1024 if K in (1, 2, 4, 8) else W
 
 
+@pytest.mark.parametrize("block", [tree.BLOCK, 16])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("rule", ["normalised", "sa", "pake"])
-def test_equals_the_plain_implementation(rule, weighted):
+def test_equals_the_plain_implementation(rule, weighted, block, monkeypatch):
+    """In one block of columns, and in many."""
+    monkeypatch.setattr(tree, "BLOCK", block)
     rng = np.random.default_rng(5)
     for number in range(120):
         K, M = int(rng.choice([1, 2, 3, 4, 5, 8, 10])), int(rng.integers(1, 12))
