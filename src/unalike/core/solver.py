@@ -86,7 +86,7 @@ class SGD:
         self, params: Tree, grads: Tree, state: Drawers, lr: float, *, owned: bool = False, fused: bool = False
     ) -> tuple[Tree, Drawers]:
         if owned and fused and _alike(params):
-            return self._at_once(params, grads, state, lr)
+            return params, self._at_once(params, grads, state, lr)
         if self.weight_decay:
             grads = tree.map(lambda g, w: g.add(w, alpha=self.weight_decay), grads, params)
         if self.momentum:
@@ -114,13 +114,13 @@ class SGD:
     def _held(self, m: Tensor, g: Tensor) -> Tensor:
         return m.mul_(self.momentum).add_(g)
 
-    def _at_once(self, params: Tree, grads: Tree, state: Drawers, lr: float) -> tuple[Tree, Drawers]:
+    def _at_once(self, params: Tree, grads: Tree, state: Drawers, lr: float) -> Drawers:
         """The same formula in one pass over memory, by the kernel of `torch.optim.SGD(fused=True)`."""
-        state = {slot: tree.map(_laid_out, held, params) for slot, held in state.items()}
+        state = {slot: {n: _laid_out(t, params[n]) for n, t in held.items()} for slot, held in state.items()}
         torch._fused_sgd_(
-            list(params.values()),
-            list(tree.map(lambda w, g: _laid_out(g, w), params, grads).values()),
-            list(state["momentum"].values()) if self.momentum else [],
+            [*params.values()],
+            [_laid_out(grads[n], w) for n, w in params.items()],
+            [*state["momentum"].values()] if self.momentum else [],
             weight_decay=self.weight_decay,
             momentum=self.momentum,
             lr=lr,
@@ -129,7 +129,7 @@ class SGD:
             maximize=False,
             is_first_step=False,
         )
-        return params, state
+        return state
 
     def weight(self, steps: Tensor) -> Tensor:
         rho = self.momentum
@@ -192,9 +192,9 @@ class AdamW(Gathering):
 
 def _alike(params: Tree) -> bool:
     """Whether one kernel can take all of them."""
-    return (
-        len({(t.dtype, t.device) for t in params.values()}) == 1 and next(iter(params.values())).device.type in KERNELS
-    )
+    first = next(iter(params.values()))
+    dtype, device = first.dtype, first.device
+    return device.type in KERNELS and all(t.dtype == dtype and t.device == device for t in params.values())
 
 
 def _laid_out(t: Tensor, like: Tensor) -> Tensor:
