@@ -102,9 +102,10 @@ class Group:
         sums = fold.sums
         self._somebody(ids, sums.refused)
         done = conclude(self.method, self.setting, self.state, sums, given, population)
-        if (
-            done is None
-        ):  # who was refused changes the others' weights: they answer once more, which repeats their reports
+        if done is None:
+            if not sums.refused:
+                raise Diverged(f"round {self.state.round + 1}: the weights of the reports are not finite")
+            # who was refused changes the others' weights: they answer once more, which repeats their reports
             again = self._folded(order, [k for k in ids if k not in sums.refused], population)
             return replace(again, refused=sums.refused | again.refused)
         self.state, cohort = done
