@@ -9,6 +9,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -156,7 +157,7 @@ def joined() -> Team | None:
     store, rank, size = next(iter(dist.rendezvous("env://")))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = dist.PrefixStore(f"unalike-{attempt}", store)
-    return Team(_group(store, rank, size, dist.ProcessGroupGloo.create_default_device()), rank, size)
+    return Team(_group(store, rank, size, _reachable()), rank, size)
 
 
 def _work(store: str, rank: int, size: int, serve: Callable[[Team], None]) -> None:
@@ -169,6 +170,21 @@ def _work(store: str, rank: int, size: int, serve: Callable[[Team], None]) -> No
 def _local_group(store: str, rank: int, size: int) -> Any:
     device = dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")
     return _group(dist.FileStore(store, size), rank, size, device)
+
+
+def _reachable() -> Any:
+    """Where the others reach this process: at the interface that a person named, or else that leads to rank 0.
+
+    A machine's own name, which gloo would take, often stands for an address that no other machine can reach.
+    """
+    named = os.environ.get("GLOO_SOCKET_IFNAME")
+    if named:
+        return dist.ProcessGroupGloo.create_device(interface=named)
+    leader = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    family, kind, protocol, _, address = socket.getaddrinfo(*leader, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as way:
+        way.connect(address)  # nothing is sent
+        return dist.ProcessGroupGloo.create_device(hostname=way.getsockname()[0])
 
 
 def _group(store: Any, rank: int, size: int, device: Any) -> Any:
