@@ -18,7 +18,7 @@ import unalike as ua
 from unalike.core.errors import UnalikeError
 from unalike.core.method import Method
 from unalike.data import Population
-from unalike.executors.parcel import packed, unpacked
+from unalike.executors.parcel import packed, room, unpacked
 from unalike.executors.team import started
 from unalike.job import prepare
 from unalike.simulation import Simulation
@@ -275,6 +275,19 @@ def test_parcels_hold_nests_of_tensors():
     assert list(back) == list(nest) and back["c"] is None and back["d"] == nest["d"]
     for mine, theirs in zip([*back["a"], back[3]["b"], back["e"]], [*nest["a"], nest[3]["b"], nest["e"]]):
         assert mine.dtype == theirs.dtype and mine.shape == theirs.shape and torch.equal(mine, theirs)
+
+
+def test_large_tensors_are_sent_as_they_lie():
+    """Small ones share a piece; nothing large is copied to be sent, and each is received into a vector of its own."""
+    large, sizes = torch.randn(3, 2**16), (5, 1, 0, 7)
+    nest = {"a": [torch.arange(n) for n in sizes], "b": [large, large.T], "c": torch.tensor(True), "d": large.half()}
+    header, pieces = packed(nest)
+    pieces = list(pieces)
+    assert [len(p) for p in pieces] == [len(p) for p in room(header)] and len(pieces) == 5
+    assert pieces[1].data_ptr() == large.data_ptr() and pieces[1].nbytes == large.nbytes
+    back = unpacked(header, [p.clone() for p in pieces])
+    assert all(torch.equal(a, b) for a, b in zip([*nest["a"], *nest["b"]], [*back["a"], *back["b"]]))
+    assert torch.equal(back["d"], nest["d"]) and back["c"]
 
 
 def test_a_population_of_one_client_in_two_processes():

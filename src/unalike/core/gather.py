@@ -195,9 +195,17 @@ def join(values: Sequence[Any], how: Callable[[list[Tensor]], Tensor]) -> Any:
 
 def _in_order(taken: Sequence[Taken], ids: Sequence[int]) -> Report:
     done = [client for t in taken for client in t.ids]
-    report = taken[0].report if len(taken) == 1 else join([t.report for t in taken], torch.cat)
+    if len(taken) == 1 and done == list(ids):
+        return taken[0].report
     place = {client: i for i, client in enumerate(done)}
-    return report if done == list(ids) else rows(report, torch.tensor([place[k] for k in ids]))
+    order = torch.tensor([place[k] for k in ids])
+
+    def put(tensors: list[Tensor]) -> Tensor:
+        """One layer of all reports; in one go, not to hold all layers in two orders."""
+        whole = torch.cat(tensors)
+        return whole if done == list(ids) else whole[order.to(whole.device)]
+
+    return join([t.report for t in taken], put)
 
 
 def _folded(p: Part, update: Tree, letter: Tree, count: int) -> Tree:

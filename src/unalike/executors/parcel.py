@@ -1,8 +1,14 @@
-"""Nests of plain values and tensors as two buffers of bytes: what processes of a team tell each other. Nothing is ever executed."""
+"""Nests of plain values and tensors as vectors of bytes: what processes of a team tell each other. Nothing is ever executed.
+
+A nest travels as a header and pieces. Small tensors share a piece; a large one is a piece as it lies in memory, so that nothing is
+ever held twice in order to be sent, and whoever receives it can let go of one layer after the other.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -10,37 +16,80 @@ from torch import Tensor
 
 NESTED = (Tensor, dict, list, tuple)
 ALIGNED = 64
-"""Every tensor starts at a multiple of so many bytes."""
+"""Every tensor of a piece starts at a multiple of so many bytes."""
+SHARED = 2**18
+"""Bytes of the largest piece that several tensors share."""
 
 
-def packed(nest: Any) -> tuple[Tensor, Tensor]:
-    """Header and body, uint8 vectors. A nest is made of dicts, lists, tensors, strings, numbers, booleans and None."""
+def packed(nest: Any) -> tuple[Tensor, Iterator[Tensor]]:
+    """Header and pieces, uint8 vectors. A nest is made of dicts, lists, tensors, strings, numbers, booleans and None."""
     tensors: list[Tensor] = []
     plan = _plan(nest, tensors)
     kinds = [(str(t.dtype).removeprefix("torch."), list(t.shape)) for t in tensors]
     header = json.dumps([plan, kinds]).encode()
-    sizes = [_room(t.numel() * t.element_size()) for t in tensors]
-    body = torch.empty(sum(sizes), dtype=torch.uint8)
-    for part, t in zip(body.split(sizes), tensors, strict=True):
-        part[: t.numel() * t.element_size()].view(t.dtype).copy_(t.reshape(-1)) if t.numel() else None
-    return torch.frombuffer(bytearray(header), dtype=torch.uint8), body
+    shared = _shared([t.nbytes for t in tensors])
+    return torch.frombuffer(bytearray(header), dtype=torch.uint8), (_piece([tensors[i] for i in s]) for s in shared)
 
 
-def unpacked(header: Tensor, body: Tensor) -> Any:
-    """The nest again; its tensors share the memory of `body`."""
+def room(header: Tensor) -> list[Tensor]:
+    """Where the pieces that a header announces are to be written."""
+    sizes = [_size(kind) for kind in json.loads(bytes(header.numpy()))[1]]
+    return [torch.empty(_starts([sizes[i] for i in shared])[-1], dtype=torch.uint8) for shared in _shared(sizes)]
+
+
+def unpacked(header: Tensor, pieces: Iterable[Tensor]) -> Any:
+    """The nest again; its tensors share the memory of the pieces."""
     plan, kinds = json.loads(bytes(header.numpy()))
-    tensors, start = [], 0
-    for name, shape in kinds:
-        dtype = getattr(torch, name)
-        size = torch.Size(shape).numel() * dtype.itemsize
-        tensors.append(body[start : start + size].view(dtype).reshape(shape))
-        start += _room(size)
+    sizes, tensors = [_size(kind) for kind in kinds], []
+    for shared, piece in zip(_shared(sizes), pieces, strict=True):
+        for place, start in zip(shared, _starts([sizes[i] for i in shared]), strict=False):
+            name, shape = kinds[place]
+            tensors.append(piece[start : start + sizes[place]].view(getattr(torch, name)).reshape(shape))
     return _nest(plan, tensors)
+
+
+def _shared(sizes: Sequence[int]) -> list[list[int]]:
+    """The places of the tensors of each piece, in order."""
+    pieces: list[list[int]] = []
+    free = 0
+    for place, size in enumerate(sizes):
+        if not pieces or size > free:
+            pieces.append([])
+            free = SHARED
+        pieces[-1].append(place)
+        free -= _aligned(size)
+    return pieces
+
+
+def _starts(sizes: Sequence[int]) -> list[int]:
+    """Where in their piece tensors of these sizes start, and where the last one ends."""
+    starts = [*accumulate(map(_aligned, sizes), initial=0)]
+    return [*starts[:-1], starts[-2] + sizes[-1]]
+
+
+def _piece(tensors: Sequence[Tensor]) -> Tensor:
+    if len(tensors) == 1:
+        return _bytes(tensors[0])
+    starts = _starts([t.nbytes for t in tensors])
+    piece = torch.zeros(starts[-1], dtype=torch.uint8)
+    for t, start in zip(tensors, starts, strict=False):
+        piece[start : start + t.nbytes] = _bytes(t)
+    return piece
+
+
+def _bytes(t: Tensor) -> Tensor:
+    return t.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _size(kind: tuple[str, list[int]]) -> int:
+    name, shape = kind
+    size: int = torch.Size(shape).numel() * getattr(torch, name).itemsize
+    return size
 
 
 def _plan(nest: Any, tensors: list[Tensor]) -> Any:
     if isinstance(nest, Tensor):
-        tensors.append(nest.detach().cpu())
+        tensors.append(nest)
         return {"t": len(tensors) - 1}
     if isinstance(nest, dict):
         return {"d": [[key, _plan(value, tensors)] for key, value in nest.items()]}
@@ -60,5 +109,5 @@ def _nest(plan: Any, tensors: list[Tensor]) -> Any:
     return value
 
 
-def _room(size: int) -> int:
+def _aligned(size: int) -> int:
     return -(-size // ALIGNED) * ALIGNED

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
+from itertools import chain
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +26,7 @@ import torch.distributed as dist
 
 from unalike.core.errors import UnalikeError
 from unalike.core.labels import part_of
-from unalike.executors.parcel import packed, unpacked
+from unalike.executors.parcel import packed, room, unpacked
 
 Message = dict[str, Any]
 
@@ -50,26 +52,18 @@ class Team:
         """From the leader to all."""
         self._number += 1
         with self._watched():
-            header, body = packed(message | {"number": self._number})
-            sizes = torch.tensor([len(header), len(body)])
-            for part in (sizes, header, body):
+            for part in _parts(message | {"number": self._number}):
                 self._broadcast(part)
 
     def hear(self) -> Message:
         """What the leader tells."""
-        sizes = torch.empty(2, dtype=torch.int64)
-        self._broadcast(sizes)
-        parts = [torch.empty(n, dtype=torch.uint8) for n in sizes.tolist()]
-        for part in parts:
-            self._broadcast(part)
-        message: Message = unpacked(*parts)
+        message = _message(self._broadcast)
         self._number = message["number"]
         return message
 
     def reply(self, message: Message) -> None:
         """To the leader, about what it told last."""
-        header, body = packed(message | {"number": self._number})
-        for part in (torch.tensor([len(header), len(body)]), header, body):
+        for part in _parts(message | {"number": self._number}):
             if len(part):
                 self._group.send([part], 0, 0).wait()
 
@@ -78,13 +72,7 @@ class Team:
         """The reply of one process to what was told last. Raises `UnalikeError` for an error there, or a process that is gone."""
         while True:
             with self._watched(rank):
-                sizes = torch.empty(2, dtype=torch.int64)
-                self._group.recv([sizes], rank, 0).wait()
-                parts = [torch.empty(n, dtype=torch.uint8) for n in sizes.tolist()]
-                for part in parts:
-                    if len(part):
-                        self._group.recv([part], rank, 0).wait()
-            message: Message = unpacked(*parts)
+                message = _message(partial(self._receive, rank))
             if "error" in message:
                 raise UnalikeError(f"process {rank} of {self.size}: {message['error']}")
             if message["number"] == self._number:  # else it belongs to a question that was given up
@@ -106,6 +94,10 @@ class Team:
         if len(part):
             self._group.broadcast([part], dist.BroadcastOptions()).wait()
 
+    def _receive(self, rank: int, part: torch.Tensor) -> None:
+        if len(part):
+            self._group.recv([part], rank, 0).wait()
+
     @contextmanager
     def _watched(self, rank: int | None = None) -> Iterator[None]:
         if self._lost:
@@ -125,6 +117,22 @@ class Team:
         except BaseException:
             self._lost = "the run was interrupted while its processes talked"
             raise
+
+
+def _parts(message: Message) -> Iterator[torch.Tensor]:
+    """What is sent: the length of the header, the header, the pieces."""
+    header, pieces = packed(message)
+    return chain([torch.tensor([len(header)]), header], pieces)
+
+
+def _message(take: Callable[[torch.Tensor], None]) -> Message:
+    """The message whose parts `take` writes into the vectors that it is given."""
+    take(length := torch.empty(1, dtype=torch.int64))
+    take(header := torch.empty(int(length), dtype=torch.uint8))
+    for piece in (pieces := room(header)):
+        take(piece)
+    message: Message = unpacked(header, pieces)
+    return message
 
 
 def started(workers: int, serve: Callable[[Team], None]) -> Team:
