@@ -54,6 +54,8 @@ class Executor(Protocol):
 
     @property
     def site(self) -> Site: ...
+    @property
+    def remark(self) -> str: ...
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
         """Hand the reports of `ids` to the sink as they are made; `accepted` versions the clients' memories."""
 
@@ -66,6 +68,9 @@ class Executor(Protocol):
 
 class Answering:
     """What every executor makes of its `feed`."""
+
+    remark = ""
+    """What a person should know of how it went; empty where there is nothing."""
 
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
         raise NotImplementedError

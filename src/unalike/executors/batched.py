@@ -27,7 +27,8 @@ from unalike.core.stepping import functional
 from unalike.core.types import Drawers, Order, Report, Tree
 from unalike.core.work import Batches
 from unalike.executors.base import Accepted, Answering, Site
-from unalike.executors.chunk import Chunk, Given, Rows, kinds_of, padded
+from unalike.executors.chunk import Chunk, Given, Rows, kinds_of, out_of_memory, padded
+from unalike.executors.compiled import NotCompiled, Programs
 from unalike.executors.course import Course
 
 CACHE = 12 * 2**20
@@ -41,10 +42,14 @@ Lessons = dict[int, list[Batches]]
 
 @dataclass(frozen=True)
 class Batched(Answering):
-    """Runs `train` for chunks of stacked clients. `chunk`: clients per chunk, None: by the size of the model."""
+    """Runs `train` for chunks of stacked clients. `chunk`: clients per chunk, None: by the size of the model.
+
+    `compile`: steps that are not made by hand are compiled; where that fails, `remark` says why and nothing else changes.
+    """
 
     site: Site
     chunk: int | None = None
+    compile: bool = False
     _fits: list[int] = field(default_factory=list, compare=False)  # clients that were left when memory ran out
 
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
@@ -67,7 +72,7 @@ class Batched(Answering):
             try:
                 done = work(order, number, {k: lessons[k] for k in chunk}, accepted)
             except RuntimeError as error:
-                if len(chunk) == 1 or not _out_of_memory(error):
+                if len(chunk) == 1 or not out_of_memory(error):
                     raise
                 self._fits.append(-(-len(chunk) // 2))
                 waiting = deque(part for c in (chunk, *waiting) for part in _cut(c, self._fits[-1]))
@@ -102,13 +107,32 @@ class Batched(Answering):
             if suits(method, self.setting, self.site.source.x):
                 report, kept = Course(method, method.phases, self.setting, chunk).reports
             else:
-                report, kept = chunk.each(self._trained)
+                report, kept = self._compiled(chunk) or chunk.each(self._trained)
         for i, client in enumerate(lessons):
             own = {
                 name: tree.map(Tensor.clone, tree.row(t, i)) for name, t in kept.items()
             }  # not to pin the whole chunk
             site.memories.put(client, order.round, own, accepted.get(client))
         return report
+
+    @cached_property
+    def programs(self) -> Programs:
+        """What was compiled."""
+        return Programs("" if self.site.setting.work.schedule == 1 else "the learning rate changes from round to round")
+
+    @property
+    def remark(self) -> str:
+        return self.programs.remark if self.compile else ""
+
+    def _compiled(self, chunk: Chunk) -> tuple[Report, Drawers] | None:
+        """Reports and memories by compiled steps, if there are any."""
+        method = self.site.method
+        if not self.compile or self.programs.problem:
+            return None
+        try:
+            return Course(method, method.phases, self.setting, chunk, self.programs).reports
+        except NotCompiled:
+            return None
 
     def _trained(self, given: Given, order: Order, data: Data) -> tuple[Report, Drawers]:
         memory, context, size = (given[name] for name in ("memory", "context", "size"))
@@ -179,11 +203,6 @@ class Batched(Answering):
 
 def _cut(clients: list[int], width: int) -> list[list[int]]:
     return [clients[i : i + width] for i in range(0, len(clients), width)]
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    """Whether an allocation failed, on an accelerator or on the CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _laid_out(drawn: Sequence[list[Tensor]], shape: torch.Size) -> Tensor:

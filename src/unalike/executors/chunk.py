@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple, overload
 
@@ -51,12 +51,21 @@ class Chunk:
         return torch.vmap(one, randomness="different")(self.given, buffers, self.phases, self.whole, *stacked)
 
     @property
+    def alike(self) -> Chunk:
+        """The same where nothing is known of single steps: all of a phase are masked if one has to be."""
+        return replace(self, kinds=[[Kind("weight" not in r, "weight" in r)] * len(k) for r, k in self._parts])
+
+    @property
     def lessons(self) -> list[list[Stacked]]:
         """The stacked batches of each phase."""
         return [
             [Stacked(*b) for b in Steps(tree.map(lambda t: t.transpose(0, 1), rows), kinds)]
-            for rows, kinds in zip(self.phases, self.kinds, strict=False)
+            for rows, kinds in self._parts[:-1]
         ]
+
+    @property
+    def _parts(self) -> list[tuple[Rows, list[Kind]]]:
+        return [*zip([*self.phases, self.whole], self.kinds, strict=True)]
 
 
 class Kind(NamedTuple):
@@ -108,3 +117,8 @@ def _sizes(batches: Sequence[Batches]) -> np.ndarray:
     return np.array(list(zip_longest(*(client.sizes for client in batches), fillvalue=0)), np.int64).T.reshape(
         len(batches), -1
     )
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether an allocation failed, on an accelerator or on the CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -1,4 +1,7 @@
-"""The local training of a chunk, step by step for all of its clients at once instead of in one `torch.vmap`."""
+"""The local training of a chunk, step by step for all of its clients at once instead of in one `torch.vmap`.
+
+The steps are made by hand (`core.stacked`), or compiled where `programs` keeps what is compiled.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,24 @@ from unalike.core.local import Data, Setting
 from unalike.core.method import Method
 from unalike.core.part import Personaliser, Phase
 from unalike.core.stacked import StackedStepper
-from unalike.core.stepping import Look
+from unalike.core.stepping import Look, Make
 from unalike.core.types import Drawers, Order, Report, Tree
 from unalike.executors.chunk import Chunk, Given
+from unalike.executors.compiled import CompiledStepper, Programs
 
 
 @dataclass(frozen=True)
 class Course:
-    """What `train` does, for a method that `suits`: only the steps are written for stacked clients, all else is its own code."""
+    """What `train` does: only the steps are made for stacked clients, all else is the method's own code.
+
+    `programs` keeps compiled steps; without it the method `suits` steps by hand.
+    """
 
     method: Method
     phases: Sequence[Phase]
     setting: Setting
     chunk: Chunk
+    programs: Programs | None = None
 
     @property
     def reports(self) -> tuple[Report, Drawers]:
@@ -46,15 +54,25 @@ class Course:
         params, memory = self._begun
         sent = [n for n in params if self.method.shares(n, self.setting.model)]
 
+        order = self.chunk.order._replace(buffers=tree.map(self._stacked, self.chunk.order.buffers))
+        make = self._by_hand(sent) if self.programs is None else self._compiled(self.programs, sent)
+        lessons = (self.chunk if self.programs is None else self.chunk.alike).lessons
+        learnt = learn(self.method, self.phases, self.setting, order, params, memory, lessons, make, _copy)
+        steps, loss = (torch.as_tensor(t).expand(len(self.chunk)) for t in (learnt.steps, learnt.loss))
+        return learnt._replace(steps=steps, loss=loss)
+
+    def _by_hand(self, sent: list[str]) -> Make:
         def each(function: Callable[..., Any], *stacked: Any) -> Any:
             return self._each(lambda look, _order, *own: function(look, *own), *stacked)
 
-        make = partial(StackedStepper, self.method, setting=self.setting, each=each, sent=sent)
-        learnt = learn(
-            self.method, self.phases, self.setting, self.chunk.order, params, memory, self.chunk.lessons, make, _copy
-        )
-        steps, loss = (torch.as_tensor(t).expand(len(self.chunk)) for t in (learnt.steps, learnt.loss))
-        return learnt._replace(steps=steps, loss=loss)
+        return partial(StackedStepper, self.method, setting=self.setting, each=each, sent=sent)
+
+    def _compiled(self, programs: Programs, sent: list[str]) -> Make:
+        known = {"setting": self.setting, "chunk": self.chunk, "begun": self._begun, "programs": programs}
+        return partial(CompiledStepper, self.method, sent=sent, **known)
+
+    def _stacked(self, t: Tensor) -> Tensor:
+        return _copy(t.expand(len(self.chunk), *t.shape))
 
     @cached_property
     def _begun(self) -> tuple[Tree, Drawers]:

@@ -35,6 +35,10 @@ class Distributed(Answering):
     team: Team
     group: int
 
+    @property
+    def remark(self) -> str:  # type: ignore[override]
+        return self.inner.remark
+
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
         if self.team.closed:  # the run is over, and somebody looks at a client
             return self.inner.feed(order, ids, accepted, sink)

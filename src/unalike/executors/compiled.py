@@ -1,0 +1,194 @@
+"""The step of stacked clients as one compiled function: the ordinary step under `torch.vmap`, traced and handed to `torch.compile`.
+
+The trace is a plain list of tensor operations, so a method's code need not be anything that a compiler can read. What is
+not a tensor is a constant of the trace and part of its key.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from unalike.core import seed
+from unalike.core.client import view
+from unalike.core.errors import UnalikeError
+from unalike.core.gather import each
+from unalike.core.labels import part
+from unalike.core.local import Data, Setting
+from unalike.core.method import Method
+from unalike.core.stepping import Moving, Stepper, functional
+from unalike.core.types import Batch, Drawers, Order, Tree
+from unalike.core.work import Work
+from unalike.executors.chunk import Chunk, Given, out_of_memory
+
+LIMIT = 8
+"""Kinds of steps that are compiled for a stage; clients that make more of them are better trained without."""
+
+Program = Callable[[list[Tensor]], list[Tensor]]
+
+
+class NotCompiled(Exception):
+    """A step could not be compiled; `Programs.problem` says why."""
+
+
+@dataclass
+class Programs:
+    """The compiled steps of a stage by kind, how long compiling took, and what prevents it."""
+
+    problem: str = ""
+    seconds: float = 0.0
+    known: dict[Any, Program] = field(default_factory=dict)
+
+    @property
+    def remark(self) -> str:
+        """What became of compiling."""
+        if self.problem:
+            return f"not compiled: {self.problem}"
+        return f"{len(self.known)} kinds of steps compiled in {self.seconds:.1f} s" if self.known else ""
+
+    def run(self, key: Any, function: Program, inputs: list[Tensor]) -> list[Tensor]:
+        """`function(inputs)`, compiled the first time that a key is seen. Raises `NotCompiled`."""
+        key = key, tuple((t.shape, t.dtype) for t in inputs)
+        if key in self.known:
+            return self.known[key](inputs)
+        if len(self.known) == LIMIT:
+            self.problem = (
+                f"the clients make more than {LIMIT} kinds of steps, of different numbers of clients or samples"
+            )
+            raise NotCompiled
+        started = time.perf_counter()
+        try:
+            program = _compiled(function, inputs)
+            outputs = program(inputs)
+        except UnalikeError:
+            raise
+        except Exception as error:  # whatever the tracer, the compiler or a stranger's model cannot do
+            if isinstance(error, RuntimeError) and out_of_memory(error):
+                raise
+            self.problem = f"{type(error).__name__}: {str(error).strip()}".split("\n")[0][:200]
+            raise NotCompiled from None
+        self.known[key] = program
+        self.seconds += time.perf_counter() - started
+        return outputs
+
+
+def _compiled(function: Program, inputs: list[Tensor]) -> Program:
+    """The function as a compiled graph that is given only what it looks at, each of it as it would lie in memory by itself."""
+    with seed.isolated(0, inputs[0].device):  # tracing draws numbers, and is not done again where a run goes on
+        graph = make_fx(lambda *own: function(list(own)))(*[t.contiguous() for t in inputs])
+    places = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    used = [i for i, node in enumerate(places) if node.users]
+    for node in places:
+        if not node.users:
+            graph.graph.erase_node(node)
+    graph.recompile()
+    quick = torch.compile(graph, dynamic=False, fullgraph=True)
+    return lambda given: quick(*[given[i].contiguous() for i in used])
+
+
+class CompiledStepper:
+    """As `Stepper`, for the stacked clients of a chunk: all tensors have a leading [K], so has the value that is returned.
+
+    A part's step sees no batch but its own and, where it asks for them, all local samples. Python that decides by the number of
+    the step cannot be compiled.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        work: Work,
+        *,
+        setting: Setting,
+        chunk: Chunk,
+        begun: tuple[Tree, Drawers],
+        programs: Programs,
+        params: Tree,
+        memory: Drawers,
+        sent: list[str],
+    ):
+        self.method, self.work, self.setting, self.chunk = method, work, setting, chunk
+        self.programs, self.sent = programs, sent
+        given = {name: chunk.given[name] for name in ("mail", "context", "size")}
+        order = {name: getattr(chunk.order, name) for name in ("params", "buffers", "mail")}
+        self.fixed = {"given": given, "order": order, "whole": chunk.whole, "params": params, "memory": memory}
+        self.fixed |= {"origin": begun[0], "opened": begun[1]}
+        self.leaves = _leaves(self.fixed)
+
+    def __call__(self, before: Moving, batch: Batch, number: int, owned: bool) -> tuple[Tensor, Moving]:
+        clients = len(self.chunk)
+        state = each(lambda t: t if t.dim() else t.expand(clients), before.state)  # a solver's count of its steps
+        rows = {"x": batch.x, "y": batch.y} | ({} if batch.weight is None else {"weight": batch.weight})
+        moves = {"moving": vars(before) | {"state": state}, "rows": rows, "number": torch.tensor(number)}
+        key = (
+            repr(self.work),
+            tuple(self.chunk.kinds[-1]),
+            batch.idle,
+            tuple(before.variables),
+            *_names(before.variables),
+        )
+        shape: list[Any] = []
+
+        def flat(inputs: list[Tensor]) -> list[Tensor]:
+            leaves = iter(inputs)
+            fixed, now = (each(lambda _: next(leaves), nest) for nest in (self.fixed, moves))
+            value, after = self._step(fixed, now, batch.idle)
+            return [t.contiguous() for t in _leaves({"value": value} | vars(after))]
+
+        with part("forward and backward"):
+            made = iter(self.programs.run(key, flat, [*self.leaves, *_leaves(moves)]))
+        value = next(made)
+        return value, Moving(**each(lambda _: next(made), moves["moving"]))
+
+    def _step(self, fixed: dict[str, Any], now: dict[str, Any], idle: bool) -> tuple[Tensor, Moving]:
+        number = now["number"]
+        order = self.chunk.order._replace(**fixed["order"], own={})
+        chunk = replace(self.chunk, order=order, given=fixed["given"], phases=[], whole=fixed["whole"])
+        chunk = replace(chunk, kinds=self.chunk.kinds[-1:])
+        own = [fixed[name] for name in ("origin", "opened", "params", "memory")]
+
+        def one(given: Given, order: Order, data: Data, origin: Tree, opened: Drawers, *of_phase: Any) -> Any:
+            params, memory, moving, rows = of_phase
+            seen = Data(_Unseen(), data.whole)
+            look = view(self.method, self.setting, order, origin, opened, seen, given["context"])
+            step = Stepper(
+                self.method, self.work, look=look, params=params, memory=memory, sent=self.sent, gradient=functional
+            )
+            value, after = step(Moving(**moving), Batch(**rows, idle=idle), number, False)
+            return value, vars(after)
+
+        value, after = chunk.each(one, *own, now["moving"], now["rows"])
+        return value, Moving(**after)
+
+
+class _Unseen(Sequence[Any]):
+    """Batches that a step must not look at."""
+
+    def __getitem__(self, _: Any) -> NoReturn:
+        raise LookupError("a part looks at other batches than its own")
+
+    def __len__(self) -> int:
+        return self[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self[0]
+
+
+def _leaves(nest: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+
+    def take(t: Tensor) -> Tensor:
+        found.append(t)
+        return t
+
+    each(take, nest)
+    return found
+
+
+def _names(drawers: Drawers) -> list[str]:
+    return [name for d in drawers.values() for name in d]
