@@ -210,8 +210,10 @@ def _rounds(
     elif len(record.history) > 1 and record.newest(index) and (why := _over(job, record.history, stop)):
         return why  # it was stopped before, and is only read back
     while not simulation.over:
-        number = record.history.last["round"] + 1
+        number, known = record.history.last["round"] + 1, simulation.remarks
         done = simulation.round()
+        if simulation.remarks != known:
+            record.event("executor", round=number, executor=simulation.why)
         for client, why in done.refused.items():
             record.event("refused", round=number, client=job.population.names[client], why=why)
         metrics, rows = {}, []

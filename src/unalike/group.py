@@ -73,6 +73,11 @@ class Group:
             return inner
         return Distributed(self.site, inner, self.team, self.place)
 
+    @property
+    def remark(self) -> str:
+        """What a person should know of how training went."""
+        return self.executor.remark if "executor" in vars(self) else ""
+
     def order(self, ids: Sequence[int], population: int) -> Order:
         """The order of the next round for the participants `ids`."""
         return issue(self.method, self.setting, self.state, population, ids)

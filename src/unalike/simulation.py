@@ -193,10 +193,15 @@ class Simulation:
 
     @property
     def why(self) -> str:
-        """Which executor runs, and why."""
+        """Which executor runs, why, and what is to be said of how it went so far."""
         choice = self._choice or (Choice("none", "nothing is left to train") if self.over else self.choice)
-        text = f"{choice.executor}: {choice.why}"
+        text = "; ".join([f"{choice.executor}: {choice.why}", *self.remarks])
         return text if self.team is None else f"distributed: {self.team.size} processes, in each of them {text}"
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the groups' executors say of how it went."""
+        return sorted({group.remark for group in self.groups.values()} - {""})
 
     def draw(self, number: int) -> list[int]:
         """The clients that take part in a round, counted from 0: the same for every method of the same seed."""

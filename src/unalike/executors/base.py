@@ -69,8 +69,10 @@ class Executor(Protocol):
 class Answering:
     """What every executor makes of its `feed`."""
 
-    remark = ""
-    """What a person should know of how it went; empty where there is nothing."""
+    @property
+    def remark(self) -> str:
+        """What a person should know of how it went; empty where there is nothing."""
+        return ""
 
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
         raise NotImplementedError

@@ -124,7 +124,11 @@ class CompiledStepper:
         clients = len(self.chunk)
         state = each(lambda t: t if t.dim() else t.expand(clients), before.state)  # a solver's count of its steps
         rows = {"x": batch.x, "y": batch.y} | ({} if batch.weight is None else {"weight": batch.weight})
-        moves = {"moving": vars(before) | {"state": state}, "rows": rows, "number": torch.tensor(number)}
+        moves: dict[str, Any] = {
+            "moving": vars(before) | {"state": state},
+            "rows": rows,
+            "number": torch.tensor(number),
+        }
         key = (
             repr(self.work),
             tuple(self.chunk.kinds[-1]),
@@ -132,7 +136,6 @@ class CompiledStepper:
             tuple(before.variables),
             *_names(before.variables),
         )
-        shape: list[Any] = []
 
         def flat(inputs: list[Tensor]) -> list[Tensor]:
             leaves = iter(inputs)

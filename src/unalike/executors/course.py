@@ -68,8 +68,15 @@ class Course:
         return partial(StackedStepper, self.method, setting=self.setting, each=each, sent=sent)
 
     def _compiled(self, programs: Programs, sent: list[str]) -> Make:
-        known = {"setting": self.setting, "chunk": self.chunk, "begun": self._begun, "programs": programs}
-        return partial(CompiledStepper, self.method, sent=sent, **known)
+        return partial(
+            CompiledStepper,
+            self.method,
+            setting=self.setting,
+            chunk=self.chunk,
+            begun=self._begun,
+            programs=programs,
+            sent=sent,
+        )
 
     def _stacked(self, t: Tensor) -> Tensor:
         return _copy(t.expand(len(self.chunk), *t.shape))

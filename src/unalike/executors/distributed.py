@@ -36,7 +36,7 @@ class Distributed(Answering):
     group: int
 
     @property
-    def remark(self) -> str:  # type: ignore[override]
+    def remark(self) -> str:
         return self.inner.remark
 
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
