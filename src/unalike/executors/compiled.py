@@ -30,7 +30,8 @@ from unalike.executors.chunk import Chunk, Given, out_of_memory
 LIMIT = 8
 """Kinds of steps that are compiled for a stage; clients that make more of them are better trained without."""
 
-Program = Callable[[list[Tensor]], list[Tensor]]
+Program = Callable[[list[Tensor], list[Tensor]], list[Tensor]]
+"""From what stays the same during a phase, and what changes in every step."""
 
 
 class NotCompiled(Exception):
@@ -52,11 +53,14 @@ class Programs:
             return f"not compiled: {self.problem}"
         return f"{len(self.known)} kinds of steps compiled in {self.seconds:.1f} s" if self.known else ""
 
-    def run(self, key: Any, function: Program, inputs: list[Tensor]) -> list[Tensor]:
-        """`function(inputs)`, compiled the first time that a key is seen. Raises `NotCompiled`."""
-        key = key, tuple((t.shape, t.dtype) for t in inputs)
+    def run(self, key: Any, function: Program, fixed: list[Tensor], now: list[Tensor]) -> list[Tensor]:
+        """`function(fixed, now)`, compiled the first time that a key is seen. Raises `NotCompiled`.
+
+        What is looked at of `fixed` is replaced there by a contiguous copy, so that it is copied once.
+        """
+        key = key, tuple((t.shape, t.dtype) for t in (*fixed, *now))
         if key in self.known:
-            return self.known[key](inputs)
+            return self.known[key](fixed, now)
         if len(self.known) == LIMIT:
             self.problem = (
                 f"the clients make more than {LIMIT} kinds of steps, of different numbers of clients or samples"
@@ -64,8 +68,8 @@ class Programs:
             raise NotCompiled
         started = time.perf_counter()
         try:
-            program = _compiled(function, inputs)
-            outputs = program(inputs)
+            program = _compiled(function, fixed, now)
+            outputs = program(fixed, now)
         except UnalikeError:
             raise
         except Exception as error:  # whatever the tracer, the compiler or a stranger's model cannot do
@@ -78,10 +82,11 @@ class Programs:
         return outputs
 
 
-def _compiled(function: Program, inputs: list[Tensor]) -> Program:
+def _compiled(function: Program, fixed: list[Tensor], now: list[Tensor]) -> Program:
     """The function as a compiled graph that is given only what it looks at, each of it as it would lie in memory by itself."""
+    inputs, count = [t.contiguous() for t in (*fixed, *now)], len(fixed)
     with seed.isolated(0, inputs[0].device):  # tracing draws numbers, and is not done again where a run goes on
-        graph = make_fx(lambda *own: function(list(own)))(*[t.contiguous() for t in inputs])
+        graph = make_fx(lambda *own: function(list(own[:count]), list(own[count:])))(*inputs)
     places = [n for n in graph.graph.nodes if n.op == "placeholder"]
     used = [i for i, node in enumerate(places) if node.users]
     for node in places:
@@ -89,7 +94,15 @@ def _compiled(function: Program, inputs: list[Tensor]) -> Program:
             graph.graph.erase_node(node)
     graph.recompile()
     quick = torch.compile(graph, dynamic=False, fullgraph=True)
-    return lambda given: quick(*[given[i].contiguous() for i in used])
+    mine, own = [i for i in used if i < count], [i - count for i in used if i >= count]
+
+    def run(fixed: list[Tensor], now: list[Tensor]) -> list[Tensor]:
+        for i in mine:
+            fixed[i] = fixed[i].contiguous()
+        found: list[Tensor] = quick(*(fixed[i] for i in mine), *(now[i].contiguous() for i in own))
+        return found
+
+    return run
 
 
 class CompiledStepper:
@@ -137,16 +150,13 @@ class CompiledStepper:
             *_names(before.variables),
         )
 
-        def flat(inputs: list[Tensor]) -> list[Tensor]:
-            leaves = iter(inputs)
-            fixed, now = (each(lambda _: next(leaves), nest) for nest in (self.fixed, moves))
-            value, after = self._step(fixed, now, batch.idle)
+        def flat(fixed: list[Tensor], now: list[Tensor]) -> list[Tensor]:
+            value, after = self._step(_nest(self.fixed, fixed), _nest(moves, now), batch.idle)
             return [t.contiguous() for t in _leaves({"value": value} | vars(after))]
 
         with part("forward and backward"):
-            made = iter(self.programs.run(key, flat, [*self.leaves, *_leaves(moves)]))
-        value = next(made)
-        return value, Moving(**each(lambda _: next(made), moves["moving"]))
+            value, *made = self.programs.run(key, flat, self.leaves, _leaves(moves))
+        return value, Moving(**_nest(moves["moving"], made))
 
     def _step(self, fixed: dict[str, Any], now: dict[str, Any], idle: bool) -> tuple[Tensor, Moving]:
         number = now["number"]
@@ -191,6 +201,12 @@ def _leaves(nest: Any) -> list[Tensor]:
 
     each(take, nest)
     return found
+
+
+def _nest(like: Any, leaves: Sequence[Tensor]) -> Any:
+    """A nest like another one, of these tensors."""
+    rest = iter(leaves)
+    return each(lambda _: next(rest), like)
 
 
 def _names(drawers: Drawers) -> list[str]:

@@ -7,7 +7,7 @@ ever held twice in order to be sent, and whoever receives it can let go of one l
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -31,18 +31,14 @@ def packed(nest: Any) -> tuple[Tensor, Iterator[Tensor]]:
     return torch.frombuffer(bytearray(header), dtype=torch.uint8), (_piece([tensors[i] for i in s]) for s in shared)
 
 
-def room(header: Tensor) -> list[Tensor]:
-    """Where the pieces that a header announces are to be written."""
-    sizes = [_size(kind) for kind in json.loads(bytes(header.numpy()))[1]]
-    return [torch.empty(_starts([sizes[i] for i in shared])[-1], dtype=torch.uint8) for shared in _shared(sizes)]
-
-
-def unpacked(header: Tensor, pieces: Iterable[Tensor]) -> Any:
-    """The nest again; its tensors share the memory of the pieces."""
+def unpacked(header: Tensor, take: Callable[[Tensor], None]) -> Any:
+    """The nest again; `take` writes the next piece into the vector that it is given. Tensors share the memory of their piece."""
     plan, kinds = json.loads(bytes(header.numpy()))
     sizes, tensors = [_size(kind) for kind in kinds], []
-    for shared, piece in zip(_shared(sizes), pieces, strict=True):
-        for place, start in zip(shared, _starts([sizes[i] for i in shared]), strict=False):
+    for shared in _shared(sizes):
+        starts = _starts([sizes[i] for i in shared])
+        take(piece := torch.empty(starts[-1], dtype=torch.uint8))
+        for place, start in zip(shared, starts, strict=False):
             name, shape = kinds[place]
             tensors.append(piece[start : start + sizes[place]].view(getattr(torch, name)).reshape(shape))
     return _nest(plan, tensors)

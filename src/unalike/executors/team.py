@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from unalike.core.errors import UnalikeError
 from unalike.core.labels import part_of
-from unalike.executors.parcel import packed, room, unpacked
+from unalike.executors.parcel import packed, unpacked
 
 Message = dict[str, Any]
 
@@ -129,9 +129,7 @@ def _message(take: Callable[[torch.Tensor], None]) -> Message:
     """The message whose parts `take` writes into the vectors that it is given."""
     take(length := torch.empty(1, dtype=torch.int64))
     take(header := torch.empty(int(length), dtype=torch.uint8))
-    for piece in (pieces := room(header)):
-        take(piece)
-    message: Message = unpacked(header, pieces)
+    message: Message = unpacked(header, take)
     return message
 
 
