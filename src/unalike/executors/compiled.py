@@ -51,7 +51,7 @@ class Programs:
         """What became of compiling."""
         if self.problem:
             return f"not compiled: {self.problem}"
-        return f"{len(self.known)} kinds of steps compiled in {self.seconds:.1f} s" if self.known else ""
+        return f"compiled in {self.seconds:.1f} s (kinds of steps: {len(self.known)})" if self.known else ""
 
     def run(self, key: Any, function: Program, fixed: list[Tensor], now: list[Tensor]) -> list[Tensor]:
         """`function(fixed, now)`, compiled the first time that a key is seen. Raises `NotCompiled`.

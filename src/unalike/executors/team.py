@@ -187,10 +187,11 @@ def _reachable() -> Any:
     if named:
         return dist.ProcessGroupGloo.create_device(interface=named)
     leader = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    family, kind, protocol, _, address = socket.getaddrinfo(*leader, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as way:
-        way.connect(address)  # nothing is sent
-        return dist.ProcessGroupGloo.create_device(hostname=way.getsockname()[0])
+    for family, kind, protocol, _, address in socket.getaddrinfo(*leader, type=socket.SOCK_DGRAM):
+        with suppress(OSError), socket.socket(family, kind, protocol) as way:
+            way.connect(address)  # nothing is sent
+            return dist.ProcessGroupGloo.create_device(hostname=way.getsockname()[0])
+    return dist.ProcessGroupGloo.create_default_device()
 
 
 def _group(store: Any, rank: int, size: int, device: Any) -> Any:
