@@ -71,10 +71,7 @@ def test_two_sites_and_two_rounds_agree_with_the_simulation(name, tmp_path):
     clients = people(CROWD if crowded else FEW)
     model = "conditional_mlp(hidden=(8,))" if "conditional" in spec else "mlp(hidden=(8,))"
     proxy = people(((8, 8),))[0].test if needs_proxy(spec, clients) else None
-    try:
-        plan = ua.plan(spec)
-    except TypeError:  # a part whose fields have no defaults
-        pytest.skip("needs settings")
+    plan = ua.plan(spec)
     rounds = 3 if crowded else 2
     world = World(tmp_path, clients, spec, model=model, rounds=rounds, proxy=proxy, protocol=("clients", "local"))
     agree(world)
