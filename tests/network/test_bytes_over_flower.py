@@ -160,9 +160,8 @@ def test_a_site_refuses_a_server_of_another_authority(echoing, tmp_path):
 
 def test_a_site_refuses_an_authority_that_has_expired(echoing, tmp_path, monkeypatch):
     """FAULTS 19: the same key, and a certificate of it that was valid until some hours ago."""
-    monkeypatch.setattr(certificates, "YEARS", -0.001)
     monkeypatch.setattr(certificates, "node_key", lambda: echoing.issuer)
-    _, expired = certificates.authority("test")
+    _, expired = certificates.authority("test", years=-0.001)
     assert expired.public_key() == echoing.authority.public_key()
     assert_refused(echoing, tmp_path, expired)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ pytest.importorskip("flwr")
 
 import pandas as pd
 import torch
+from sockets import expire
 
 import unalike as ua
 from unalike.core.checkpoint import read_tensors
@@ -236,6 +238,31 @@ def test_killed_coordinators_and_a_killed_site_change_nothing(tmp_path):
 
 
 @pytest.mark.slow
+def test_after_renewal_sites_connect_and_an_old_bundle_does_not(tmp_path):
+    real = Real(tmp_path, "scaffold", rounds=3)
+    folder, old = real.folder.path, tmp_path / "old.zip"
+    shutil.copy(real.folder.bundles["south"], old)
+    expire(real.folder)
+    up = ran("federation", "up", folder)
+    assert up.returncode == 2 and "has expired" in up.stderr
+    done = ran("federation", "renew", folder, "--site", "south")
+    assert done.returncode == 0 and "hand over to south alone" in done.stdout, done.stderr
+    try:
+        up = real.up()
+        data = tmp_path / "sites" / "south" / "data.npz"
+        words = ["join", old, "--data", data, "--folder", tmp_path / "thief", "--address", f"127.0.0.1:{real.port}"]
+        real.processes["thief"] = start(*words, log=tmp_path / "thief.log")
+        log = tmp_path / "thief" / "logs" / "supernode.log"
+        awaited(lambda: log.exists() and "401" in log.read_text())
+        for name in ("north", "south"):
+            real.site(name)
+        assert up.wait(240) == 0, (tmp_path / "up.log").read_text()
+    finally:
+        real.close()
+    assert real.done() == 3
+
+
+@pytest.mark.slow
 def test_the_operators_desk(tmp_path):
     real = Real(tmp_path, "fedavg", rounds=300)
     folder = real.folder.path
@@ -291,6 +318,9 @@ def test_init_and_what_it_refuses(tmp_path):
     assert [s.name for s in federation.sites] == ["north", "south"] and federation.quorum == 2
     assert federation.data.names == ["a", "b"]
     assert "not an empty folder" in ran(*words).stderr
+    assert "left: south" in ran("federation", "revoke", tmp_path / "made", "north").stdout
+    assert list(Folder(tmp_path / "made").nodes) == ["south"]
+    assert "found no federation.toml" in ran("federation", "renew", tmp_path).stderr
     assert "--like FILE" in ran("federation", "init", tmp_path / "other").stderr
     assert "found no federation.toml" in ran("federation", "up", tmp_path).stderr
     assert "Give a folder" in ran("federation", "up").stderr

@@ -100,7 +100,7 @@ class Trainer:
         newest = max((f.name for f in self.folder.glob("*") if f.is_dir()), default="")
         if head.run < newest:
             raise UnalikeError(f"run {head.run} is over: {newest} is newer; a replay?")
-        return Replies(self.folder / head.run / "replies")
+        return Replies(self.folder / head.run / "replies" / public_text(self.key)[:16])  # another key signs anew
 
     def _admit(self, request: Envelope) -> Answer:
         facts, _ = request.open(self.limits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from unalike.cli.federation import init, pause, resume, run, status, stop, up
+from unalike.cli.federation import init, pause, renew, resume, revoke, run, status, stop, up
 
 HELP = """A federation over a network: sites that keep their data, one coordinator.
 
@@ -16,5 +16,5 @@ unalike join site-1.zip --data mine.csv                                         
 """
 
 app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
-for module in (init, up, status, run, pause, resume, stop):
+for module in (init, up, status, run, pause, resume, stop, renew, revoke):
     app.command(module.NAME)(module.command)
