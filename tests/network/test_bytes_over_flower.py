@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import os
+import signal
 import socket
 import ssl
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +61,19 @@ def test_a_trainer_that_is_away_loses_one_message_and_no_more(echoing):
     finally:
         listens.with_name("away").rename(listens)
     assert echoing.exchange(b"again", ["a"]) == {"a": b"echo of a: again"}
+
+
+def test_a_killed_site_is_let_in_at_once(echoing):
+    """kill -9, so it takes no leave; the next SuperNode takes it in its stead, and is not refused as a second one of its key."""
+    assert echoing.exchange(b"before", ["a"]) == {"a": b"echo of a: before"}
+    node = echoing.nodes["a"]
+    supernode = node._children["supernode"]
+    for pid in Path(f"/proc/{supernode.pid}/task/{supernode.pid}/children").read_text().split():
+        os.kill(int(pid), signal.SIGKILL)
+    echoing.wait(lambda: not supernode.alive)
+    assert [name for name, _ in node.keep()] == ["supernode"]  # once: whoever is refused stays away
+    echoing.wait(lambda: echoing.exchange(b"after", ["a"], seconds=2))
+    assert node._children["supernode"].alive
 
 
 def client(echoing, **options):

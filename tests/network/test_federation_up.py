@@ -222,7 +222,7 @@ def test_killed_coordinators_and_a_killed_site_change_nothing(tmp_path):
             if victim == "up":
                 awaited(lambda: not processes_of(real.folder.path / "superlink.secret"), 30)
                 up = real.up()
-            else:  # Flower lets the same key in again when its heartbeat has been missing for a minute
+            else:
                 awaited(lambda: not processes_of(tmp_path / "sites" / "south"), 30)
                 real.site("south")
         assert up.wait(240) == 0, (tmp_path / "up.log").read_text()

@@ -6,9 +6,7 @@ run/ (the run directory)  logs/  control (a socket, while it is up)
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +19,7 @@ from unalike.deploy import certificates
 from unalike.deploy.bundle import Bundle
 from unalike.deploy.federation import Federation
 from unalike.deploy.keys import PrivateKey, new_key, private_key, private_text, public_text
+from unalike.deploy.lock import locked
 
 
 class Folder:
@@ -161,16 +160,8 @@ class Folder:
     def held(self) -> Iterator[None]:
         """Keep others from bringing the same federation up. Raises `UnalikeError` if it is up."""
         self._file("federation.toml")
-        handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with locked(self.path, f"the federation in {self.path} is up already; see `unalike federation status`"):
             yield
-        except BlockingIOError:
-            raise UnalikeError(
-                f"the federation in {self.path} is up already; see `unalike federation status`"
-            ) from None
-        finally:
-            os.close(handle)
 
     @property
     def _certificate(self) -> Any:

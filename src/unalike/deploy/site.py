@@ -12,6 +12,7 @@ from unalike.data.source import every_fifth
 from unalike.deploy import channel
 from unalike.deploy.bundle import Bundle
 from unalike.deploy.federation import Federation
+from unalike.deploy.lock import locked
 from unalike.deploy.processes import Supervisor
 from unalike.deploy.transport import Handler
 
@@ -41,14 +42,18 @@ def join(
 
     own, _ = site_data(data, data_dir, bundle.site)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    trainer = Trainer(bundle.federation, bundle.site, bundle.key, own, folder / "memory")
-    if not node:
-        bundle.unpack(folder)
-        tell(f"{bundle.site}: {len(own.train[1])} training samples; listening at {(folder / 'trainer').resolve()}")
-        channel.serve(folder / "trainer", _told(trainer, tell), bundle.federation.message_bytes)
-        return
-    tell(f"{bundle.site}: {len(own.train[1])} training samples; connecting to {address}, logs in {folder / 'logs'}")
-    take_part(replace(bundle, address=address), folder, trainer, tell)
+    with locked(
+        folder, f"a site runs in {folder} already; one bundle is one site: choose another --folder, or end the other"
+    ):
+        trainer = Trainer(bundle.federation, bundle.site, bundle.key, own, folder / "memory")
+        about = f"{bundle.site}: {len(own.train[1])} training samples"
+        if not node:
+            bundle.unpack(folder)
+            tell(f"{about}; listening at {(folder / 'trainer').resolve()}")
+            channel.serve(folder / "trainer", _told(trainer, tell), bundle.federation.message_bytes)
+            return
+        tell(f"{about}; connecting to {address}, logs in {folder / 'logs'}")
+        take_part(replace(bundle, address=address), folder, trainer, tell)
 
 
 def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:

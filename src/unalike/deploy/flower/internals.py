@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import httpx
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Error, Message
 from flwr.cli.build import build_fab_from_files
 from flwr.clientapp import ClientApp
@@ -20,6 +21,7 @@ from flwr.common.constant import ErrorCode, SubStatus
 from flwr.common.serde import run_from_proto
 from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, StopRunRequest
 from flwr.proto.fab_pb2 import Fab
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control.control_http_client import ControlHttpClient
@@ -33,6 +35,8 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid.http_grid import HttpGrid
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from unalike.core.errors import UnalikeError
@@ -95,6 +99,23 @@ class Control:
         """End a run that may be over already."""
         with suppress(httpx.HTTPError, RuntimeError):
             self._client.StopRun(StopRunRequest(run_id=run))
+
+
+def leave(address: str, authority: bytes, key: bytes, node: int) -> None:
+    """Tell a SuperLink that this node (its OpenSSH private key, the number that it had) is gone, where its SuperNode could not.
+
+    Until it hears that, or misses two heartbeats of 30 s, it lets no other SuperNode of this key in.
+    """
+    private = load_ssh_private_key(key, None)
+    signs = NodeAuthHttpInterceptor(private, private.public_key())
+    says = RuntimeVersionHttpInterceptor(component_name="SuperNode")
+    with (
+        suppress(
+            httpx.HTTPError, RuntimeError
+        ),  # it is not there, or knows already, or has another number for this key by now
+        FleetHttpClient.from_server_address(address, False, authority, interceptors=[says, signs]) as client,
+    ):
+        client.DeactivateNode(DeactivateNodeRequest(node_id=node))
 
 
 def executor(address: str, secret: bytes, authority: bytes | None) -> RuntimeHttpClient:

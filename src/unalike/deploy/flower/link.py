@@ -14,7 +14,7 @@ from pathlib import Path
 from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
 from unalike.deploy.flower import apps, gate
-from unalike.deploy.flower.internals import Control, OpenGrid
+from unalike.deploy.flower.internals import Control, OpenGrid, leave
 from unalike.deploy.flower.transport import GridTransport
 from unalike.deploy.processes import Child, Supervisor, child_environment
 
@@ -89,7 +89,7 @@ class Node:
     """SuperNode and relay of a site, on this machine. `keep` starts anew what has ended: SuperLink may have started anew."""
 
     def __init__(self, folder: Path, supervisor: Supervisor, address: str, trainer: Path, message_bytes: int):
-        self.folder, self.supervisor = folder, supervisor
+        self.folder, self.supervisor, self.address = folder, supervisor, address
         secret = _secret(folder, "supernode.secret", secrets.token_bytes(32))
         port = free_port()
         more = {apps.SOCKET: str(trainer.resolve()), apps.LIMIT: str(message_bytes)}
@@ -117,8 +117,17 @@ class Node:
             if child is not None:
                 ended.append((name, child.last_words()))
                 self.supervisor.forget(child)
+            if name == "supernode":
+                self._leave()
             self._children[name] = self.supervisor.start(name, command, self._environment)
         return ended
+
+    def _leave(self) -> None:
+        """Take leave for a SuperNode that was killed before it could: only then the next one is let in at once."""
+        file = self.folder / apps.NODE
+        if file.exists() and (number := file.read_text()).isdecimal():
+            authority, key = ((self.folder / name).read_bytes() for name in ("ca.pem", "node.key"))
+            leave(self.address, authority, key, int(number))
 
 
 def _secret(folder: Path, name: str, secret: bytes) -> Path:
