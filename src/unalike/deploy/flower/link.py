@@ -108,18 +108,19 @@ class Node:
         self.keep()
 
     def keep(self) -> list[tuple[str, str]]:
-        """Start what does not run; the names of what had ended, with the last thing that it said."""
-        ended = []
-        for name, command in (("supernode", self._node), ("relay", self._relay)):
-            child = self._children.get(name)
-            if child is not None and child.alive:
-                continue
-            if child is not None:
-                ended.append((name, child.last_words()))
+        """Start both anew where one has ended; the names of what had, with the last thing that it said.
+
+        A relay whose SuperNode ended in the middle of a message would go on offering its reply to the next one, which knows nothing
+        of it.
+        """
+        children = self._children
+        ended = [(name, child.last_words()) for name, child in children.items() if not child.alive]
+        if ended or not children:
+            for child in children.values():
                 self.supervisor.forget(child)
-            if name == "supernode":
-                self._leave()
-            self._children[name] = self.supervisor.start(name, command, self._environment)
+            self._leave()
+            for name, command in (("supernode", self._node), ("relay", self._relay)):
+                children[name] = self.supervisor.start(name, command, self._environment)
         return ended
 
     def _leave(self) -> None:
