@@ -61,7 +61,7 @@ class Coordinator:
         """Run to the end. Raises `Stopped` when told to stop: run again, it goes on where it was."""
         sweep(self.directory.path)
         roster = self._roster()
-        job = job_of(self.federation, placeholders(self.federation, roster), self.test, self.proxy)
+        job = job_of(self.federation, placeholders(self.federation, roster), self.test, self.proxy, coordinated=True)
         job.config["federation"] = self.federation.name  # a cached property: the record of the run
         post = Post(self.federation, self.key, self.transport, roster.run, self.control, self.directory.event)
         try:

@@ -7,7 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from unalike.data import ClientData, Dataset, load
+import numpy as np
+import torch
+
+from unalike.data import ClientData, load
+from unalike.data.partition import share_apart
 from unalike.data.source import every_fifth
 from unalike.deploy import channel
 from unalike.deploy.bundle import Bundle
@@ -22,16 +26,18 @@ REST, LONGEST_REST = 3.0, 15.0
 """Seconds between two attempts to start what has ended: more each time."""
 
 
-def site_data(data: str, data_dir: Path | None, site: str) -> tuple[ClientData, Dataset]:
-    """A site's samples. Where no test set is given, every fifth sample of a class tests."""
+def site_data(federation: Federation, data: str, data_dir: Path | None, site: str) -> ClientData:
+    """A site's samples. Where no test set is given, every fifth sample of a class tests; the federation may set others apart."""
     found = load(data, data_dir)
-    x, y = found.train
-    if found.test is not None:
-        return ClientData(train=(x, y), test=found.test, name=site), found
-    import torch
-
-    tests = torch.from_numpy(every_fifth(y.numpy()))
-    return ClientData(train=(x[~tests], y[~tests]), test=(x[tests], y[tests]), name=site), found
+    (x, y), test = found.train, found.test
+    if test is None:
+        tests = torch.from_numpy(every_fifth(y.numpy()))
+        x, y, test = x[~tests], y[~tests], (x[tests], y[tests])
+    if not federation.val:
+        return ClientData(train=(x, y), test=test, name=site)
+    chosen = share_apart(np.arange(len(y)), federation.val, federation.seed, federation.number(site))
+    val, left = (torch.from_numpy(rows) for rows in chosen)
+    return ClientData(train=(x[left], y[left]), test=test, val=(x[val], y[val]), name=site)
 
 
 def join(
@@ -40,7 +46,7 @@ def join(
     """Take part in a federation with a site's data until this process is ended; without `node` only its trainer listens."""
     from unalike.deploy.trainer import Trainer
 
-    own, _ = site_data(data, data_dir, bundle.site)
+    own = site_data(bundle.federation, data, data_dir, bundle.site)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with locked(
         folder, f"a site runs in {folder} already; one bundle is one site: choose another --folder, or end the other"
@@ -60,7 +66,7 @@ def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: s
     """What leaves a site, and what comes to it, as lines for a person."""
     from unalike.deploy.roster import alone, job_of
 
-    own, _ = site_data(data, data_dir, site)
+    own = site_data(federation, data, data_dir, site)
     population = alone(federation, federation.number(site), own)
     job = job_of(federation, population, proxy=(population.x, population.y))
     rows = [(i.direction, i.what, i.bytes, "once" if i.once else "per round") for i in job.wire]

@@ -45,6 +45,8 @@ def command(
     rounds: o.Rounds = 50,
     seed: o.Seed = 0,
     protocol: o.Protocol = ["clients"],  # noqa: B006  (Typer copies it)
+    val: o.Val = 0.0,
+    select: o.Select = "last",
     participation: Cohort = 1.0,
     quorum: Quorum = 1.0,
     deadline: Deadline = 600.0,
@@ -95,6 +97,8 @@ def command(
         seed=seed,
         work=o.work(locals()),
         protocol=tuple(protocol),
+        val=val,
+        select=select,
         participation=share_or_number(participation),
         quorum=share_or_number(quorum),
         deadline=deadline,

@@ -30,6 +30,8 @@ def command(
     rounds: o.Rounds = 3,
     seed: o.Seed = 0,
     protocol: o.Protocol = ["clients"],  # noqa: B006  (Typer copies it)
+    val: o.Val = 0.0,
+    select: o.Select = "last",
     participation: init.Cohort = 1.0,
     quorum: init.Quorum = 1.0,
     deadline: init.Deadline = 600.0,
@@ -87,6 +89,8 @@ def command(
         "seed": seed,
         "work": o.work(locals()),
         "protocol": tuple(protocol),
+        "val": val,
+        "select": select,
         "participation": init.share_or_number(participation),
         "quorum": init.share_or_number(quorum),
         "deadline": deadline,
