@@ -119,7 +119,8 @@ def report(folder: Folder, run: Run) -> None:
     name, method, seed = folder.federation.name, folder.federation.method, folder.federation.seed
     facts = facts_of([Cell(method, seed, run.job)], {method: method}, method, [seed], {"federation": name})
     known: dict[str, Any] = {k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition}
-    facts = replace(facts, label_counts=None, partition=known, command=f"unalike federation up {folder.path.name}")
+    command, notes = f"unalike federation up {folder.path.name}", [*facts.notes, *run.notes]
+    facts = replace(facts, label_counts=None, partition=known, command=command, notes=notes)
     write_bytes(folder.run / "comparison.json", json.dumps(asdict(facts), indent=1).encode())
     write_text(
         join([(name, Comparison.load(folder.run))]).page(f"Federation {name}", None), folder.path / "report.html"

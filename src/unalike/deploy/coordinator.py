@@ -28,6 +28,7 @@ from unalike.job import Job, Pair
 from unalike.progress import Watch
 from unalike.record import Record, Run
 from unalike.results.directory import RunDirectory
+from unalike.results.tally import AREAS
 
 
 class Coordinator:
@@ -123,6 +124,11 @@ class _Sites:
 
     def stage(self, stage: Stage, index: int, record: Record) -> Remote:
         offset = sum(done.done for done in self._steps if done is not None)
+        if self.job.population.task.name == "binary":
+            record.note(
+                f"{' and '.join(AREAS)} of all sites together follow from no sums and counts and stay empty: each site's own are "
+                "in the table of clients"
+            )
 
         def hold(remote: Remote) -> None:
             record.hold(index, remote)
