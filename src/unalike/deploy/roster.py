@@ -7,6 +7,7 @@ import secrets
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -105,7 +106,7 @@ def job_of(
     Raises `UnalikeError` for what cannot be run.
     """
     share = federation.participation
-    ends: dict[str, str | None] = {"stop": federation.stop, "budget": federation.budget, "select": federation.select}
+    ends: dict[str, Any] = {"stop": federation.stop, "budget": federation.budget, "select": federation.select}
     return prepare(
         federation.method,
         population,

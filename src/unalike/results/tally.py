@@ -42,16 +42,16 @@ class Tally:
             return cls(n, loss)
         y, guess = scores.y.astype(np.int64), scores.predicted.astype(np.int64)
         width = int(max(y.max(), guess.max())) + 1
-        counts = (np.bincount(v, minlength=width).tolist() for v in (y, guess, y[y == guess]))
-        areas = {name: v for name, v in measure(task, scores).items() if name in AREAS}
-        return cls(
-            n, loss, *map(tuple, counts), **{name: None if np.isnan(v) else min(v, 1.0) for name, v in areas.items()}
-        )
+        true, guessed, right = (tuple(np.bincount(v, minlength=width).tolist()) for v in (y, guess, y[y == guess]))
+        measured = measure(task, scores)
+        auroc, auprc = (_defined(measured.get(name, np.nan)) for name in AREAS)
+        return cls(n, loss, true, guessed, right, auroc, auprc)
 
     def __add__(self, other: Tally) -> Tally:
         loss = None if self.loss is None or other.loss is None else self.loss + other.loss
         pairs = ((getattr(self, f), getattr(other, f)) for f in ("true", "guessed", "right"))
-        return Tally(self.n + other.n, loss, *(_added(a, b) for a, b in pairs))
+        true, guessed, right = (_added(a, b) for a, b in pairs)
+        return Tally(self.n + other.n, loss, true, guessed, right)
 
     def metrics(self, task: Task) -> Metrics:
         """As `measure` would have it from the samples."""
@@ -95,12 +95,14 @@ class Tally:
         sums_wrong = bool(width) and (sum(true) != n or sum(guessed) != n)
         if len({*map(len, counts)}) > 1 or sums_wrong or any(r > min(t, g) for t, g, r in zip(*counts, strict=True)):
             raise UnalikeError("a tally's counts contradict each other")
-        areas = [found[name] for name in AREAS]
-        if any(
-            a is not None and (task.name != "binary" or type(a) not in (int, float) or not 0 <= a <= 1) for a in areas
-        ):
+        areas = [found[name] for name in AREAS if found[name] is not None]
+        if (areas and task.name != "binary") or not all(type(a) in (int, float) and 0 <= a <= 1 for a in areas):
             raise UnalikeError(f"a tally whose {' or '.join(AREAS)} is no number from 0 to 1, or is not asked for")
-        return cls(n, None if loss is None else float(loss), *map(tuple, counts), *areas)
+        return cls.restored(found | {"loss": None if loss is None else float(loss)})
+
+
+def _defined(value: float) -> float | None:
+    return None if np.isnan(value) else min(value, 1.0)
 
 
 def _added(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

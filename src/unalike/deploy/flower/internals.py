@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import httpx
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Error, Message
 from flwr.cli.build import build_fab_from_files
@@ -104,15 +105,15 @@ class Control:
 def leave(address: str, authority: bytes, key: bytes, node: int) -> None:
     """Tell a SuperLink that this node (its OpenSSH private key, the number that it had) is gone, where its SuperNode could not.
 
-    Until it hears that, or misses two heartbeats of 30 s, it lets no other SuperNode of this key in.
+    Until it hears that, or misses two heartbeats of 30 s, it lets no other SuperNode of this key in. No word of a SuperLink that is
+    not there, knows already, or has another number for the key by now.
     """
     private = load_ssh_private_key(key, None)
+    assert isinstance(private, EllipticCurvePrivateKey)
     signs = NodeAuthHttpInterceptor(private, private.public_key())
     says = RuntimeVersionHttpInterceptor(component_name="SuperNode")
     with (
-        suppress(
-            httpx.HTTPError, RuntimeError
-        ),  # it is not there, or knows already, or has another number for this key by now
+        suppress(httpx.HTTPError, RuntimeError),
         FleetHttpClient.from_server_address(address, False, authority, interceptors=[says, signs]) as client,
     ):
         client.DeactivateNode(DeactivateNodeRequest(node_id=node))
