@@ -10,8 +10,9 @@ from worlds import World, federation_of, people, states
 import unalike as ua
 from unalike.core.errors import UnalikeError
 from unalike.deploy.control import Control, Stopped
+from unalike.deploy.federation import Schema
 from unalike.deploy.locally import write_site
-from unalike.deploy.site import site_data
+from unalike.deploy.samples import site_data
 
 JUMPY = ua.Work(batch_size=5, lr=1.5)
 """Steps so large that the last round is not the best one."""
@@ -65,7 +66,10 @@ def test_a_site_sets_the_samples_apart_that_a_simulation_would(tmp_path):
     sites = ua.partition(data, "iid", clients=2, seed=3)
     theirs = ua.partition(data, "iid", clients=2, seed=3, val=0.2)
     federation = federation_of(
-        [ua.ClientData(train=c.train, name=f"site{k}") for k, c in enumerate(sites)], seed=3, val=0.2
+        [ua.ClientData(train=c.train, name=f"site{k}") for k, c in enumerate(sites)],
+        seed=3,
+        val=0.2,
+        data=Schema((1, 8, 8), 10),
     )
     for k, (site, expected) in enumerate(zip(sites, theirs)):
         write_site(tmp_path / f"site{k}.npz", site, sites.classes)

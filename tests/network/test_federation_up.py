@@ -301,6 +301,29 @@ def test_what_leaves_a_site_is_shown_before_it_joins(tmp_path):
     assert any("label_histogram" in line for line in lines) and "number of training" in lines[-1]
 
 
+def test_a_table_is_joined_with_its_target(tmp_path):
+    table = pd.DataFrame({"a": range(20), "b": 1.5, "sick": ["no", "yes"] * 10})
+    table.to_csv(tmp_path / "sample.csv", index=False)
+    words = [
+        "federation",
+        "init",
+        tmp_path / "made",
+        "--sites",
+        1,
+        "--like",
+        tmp_path / "sample.csv",
+        "--target",
+        "sick",
+    ]
+    done = ran(*words, "--protocol", "server", "--test", tmp_path / "sample.csv")
+    assert done.returncode == 0, done.stderr
+    made = Folder(tmp_path / "made")
+    assert made.federation.data == Schema((2,), ("no", "yes")) and len(made.samples("test")[1]) == 20
+    table[table["sick"] == "yes"].to_csv(tmp_path / "mine.csv", index=False)
+    shown = ran("join", made.bundles["site-1"], "--data", tmp_path / "mine.csv", "--target", "sick", "--show")
+    assert shown.returncode == 0 and "leaves  update" in shown.stdout, shown.stderr
+
+
 def test_data_of_another_kind_and_too_much_of_it_are_refused(tmp_path):
     real = Real(tmp_path, "fedavg", rounds=1)
     bundle = real.folder.bundles["north"]

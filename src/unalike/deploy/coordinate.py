@@ -81,7 +81,8 @@ def rounds(
                     f"{headline(row)}".rstrip(", ")
                 )
 
-            run = Coordinator(federation, folder.key, transport, folder.run, control=desk.control).run(
+            own = {name: folder.samples(name) for name in ("test", "proxy")}
+            run = Coordinator(federation, folder.key, transport, folder.run, control=desk.control, **own).run(
                 progress=progress
             )
         except Stopped:

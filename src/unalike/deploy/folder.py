@@ -1,6 +1,7 @@
 """The coordinator's folder of a federation: its file, authority and keys, the bundles to hand over, and the run.
 
 federation.toml  network.json  ca.pem ca.key server.pem server.key coordinator.key  nodes/<site>.pem  bundles/<site>.zip
+test.safetensors proxy.safetensors (samples of its own, where it has any)
 run/ (the run directory)  logs/  control (a socket, while it is up)
 """
 
@@ -13,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unalike.core.checkpoint import write_bytes
+from unalike.core.checkpoint import read_tensors, write_bytes, write_tensors
 from unalike.core.errors import UnalikeError, unknown
+from unalike.data.check import Pair
 from unalike.deploy import certificates
 from unalike.deploy.bundle import Bundle
 from unalike.deploy.federation import Federation
@@ -141,6 +143,18 @@ class Folder:
     def bundles(self) -> dict[str, Path]:
         """The bundle of each site."""
         return {s.name: self.path / "bundles" / f"{s.name}.zip" for s in self.federation.sites}
+
+    def keep(self, name: str, samples: Pair) -> None:
+        """Keep samples of the coordinator's own: "test", for the protocol "server", or "proxy", for methods that learn there."""
+        write_tensors(self.path / f"{name}.safetensors", {"x": samples[0], "y": samples[1]})
+
+    def samples(self, name: str) -> Pair | None:
+        """Such samples; None where there are none. Raises `UnalikeError` for a damaged file."""
+        file = self.path / f"{name}.safetensors"
+        if not file.exists():
+            return None
+        found, _ = read_tensors(file)
+        return found["x"], found["y"]
 
     @property
     def run(self) -> Path:

@@ -7,37 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from unalike.data import ClientData, load
-from unalike.data.partition import share_apart
-from unalike.data.source import every_fifth
 from unalike.deploy import channel
 from unalike.deploy.bundle import Bundle
 from unalike.deploy.federation import Federation
 from unalike.deploy.lock import locked
 from unalike.deploy.processes import Supervisor
+from unalike.deploy.samples import site_data
 from unalike.deploy.transport import Handler
 
 Tell = Callable[[str], None]
 
 REST, LONGEST_REST = 3.0, 15.0
 """Seconds between two attempts to start what has ended: more each time."""
-
-
-def site_data(federation: Federation, data: str, data_dir: Path | None, site: str) -> ClientData:
-    """A site's samples. Where no test set is given, every fifth sample of a class tests; the federation may set others apart."""
-    found = load(data, data_dir)
-    (x, y), test = found.train, found.test
-    if test is None:
-        tests = torch.from_numpy(every_fifth(y.numpy()))
-        x, y, test = x[~tests], y[~tests], (x[tests], y[tests])
-    if not federation.val:
-        return ClientData(train=(x, y), test=test, name=site)
-    chosen = share_apart(np.arange(len(y)), federation.val, federation.seed, federation.number(site))
-    val, left = (torch.from_numpy(rows) for rows in chosen)
-    return ClientData(train=(x[left], y[left]), test=test, val=(x[val], y[val]), name=site)
 
 
 def join(

@@ -24,6 +24,8 @@ def command(
     out: Annotated[Path | None, typer.Option(help="The folder of a --local federation.")] = None,
     data: o.Data = "digits",
     data_dir: o.DataDir = None,
+    proxy: o.Proxy = None,
+    test: o.Test = None,
     partition: o.Partition = "dirichlet(alpha=0.5, min_size=2)",
     method: Annotated[str, typer.Option(help="A method or a sum of them.")] = "fedavg",
     model: o.Model = "mlp",
@@ -77,11 +79,11 @@ def command(
     if folder is not None:
         coordinate(Folder(folder), tell, wait=wait)
         return
-    from unalike.data import load
     from unalike.data import partition as divide
     from unalike.deploy.locally import locally
 
-    people = divide(load(data, data_dir), partition, local, seed=seed)
+    found, learn, held = o.dataset(data, data_dir, proxy, test, protocol)
+    people = divide(found, partition, local, seed=seed)
     terms = {
         "method": method,
         "model": model,
@@ -99,4 +101,4 @@ def command(
         "transform": transform,
     }
     assert out is not None
-    locally(out, people, terms, tell)
+    locally(out, people, terms, tell, {"test": held, "proxy": learn})
