@@ -76,6 +76,20 @@ def test_a_killed_site_is_let_in_at_once(echoing):
     assert node._children["supernode"].alive
 
 
+def test_a_site_learns_why_it_is_not_let_in(echoing, tmp_path):
+    """Its SuperNode ends without a word."""
+    from unalike.deploy.flower.internals import knock
+
+    address, authority = f"127.0.0.1:{echoing.port}", (echoing.root / "ca.pem").read_bytes()
+    assert "connected already" in knock(address, authority, (echoing.root / "a" / "node.key").read_bytes())
+    stranger = certificates.openssh(certificates.node_key())
+    assert "does not know this key" in knock(address, authority, stranger)
+    _, other = certificates.authority("other")
+    assert "CERTIFICATE_VERIFY_FAILED" in knock(address, certificates.pem(other), stranger)
+    assert "cannot reach" in knock("127.0.0.1:1", authority, stranger)
+    assert echoing.exchange(b"hello", ["a"]) == {"a": b"echo of a: hello"}
+
+
 def client(echoing, **options):
     context = ssl.create_default_context(cafile=str(echoing.root / "ca.pem"))
     return httpx.Client(base_url=f"https://127.0.0.1:{echoing.port}", verify=context, **options)

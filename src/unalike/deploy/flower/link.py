@@ -14,7 +14,7 @@ from pathlib import Path
 from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
 from unalike.deploy.flower import apps, gate
-from unalike.deploy.flower.internals import Control, OpenGrid, leave
+from unalike.deploy.flower.internals import Control, OpenGrid, knock, leave
 from unalike.deploy.flower.transport import GridTransport
 from unalike.deploy.processes import Child, Supervisor, child_environment
 
@@ -108,27 +108,33 @@ class Node:
         self.keep()
 
     def keep(self) -> list[tuple[str, str]]:
-        """Start both anew where one has ended; the names of what had, with the last thing that it said.
+        """Start both anew where one has ended; the names of what had, with why, or the last thing that it said.
 
         A relay whose SuperNode ended in the middle of a message would go on offering its reply to the next one, which knows nothing
         of it.
         """
         children = self._children
-        ended = [(name, child.last_words()) for name, child in children.items() if not child.alive]
+        ended = {name: child.last_words() for name, child in children.items() if not child.alive}
         if ended or not children:
             for child in children.values():
                 self.supervisor.forget(child)
             self._leave()
+            if "supernode" in ended:
+                ended["supernode"] = knock(*self._identity) or ended["supernode"]
             for name, command in (("supernode", self._node), ("relay", self._relay)):
                 children[name] = self.supervisor.start(name, command, self._environment)
-        return ended
+        return list(ended.items())
 
     def _leave(self) -> None:
         """Take leave for a SuperNode that was killed before it could: only then the next one is let in at once."""
         file = self.folder / apps.NODE
         if file.exists() and (number := file.read_text()).isdecimal():
-            authority, key = ((self.folder / name).read_bytes() for name in ("ca.pem", "node.key"))
-            leave(self.address, authority, key, int(number))
+            leave(*self._identity, int(number))
+
+    @property
+    def _identity(self) -> tuple[str, bytes, bytes]:
+        """The coordinator's address, the authority to trust, the node's key."""
+        return self.address, (self.folder / "ca.pem").read_bytes(), (self.folder / "node.key").read_bytes()
 
 
 def _secret(folder: Path, name: str, secret: bytes) -> Path:
