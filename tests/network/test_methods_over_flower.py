@@ -23,10 +23,12 @@ import unalike as ua
 from unalike.core.errors import UnalikeError
 from unalike.core.part import registry
 from unalike.deploy.envelope import MAGIC
+from unalike.deploy.flower.transport import OUTSTANDING
 
 CROWDED = ("clustered", "fedconcat")
 """These need more clients than two to have something to cluster."""
-AT_ONCE = 8
+AT_ONCE = OUTSTANDING
+"""More would be lost at first, and asked again only after a while."""
 
 
 def distinct():
