@@ -10,6 +10,7 @@ import json
 import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -32,12 +33,12 @@ AT_ONCE = OUTSTANDING
 
 
 def distinct():
-    """What is catalogued, each value once (`fedlws` and `lws` are one), by the number of sites that it runs on."""
+    """What is catalogued and can run over a network, each value once (`fedlws` and `lws` are one)."""
     found = {}
     for name in sorted(registry):
         if name not in SITES_ONLY:
             found.setdefault(repr(ua.plan(SPECS.get(name, name))), name)
-    return sorted((len(CROWD) if name in CROWDED else len(FEW), name) for name in found.values())
+    return sorted(found.values())
 
 
 def run_of(message):
@@ -97,30 +98,45 @@ def compared(shared, name, folder):
     assert not world.events("refused", "absent", "late")
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory, request):
-    """Method -> its run's future, of the chosen ones that run on so many sites."""
-    network = Echoing(tmp_path_factory.mktemp("network"), tuple(f"site{k}" for k in range(request.param)))
+@contextmanager
+def running(test, sites, items, folders):
+    """Method -> its run's future, of the chosen ones of a test, which run on so many sites."""
+    network = Echoing(folders.mktemp("network"), tuple(f"site{k}" for k in range(sites)))
     network.transport.pings = 1
-    found = [
-        i.callspec.params for i in request.session.items if i.module.__name__ == __name__ and "name" in i.fixturenames
-    ]
-    names = [params["name"] for params in found if params.get("outcomes") == request.param]
+    names = [item.callspec.params["name"] for item in items if getattr(item, "originalname", "") == test]
     shared, pool = Shared(network), ThreadPoolExecutor(AT_ONCE)
-    yield {name: pool.submit(compared, shared, name, tmp_path_factory.mktemp("run")) for name in names}
+    yield {name: pool.submit(compared, shared, name, folders.mktemp("run")) for name in names}
     pool.shutdown(cancel_futures=True)
     network.close()
 
 
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory, request):
+    with running("test_two_sites_agree_with_the_simulation", 2, request.session.items, tmp_path_factory) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def of_four(tmp_path_factory, request):
+    with running("test_four_sites_agree_with_the_simulation", 4, request.session.items, tmp_path_factory) as found:
+        yield found
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("outcomes, name", distinct(), indirect=["outcomes"])
-def test_rounds_over_real_sockets_agree_with_the_simulation(name, outcomes):
-    outcomes[name].result()
+@pytest.mark.parametrize("name", [name for name in distinct() if name not in CROWDED])
+def test_two_sites_agree_with_the_simulation(name, of_two):
+    of_two[name].result()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CROWDED)
+def test_four_sites_agree_with_the_simulation(name, of_four):
+    of_four[name].result()
 
 
 def test_nothing_is_left_out_without_a_reason(tmp_path):
     """All that is catalogued runs above, in its own name or another name of the same value, or is refused and says why."""
-    runs = {repr(ua.plan(SPECS.get(name, name))) for _, name in distinct()}
+    runs = {repr(ua.plan(SPECS.get(name, name))) for name in distinct()}
     left = [name for name in sorted(registry) if repr(ua.plan(SPECS.get(name, name))) not in runs]
     assert left == sorted(SITES_ONLY)
     for name in left:
