@@ -74,6 +74,8 @@ def test_a_killed_site_is_let_in_at_once(echoing):
     assert [name for name, _ in node.keep()] == ["supernode"]  # once: whoever is refused stays away
     echoing.wait(lambda: echoing.exchange(b"after", ["a"], seconds=2))
     assert node._children["supernode"].alive
+    # it was asked more than once: what else it answers is no other test's affair
+    echoing.wait(lambda: not list(echoing.transport.receive(0.5)) and not echoing.transport._sites["a"].sent)
 
 
 def test_a_site_learns_why_it_is_not_let_in(echoing, tmp_path):
