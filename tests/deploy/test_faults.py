@@ -10,9 +10,11 @@ import torch
 from worlds import Faults, World, federation_of, key_of, people, states
 
 from unalike.core.errors import UnalikeError
+from unalike.core.task import find_task
 from unalike.deploy.control import Control, Stopped
 from unalike.deploy.envelope import Head, seal
 from unalike.deploy.packing import pack
+from unalike.results.tally import Tally
 
 CROWD = ((20, 8), (12, 6), (16, 6))
 LAST = "site2"
@@ -151,6 +153,7 @@ def test_row_1_metrics_that_cannot_be(tmp_path):
             ("right", [6, 6, 6, 6], "contradict"),
             ("guessed", [0, 0, 0, 10**6], "no list of at most 4 numbers"),
             ("true", [0] * 10**4, "no list of at most 4 numbers"),
+            ("auroc", 0.5, "not asked for"),
         ]
     ):
         refused_every_time(world_of(tmp_path / str(i)), change(field, value), word)
@@ -577,3 +580,16 @@ def test_a_site_answers_nothing_of_an_earlier_run_or_of_rounds_long_over(tmp_pat
     again.transport.handlers = world.trainers
     again.run()
     assert "newer; a replay?" in why(world, heard[-1][0])
+
+
+@pytest.mark.parametrize(
+    "area, sound", [(0.5, True), (1, True), (None, True), (1.5, False), (True, False), ("0.5", False)]
+)
+def test_row_1_areas_under_curves_that_cannot_be(area, sound):
+    """A site's AUROC is a number from 0 to 1; NaN is none at all."""
+    found = Tally(2, 1.0, (1, 1), (1, 1), (1, 1), 1.0, 1.0).plain() | {"auroc": area}
+    if sound:
+        assert Tally.read(found, find_task("binary"), 2, 2).auroc == area
+    else:
+        with pytest.raises(UnalikeError, match="no number from 0 to 1"):
+            Tally.read(found, find_task("binary"), 2, 2)

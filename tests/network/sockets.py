@@ -8,6 +8,16 @@ import time
 MESSAGE_BYTES = 64 << 20
 
 
+def expire(folder, years=-0.001):
+    """Put a certificate of the same authority in the place of the server's that is valid for so long."""
+    from unalike.deploy import certificates
+
+    issuer, authority = certificates.read((folder.path / "ca.key").read_bytes(), (folder.path / "ca.pem").read_bytes())
+    key, certificate = certificates.server(["fed.example.org", "10.0.0.7"], issuer, authority, years)
+    (folder.path / "server.key").write_bytes(certificates.pem(key))
+    (folder.path / "server.pem").write_bytes(certificates.pem(certificate))
+
+
 class Echoing:
     """SuperLink, gate and the nodes of some sites; `handlers` may be replaced by a test, `heard` is what the sites got."""
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import os
+import signal
 import socket
 import ssl
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +61,35 @@ def test_a_trainer_that_is_away_loses_one_message_and_no_more(echoing):
     finally:
         listens.with_name("away").rename(listens)
     assert echoing.exchange(b"again", ["a"]) == {"a": b"echo of a: again"}
+
+
+def test_a_killed_site_is_let_in_at_once(echoing):
+    """kill -9, so it takes no leave; the next SuperNode takes it in its stead, and is not refused as a second one of its key."""
+    assert echoing.exchange(b"before", ["a"]) == {"a": b"echo of a: before"}
+    node = echoing.nodes["a"]
+    supernode = node._children["supernode"]
+    for pid in Path(f"/proc/{supernode.pid}/task/{supernode.pid}/children").read_text().split():
+        os.kill(int(pid), signal.SIGKILL)
+    echoing.wait(lambda: not supernode.alive)
+    assert [name for name, _ in node.keep()] == ["supernode"]  # once: whoever is refused stays away
+    echoing.wait(lambda: echoing.exchange(b"after", ["a"], seconds=2))
+    assert node._children["supernode"].alive
+    # it was asked more than once: what else it answers is no other test's affair
+    echoing.wait(lambda: not list(echoing.transport.receive(0.5)) and not echoing.transport._sites["a"].sent)
+
+
+def test_a_site_learns_why_it_is_not_let_in(echoing, tmp_path):
+    """Its SuperNode ends without a word."""
+    from unalike.deploy.flower.internals import knock
+
+    address, authority = f"127.0.0.1:{echoing.port}", (echoing.root / "ca.pem").read_bytes()
+    assert "connected already" in knock(address, authority, (echoing.root / "a" / "node.key").read_bytes())
+    stranger = certificates.openssh(certificates.node_key())
+    assert "does not know this key" in knock(address, authority, stranger)
+    _, other = certificates.authority("other")
+    assert "CERTIFICATE_VERIFY_FAILED" in knock(address, certificates.pem(other), stranger)
+    assert "cannot reach" in knock("127.0.0.1:1", authority, stranger)
+    assert echoing.exchange(b"hello", ["a"]) == {"a": b"echo of a: hello"}
 
 
 def client(echoing, **options):
@@ -160,9 +192,8 @@ def test_a_site_refuses_a_server_of_another_authority(echoing, tmp_path):
 
 def test_a_site_refuses_an_authority_that_has_expired(echoing, tmp_path, monkeypatch):
     """FAULTS 19: the same key, and a certificate of it that was valid until some hours ago."""
-    monkeypatch.setattr(certificates, "YEARS", -0.001)
     monkeypatch.setattr(certificates, "node_key", lambda: echoing.issuer)
-    _, expired = certificates.authority("test")
+    _, expired = certificates.authority("test", years=-0.001)
     assert expired.public_key() == echoing.authority.public_key()
     assert_refused(echoing, tmp_path, expired)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ pytest.importorskip("flwr")
 
 import pandas as pd
 import torch
+from sockets import expire
 
 import unalike as ua
 from unalike.core.checkpoint import read_tensors
@@ -220,7 +222,7 @@ def test_killed_coordinators_and_a_killed_site_change_nothing(tmp_path):
             if victim == "up":
                 awaited(lambda: not processes_of(real.folder.path / "superlink.secret"), 30)
                 up = real.up()
-            else:  # Flower lets the same key in again when its heartbeat has been missing for a minute
+            else:
                 awaited(lambda: not processes_of(tmp_path / "sites" / "south"), 30)
                 real.site("south")
         assert up.wait(240) == 0, (tmp_path / "up.log").read_text()
@@ -233,6 +235,30 @@ def test_killed_coordinators_and_a_killed_site_change_nothing(tmp_path):
     tables = [pd.read_parquet(real.folder.run / "rounds.parquet"), expected.history.rounds]
     ours, theirs = (t.drop(columns="seconds") for t in tables)
     pd.testing.assert_frame_equal(ours, theirs, check_dtype=False, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_after_renewal_sites_connect_and_an_old_bundle_does_not(tmp_path):
+    real = Real(tmp_path, "scaffold", rounds=3)
+    folder, old = real.folder.path, tmp_path / "old.zip"
+    shutil.copy(real.folder.bundles["south"], old)
+    expire(real.folder)
+    up = ran("federation", "up", folder)
+    assert up.returncode == 2 and "has expired" in up.stderr
+    done = ran("federation", "renew", folder, "--site", "south")
+    assert done.returncode == 0 and "hand over to south alone" in done.stdout, done.stderr
+    try:
+        up = real.up()
+        data = tmp_path / "sites" / "south" / "data.npz"
+        words = ["join", old, "--data", data, "--folder", tmp_path / "thief", "--address", f"127.0.0.1:{real.port}"]
+        real.processes["thief"] = start(*words, log=tmp_path / "thief.log")
+        awaited(lambda: "does not know this key" in (tmp_path / "thief.log").read_text())
+        for name in ("north", "south"):
+            real.site(name)
+        assert up.wait(240) == 0, (tmp_path / "up.log").read_text()
+    finally:
+        real.close()
+    assert real.done() == 3
 
 
 @pytest.mark.slow
@@ -274,6 +300,29 @@ def test_what_leaves_a_site_is_shown_before_it_joins(tmp_path):
     assert any("label_histogram" in line for line in lines) and "number of training" in lines[-1]
 
 
+def test_a_table_is_joined_with_its_target(tmp_path):
+    table = pd.DataFrame({"a": range(20), "b": 1.5, "sick": ["no", "yes"] * 10})
+    table.to_csv(tmp_path / "sample.csv", index=False)
+    words = [
+        "federation",
+        "init",
+        tmp_path / "made",
+        "--sites",
+        1,
+        "--like",
+        tmp_path / "sample.csv",
+        "--target",
+        "sick",
+    ]
+    done = ran(*words, "--protocol", "server", "--test", tmp_path / "sample.csv")
+    assert done.returncode == 0, done.stderr
+    made = Folder(tmp_path / "made")
+    assert made.federation.data == Schema((2,), ("no", "yes")) and len(made.samples("test")[1]) == 20
+    table[table["sick"] == "yes"].to_csv(tmp_path / "mine.csv", index=False)
+    shown = ran("join", made.bundles["site-1"], "--data", tmp_path / "mine.csv", "--target", "sick", "--show")
+    assert shown.returncode == 0 and "leaves  update" in shown.stdout, shown.stderr
+
+
 def test_data_of_another_kind_and_too_much_of_it_are_refused(tmp_path):
     real = Real(tmp_path, "fedavg", rounds=1)
     bundle = real.folder.bundles["north"]
@@ -291,6 +340,9 @@ def test_init_and_what_it_refuses(tmp_path):
     assert [s.name for s in federation.sites] == ["north", "south"] and federation.quorum == 2
     assert federation.data.names == ["a", "b"]
     assert "not an empty folder" in ran(*words).stderr
+    assert "left: south" in ran("federation", "revoke", tmp_path / "made", "north").stdout
+    assert list(Folder(tmp_path / "made").nodes) == ["south"]
+    assert "found no federation.toml" in ran("federation", "renew", tmp_path).stderr
     assert "--like FILE" in ran("federation", "init", tmp_path / "other").stderr
     assert "found no federation.toml" in ran("federation", "up", tmp_path).stderr
     assert "Give a folder" in ran("federation", "up").stderr

@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
+from sockets import expire
+
 from unalike.core.errors import UnalikeError
 from unalike.deploy import certificates, channel
 from unalike.deploy.bundle import FILES, Bundle
@@ -64,21 +66,76 @@ def test_a_site_accepts_the_server_by_its_names_and_nobody_else(made, tmp_path):
 
 
 @pytest.mark.parametrize("whose", ["server", "authority"])
-def test_an_expired_certificate_is_refused(whose, tmp_path, monkeypatch):
+def test_an_expired_certificate_is_refused(whose, tmp_path):
     """FAULTS 19. Valid from yesterday until some hours ago; the other one of the two is valid still."""
-    lasting = {"authority": certificates.YEARS, "server": certificates.YEARS}
+    lasting = {"authority": 1.0, "server": 1.0}
 
     def issued(**years):
-        monkeypatch.setattr(certificates, "YEARS", years["authority"])
-        key, authority = certificates.authority("test")
-        monkeypatch.setattr(certificates, "YEARS", years["server"])
-        mine, certificate = certificates.server(["fed.example.org"], key, authority)
+        key, authority = certificates.authority("test", years["authority"])
+        mine, certificate = certificates.server(["fed.example.org"], key, authority, years["server"])
         for name, what in {"ca.pem": authority, "server.pem": certificate, "server.key": mine}.items():
             (tmp_path / name).write_bytes(certificates.pem(what))
         return handshake(tmp_path / "ca.pem", (tmp_path / "server.pem", tmp_path / "server.key"), "fed.example.org")
 
     assert issued(**lasting)
     assert not issued(**(lasting | {whose: -0.001}))
+
+
+def test_an_expired_certificate_is_renewed_by_the_same_authority(tmp_path):
+    """Sites keep what they have: they trust the authority, and the names are those of the old certificate and new ones."""
+    folder = Folder.create(tmp_path / "made", {"north": 1}, host="fed.example.org", port=4433, **TERMS)
+    trusted, mine = folder.path / "ca.pem", (folder.path / "server.pem", folder.path / "server.key")
+    before = trusted.read_bytes()
+    expire(folder)
+    assert folder.days_left < 0 and not handshake(trusted, mine, "fed.example.org")
+    folder.renew(["new.example.org"])
+    assert 700 < folder.days_left < 732 and trusted.read_bytes() == before
+    for host in ("fed.example.org", "10.0.0.7", "new.example.org", "localhost"):
+        assert handshake(trusted, mine, host)
+    assert not handshake(trusted, mine, "other.example.org")
+    assert mine[1].stat().st_mode & 0o777 == 0o600
+
+
+def test_an_expired_authority_cannot_renew(tmp_path, monkeypatch):
+    monkeypatch.setattr(certificates.authority, "__defaults__", (-0.001,))
+    folder = Folder.create(tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS)
+    with pytest.raises(UnalikeError, match=r"authority .* has expired"):
+        folder.renew()
+
+
+def test_it_says_when_the_certificate_ends_before_it_comes_up(tmp_path):
+    pytest.importorskip("flwr")
+    from unalike.deploy.coordinate import _check_certificate
+
+    folder, said = Folder.create(tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS), []
+    _check_certificate(folder, said.append)
+    assert not said
+    expire(folder, 30.5 / 365)
+    _check_certificate(folder, said.append)
+    assert "expires in 30 days" in said[0] and "unalike federation renew" in said[0]
+    expire(folder)
+    with pytest.raises(UnalikeError, match="has expired, no site would connect"):
+        _check_certificate(folder, said.append)
+
+
+def test_new_keys_for_a_site_replace_the_old_ones(tmp_path):
+    folder = Folder.create(tmp_path / "made", {"north": 100, "south": 50}, host="::1", port=4433, **TERMS)
+    old, terms, home = Bundle.read(folder.bundles["north"]), folder.federation.terms, tmp_path / "home"
+    old.unpack(home)
+    folder.revoke("north")
+    assert list(folder.nodes) == ["south"] and folder.federation.site("north").revoked
+    new = Bundle.read(folder.enrol_anew("north"))
+    assert (new.site, new.address) == (old.site, old.address) == ("north", "[::1]:4433")
+    assert new.node_key != old.node_key and new.federation.site("north") != old.federation.site("north")
+    assert new.federation == folder.federation and set(folder.nodes) == {"north", "south"}
+    assert folder.federation.terms == terms  # the others go on with their copies of the file
+    new.unpack(home)  # its own folder, with its memory
+    assert (home / "node.key").read_bytes() == new.node_key and (home / "node.key").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(UnalikeError, match="belongs to another site"):
+        Bundle.read(folder.bundles["south"]).unpack(home)
+    for change in (folder.revoke, folder.enrol_anew):
+        with pytest.raises(UnalikeError, match="unknown site 'nort'; did you mean 'north'"):
+            change("nort")
 
 
 def test_a_servers_certificate_cannot_sign_others(made, tmp_path):

@@ -17,6 +17,7 @@ def command(
     data: Annotated[
         str, typer.Option(help="The site's samples: a file such as site.parquet or site.npz, or a folder.")
     ],
+    target: o.Target = None,
     data_dir: o.DataDir = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where the site keeps its memory and logs; beside the bundle unless given.")
@@ -33,8 +34,9 @@ def command(
     """Take part in a federation with this machine's data, until Ctrl-C. The data stay here.
 
     \b
-    unalike join site-1.zip --data mine.parquet --show     # what would leave this machine
-    unalike join site-1.zip --data mine.parquet
+    unalike join site-1.zip --data mine.npz --show     # what would leave this machine
+    unalike join site-1.zip --data mine.npz
+    unalike join site-1.zip --data mine.parquet --target outcome
 
     Started again, a site continues with its own memory. Nothing that the coordinator sends is executed.
     """
@@ -44,7 +46,7 @@ def command(
     from unalike.deploy.bundle import Bundle
     from unalike.deploy.site import join, wire_lines
 
-    found = Bundle.read(bundle)
+    found, data = Bundle.read(bundle), o.table(data, target)
     if show:
         print("\n".join(wire_lines(found.federation, data, data_dir, found.site)))
         return

@@ -91,6 +91,7 @@ Precision = Annotated[str, typer.Option(help="float32, or bf16: faster on some p
 EvaluateEvery = Annotated[int, typer.Option(help="Evaluate after every so many rounds.")]
 Protocol = Annotated[list[str], typer.Option(help="clients, server, personal or local; repeat for several.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
+Target = Annotated[str | None, typer.Option(help="Of a table: the column to predict.")]
 Buffers = Annotated[str, typer.Option(help="Batch norm's running statistics: average, local or first.")]
 Transform = Annotated[
     str | None,
@@ -134,6 +135,11 @@ def work(values: dict[str, Any]) -> Any:
 
     fields = {name: values[name] for name in Work.__dataclass_fields__}
     return Work(**fields | ({"batch_size": None} if fields["batch_size"] == "full" else {}))
+
+
+def table(data: str, target: str | None) -> str:
+    """A file as `load` reads it: of a table it must know the column to predict."""
+    return data if target is None else f"file(path={data!r}, target={target!r})"
 
 
 def dataset(

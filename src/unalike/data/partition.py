@@ -223,6 +223,13 @@ def _split(division: Division, split: float, min_test: int, seed: int) -> tuple[
     return Ragged.of(train), Ragged.of(test)
 
 
+def share_apart(rows: np.ndarray, share: float, seed: int, client: int) -> tuple[np.ndarray, np.ndarray]:
+    """A client's validation samples, floor(share n) of its training samples but never the last one, and those that are left."""
+    count = min(int(share * len(rows) + 1e-9), len(rows) - 1) if len(rows) else 0
+    own, left = np.split(generator(seed, "validation", client).permutation(rows), [count])
+    return own, left
+
+
 def _set_apart(division: Division, train: Ragged, share: float, seed: int) -> tuple[Ragged, Ragged]:
     """The training samples that are left, and the validation samples: the scheme's own, or a share drawn for each client."""
     if division.val is None and not share:
@@ -231,8 +238,7 @@ def _set_apart(division: Division, train: Ragged, share: float, seed: int) -> tu
     for k, rows in enumerate(train):
         own = rows[:0] if division.val is None else division.val[k]
         if not len(own) and share:
-            count = min(int(share * len(rows) + 1e-9), len(rows) - 1) if len(rows) else 0
-            own, rows = np.split(generator(seed, "validation", k).permutation(rows), [count])
+            own, rows = share_apart(rows, share, seed, k)
         left.append(rows)
         apart.append(own)
     return Ragged.of(left), Ragged.of(apart)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unalike.core.errors import UnalikeError
-from unalike.deploy.certificates import write_private
+from unalike.deploy.certificates import replace_private, write_private
 from unalike.deploy.federation import Federation
 from unalike.deploy.keys import PrivateKey, private_key, private_text, public_text
 
@@ -81,13 +81,14 @@ class Bundle:
         return cls(site, address, key, contents["node.key"], contents["ca.pem"], federation)
 
     def unpack(self, folder: Path) -> None:
-        """Put the files that Flower's SuperNode reads into the site's folder, which must be its own."""
-        for name, content in (("node.key", self.node_key), ("ca.pem", self.authority)):
+        """Put the files that Flower's SuperNode reads into the site's folder, which must be its own; its key may be a new one."""
+        for name, content in (("site", self.site.encode()), ("ca.pem", self.authority)):
             file = folder / name
             if not file.exists():
                 write_private(file, content)
             elif file.read_bytes() != content:
                 raise UnalikeError(f"{folder} belongs to another site or federation; choose another --folder")
+        replace_private(folder / "node.key", self.node_key)
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:

@@ -26,17 +26,17 @@ USES = (
     *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
 )
 """What a key may be used for, all of which must be said."""
-YEARS = 10
-"""How long a certificate is valid; the federation ends before."""
+AUTHORITY_YEARS, SERVER_YEARS = 10.0, 2.0
+"""How long certificates are valid. Sites have the authority's in their bundles; the server's is renewed without them."""
 
 
-def authority(name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+def authority(name: str, years: float = AUTHORITY_YEARS) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """A new private authority that signs servers and nothing else."""
     key = node_key()
     subject = _name(f"{name} authority")
     usage = _usage(key_cert_sign=True, crl_sign=True)
     certificate = (
-        _builder(subject, subject, key)
+        _builder(subject, subject, key, years)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .sign(key, hashes.SHA384())
@@ -45,13 +45,13 @@ def authority(name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
 
 
 def server(
-    hosts: Sequence[str], key: ec.EllipticCurvePrivateKey, issuer: x509.Certificate
+    hosts: Sequence[str], key: ec.EllipticCurvePrivateKey, issuer: x509.Certificate, years: float = SERVER_YEARS
 ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """A server's key and certificate for names and addresses; the own machine's are always among them."""
     mine = node_key()
     names = [_host(host) for host in dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1"])]
     certificate = (
-        _builder(_name(hosts[0] if hosts else "localhost"), issuer.subject, mine)
+        _builder(_name(hosts[0] if hosts else "localhost"), issuer.subject, mine, years)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -60,6 +60,28 @@ def server(
         .sign(key, hashes.SHA384())
     )
     return mine, certificate
+
+
+def hosts_of(certificate: x509.Certificate) -> list[str]:
+    """The names and addresses that a server's certificate is for."""
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(name.value) for name in found]
+
+
+def read(key: bytes, certificate: bytes) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """A private key and a certificate from PEM. Raises `UnalikeError`."""
+    try:
+        found = serialization.load_pem_private_key(key, None)
+        if not isinstance(found, ec.EllipticCurvePrivateKey):
+            raise ValueError("not of an elliptic curve")
+        return found, x509.load_pem_x509_certificate(certificate)
+    except (ValueError, TypeError) as error:
+        raise UnalikeError(f"a key or certificate that cannot be read: {error}; restore the folder's files") from None
+
+
+def days_left(certificate: x509.Certificate) -> float:
+    """Until it expires; below zero where it has."""
+    return (certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).total_seconds() / 86400
 
 
 def node_key() -> ec.EllipticCurvePrivateKey:
@@ -100,7 +122,17 @@ def write_private(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def replace_private(path: Path, content: bytes) -> None:
+    """Write such a file in the place of an older one, whole or not at all."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    write_private(new, content)
+    os.replace(new, path)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, years: float
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -109,7 +141,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))  # clocks of sites may be behind
-        .not_valid_after(now + datetime.timedelta(days=365 * YEARS))
+        .not_valid_after(now + datetime.timedelta(days=365 * years))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 

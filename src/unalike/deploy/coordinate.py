@@ -10,6 +10,7 @@ from threading import Event
 from typing import Any
 
 from unalike.core.checkpoint import write_bytes
+from unalike.core.errors import UnalikeError
 from unalike.deploy.commands import Answer, listening
 from unalike.deploy.control import Control, Stopped
 from unalike.deploy.coordinator import Coordinator
@@ -26,6 +27,8 @@ Tell = Callable[[str], None]
 LATECOMERS = 60.0
 """Seconds that the run waits for the last sites when there are enough to begin with."""
 LOOK = 0.5
+SOON = 60
+"""Days before the end of the server's certificate that are spoken of."""
 
 
 def coordinate(
@@ -49,6 +52,7 @@ def coordinate(
         return None
     with folder.held():
         check_port(host, port)
+        _check_certificate(folder, tell)
         with (
             Supervisor(folder.logs) as supervisor,
             link(folder.path, supervisor, host, port, folder.nodes, federation.message_bytes) as transport,
@@ -77,7 +81,8 @@ def rounds(
                     f"{headline(row)}".rstrip(", ")
                 )
 
-            run = Coordinator(federation, folder.key, transport, folder.run, control=desk.control).run(
+            own = {name: folder.samples(name) for name in ("test", "proxy")}
+            run = Coordinator(federation, folder.key, transport, folder.run, control=desk.control, **own).run(
                 progress=progress
             )
         except Stopped:
@@ -86,6 +91,14 @@ def rounds(
     report(folder, run)
     tell(f"done: history and model in {folder.run}, report {folder.path / 'report.html'}")
     return run
+
+
+def _check_certificate(folder: Folder, tell: Tell) -> None:
+    left, renew = folder.days_left, f"`unalike federation renew {folder.path}` makes a new one, sites need nothing"
+    if left < 0:
+        raise UnalikeError(f"the server's certificate has expired, no site would connect; {renew}")
+    if left < SOON:
+        tell(f"the server's certificate expires in {left:.0f} days; {renew}")
 
 
 def _over(folder: Folder, federation: Federation) -> bool:
@@ -107,7 +120,8 @@ def report(folder: Folder, run: Run) -> None:
     name, method, seed = folder.federation.name, folder.federation.method, folder.federation.seed
     facts = facts_of([Cell(method, seed, run.job)], {method: method}, method, [seed], {"federation": name})
     known: dict[str, Any] = {k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition}
-    facts = replace(facts, label_counts=None, partition=known, command=f"unalike federation up {folder.path.name}")
+    command, notes = f"unalike federation up {folder.path.name}", [*facts.notes, *run.notes]
+    facts = replace(facts, label_counts=None, partition=known, command=command, notes=notes)
     write_bytes(folder.run / "comparison.json", json.dumps(asdict(facts), indent=1).encode())
     write_text(
         join([(name, Comparison.load(folder.run))]).page(f"Federation {name}", None), folder.path / "report.html"

@@ -28,6 +28,7 @@ from unalike.job import Job, Pair
 from unalike.progress import Watch
 from unalike.record import Record, Run
 from unalike.results.directory import RunDirectory
+from unalike.results.tally import AREAS
 
 
 class Coordinator:
@@ -61,7 +62,7 @@ class Coordinator:
         """Run to the end. Raises `Stopped` when told to stop: run again, it goes on where it was."""
         sweep(self.directory.path)
         roster = self._roster()
-        job = job_of(self.federation, placeholders(self.federation, roster), self.test, self.proxy)
+        job = job_of(self.federation, placeholders(self.federation, roster), self.test, self.proxy, coordinated=True)
         job.config["federation"] = self.federation.name  # a cached property: the record of the run
         post = Post(self.federation, self.key, self.transport, roster.run, self.control, self.directory.event)
         try:
@@ -123,6 +124,11 @@ class _Sites:
 
     def stage(self, stage: Stage, index: int, record: Record) -> Remote:
         offset = sum(done.done for done in self._steps if done is not None)
+        if self.job.population.task.name == "binary":
+            record.note(
+                f"{' and '.join(AREAS)} of all sites together follow from no sums and counts and stay empty: each site's own are "
+                "in the table of clients"
+            )
 
         def hold(remote: Remote) -> None:
             record.hold(index, remote)

@@ -23,6 +23,7 @@ from unalike.deploy.keys import public_key
 from unalike.results.directory import plain
 
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
+Part = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 
 
@@ -82,7 +83,8 @@ class Federation:
     and other sites are asked in addition, and after `patience` such attempts the run pauses. Requests without an answer are
     repeated every `repeat` seconds. `message_bytes` bounds every message. `guard`: an update whose norm is more than so many
     times the running median is refused (letters and buffers: ten times as many); None: norms are not looked at. `stop` and
-    `budget` end the run early, as in `ua.run`.
+    `budget` end the run early, as in `ua.run`; `select` says which round's model it gives: the last, or the best by validation
+    samples, a share `val` of each site's training samples.
     """
 
     name: Name
@@ -95,6 +97,7 @@ class Federation:
     work: Work = Work()
     seed: NonNegativeInt = 0
     protocol: tuple[str, ...] = ("clients",)
+    val: Part = 0.0
     buffers: Literal["average", "local", "first"] = "average"
     transform: str | None = None
     evaluate_every: PositiveInt = 1
@@ -107,6 +110,7 @@ class Federation:
     guard: PositiveFloat | None = None
     stop: str | None = None
     budget: str | None = None
+    select: Literal["last", "best"] = "last"
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Federation:
@@ -164,7 +168,19 @@ class Federation:
 
         Rounds, quorum and deadline are the coordinator's affair, and a site that was revoked does not change it for the others.
         """
-        agreed = ("name", "method", "model", "work", "seed", "protocol", "buffers", "transform", "coordinator", "data")
+        agreed = (
+            "name",
+            "method",
+            "model",
+            "work",
+            "seed",
+            "protocol",
+            "buffers",
+            "transform",
+            "coordinator",
+            "data",
+            "val",
+        )
         values = asdict(self)
         sites = [site.name for site in self.sites]
         text = json.dumps({k: values[k] for k in agreed} | {"sites": sites}, sort_keys=True)

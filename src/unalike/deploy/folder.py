@@ -1,25 +1,27 @@
 """The coordinator's folder of a federation: its file, authority and keys, the bundles to hand over, and the run.
 
 federation.toml  network.json  ca.pem ca.key server.pem server.key coordinator.key  nodes/<site>.pem  bundles/<site>.zip
+test.safetensors proxy.safetensors (samples of its own, where it has any)
 run/ (the run directory)  logs/  control (a socket, while it is up)
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unalike.core.checkpoint import write_bytes
-from unalike.core.errors import UnalikeError
+from unalike.core.checkpoint import read_tensors, write_bytes, write_tensors
+from unalike.core.errors import UnalikeError, unknown
+from unalike.data.check import Pair
 from unalike.deploy import certificates
 from unalike.deploy.bundle import Bundle
 from unalike.deploy.federation import Federation
 from unalike.deploy.keys import PrivateKey, new_key, private_key, private_text, public_text
+from unalike.deploy.lock import locked
 
 
 class Folder:
@@ -65,14 +67,52 @@ class Folder:
         write_bytes(root / "ca.pem", certificates.pem(authority))
         write_bytes(root / "server.pem", certificates.pem(certificate))
         write_bytes(root / "network.json", json.dumps({"host": host, "port": port, "listen": listen}).encode())
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        made = cls(root)
         for name, key in keys.items():
-            node = certificates.node_key()
-            write_bytes(root / "nodes" / f"{name}.pem", certificates.public_pem(node))
-            bundle = Bundle(name, address, key, certificates.openssh(node), certificates.pem(authority), federation)
-            bundle.write(root / "bundles" / f"{name}.zip")
+            made._hand_over(name, key, federation)
         federation.save(root / "federation.toml")  # last: with it the folder is whole
-        return cls(root)
+        return made
+
+    def renew(self, hosts: Sequence[str] = ()) -> None:
+        """Give the server a new key and certificate of the same authority, for the names of the old one and further `hosts`."""
+        issuer, authority = certificates.read(self._bytes("ca.key"), self._bytes("ca.pem"))
+        if certificates.days_left(authority) < 0:
+            raise UnalikeError(
+                f"the authority in {self.path} has expired, and its sites trust no other; make a new federation with "
+                "`unalike federation init`"
+            )
+        names = certificates.hosts_of(self._certificate)
+        server, certificate = certificates.server([*names, *hosts], issuer, authority)
+        certificates.replace_private(self.path / "server.key", certificates.pem(server))
+        write_bytes(self.path / "server.pem", certificates.pem(certificate))
+
+    def enrol_anew(self, name: str) -> Path:
+        """Give a site new keys, which the old ones, wherever they are, are worth nothing beside; its new bundle."""
+        key = new_key()
+        federation = self._changed(name, key=public_text(key), revoked=False)
+        self._hand_over(name, key, federation)
+        federation.save(self.path / "federation.toml")
+        return self.bundles[name]
+
+    def revoke(self, name: str) -> None:
+        """Let a site take no part any more."""
+        self._changed(name, revoked=True).save(self.path / "federation.toml")
+
+    def _changed(self, name: str, **values: Any) -> Federation:
+        found = self.federation
+        if found.site(name) is None:
+            raise unknown("site", name, [site.name for site in found.sites])
+        return replace(found, sites=tuple(replace(s, **values) if s.name == name else s for s in found.sites))
+
+    def _hand_over(self, name: str, key: PrivateKey, federation: Federation) -> None:
+        """Make a site's connection a key, and write the bundle with it."""
+        node, (host, port) = certificates.node_key(), (self.network[what] for what in ("host", "port"))
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        bundle = Bundle(name, address, key, certificates.openssh(node), self._bytes("ca.pem"), federation)
+        path = self.path / "bundles" / f"{name}.zip"
+        path.unlink(missing_ok=True)
+        bundle.write(path)
+        write_bytes(self.path / "nodes" / f"{name}.pem", certificates.public_pem(node))
 
     @property
     def federation(self) -> Federation:
@@ -87,7 +127,12 @@ class Folder:
     @property
     def nodes(self) -> dict[str, bytes]:
         """The keys of the sites' connections (PEM) by name, without those that were revoked."""
-        return {s.name: self._file(f"nodes/{s.name}.pem").read_bytes() for s in self.federation.sites if not s.revoked}
+        return {s.name: self._bytes(f"nodes/{s.name}.pem") for s in self.federation.sites if not s.revoked}
+
+    @property
+    def days_left(self) -> float:
+        """Until the server's certificate expires; below zero where it has."""
+        return certificates.days_left(self._certificate)
 
     @property
     def network(self) -> dict[str, Any]:
@@ -98,6 +143,18 @@ class Folder:
     def bundles(self) -> dict[str, Path]:
         """The bundle of each site."""
         return {s.name: self.path / "bundles" / f"{s.name}.zip" for s in self.federation.sites}
+
+    def keep(self, name: str, samples: Pair) -> None:
+        """Keep samples of the coordinator's own: "test", for the protocol "server", or "proxy", for methods that learn there."""
+        write_tensors(self.path / f"{name}.safetensors", {"x": samples[0], "y": samples[1]})
+
+    def samples(self, name: str) -> Pair | None:
+        """Such samples; None where there are none. Raises `UnalikeError` for a damaged file."""
+        file = self.path / f"{name}.safetensors"
+        if not file.exists():
+            return None
+        found, _ = read_tensors(file)
+        return found["x"], found["y"]
 
     @property
     def run(self) -> Path:
@@ -116,16 +173,16 @@ class Folder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep others from bringing the same federation up. Raises `UnalikeError` if it is up."""
-        handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._file("federation.toml")
+        with locked(self.path, f"the federation in {self.path} is up already; see `unalike federation status`"):
             yield
-        except BlockingIOError:
-            raise UnalikeError(
-                f"the federation in {self.path} is up already; see `unalike federation status`"
-            ) from None
-        finally:
-            os.close(handle)
+
+    @property
+    def _certificate(self) -> Any:
+        return certificates.read(self._bytes("server.key"), self._bytes("server.pem"))[1]
+
+    def _bytes(self, name: str) -> bytes:
+        return self._file(name).read_bytes()
 
     def _file(self, name: str) -> Path:
         file = self.path / name

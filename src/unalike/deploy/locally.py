@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 
 from unalike.core.errors import UnalikeError
 from unalike.data import ClientData, Population
+from unalike.data.check import Pair
 from unalike.deploy.coordinate import coordinate
 from unalike.deploy.federation import Federation, Schema
 from unalike.deploy.flower.link import free_port
@@ -21,10 +23,22 @@ from unalike.deploy.processes import Supervisor, child_environment
 JOIN = "from unalike.cli import main; main()"
 
 
-def locally(out: Path, people: Population, terms: dict[str, Any], tell: Callable[[str], None]) -> None:
-    """Train on `people`, each of whom becomes a site of its own processes; history, model and report end up in `out`."""
+def locally(
+    out: Path,
+    people: Population,
+    terms: dict[str, Any],
+    tell: Callable[[str], None],
+    own: Mapping[str, Pair | None] = MappingProxyType({}),
+) -> None:
+    """Train on `people`, each of whom becomes a site of its own processes; history, model and report end up in `out`.
+
+    `own` are the coordinator's samples, "test" and "proxy".
+    """
     port = free_port()
     folder = _folder(out, people, terms, port)
+    for name, samples in own.items():
+        if samples is not None and folder.samples(name) is None:
+            folder.keep(name, samples)
     nodes = list(folder.nodes)
 
     def sites(supervisor: Supervisor) -> None:

@@ -94,6 +94,11 @@ class Remote(Simulation):
         """Client -> the digest of what it has for the whole stage, by its own answer."""
         super().__init__(stage, job.setting, job.population, executor="loop", participation=job.options.participation)
         active = np.array([not site.revoked for site in self.federation.sites])
+        if job.options.select == "best" and self.is_personal:
+            raise UnalikeError(
+                f"{stage.method!r} evaluates sites with models of their own, which they keep of the last rounds alone; with "
+                "select = 'best' a method must have one shared model: choose select = 'last'"
+            )
         self.active = np.flatnonzero(active).tolist()
         self.eligible = self.eligible[active[self.eligible]]
         self.number = {site.name: k for k, site in enumerate(self.federation.sites)}

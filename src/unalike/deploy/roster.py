@@ -7,6 +7,7 @@ import secrets
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,9 +93,20 @@ def alone(federation: Federation, number: int, data: ClientData) -> Population:
     return replace(own, train=only(own.train), test=only(own.test), val=only(own.val), names=names)
 
 
-def job_of(federation: Federation, population: Population, test: Pair | None = None, proxy: Pair | None = None) -> Job:
-    """The federation's run as a job. Raises `UnalikeError` for what cannot be run."""
+def job_of(
+    federation: Federation,
+    population: Population,
+    test: Pair | None = None,
+    proxy: Pair | None = None,
+    *,
+    coordinated: bool = False,
+) -> Job:
+    """The federation's run as a job; when it ends and which round counts is known to the coordinator alone.
+
+    Raises `UnalikeError` for what cannot be run.
+    """
     share = federation.participation
+    ends: dict[str, Any] = {"stop": federation.stop, "budget": federation.budget, "select": federation.select}
     return prepare(
         federation.method,
         population,
@@ -110,6 +122,5 @@ def job_of(federation: Federation, population: Population, test: Pair | None = N
         protocol=federation.protocol,
         buffers=federation.buffers,
         transform=federation.transform,
-        stop=federation.stop,
-        budget=federation.budget,
+        **(ends if coordinated else {}),
     )

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from unalike.data import ClientData, Dataset, load
-from unalike.data.source import every_fifth
 from unalike.deploy import channel
 from unalike.deploy.bundle import Bundle
 from unalike.deploy.federation import Federation
+from unalike.deploy.lock import locked
 from unalike.deploy.processes import Supervisor
+from unalike.deploy.samples import site_data
 from unalike.deploy.transport import Handler
 
 Tell = Callable[[str], None]
@@ -21,41 +21,33 @@ REST, LONGEST_REST = 3.0, 15.0
 """Seconds between two attempts to start what has ended: more each time."""
 
 
-def site_data(data: str, data_dir: Path | None, site: str) -> tuple[ClientData, Dataset]:
-    """A site's samples. Where no test set is given, every fifth sample of a class tests."""
-    found = load(data, data_dir)
-    x, y = found.train
-    if found.test is not None:
-        return ClientData(train=(x, y), test=found.test, name=site), found
-    import torch
-
-    tests = torch.from_numpy(every_fifth(y.numpy()))
-    return ClientData(train=(x[~tests], y[~tests]), test=(x[tests], y[tests]), name=site), found
-
-
 def join(
     bundle: Bundle, data: str, data_dir: Path | None, folder: Path, address: str, tell: Tell, node: bool = True
 ) -> None:
     """Take part in a federation with a site's data until this process is ended; without `node` only its trainer listens."""
     from unalike.deploy.trainer import Trainer
 
-    own, _ = site_data(data, data_dir, bundle.site)
+    own = site_data(bundle.federation, data, data_dir, bundle.site)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    trainer = Trainer(bundle.federation, bundle.site, bundle.key, own, folder / "memory")
-    if not node:
-        bundle.unpack(folder)
-        tell(f"{bundle.site}: {len(own.train[1])} training samples; listening at {(folder / 'trainer').resolve()}")
-        channel.serve(folder / "trainer", _told(trainer, tell), bundle.federation.message_bytes)
-        return
-    tell(f"{bundle.site}: {len(own.train[1])} training samples; connecting to {address}, logs in {folder / 'logs'}")
-    take_part(replace(bundle, address=address), folder, trainer, tell)
+    with locked(
+        folder, f"a site runs in {folder} already; one bundle is one site: choose another --folder, or end the other"
+    ):
+        trainer = Trainer(bundle.federation, bundle.site, bundle.key, own, folder / "memory")
+        about = f"{bundle.site}: {len(own.train[1])} training samples"
+        if not node:
+            bundle.unpack(folder)
+            tell(f"{about}; listening at {(folder / 'trainer').resolve()}")
+            channel.serve(folder / "trainer", _told(trainer, tell), bundle.federation.message_bytes)
+            return
+        tell(f"{about}; connecting to {address}, logs in {folder / 'logs'}")
+        take_part(replace(bundle, address=address), folder, trainer, tell)
 
 
 def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:
     """What leaves a site, and what comes to it, as lines for a person."""
     from unalike.deploy.roster import alone, job_of
 
-    own, _ = site_data(data, data_dir, site)
+    own = site_data(federation, data, data_dir, site)
     population = alone(federation, federation.number(site), own)
     job = job_of(federation, population, proxy=(population.x, population.y))
     rows = [(i.direction, i.what, i.bytes, "once" if i.once else "per round") for i in job.wire]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,8 @@ from unalike.survey import ask, with_shared
 
 Answer = tuple[Facts, Tree]
 
+RUNS = 2
+"""Runs whose memory a site keeps: the one that goes on and the one before."""
 FIXED = ("fixed.", "shared/")
 """How the names begin of what stays the same for a whole step."""
 
@@ -47,7 +50,7 @@ class Trainer:
     It answers requests that the coordinator signed, of the newest run, under the terms of its own copy of the federation file:
     the methods and questions are those that the plan installed here has, and nothing else leaves it than what these say
     (`method.wire()`) and the sums and counts of its metrics. What it remembers lies in `folder`, and is written before it
-    answers, so it may be killed at any moment.
+    answers, so it may be killed at any moment. What it remembered of runs before the last two is removed when a new one begins.
     """
 
     def __init__(self, federation: Federation, name: str, key: PrivateKey, data: ClientData, folder: Path | str):
@@ -97,10 +100,13 @@ class Trainer:
             raise Malformed(f"a request to {head.site!r}; this is {self.name!r}")
         if head.kind not in DESK:
             raise Malformed(f"a request of the kind {head.kind!r}; expected one of {', '.join(DESK)}")
-        newest = max((f.name for f in self.folder.glob("*") if f.is_dir()), default="")
-        if head.run < newest:
-            raise UnalikeError(f"run {head.run} is over: {newest} is newer; a replay?")
-        return Replies(self.folder / head.run / "replies")
+        known = sorted(f.name for f in self.folder.glob("*") if f.is_dir())
+        if known and head.run < known[-1]:
+            raise UnalikeError(f"run {head.run} is over: {known[-1]} is newer; a replay?")
+        if head.run not in known:
+            for old in known[: max(0, len(known) - RUNS + 1)]:
+                shutil.rmtree(self.folder / old, ignore_errors=True)
+        return Replies(self.folder / head.run / "replies" / public_text(self.key)[:16])  # another key signs anew
 
     def _admit(self, request: Envelope) -> Answer:
         facts, _ = request.open(self.limits)

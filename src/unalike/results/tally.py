@@ -10,19 +10,28 @@ import numpy as np
 from unalike.core.errors import UnalikeError
 from unalike.core.task import Task
 from unalike.results.evaluation import Scores
-from unalike.results.metrics import Metrics, balanced_accuracy, macro_f1, metric_names
+from unalike.results.metrics import Metrics, balanced_accuracy, macro_f1, measure, metric_names
+
+AREAS = ("auroc", "auprc")
+"""Areas under curves."""
 
 
 @dataclass(frozen=True)
 class Tally:
     """Of `n` test samples: the sum of their losses (None: not finite), and how many of each class there are (`true`), were
-    predicted (`guessed`) and were both (`right`). AUROC and AUPRC cannot be had from sums: they are NaN."""
+    predicted (`guessed`) and were both (`right`).
+
+    Binary ones have AUROC and AUPRC of their own (None: not defined). Those of several clients together follow from no sums: a sum
+    of tallies has none.
+    """
 
     n: int = 0
     loss: float | None = 0.0
     true: tuple[int, ...] = ()
     guessed: tuple[int, ...] = ()
     right: tuple[int, ...] = ()
+    auroc: float | None = None
+    auprc: float | None = None
 
     @classmethod
     def of(cls, task: Task, scores: Scores) -> Tally:
@@ -33,13 +42,16 @@ class Tally:
             return cls(n, loss)
         y, guess = scores.y.astype(np.int64), scores.predicted.astype(np.int64)
         width = int(max(y.max(), guess.max())) + 1
-        counts = (np.bincount(v, minlength=width).tolist() for v in (y, guess, y[y == guess]))
-        return cls(n, loss, *map(tuple, counts))
+        true, guessed, right = (tuple(np.bincount(v, minlength=width).tolist()) for v in (y, guess, y[y == guess]))
+        measured = measure(task, scores)
+        auroc, auprc = (_defined(measured.get(name, np.nan)) for name in AREAS)
+        return cls(n, loss, true, guessed, right, auroc, auprc)
 
     def __add__(self, other: Tally) -> Tally:
         loss = None if self.loss is None or other.loss is None else self.loss + other.loss
         pairs = ((getattr(self, f), getattr(other, f)) for f in ("true", "guessed", "right"))
-        return Tally(self.n + other.n, loss, *(_added(a, b) for a, b in pairs))
+        true, guessed, right = (_added(a, b) for a, b in pairs)
+        return Tally(self.n + other.n, loss, true, guessed, right)
 
     def metrics(self, task: Task) -> Metrics:
         """As `measure` would have it from the samples."""
@@ -52,7 +64,8 @@ class Tally:
         counts = np.array(self.true), np.array(self.guessed), np.array(self.right)
         with np.errstate(invalid="ignore"):
             by_class = {"macro_f1": float(macro_f1(*counts)), "balanced_accuracy": float(balanced_accuracy(*counts))}
-        return found | {"loss": loss, "accuracy": sum(self.right) / self.n} | by_class
+        areas = {name: v for name in found if name in AREAS and (v := getattr(self, name)) is not None}
+        return found | {"loss": loss, "accuracy": sum(self.right) / self.n} | by_class | areas
 
     def plain(self) -> dict[str, Any]:
         """As facts of a message."""
@@ -62,7 +75,7 @@ class Tally:
     def restored(cls, found: dict[str, Any]) -> Tally:
         """From what `plain` made, unchecked."""
         true, guessed, right = (tuple(found[f]) for f in ("true", "guessed", "right"))
-        return cls(found["n"], found["loss"], true, guessed, right)
+        return cls(found["n"], found["loss"], true, guessed, right, found["auroc"], found["auprc"])
 
     @classmethod
     def read(cls, found: Any, task: Task, samples: int, classes: int) -> Tally:
@@ -82,7 +95,14 @@ class Tally:
         sums_wrong = bool(width) and (sum(true) != n or sum(guessed) != n)
         if len({*map(len, counts)}) > 1 or sums_wrong or any(r > min(t, g) for t, g, r in zip(*counts, strict=True)):
             raise UnalikeError("a tally's counts contradict each other")
-        return cls(n, None if loss is None else float(loss), *map(tuple, counts))
+        areas = [found[name] for name in AREAS if found[name] is not None]
+        if (areas and task.name != "binary") or not all(type(a) in (int, float) and 0 <= a <= 1 for a in areas):
+            raise UnalikeError(f"a tally whose {' or '.join(AREAS)} is no number from 0 to 1, or is not asked for")
+        return cls.restored(found | {"loss": None if loss is None else float(loss)})
+
+
+def _defined(value: float) -> float | None:
+    return None if np.isnan(value) else min(value, 1.0)
 
 
 def _added(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

@@ -35,16 +35,25 @@ def command(
     like: Annotated[
         str | None, typer.Option(help="A data set or file whose samples are like the sites'; only its shape is kept.")
     ] = None,
+    target: o.Target = None,
     shape: Shape = None,
     classes: Classes = None,
     task: Annotated[str, typer.Option(help="classification, binary or regression.")] = "classification",
     tokens: Annotated[bool, typer.Option("--tokens", help="Samples are whole numbers, as of text.")] = False,
     samples: Samples = 1_000_000,
+    test: Annotated[
+        str | None, typer.Option(help="Samples of this machine's own, for --protocol server: a file.")
+    ] = None,
+    proxy: Annotated[
+        str | None, typer.Option(help="Samples of this machine's own, for methods that learn from some: a file.")
+    ] = None,
     method: Annotated[str, typer.Option(help="A method or a sum of them.")] = "fedavg",
     model: o.Model = "mlp",
     rounds: o.Rounds = 50,
     seed: o.Seed = 0,
     protocol: o.Protocol = ["clients"],  # noqa: B006  (Typer copies it)
+    val: o.Val = 0.0,
+    select: o.Select = "last",
     participation: Cohort = 1.0,
     quorum: Quorum = 1.0,
     deadline: Deadline = 600.0,
@@ -70,16 +79,23 @@ def command(
     """Make a federation: an authority and certificates, keys for everybody, and one bundle for each site to hand over.
 
     \b
-    unalike federation init hospitals --sites 5 --like sample.csv --host fed.example.org --method fedmix
+    unalike federation init hospitals --sites 5 --like sample.csv --target outcome --host fed.example.org --method fedmix
     unalike federation init scans --sites north,south --shape 1,64,64 --classes benign,malignant --model cnn
 
     A bundle is a key: send it to its site by a way that nobody else reads, and delete it here when it has arrived.
     """
     from unalike.deploy.extra import require
-    from unalike.deploy.folder import Folder
 
     require()
-    schema = schema_like(like) if like is not None else _schema(shape, classes, task, tokens)
+    from unalike.deploy.folder import Folder
+    from unalike.deploy.samples import own_samples
+
+    schema = schema_like(o.table(like, target)) if like is not None else _schema(shape, classes, task, tokens)
+    own = {
+        name: own_samples(cast(Any, schema), o.table(file, target))
+        for name, file in (("test", test), ("proxy", proxy))
+        if file
+    }
     names = [f"site-{i + 1}" for i in range(int(sites))] if sites.isdecimal() else sites.split(",")
     made = Folder.create(
         folder,
@@ -95,6 +111,8 @@ def command(
         seed=seed,
         work=o.work(locals()),
         protocol=tuple(protocol),
+        val=val,
+        select=select,
         participation=share_or_number(participation),
         quorum=share_or_number(quorum),
         deadline=deadline,
@@ -105,6 +123,8 @@ def command(
         buffers=buffers,
         transform=transform,
     )
+    for kind, pair in own.items():
+        made.keep(kind, pair)
     print(f"made {folder.resolve()}; hand over, each to its site alone:")
     for site, bundle in made.bundles.items():
         print(f"  {site}: {bundle}")

@@ -24,12 +24,16 @@ def command(
     out: Annotated[Path | None, typer.Option(help="The folder of a --local federation.")] = None,
     data: o.Data = "digits",
     data_dir: o.DataDir = None,
+    proxy: o.Proxy = None,
+    test: o.Test = None,
     partition: o.Partition = "dirichlet(alpha=0.5, min_size=2)",
     method: Annotated[str, typer.Option(help="A method or a sum of them.")] = "fedavg",
     model: o.Model = "mlp",
     rounds: o.Rounds = 3,
     seed: o.Seed = 0,
     protocol: o.Protocol = ["clients"],  # noqa: B006  (Typer copies it)
+    val: o.Val = 0.0,
+    select: o.Select = "last",
     participation: init.Cohort = 1.0,
     quorum: init.Quorum = 1.0,
     deadline: init.Deadline = 600.0,
@@ -75,11 +79,11 @@ def command(
     if folder is not None:
         coordinate(Folder(folder), tell, wait=wait)
         return
-    from unalike.data import load
     from unalike.data import partition as divide
     from unalike.deploy.locally import locally
 
-    people = divide(load(data, data_dir), partition, local, seed=seed)
+    found, learn, held = o.dataset(data, data_dir, proxy, test, protocol)
+    people = divide(found, partition, local, seed=seed)
     terms = {
         "method": method,
         "model": model,
@@ -87,6 +91,8 @@ def command(
         "seed": seed,
         "work": o.work(locals()),
         "protocol": tuple(protocol),
+        "val": val,
+        "select": select,
         "participation": init.share_or_number(participation),
         "quorum": init.share_or_number(quorum),
         "deadline": deadline,
@@ -95,4 +101,4 @@ def command(
         "transform": transform,
     }
     assert out is not None
-    locally(out, people, terms, tell)
+    locally(out, people, terms, tell, {"test": held, "proxy": learn})

@@ -13,13 +13,16 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import httpx
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Error, Message
 from flwr.cli.build import build_fab_from_files
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode, SubStatus
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, ErrorCode, SubStatus
 from flwr.common.serde import run_from_proto
 from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, StopRunRequest
 from flwr.proto.fab_pb2 import Fab
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control.control_http_client import ControlHttpClient
@@ -29,14 +32,24 @@ from flwr.supercore.interceptors import (
     RuntimeVersionHttpInterceptor,
     SuperExecAuthHttpInterceptor,
 )
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid.http_grid import HttpGrid
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from unalike.core.errors import UnalikeError
 
+REFUSALS = {
+    401: "the coordinator does not know this key (any more); ask for a newer bundle",
+    412: "this key is connected already, from another folder or machine",
+    429: "this key has sent more than its allowance of a minute",
+    503: "the coordinator is not up, or has no more room for connections",
+}
+"""What the door and SuperLink mean by a status."""
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 BUNDLE = {
@@ -95,6 +108,42 @@ class Control:
         """End a run that may be over already."""
         with suppress(httpx.HTTPError, RuntimeError):
             self._client.StopRun(StopRunRequest(run_id=run))
+
+
+def leave(address: str, authority: bytes, key: bytes, node: int) -> None:
+    """Tell a SuperLink that this node (its OpenSSH private key, the number that it had) is gone, where its SuperNode could not.
+
+    Until it hears that, or misses two heartbeats of 30 s, it lets no other SuperNode of this key in. No word of a SuperLink that is
+    not there, knows already, or has another number for the key by now.
+    """
+    with suppress(httpx.HTTPError, RuntimeError), _fleet(address, authority, key)[0] as client:
+        client.DeactivateNode(DeactivateNodeRequest(node_id=node))
+
+
+def knock(address: str, authority: bytes, key: bytes) -> str:
+    """Why a SuperLink does not let a node of this key in, which its SuperNode leaves unsaid; empty where it does."""
+    client, public = _fleet(address, authority, key)
+    try:
+        with client:
+            found = client.ActivateNode(
+                ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+            )
+            client.DeactivateNode(DeactivateNodeRequest(node_id=found.node_id))
+    except httpx.HTTPStatusError as error:
+        return REFUSALS.get(error.response.status_code, str(error))
+    except (httpx.HTTPError, RuntimeError) as error:
+        return f"cannot reach {address}: {error}"
+    return ""
+
+
+def _fleet(address: str, authority: bytes, key: bytes) -> tuple[FleetHttpClient, bytes]:
+    """What speaks for a site's SuperNode, and its public key."""
+    private = load_ssh_private_key(key, None)
+    assert isinstance(private, EllipticCurvePrivateKey)
+    signs = NodeAuthHttpInterceptor(private, private.public_key())
+    says = RuntimeVersionHttpInterceptor(component_name="SuperNode")
+    client = FleetHttpClient.from_server_address(address, False, authority, interceptors=[says, signs])
+    return client, public_key_to_bytes(private.public_key())
 
 
 def executor(address: str, secret: bytes, authority: bytes | None) -> RuntimeHttpClient:

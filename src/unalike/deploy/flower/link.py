@@ -14,7 +14,7 @@ from pathlib import Path
 from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
 from unalike.deploy.flower import apps, gate
-from unalike.deploy.flower.internals import Control, OpenGrid
+from unalike.deploy.flower.internals import Control, OpenGrid, knock, leave
 from unalike.deploy.flower.transport import GridTransport
 from unalike.deploy.processes import Child, Supervisor, child_environment
 
@@ -89,7 +89,7 @@ class Node:
     """SuperNode and relay of a site, on this machine. `keep` starts anew what has ended: SuperLink may have started anew."""
 
     def __init__(self, folder: Path, supervisor: Supervisor, address: str, trainer: Path, message_bytes: int):
-        self.folder, self.supervisor = folder, supervisor
+        self.folder, self.supervisor, self.address = folder, supervisor, address
         secret = _secret(folder, "supernode.secret", secrets.token_bytes(32))
         port = free_port()
         more = {apps.SOCKET: str(trainer.resolve()), apps.LIMIT: str(message_bytes)}
@@ -108,17 +108,33 @@ class Node:
         self.keep()
 
     def keep(self) -> list[tuple[str, str]]:
-        """Start what does not run; the names of what had ended, with the last thing that it said."""
-        ended = []
-        for name, command in (("supernode", self._node), ("relay", self._relay)):
-            child = self._children.get(name)
-            if child is not None and child.alive:
-                continue
-            if child is not None:
-                ended.append((name, child.last_words()))
+        """Start both anew where one has ended; the names of what had, with why, or the last thing that it said.
+
+        A relay whose SuperNode ended in the middle of a message would go on offering its reply to the next one, which knows nothing
+        of it.
+        """
+        children = self._children
+        ended = {name: child.last_words() for name, child in children.items() if not child.alive}
+        if ended or not children:
+            for child in children.values():
                 self.supervisor.forget(child)
-            self._children[name] = self.supervisor.start(name, command, self._environment)
-        return ended
+            self._leave()
+            if "supernode" in ended:
+                ended["supernode"] = knock(*self._identity) or ended["supernode"]
+            for name, command in (("supernode", self._node), ("relay", self._relay)):
+                children[name] = self.supervisor.start(name, command, self._environment)
+        return list(ended.items())
+
+    def _leave(self) -> None:
+        """Take leave for a SuperNode that was killed before it could: only then the next one is let in at once."""
+        file = self.folder / apps.NODE
+        if file.exists() and (number := file.read_text()).isdecimal():
+            leave(*self._identity, int(number))
+
+    @property
+    def _identity(self) -> tuple[str, bytes, bytes]:
+        """The coordinator's address, the authority to trust, the node's key."""
+        return self.address, (self.folder / "ca.pem").read_bytes(), (self.folder / "node.key").read_bytes()
 
 
 def _secret(folder: Path, name: str, secret: bytes) -> Path:

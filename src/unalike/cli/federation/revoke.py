@@ -1,0 +1,36 @@
+"""`unalike federation revoke`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+NAME = "revoke"
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="The federation's folder.")],
+    sites: Annotated[list[str], typer.Argument(help="The sites that are to take no part any more.")],
+) -> None:
+    """Revoke sites: from the next `unalike federation up` on their keys open nothing, and the rounds do without them.
+
+    \b
+    unalike federation stop hospitals
+    unalike federation revoke hospitals north
+    unalike federation up hospitals
+
+    What a site did before stays in the model. `unalike federation renew hospitals --site north` enrols it again, with new keys.
+    """
+    from unalike.deploy.extra import require
+
+    require()
+    from unalike.deploy.folder import Folder
+
+    found = Folder(folder)
+    with found.held():
+        for name in sites:
+            found.revoke(name)
+    left = [site.name for site in found.federation.sites if not site.revoked]
+    print(f"left: {', '.join(left) or 'nobody'}; then `unalike federation up {folder}`")

@@ -1,0 +1,24 @@
+"""A folder that one process at a time may work in."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from unalike.core.errors import UnalikeError
+
+
+@contextmanager
+def locked(folder: Path, otherwise: str) -> Iterator[None]:
+    """Keep others out while the block runs; the lock ends with the process, however it ends. Raises `UnalikeError`."""
+    handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UnalikeError(otherwise) from None
+    finally:
+        os.close(handle)

@@ -1,0 +1,56 @@
+"""Samples of a person's own as the federation wants them: a site's, or those that the coordinator tests and learns with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.core.errors import UnalikeError
+from unalike.data import ClientData, Dataset, load
+from unalike.data.check import Pair
+from unalike.data.partition import share_apart
+from unalike.data.source import every_fifth
+from unalike.deploy.federation import Federation, Schema
+
+
+def site_data(federation: Federation, data: str, data_dir: Path | None, site: str) -> ClientData:
+    """A site's samples. Where no test set is given, every fifth sample of a class tests; the federation may set others apart."""
+    found = load(data, data_dir)
+    (x, y), test = found.train, found.test
+    if test is None:
+        tests = torch.from_numpy(every_fifth(y.numpy()))
+        x, y, test = x[~tests], y[~tests], (x[tests], y[tests])
+    y, test = numbered(y, found, federation.data), (test[0], numbered(test[1], found, federation.data))
+    if not federation.val:
+        return ClientData(train=(x, y), test=test, name=site)
+    chosen = share_apart(np.arange(len(y)), federation.val, federation.seed, federation.number(site))
+    val, left = (torch.from_numpy(rows) for rows in chosen)
+    return ClientData(train=(x[left], y[left]), test=test, val=(x[val], y[val]), name=site)
+
+
+def own_samples(schema: Schema, data: str, data_dir: Path | None = None) -> Pair:
+    """All samples of a data set or file."""
+    found = load(data, data_dir)
+    x, y = found.merged()
+    return x, numbered(y, found, schema)
+
+
+def numbered(y: Tensor, found: Dataset, schema: Schema) -> Tensor:
+    """Labels as the federation numbers them, by their names: a file that lacks a class numbers the others in its own way.
+
+    A file without names has the federation's numbers already. Raises `UnalikeError` for a class that the federation does not have.
+    """
+    names, own = schema.names, found.classes
+    if schema.task != "classification" or names is None or own is None:
+        return y
+    if set(own) <= set(names):
+        return torch.tensor([names.index(name) for name in own])[y]
+    if own == [str(i) for i in range(len(own))] and len(own) <= len(names):
+        return y
+    unknown, known = (", ".join(map(repr, found)) for found in ([name for name in own if name not in names], names))
+    raise UnalikeError(
+        f"found the classes {unknown}; expected those of the federation, {known}: rename or leave them out"
+    )

@@ -1,0 +1,79 @@
+"""`select = "best"`: the round that the sites' validation samples choose, and its model, are those of the simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from worlds import World, federation_of, people, states
+
+import unalike as ua
+from unalike.core.errors import UnalikeError
+from unalike.deploy.control import Control, Stopped
+from unalike.deploy.federation import Schema
+from unalike.deploy.locally import write_site
+from unalike.deploy.samples import site_data
+
+JUMPY = ua.Work(batch_size=5, lr=1.5)
+"""Steps so large that the last round is not the best one."""
+
+
+def validated():
+    return [
+        ua.ClientData(train=c.train, test=c.test, val=other.test, name=c.name)
+        for c, other in zip(people(), people(((5, 7), (5, 4))))
+    ]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "ifca(clusters=2)"])
+def test_the_best_round_is_that_of_the_simulation(method, tmp_path):
+    world = World(tmp_path, validated(), method, rounds=6, work=JUMPY, select="best")
+    ours, theirs = world.run(), world.simulated(select="best")
+    assert ours.selected == theirs.selected and ours.selected not in (None, 6)
+    assert (ours.history.rounds["selected"] == theirs.history.rounds["selected"]).all()
+    for group, tensors in states(theirs).items():
+        for name, t in tensors.items():
+            assert torch.equal(states(ours)[group][name], t), name
+    last = World(tmp_path / "last", validated(), method, rounds=6, work=JUMPY).run()
+    assert any(not torch.equal(t, states(ours)[g][n]) for g, found in states(last).items() for n, t in found.items())
+
+
+def test_it_survives_a_coordinator_that_stops(tmp_path):
+    made = {"clients": validated(), "rounds": 6, "work": JUMPY, "select": "best"}
+    calm = World(tmp_path / "calm", **made).run()
+    world, control = World(tmp_path / "run", **made), Control()
+    with pytest.raises(Stopped):
+        world.coordinator(control=control).run(
+            progress=lambda row, what="": control.stop() if row["round"] == 4 else None
+        )
+    run = world.run()
+    assert run.selected == calm.selected
+    for name, t in calm.params.items():
+        assert torch.equal(run.params[name], t)
+
+
+def test_what_it_cannot_choose_it_says(tmp_path):
+    with pytest.raises(UnalikeError, match="models of their own, which they keep of the last rounds alone"):
+        World(tmp_path / "personal", validated(), "ditto", select="best").run()
+    with pytest.raises(UnalikeError, match="--val"):
+        World(tmp_path / "unvalidated", select="best").run()
+    with pytest.raises(UnalikeError, match="select"):
+        federation_of(people(), select="first")
+
+
+def test_a_site_sets_the_samples_apart_that_a_simulation_would(tmp_path):
+    data = ua.load("digits")
+    sites = ua.partition(data, "iid", clients=2, seed=3)
+    theirs = ua.partition(data, "iid", clients=2, seed=3, val=0.2)
+    federation = federation_of(
+        [ua.ClientData(train=c.train, name=f"site{k}") for k, c in enumerate(sites)],
+        seed=3,
+        val=0.2,
+        data=Schema((1, 8, 8), 10),
+    )
+    for k, (site, expected) in enumerate(zip(sites, theirs)):
+        write_site(tmp_path / f"site{k}.npz", site, sites.classes)
+        found = site_data(federation, str(tmp_path / f"site{k}.npz"), None, f"site{k}")
+        for part in ("train", "test", "val"):
+            for a, b in zip(getattr(found, part), getattr(expected, part)):
+                assert np.array_equal(np.asarray(a), np.asarray(b)), part

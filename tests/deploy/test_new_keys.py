@@ -1,0 +1,36 @@
+"""A site that got new keys in the middle of a run goes on with its memory: the model is that of an undisturbed run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from worlds import World, key_of, people, states
+
+from unalike.deploy.control import Control, Stopped
+from unalike.deploy.keys import public_text
+from unalike.deploy.trainer import Trainer
+
+
+def test_new_keys_in_the_middle_of_a_run(tmp_path):
+    calm = World(tmp_path / "calm", method="scaffold", rounds=4).run()
+    world, control = World(tmp_path / "run", method="scaffold", rounds=4), Control()
+    with pytest.raises(Stopped):  # the sites have answered the next round already, signed by the old key
+        world.coordinator(control=control).run(
+            progress=lambda row, what="": control.stop() if row["round"] == 2 else None
+        )
+    old, new = world.trainers["site0"], key_of(77)
+    sites = (replace(world.federation.sites[0], key=public_text(new)), *world.federation.sites[1:])
+    world.federation = replace(world.federation, sites=sites)  # site1 keeps its copy, with the old key of the other
+
+    run = world.coordinator  # the old key is worth nothing
+    with pytest.raises(Stopped):
+        run().run()
+    assert any("signature" in event["why"] for event in world.events("refused") if event["client"] == "site0")
+
+    world.trainers["site0"] = Trainer(world.federation, "site0", new, people()[0], old.folder)
+    found = states(world.run())
+    for group, tensors in states(calm).items():
+        for name, t in tensors.items():
+            assert torch.equal(found[group][name], t), name
