@@ -31,7 +31,7 @@ from unalike.executors.chunk import Chunk, Given, Rows, kinds_of, out_of_memory,
 from unalike.executors.compiled import NotCompiled, Programs
 from unalike.executors.course import Course
 
-CACHE = 12 * 2**20
+CACHE = 15 * 2**20
 """Bytes that the parameters, gradients and momenta of a chunk may take on a CPU: about what stays in its caches."""
 DEVICE = 2**30
 """The same on an accelerator."""
