@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -78,6 +78,32 @@ class Sums:
     sent: int = 0
 
 
+class Ledger:
+    """The numbers of reports in the rows of tensors that are made for all of them at once.
+
+    Kept one by one, each would lie between the freed tensors of its client's training, and the process's memory would grow by
+    the pieces between them.
+    """
+
+    def __init__(self, room: int):
+        self.room, self.ids = room, list[int]()
+        self._rows: Report | None = None
+
+    def note(self, ids: Sequence[int], report: Report) -> None:
+        """Write down the tensors of a report of `ids`, stacked along a leading [k]."""
+        if self._rows is None:
+            self._rows = each(lambda t: t.new_empty((self.room, *t.shape[1:])), report)
+        at = slice(len(self.ids), len(self.ids) + len(ids))
+        for rows, t in zip(leaves(self._rows), leaves(report), strict=True):
+            rows[at] = t
+        self.ids += ids
+
+    @property
+    def taken(self) -> list[Taken]:
+        """All of them as they came."""
+        return [] if self._rows is None else [Taken(self.ids, each(lambda t: t[: len(self.ids)], self._rows))]
+
+
 class Fold:
     """Sums of deltas as reports arrive: the memory of one model, whatever the number of clients.
 
@@ -92,20 +118,26 @@ class Fold:
         self.method, self.params, self.shares, self.rule = method, params, shares, buffers
         self.places = {client: place for place, client in enumerate(shares)}
         self.folding = [p for p in method.parts if type(p).fold is not Part.fold]
-        self.sums = Sums({}, {}, {}, [], {})
+        self._sums = Sums({}, {}, {}, [], {})
+        self._ledger = Ledger(len(shares))
         self._first = len(shares)
+
+    @property
+    def sums(self) -> Sums:
+        """What has been added up so far."""
+        return replace(self._sums, taken=[*self._ledger.taken, *self._sums.taken])
 
     @part_of("aggregation")
     def add(self, ids: Sequence[int], report: Report) -> None:
         """Take in the reports of `ids`, stacked along a leading [k]."""
         bad = unsound(ids, report)
         if bad:
-            self.sums.refused |= bad
+            self._sums.refused |= bad
             keep = [i for i, client in enumerate(ids) if client not in bad]
             if not keep:
                 return
             ids, report = [ids[i] for i in keep], rows(report, torch.tensor(keep))
-        sums, mine = self.sums, [self.shares[client] for client in ids]
+        sums, mine = self._sums, [self.shares[client] for client in ids]
         sums.sent = tree.nbytes(report.update) // len(ids)
         update = decoded(self.method, report.update, self.params)
         sums.update = _plus(sums.update, update, [s.coefficient for s in mine])
@@ -115,7 +147,7 @@ class Fold:
             if update or letter:
                 found = _folded(p, update, letter, len(ids))
                 sums.folded[p.name] = tree.add(sums.folded[p.name], found) if p.name in sums.folded else found
-        sums.taken.append(Taken(list(ids), report._replace(update={}, buffers={}, letters={})))
+        self._ledger.note(ids, report._replace(update={}, buffers={}, letters={}))
 
     def add_one(self, client: int, report: Report) -> None:
         """Take in one client's report, as `train` returns it."""
@@ -124,7 +156,7 @@ class Fold:
     @part_of("aggregation")
     def merge(self, other: Sums) -> None:
         """Take in what another fold of the same round has added up."""
-        mine, first = self.sums, min((self.places[k] for t in other.taken for k in t.ids), default=self._first)
+        mine, first = self._sums, min((self.places[k] for t in other.taken for k in t.ids), default=self._first)
         mine.update = (
             tree.add(mine.update, other.update) if mine.update and other.update else mine.update or other.update
         )
@@ -144,11 +176,11 @@ class Fold:
             floats = {n: b for n, b in stacked.items() if b.is_floating_point()}
             means = _plus({}, floats, weights)
             found = {n: means[n] if n in means else b.amax(0) for n, b in stacked.items()}
-        self.sums.buffers = self._joined(found, first)
+        self._sums.buffers = self._joined(found, first)
 
     def _joined(self, found: Tree, first: int) -> Tree:
         """The buffers so far with those that others sent, of whom the first asked has place `first`."""
-        before, earlier = self.sums.buffers, first < self._first
+        before, earlier = self._sums.buffers, first < self._first
         self._first = min(first, self._first)
         if not before or not found:
             return before or found
@@ -181,6 +213,18 @@ def each(function: Callable[[Tensor], Tensor], nest: Nest) -> Nest:
     if isinstance(nest, dict):
         return {name: each(function, value) for name, value in nest.items()}  # type: ignore[return-value]
     return type(nest)(*(each(function, field) for field in nest))  # type: ignore[attr-defined]
+
+
+def leaves(nest: Any) -> list[Tensor]:
+    """The tensors of a nest, in the order in which `each` comes to them."""
+    found: list[Tensor] = []
+
+    def take(t: Tensor) -> Tensor:
+        found.append(t)
+        return t
+
+    each(take, nest)
+    return found
 
 
 def join(values: Sequence[Any], how: Callable[[list[Tensor]], Tensor]) -> Any:

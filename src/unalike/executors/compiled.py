@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from unalike.core import seed
 from unalike.core.client import view
 from unalike.core.errors import UnalikeError
-from unalike.core.gather import each
+from unalike.core.gather import each, leaves
 from unalike.core.labels import part
 from unalike.core.local import Data, Setting
 from unalike.core.method import Method
@@ -131,7 +131,7 @@ class CompiledStepper:
         order = {name: getattr(chunk.order, name) for name in ("params", "buffers", "mail")}
         self.fixed = {"given": given, "order": order, "whole": chunk.whole, "params": params, "memory": memory}
         self.fixed |= {"origin": begun[0], "opened": begun[1]}
-        self.leaves = _leaves(self.fixed)
+        self.leaves = leaves(self.fixed)
 
     def __call__(self, before: Moving, batch: Batch, number: int, owned: bool) -> tuple[Tensor, Moving]:
         clients = len(self.chunk)
@@ -152,10 +152,10 @@ class CompiledStepper:
 
         def flat(fixed: list[Tensor], now: list[Tensor]) -> list[Tensor]:
             value, after = self._step(_nest(self.fixed, fixed), _nest(moves, now), batch.idle)
-            return [t.contiguous() for t in _leaves({"value": value} | vars(after))]
+            return [t.contiguous() for t in leaves({"value": value} | vars(after))]
 
         with part("forward and backward"):
-            value, *made = self.programs.run(key, flat, self.leaves, _leaves(moves))
+            value, *made = self.programs.run(key, flat, self.leaves, leaves(moves))
         return value, Moving(**_nest(moves["moving"], made))
 
     def _step(self, fixed: dict[str, Any], now: dict[str, Any], idle: bool) -> tuple[Tensor, Moving]:
@@ -190,17 +190,6 @@ class _Unseen(Sequence[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return self[0]
-
-
-def _leaves(nest: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-
-    def take(t: Tensor) -> Tensor:
-        found.append(t)
-        return t
-
-    each(take, nest)
-    return found
 
 
 def _nest(like: Any, leaves: Sequence[Tensor]) -> Any:

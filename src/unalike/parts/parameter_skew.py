@@ -83,10 +83,10 @@ class ParameterSkew(Aggregator):
         if len(u) == 1 or not len(high):
             return mean
         chosen = u.index_select(1, high)
-        classes = self.classes(_deviations(chosen, mean[high]), low, top)
+        classes = self.classes((chosen - mean[high]).square_(), low, top)
         compared = classes
         if self.compares_all:
-            compared = torch.cat([self.classes(_deviations(u[:, at], mean[at]), low, top) for at in tree.blocks(u)], 1)
+            compared = torch.cat([self.classes((u[:, at] - mean[at]).square_(), low, top) for at in tree.blocks(u)], 1)
         clusters = self._clusters(self._similarity(compared, len(high)))
         if not clusters:
             return mean
@@ -222,18 +222,15 @@ def _moments(u: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor
     """Mean and standard deviation [M] of the columns of u [K, M], and the least and the largest squared deviation of all."""
     mean, sd, ends = torch.empty_like(u[0]), torch.empty_like(u[0]), []
     for at in tree.blocks(u):  # all at once, every operation would read the stack from memory again
-        mean[at] = weights @ u[:, at]
-        d = _deviations(u[:, at], mean[at])
+        block = u[:, at]
+        least, most = block.amin(0), block.amax(0)
+        # equal values are their mean: the normalisations would blow up what rounding makes of it
+        mean[at] = torch.where(least == most, least, weights @ block)
+        d = (block - mean[at]).square_()
         sd[at] = d.mean(0).sqrt()
         ends.append(torch.stack(torch.aminmax(d)))
     low, top = torch.stack(ends, 1)
     return mean, sd, low.min(), top.max()
-
-
-def _deviations(u: Tensor, mean: Tensor) -> Tensor:
-    """D [K, M]; exactly 0 where all values are equal, or the normalisations would blow rounding noise up."""
-    equal = u.amax(0) == u.amin(0)
-    return (u - mean).square_().masked_fill_(equal, 0)
 
 
 def _best(found: list[tuple[float, tuple[int, int]]]) -> tuple[float, tuple[int, int]] | None:
