@@ -95,7 +95,7 @@ class Population(Sequence[ClientData]):
     @cached_property
     def fingerprint(self) -> str:
         """The blake2b hash of the samples, of who owns them and of the names."""
-        parts = (array for part in (self.train, self.test, self.val) for array in (part.values, part.offsets))
+        parts = (array for part in (self.train, self.test, self.val) for array in part.hashed)
         return digest(self.x, self.y, *parts, "\n".join(self.names))
 
     def __len__(self) -> int:

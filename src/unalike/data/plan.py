@@ -62,7 +62,7 @@ class PartitionPlan:
     def hash(self) -> str:
         """The blake2b hash of every field."""
         plain = json.dumps([getattr(self, name) for name in PLAIN])
-        arrays = (array for part in PARTS for array in (getattr(self, part).values, getattr(self, part).offsets))
+        arrays = (array for part in PARTS for array in getattr(self, part).hashed)
         return digest(plain, *arrays, self.counts)
 
     @property
