@@ -1,80 +1,219 @@
-"""The columns of a table as one matrix of numbers."""
+"""The columns of a table as one matrix of numbers: an encoding that is fitted once and read by whoever agreed to it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+import torch
+from pydantic import Field, FiniteFloat, PositiveInt
 
+from unalike.core.checked import checked
 from unalike.core.errors import UnalikeError
+from unalike.data import text as texts
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_CATEGORIES = 256
 MISSING = "(missing)"
+NOTHING, NUMBERS, TRUTH, TEXTS = "nothing", "numbers", "true/false", "texts"
+"""What a column may hold; of other kinds the name of the type is said."""
+
+Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def features(frame: pd.DataFrame, train: int, where: str) -> np.ndarray:
-    """Float32 [N, D] from the columns of `frame`, fitted on its first `train` rows only.
+@checked
+class Number:
+    """A column of numbers, or with `truth` of true/false as 0 and 1: z = (x - mean) / scale, a missing x being `fill`.
+
+    `gaps`: one more column is 1 where x is missing.
+    """
+
+    name: str
+    fill: FiniteFloat
+    mean: FiniteFloat
+    scale: Scale
+    gaps: bool = False
+    truth: bool = False
+
+    def read(self, frame: pd.DataFrame, where: str) -> np.ndarray:
+        """The column as float64 [N], NaN where it is missing."""
+        column = _column(frame, self.name, [TRUTH if self.truth else NUMBERS], where)
+        return _floats(column, where)
+
+    def scaled(self, x: np.ndarray) -> np.ndarray:
+        z: np.ndarray = (np.where(np.isnan(x), self.fill, x) - self.mean) / self.scale
+        return z
+
+
+@checked
+class Category:
+    """A column of texts: one 0/1 column for each of its `values`, of which "(missing)" may be one; others are all zeros."""
+
+    name: str
+    values: tuple[str, ...]
+
+    def apply(self, frame: pd.DataFrame, where: str) -> np.ndarray:
+        """Bool [N, len(values)]."""
+        such = f", such as {', '.join(map(repr, self.values[:3]))}"
+        found = _texts(_column(frame, self.name, [TEXTS, TRUTH], where, such))
+        number = {value: k for k, value in enumerate(self.values)}
+        return np.array([number.get(value, -1) for value in found])[:, None] == np.arange(len(self.values))
+
+
+@checked
+class Words:
+    """A column of text as tokens [N, length] of a vocabulary, or with `bag` as counts [N, size - 2] of its words."""
+
+    name: str
+    words: tuple[str, ...]
+    length: PositiveInt
+    size: PositiveInt
+    bag: bool = False
+
+    def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
+        column = _column(frame, self.name, [TEXTS, TRUTH, NUMBERS], where)
+        known = {word: token for token, word in enumerate(self.words, start=texts.UNKNOWN + 1)}
+        x = torch.from_numpy(texts.encode(_strings(column), known, self.length))
+        return texts.bag(x, self.size) if self.bag else x
+
+
+@checked
+class Encoding:
+    """How a table becomes numbers: its number columns, which of them have gaps, then its categories; or the `words` of one.
+
+    Plain values, so that it can be written down, agreed to and read again by others: then a column is the same input
+    everywhere. `fit` and `fit_words` make one.
+    """
+
+    numbers: tuple[Number, ...] = ()
+    categories: tuple[Category, ...] = ()
+    words: Words | None = None
+
+    @property
+    def width(self) -> int:
+        """The length of an encoded row."""
+        if self.words is not None:
+            return self.words.size - texts.UNKNOWN - 1 if self.words.bag else self.words.length
+        return sum(1 + n.gaps for n in self.numbers) + sum(len(c.values) for c in self.categories)
+
+    def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
+        """Float32 [N, width] from a table, or what `words` gives; columns that the encoding does not name are not read.
+
+        Raises `UnalikeError`, which names the column, for one that is not there, one of another kind and infinite numbers.
+        """
+        if self.words is not None:
+            return self.words.apply(frame, where)
+        found = [number.read(frame, where) for number in self.numbers]
+        scaled = [number.scaled(x) for number, x in zip(self.numbers, found)]
+        missing = [np.isnan(x) for number, x in zip(self.numbers, found) if number.gaps]
+        kinds = [category.apply(frame, where) for category in self.categories]
+        return torch.from_numpy(np.column_stack([part.astype(np.float32) for part in (*scaled, *missing, *kinds)]))
+
+
+def fit(frame: pd.DataFrame, train: int, where: str) -> Encoding:
+    """The encoding of all columns of `frame`, fitted on its first `train` rows only.
 
     Numbers (true/false as 0 and 1): a missing value becomes the training median, then z = (x - mean) / std of the
     training rows (std 1 for a constant column); each number column with a missing training value adds one that is 1
     where it is missing. Texts and categories: one 0/1 column per value seen in training, a missing value being one of
-    them; a value that only test rows hold is all zeros. Numbers come first, then the missing ones, then categories.
+    them; a value that training never saw is all zeros. Numbers come first, then the missing ones, then categories.
 
     Raises `UnalikeError`, which names the column, for dates and other kinds, infinite numbers, columns that are empty
     in training, and more than 256 categories.
     """
     from pandas.api.types import is_numeric_dtype
-    from sklearn.compose import ColumnTransformer
-    from sklearn.impute import MissingIndicator, SimpleImputer
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-    frame = frame.copy()
-    numbers = [column for column in frame if is_numeric_dtype(frame[column])]
-    categories = [column for column in frame if column not in numbers]
-    for column in numbers:
-        frame[column] = _number(frame[column], train, where)
-    for column in categories:
-        frame[column] = _category(frame[column], train, where)
-    if not numbers and not categories:
+    if not len(frame.columns):
         raise UnalikeError(f"{where} has no column left for features; expected at least one besides target and groups")
-    columns = ColumnTransformer(
-        [
-            ("numbers", make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), numbers),
-            ("missing", MissingIndicator(error_on_new=False), numbers),
-            ("categories", OneHotEncoder(handle_unknown="ignore", sparse_output=False), categories),
-        ]
-    )
-    columns.fit(frame.iloc[:train])
-    return np.asarray(columns.transform(frame), np.float32)
+    numbers = [column for column in frame if is_numeric_dtype(frame[column])]
+    categories = [_category(frame[column], train, where) for column in frame if column not in numbers]
+    return Encoding(_numbers(frame[numbers], train, where), tuple(categories))
 
 
-def _number(column: pd.Series, train: int, where: str) -> pd.Series:
-    values = column.astype("float64")
+def fit_words(column: pd.Series, train: int, length: int, vocabulary: int, bag: bool) -> Encoding:
+    """The encoding of one column of text: the `vocabulary` of its first `train` rows."""
+    words = texts.vocabulary(_strings(column)[:train], vocabulary)
+    return Encoding(words=Words(str(column.name), tuple(words), length, vocabulary, bag))
+
+
+def _numbers(frame: pd.DataFrame, train: int, where: str) -> tuple[Number, ...]:
+    from pandas.api.types import is_bool_dtype
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import StandardScaler
+
+    if not len(frame.columns):
+        return ()
+    x = np.asfortranarray(np.column_stack([_floats(frame[column], where)[:train] for column in frame]))
+    for column, empty in zip(frame, np.isnan(x).all(0)):
+        if empty:
+            raise UnalikeError(f"{where}: column {column!r} has no value in the training rows; drop={column!r}")
+    median = SimpleImputer(strategy="median").fit(x)
+    scaler = StandardScaler().fit(median.transform(x))
+    fitted = (median.statistics_, scaler.mean_, scaler.scale_, np.isnan(x).any(0))
+    rows = zip(frame, *(values.tolist() for values in fitted))
+    return tuple(Number(str(column), *row, truth=is_bool_dtype(frame[column])) for column, *row in rows)
+
+
+def _category(column: pd.Series, train: int, where: str) -> Category:
+    kind = _kind(column)
+    if kind not in (NOTHING, TRUTH, TEXTS):
+        raise UnalikeError(
+            f"{where}: column {column.name!r} holds {kind}, expected numbers, texts or true/false; "
+            f"convert it, or leave it out with drop={column.name!r}"
+        )
+    values = sorted(set(_texts(column[:train])))
+    if len(values) > MOST_CATEGORIES:
+        raise UnalikeError(
+            f"{where}: column {column.name!r} has {len(values)} different texts, expected at most {MOST_CATEGORIES} "
+            f"categories; leave it out with drop={column.name!r}, or read it with text={column.name!r}"
+        )
+    return Category(str(column.name), tuple(values))
+
+
+def _kind(column: pd.Series) -> str:
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    present = column[column.notna()]
+    if not len(present):
+        return NOTHING
+    if is_numeric_dtype(column):
+        return TRUTH if is_bool_dtype(column) else NUMBERS
+    plain = present.astype(object)
+    other = next((type(value).__name__ for value in plain if not isinstance(value, str | bool)), None)
+    return other or (TRUTH if all(isinstance(value, bool) for value in plain) else TEXTS)
+
+
+def _column(frame: pd.DataFrame, name: str, kinds: Sequence[str], where: str, such: str = "") -> pd.Series:
+    """The column of this name, which holds one of `kinds` or nothing at all."""
+    expected = " or ".join(kinds) + such
+    if name not in frame.columns:
+        raise UnalikeError(
+            f"{where}: found no column {name!r}, expected one of {expected}; it has {', '.join(map(str, frame.columns))}"
+        )
+    kind = _kind(frame[name])
+    if kind not in (NOTHING, *kinds):
+        raise UnalikeError(f"{where}: column {name!r} holds {kind}, expected {expected}; convert it")
+    return frame[name]
+
+
+def _texts(column: pd.Series) -> list[str]:
+    plain = column.astype(object)
+    return [str(value) for value in plain.where(plain.notna(), MISSING)]
+
+
+def _strings(column: pd.Series) -> list[str]:
+    return column.fillna("").astype(str).tolist()
+
+
+def _floats(column: pd.Series, where: str) -> np.ndarray:
+    from pandas.api.types import is_numeric_dtype
+
+    plain = column if is_numeric_dtype(column) else column.astype(object).where(column.notna(), np.nan)
+    values = plain.astype("float64").to_numpy()
     if np.isinf(values).any():
         row = int(np.flatnonzero(np.isinf(values))[0])
         raise UnalikeError(f"{where}: column {column.name!r} is infinite in row {row}; expected finite numbers or none")
-    if values[:train].isna().all():
-        raise UnalikeError(f"{where}: column {column.name!r} has no value in the training rows; drop={column.name!r}")
     return values
-
-
-def _category(column: pd.Series, train: int, where: str) -> pd.Series:
-    plain = column.astype(object)
-    values = plain.where(plain.notna(), MISSING)
-    others = [value for value in values if not isinstance(value, str | bool)]
-    if others:
-        raise UnalikeError(
-            f"{where}: column {column.name!r} holds {type(others[0]).__name__}, expected numbers, texts or true/false; "
-            f"convert it, or leave it out with drop={column.name!r}"
-        )
-    found = values[:train].nunique()
-    if found > MOST_CATEGORIES:
-        raise UnalikeError(
-            f"{where}: column {column.name!r} has {found} different texts, expected at most {MOST_CATEGORIES} "
-            f"categories; leave it out with drop={column.name!r}, or read it with text={column.name!r}"
-        )
-    return values.astype(str)

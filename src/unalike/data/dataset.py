@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from unalike.data import check
 from unalike.data.check import Pair
 from unalike.data.fingerprint import digest
 
+if TYPE_CHECKING:
+    from unalike.data.columns import Encoding
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -28,6 +31,7 @@ class Dataset:
     `classes` names the classes; None names them "0", "1", ... (and stays None for regression).
     `groups` says where each sample comes from, such as {"domain": [N]}: integers or texts, over the training
     samples and then the test samples. Models never see them; partitions by domain, hospital or writer do.
+    `encoding` says how a table's columns became x; None for what was no table.
 
     Raises `UnalikeError` for unequal lengths, no samples, numbers that are not finite, labels out of range, and a test
     set whose shape or kind differs from the training set's.
@@ -38,6 +42,7 @@ class Dataset:
     test: Pair | None = None
     classes: list[str] | None = None
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
+    encoding: Encoding | None = None
     _whole: Pair = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -73,11 +78,12 @@ class Dataset:
         train: int,
         classes: list[str] | None = None,
         groups: Mapping[str, Any] | None = None,
+        encoding: Encoding | None = None,
     ) -> Dataset:
         """The data set whose first `train` samples are for training and whose others test; nothing is copied."""
         x, y = check.pair((x, y), name)
         test = (x[train:], y[train:]) if train < len(y) else None
-        return cls(name, (x[:train], y[:train]), test, classes, groups or {})
+        return cls(name, (x[:train], y[:train]), test, classes, groups or {}, encoding)
 
     def _check_alike(self, train: Pair, test: Pair) -> None:
         for what, a, b in zip(("inputs", "labels"), train, test):

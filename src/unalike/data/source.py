@@ -9,13 +9,14 @@ layout the same under `@layouts.register("pattern of a file that only such folde
 from __future__ import annotations
 
 import gzip
+import inspect
 import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -24,6 +25,9 @@ from unalike.core.errors import UnalikeError
 from unalike.core.registry import Registry
 from unalike.core.spec import Call
 from unalike.data.dataset import Dataset
+
+if TYPE_CHECKING:
+    from unalike.data.columns import Encoding
 
 HOME = "unalike.data.sources"
 
@@ -53,8 +57,11 @@ def layout(folder: Path) -> str | None:
     return next((pattern for pattern in patterns if any(folder.glob(pattern))), None)
 
 
-def read(path: Path, **options: Any) -> Dataset:
-    """The data set in a file or folder, by its ending or layout. Raises `UnalikeError` for one that has no reader."""
+def read(path: Path, encoding: Encoding | None = None, **options: Any) -> Dataset:
+    """The data set in a file or folder, by its ending or layout; `encoding` goes to readers that take one, those of tables.
+
+    Raises `UnalikeError` for a file or folder that has no reader.
+    """
     if path.is_dir():
         pattern = layout(path)
         if pattern is None:
@@ -68,7 +75,8 @@ def read(path: Path, **options: Any) -> Dataset:
         raise UnalikeError(
             f"{path} has a suffix that cannot be read; expected {' or '.join(formats)}: convert the file"
         )
-    return formats.build(Call(end, options), path=path)
+    agreed = {"encoding": encoding} if encoding and "encoding" in inspect.signature(formats[end]).parameters else {}
+    return formats.build(Call(end, options), path=path, **agreed)
 
 
 DAMAGED: tuple[type[Exception], ...] = (

@@ -11,6 +11,7 @@ import numpy as np
 from unalike.core.errors import UnalikeError
 from unalike.core.spec import Call, parse_one
 from unalike.data import amazon, arrays, cifar, folders, glyphs, hub, idx, news, published, tables
+from unalike.data.columns import Encoding
 from unalike.data.dataset import Dataset
 from unalike.data.source import FOLDER, data_folder, ending, every_fifth, formats, read, registry
 
@@ -18,32 +19,35 @@ REGISTERED = (amazon, arrays, cifar, folders, glyphs, hub, idx, news, published,
 """The modules that add names, formats and layouts when they are imported."""
 
 
-def load(name_or_path: str | Path, data_dir: str | Path | None = None, **options: Any) -> Dataset:
+def load(
+    name_or_path: str | Path, data_dir: str | Path | None = None, *, encoding: Encoding | None = None, **options: Any
+) -> Dataset:
     """A data set by its registered name ("digits", "glyphs(train=5000)"), by the path of a file or folder
     ("my/data.npz"), or by the name of either in `data_dir` or $UNALIKE_DATA, without its suffix ("mine").
 
     `options` go to the reader: load("patients.csv", target="outcome", group="hospital"). The same as text:
-    "file(path='patients.csv', target='outcome', group='hospital')".
+    "file(path='patients.csv', target='outcome', group='hospital')". A table is read with `encoding` where one is given,
+    such as the `encoding` of another table; what is no table has no use for it.
 
     Raises `UnalikeError` with the names known, the folder looked in and the file to put there.
     """
     text, folder = str(name_or_path), data_folder(data_dir)
     if ending(text) is not None or Path(text).is_absolute():
-        return read(_existing(Path(text), folder), **options)
+        return read(_existing(Path(text), folder), encoding, **options)
     if text.isidentifier() or "(" in text:
         call = parse_one(text)
         if call.name in registry:
-            return _build(Call(call.name, call.parameters | options), folder)
+            return _build(Call(call.name, call.parameters | options), folder, encoding)
     for path in _candidates(text, folder):
         if path.exists():
-            return read(path, **options)
+            return read(path, encoding, **options)
     raise _not_found(text, folder)
 
 
 @registry.register("file")
-def file(data_dir: Path | None, *, path: str, **options: Any) -> Dataset:
+def file(data_dir: Path | None, encoding: Encoding | None = None, *, path: str, **options: Any) -> Dataset:
     """A file or folder with its reader's options: file(path='patients.csv', target='outcome')."""
-    return load(path, data_dir, **options)
+    return load(path, data_dir, encoding=encoding, **options)
 
 
 @registry.register("digits")
@@ -57,9 +61,9 @@ def digits() -> Dataset:
     return Dataset("digits", (x[~test], y[~test]), (x[test], y[test]), [str(label) for label in range(10)])
 
 
-def _build(call: Call, folder: Path | None) -> Dataset:
-    wanted = "data_dir" in inspect.signature(registry[call.name]).parameters
-    return registry.build(call, **({"data_dir": folder} if wanted else {}))
+def _build(call: Call, folder: Path | None, encoding: Encoding | None) -> Dataset:
+    offered, wanted = {"data_dir": folder, "encoding": encoding}, inspect.signature(registry[call.name]).parameters
+    return registry.build(call, **{name: value for name, value in offered.items() if name in wanted})
 
 
 def _candidates(text: str, folder: Path | None) -> list[Path]:

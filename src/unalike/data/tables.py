@@ -12,7 +12,7 @@ import torch
 
 from unalike.core.errors import UnalikeError
 from unalike.data import text as texts
-from unalike.data.columns import features
+from unalike.data.columns import Encoding, fit, fit_words
 from unalike.data.dataset import Dataset
 from unalike.data.source import ending, every_fifth, formats, reading
 
@@ -51,15 +51,19 @@ def read_table(
     length: int = 64,
     vocabulary: int = 20000,
     bag: bool = False,
+    encoding: Encoding | None = None,
 ) -> Dataset:
     """One row per sample. `target` names the column to predict: texts and whole numbers are classes (numbered in
     sorted order), true/false is binary, other numbers are regression.
 
-    The other columns are features, as `columns.features` makes them; or the column `text` alone is read, as the tokens
+    The other columns are features, as `columns.fit` describes them; or the column `text` alone is read, as the tokens
     of its first `length` words, from a `vocabulary` of that size (`bag`: as rows that count the words). Columns in
     `drop` are left out. Columns in `group` (a hospital, a writer) become groups for partitions, and are no features.
     `split` names a column that says train or test (or 0 or 1); without it every fifth row of a class tests. Scaling,
-    categories and vocabulary come from the training rows only.
+    categories and vocabulary come from the training rows only; the data set's `encoding` says what they are.
+
+    `encoding` is one that is agreed already, such as another file's: it alone decides what is read and how, and columns
+    that it does not name are left out.
 
     Raises `UnalikeError` for a file that cannot be read, a column that is not there and a target that is missing.
     """
@@ -72,22 +76,22 @@ def read_table(
     order, train = np.argsort(test, kind="stable"), int((~test).sum())
     frame, y = frame.iloc[order], y[order]
     groups = {column: frame[column].to_numpy() for column in group}
-    if text is not None:
-        x = tokens(frame[text].fillna("").astype(str).tolist(), train, length, vocabulary, bag)
-    else:
+    if encoding is None and text is not None:
+        encoding = fit_words(frame[text], train, length, vocabulary, bag)
+    elif encoding is None:
         unused = [target, *drop, *group, *_several(split or ())]
-        x = torch.from_numpy(features(frame.drop(columns=list(dict.fromkeys(unused))), train, path.name))
-    return Dataset.divided(path.name.split(".")[0], x, y, train, classes, groups)
+        encoding = fit(frame.drop(columns=list(dict.fromkeys(unused))), train, path.name)
+    x = encoding.apply(frame, path.name)
+    return Dataset.divided(path.name.split(".")[0], x, y, train, classes, groups, encoding)
 
 
 for name in OPEN:
     formats.register(name)(read_table)
 
 
-def tokens(found: Sequence[str], train: int, length: int, vocabulary: int, bag: bool = False) -> torch.Tensor:
-    """Texts as tokens int64 [N, length], or as bags of words; the vocabulary comes from the first `train` texts."""
-    x = torch.from_numpy(texts.encode(found, texts.vocabulary(found[:train], vocabulary), length))
-    return texts.bag(x, vocabulary) if bag else x
+def tokens(found: Sequence[str], train: int, length: int, vocabulary: int) -> torch.Tensor:
+    """Texts as tokens int64 [N, length]; the vocabulary comes from the first `train` texts."""
+    return torch.from_numpy(texts.encode(found, texts.vocabulary(found[:train], vocabulary), length))
 
 
 def labels(column: pd.Series, where: str) -> tuple[np.ndarray, list[str] | None]:

@@ -18,6 +18,7 @@ from unalike.core.checked import checked
 from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
 from unalike.core.work import Work
+from unalike.data.columns import Encoding
 from unalike.deploy.envelope import NAME, digest
 from unalike.deploy.keys import public_key
 from unalike.results.directory import plain
@@ -56,13 +57,21 @@ class Enrolled:
 class Schema:
     """What every site's data look like: the `shape` of a sample, the `classes` (names, or how many), the `task`.
 
-    Without classes there is one output. `tokens`: samples are whole numbers, as of text.
+    Without classes there is one output. `tokens`: samples are whole numbers, as of text. `encoding`: how everybody's tables
+    become samples, so that a column is the same input at every site.
     """
 
     shape: tuple[PositiveInt, ...]
     classes: PositiveInt | tuple[str, ...] | None = None
     task: Literal["classification", "binary", "regression"] = "classification"
     tokens: bool = False
+    encoding: Encoding | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _encoded(self) -> Schema:
+        if self.encoding is not None and self.shape != (self.encoding.width,):
+            raise ValueError(f"the encoding makes samples of shape {[self.encoding.width]}")
+        return self
 
     @property
     def names(self) -> list[str] | None:
@@ -182,6 +191,8 @@ class Federation:
             "val",
         )
         values = asdict(self)
+        if self.data.encoding is None:
+            del values["data"]["encoding"]  # the digest of federations that were made before there was one
         sites = [site.name for site in self.sites]
         text = json.dumps({k: values[k] for k in agreed} | {"sites": sites}, sort_keys=True)
         return digest(text.encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from unalike.deploy.federation import Federation, Schema
 
 def site_data(federation: Federation, data: str, data_dir: Path | None, site: str) -> ClientData:
     """A site's samples. Where no test set is given, every fifth sample of a class tests; the federation may set others apart."""
-    found = load(data, data_dir)
+    found = _read(federation.data, data, data_dir)
     (x, y), test = found.train, found.test
     if test is None:
         tests = torch.from_numpy(every_fifth(y.numpy()))
@@ -33,9 +34,26 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
 
 def own_samples(schema: Schema, data: str, data_dir: Path | None = None) -> Pair:
     """All samples of a data set or file."""
-    found = load(data, data_dir)
+    found = _read(schema, data, data_dir)
     x, y = found.merged()
     return x, numbered(y, found, schema)
+
+
+def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
+    """A data set or file, a table with the federation's encoding. Raises `UnalikeError` for texts where there is none."""
+    found = load(data, data_dir, encoding=schema.encoding)
+    if schema.encoding is None and found.encoding is not None:
+        if found.encoding.words is not None:
+            raise UnalikeError(
+                f"{data}: the federation agreed on no vocabulary, and this table's own would number words in its own way; "
+                "make the federation with `--like` a table of texts, or hand out tokens of one vocabulary (.npz)"
+            )
+        warnings.warn(
+            f"{data}: the federation agreed on no encoding of tables, so this one is scaled by its own rows and has its own "
+            "categories; make the federation with `--like` a table, or agree on numbers (.npz)",
+            stacklevel=3,
+        )
+    return found
 
 
 def numbered(y: Tensor, found: Dataset, schema: Schema) -> Tensor:

@@ -33,7 +33,10 @@ def command(
     listen: Annotated[str, typer.Option(help="The address of this machine that listens.")] = "0.0.0.0",
     name: Annotated[str | None, typer.Option(help="The federation's name; the folder's unless given.")] = None,
     like: Annotated[
-        str | None, typer.Option(help="A data set or file whose samples are like the sites'; only its shape is kept.")
+        str | None,
+        typer.Option(
+            help="A data set or file whose samples are like the sites': its shape, and of a table how it is encoded."
+        ),
     ] = None,
     target: o.Target = None,
     shape: Shape = None,
@@ -146,7 +149,9 @@ def schema_like(data: str, data_dir: Path | None = None) -> object:
     found = load(data, data_dir)
     x, _ = found.train
     classes = None if found.classes is None or found.task.name != "classification" else tuple(found.classes)
-    return Schema(tuple(x.shape[1:]), classes, cast(Any, found.task.name), tokens=not torch.is_floating_point(x))
+    return Schema(
+        tuple(x.shape[1:]), classes, cast(Any, found.task.name), not torch.is_floating_point(x), found.encoding
+    )
 
 
 def _schema(shape: str | None, classes: str | None, task: str, tokens: bool) -> object:
