@@ -37,7 +37,7 @@ def command(
     predict, config = load_model(folder)
     table = Table(box=None, pad_edge=False)
     if data is not None:
-        other = fitting(data, data_dir, config)
+        other = fitting(data, data_dir, folder, config)
         x, y = other.merged()
         task, scores = other.task, score(other.task, predict, x, y, np.zeros(len(y), np.int64))
         rows = {data: measure(task, scores)}

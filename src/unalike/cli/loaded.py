@@ -45,12 +45,20 @@ def load_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
     return (predict if text is None else transform(text).fixed.before(predict)), config
 
 
-def fitting(data: str, data_dir: Path | None, config: dict[str, Any]) -> Dataset:
-    """A data set whose samples have the shape that the run's model takes. Raises `UnalikeError` for another."""
+def fitting(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any]) -> Dataset:
+    """A data set whose samples have the shape that the run's model takes; a table with the encoding of the run's federation.
+
+    Raises `UnalikeError` for samples of another shape.
+    """
     from unalike.core.errors import UnalikeError
     from unalike.data import load
 
-    dataset, wanted = load(data, data_dir), config["data"]["input_shape"]
+    encoding, terms = None, folder.resolve().parent / "federation.toml"
+    if "federation" in config and terms.exists():
+        from unalike.deploy.federation import Federation
+
+        encoding = Federation.load(terms).data.encoding
+    dataset, wanted = load(data, data_dir, encoding=encoding), config["data"]["input_shape"]
     if list(dataset.input_shape) != wanted:
         raise UnalikeError(f"{data} has samples of shape {list(dataset.input_shape)}, the model takes {wanted}")
     return dataset

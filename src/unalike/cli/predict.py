@@ -32,7 +32,7 @@ def command(
     from unalike.results.evaluation import ROWS
 
     predict, config = load_model(folder)
-    x, _ = fitting(data, data_dir, config).merged()
+    x, _ = fitting(data, data_dir, folder, config).merged()
     with torch.no_grad():
         logits = torch.cat([predict(rows) for rows in x.split(ROWS)])
     task = find_task(config["data"]["task"])

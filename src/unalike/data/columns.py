@@ -99,6 +99,12 @@ class Encoding:
             return self.words.size - texts.UNKNOWN - 1 if self.words.bag else self.words.length
         return sum(1 + n.gaps for n in self.numbers) + sum(len(c.values) for c in self.categories)
 
+    @property
+    def names(self) -> list[str]:
+        """The columns that are read."""
+        words = () if self.words is None else (self.words,)
+        return [column.name for column in (*self.numbers, *self.categories, *words)]
+
     def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
         """Float32 [N, width] from a table, or what `words` gives; columns that the encoding does not name are not read.
 

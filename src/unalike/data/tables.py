@@ -76,11 +76,13 @@ def read_table(
     order, train = np.argsort(test, kind="stable"), int((~test).sum())
     frame, y = frame.iloc[order], y[order]
     groups = {column: frame[column].to_numpy() for column in group}
-    if encoding is None and text is not None:
+    unused = list(dict.fromkeys([target, *drop, *group, *_several(split or ())]))
+    if encoding is not None:
+        _check_agreed(encoding, unused, text, path.name)
+    elif text is not None:
         encoding = fit_words(frame[text], train, length, vocabulary, bag)
-    elif encoding is None:
-        unused = [target, *drop, *group, *_several(split or ())]
-        encoding = fit(frame.drop(columns=list(dict.fromkeys(unused))), train, path.name)
+    else:
+        encoding = fit(frame.drop(columns=unused), train, path.name)
     x = encoding.apply(frame, path.name)
     return Dataset.divided(path.name.split(".")[0], x, y, train, classes, groups, encoding)
 
@@ -124,6 +126,20 @@ def _tests(column: pd.Series, where: str) -> np.ndarray:
     if test.all():
         raise UnalikeError(f"{where}: the split {column.name!r} has no training rows; expected train or 0 in some")
     return test
+
+
+def _check_agreed(encoding: Encoding, unused: Sequence[str], text: str | None, where: str) -> None:
+    read = encoding.names
+    for column in unused:
+        if column in read:
+            raise UnalikeError(
+                f"{where}: {column!r} is the target, a group, the split or dropped here, but a feature in the encoding that was "
+                f"agreed; expected its features {', '.join(read)} to be free"
+            )
+    if text is not None and (encoding.words is None or encoding.words.name != text):
+        raise UnalikeError(
+            f"{where}: found text={text!r}, but the encoding that was agreed reads {', '.join(read)}; leave text out"
+        )
 
 
 def _require(frame: pd.DataFrame, columns: Sequence[str], where: str) -> None:

@@ -31,7 +31,13 @@ class Bundle:
     federation: Federation
 
     def write(self, path: Path) -> None:
-        """Write the bundle, readable for its owner alone."""
+        """Write the bundle, readable for its owner alone. Raises `UnalikeError` for a federation file that is too large."""
+        text = self.federation.text()
+        if len(text.encode()) > MOST:
+            raise UnalikeError(
+                f"the federation file would have more than {MOST} bytes, too much for a bundle; agree on fewer columns, "
+                "categories or words, or on numbers (.npz)"
+            )
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w") as archive:
             about = json.dumps({"site": self.site, "address": self.address})
@@ -40,7 +46,7 @@ class Bundle:
                 private_text(self.key),
                 self.node_key.decode(),
                 self.authority.decode(),
-                self.federation.text(),
+                text,
             )
             for name, content in zip(FILES, texts, strict=True):
                 archive.writestr(zipfile.ZipInfo(name), content)

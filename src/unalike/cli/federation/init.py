@@ -128,6 +128,8 @@ def command(
     )
     for kind, pair in own.items():
         made.keep(kind, pair)
+    if made.federation.data.encoding is not None:
+        print(f"every bundle tells its site how tables are encoded: scales and categories (or words) of {like}")
     print(f"made {folder.resolve()}; hand over, each to its site alone:")
     for site, bundle in made.bundles.items():
         print(f"  {site}: {bundle}")

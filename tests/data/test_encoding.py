@@ -1,0 +1,116 @@
+"""An encoding of a table: fitted once, written down, read again, and the same for whoever reads with it."""
+
+import tomllib
+from dataclasses import asdict
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+import torch
+
+from unalike.core.errors import UnalikeError
+from unalike.data import load
+from unalike.data.columns import Category, Encoding, Number, Words, fit
+from unalike.results.directory import plain
+
+SAMPLE = pd.DataFrame(
+    {"age": [1.0, 3.0, None, 5.0], "sex": ["f", "m", "f", None], "ill": [True, False, True, True], "y": [0, 1, 0, 1]}
+)
+
+
+def sample() -> Encoding:
+    return fit(SAMPLE.drop(columns="y"), 4, "sample")
+
+
+def test_what_is_fitted_is_plain_and_can_be_read_by_hand():
+    found = sample()
+    age = Number("age", fill=3.0, mean=3.0, scale=np.sqrt(2.0), gaps=True)  # of 1, 3, 3, 5
+    ill = Number("ill", fill=1.0, mean=0.75, scale=np.sqrt(3) / 4, truth=True)
+    assert found.categories == (Category("sex", ("(missing)", "f", "m")),) and found.width == 6
+    for got, wanted in zip(found.numbers, (age, ill), strict=True):
+        assert got.name == wanted.name and (got.gaps, got.truth) == (wanted.gaps, wanted.truth)
+        # sums of four numbers in float64
+        np.testing.assert_allclose(
+            (got.fill, got.mean, got.scale), (wanted.fill, wanted.mean, wanted.scale), rtol=1e-15
+        )
+
+
+def test_it_is_read_as_it_was_written():
+    random = np.random.default_rng(0).normal(size=(9, 3)) * [1e-9, 1.0, 1e9]
+    for made in (
+        sample(),
+        fit(pd.DataFrame(random, columns=list("abc")), 9, "t"),
+        Encoding(words=Words("t", ("a",), 3, 9)),
+    ):
+        assert Encoding(**tomllib.loads(tomli_w.dumps(plain(asdict(made))))) == made
+
+
+def test_other_rows_are_read_by_the_numbers_of_the_sample():
+    other = pd.DataFrame({"sex": ["m", "x", None], "more": 0, "ill": [None, True, False], "age": [3, 5, 9]})
+    x = sample().apply(other, "other").double()
+    root, third = np.sqrt(2), np.sqrt(3) / 4
+    wanted = [
+        [0, 0.25 / third, 0, 0, 0, 1],
+        [2 / root, 0.25 / third, 0, 0, 0, 0],
+        [6 / root, -0.75 / third, 0, 1, 0, 0],
+    ]
+    torch.testing.assert_close(x, torch.tensor(wanted, dtype=torch.float64), rtol=1e-6, atol=0)  # float32
+    nothing = pd.DataFrame({"age": [None], "sex": [np.nan], "ill": [None]}, dtype=object)
+    assert sample().apply(nothing, "other")[0, 2:].tolist() == [1, 1, 0, 0]
+    unseen = fit(SAMPLE[["age"]].dropna(), 3, "sample").apply(pd.DataFrame({"age": [np.nan]}), "other")
+    assert unseen.tolist() == [[0.0]]  # the sample's median, 3, is its mean; it had no gap, so none is said
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"age": ["old"]}, "other: column 'age' holds texts, expected numbers; convert it"),
+        ({"age": [True]}, "column 'age' holds true/false, expected numbers"),
+        ({"ill": [0.5]}, "column 'ill' holds numbers, expected true/false"),
+        ({"sex": [1]}, r"column 'sex' holds numbers, expected texts or true/false, such as '\(missing\)', 'f', 'm'"),
+        ({"sex": [pd.Timestamp("2020-01-01")]}, "column 'sex' holds Timestamp"),
+        ({"age": [np.inf]}, "column 'age' is infinite in row 0"),
+    ],
+)
+def test_columns_of_another_kind_are_named(change, message):
+    row = {"age": [1.0], "sex": ["f"], "ill": [True]}
+    with pytest.raises(UnalikeError, match=message):
+        sample().apply(pd.DataFrame(row | change), "other")
+
+
+def test_missing_columns_are_named():
+    with pytest.raises(UnalikeError, match=r"other: found no column 'sex', expected one of texts .* it has age, ill"):
+        sample().apply(SAMPLE[["age", "ill"]], "other")
+
+
+def test_a_table_is_read_with_the_encoding_of_another(tmp_path):
+    SAMPLE.to_parquet(tmp_path / "sample.parquet")
+    wider = SAMPLE.assign(age=[100.0, 200, 300, 400], sex="m", id=range(4))
+    wider.to_parquet(tmp_path / "other.parquet")
+    first = load(tmp_path / "sample.parquet", target="y")
+    assert torch.equal(first.merged()[0], first.encoding.apply(SAMPLE, "sample"))
+    other = load(f"file(path={str(tmp_path / 'other.parquet')!r}, target='y')", encoding=first.encoding)
+    assert torch.equal(other.merged()[0], first.encoding.apply(wider, "other")) and other.encoding == first.encoding
+    for options, message in (
+        ({"drop": "age"}, "'age' is the target, a group, the split or dropped here, but a feature"),
+        ({"text": "sex"}, "found text='sex', but the encoding that was agreed reads age, ill, sex"),
+    ):
+        with pytest.raises(UnalikeError, match=message):
+            load(tmp_path / "other.parquet", target="y", encoding=first.encoding, **options)
+
+
+@pytest.mark.parametrize("bag", [False, True])
+def test_words_are_numbered_by_the_vocabulary_that_was_agreed(tmp_path, bag):
+    for name, texts in (("sample", ["a b", "b c", "b"]), ("other", ["c c z", "a", "z"])):
+        pd.DataFrame({"t": texts, "y": [0, 1, 0]}).to_json(tmp_path / f"{name}.jsonl", orient="records", lines=True)
+    agreed = load(tmp_path / "sample.jsonl", target="y", text="t", length=3, vocabulary=6, bag=bag).encoding
+    x, _ = load(tmp_path / "other.jsonl", target="y", encoding=agreed).merged()  # b a c are 2 3 4
+    assert x.tolist() == ([[0, 0, 2, 0], [0, 1, 0, 0], [0] * 4] if bag else [[4, 4, 1], [3, 0, 0], [1, 0, 0]])
+    assert agreed.width == x.shape[1]
+
+
+def test_what_is_no_table_needs_no_encoding(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.ones((4, 2), np.float32), y=np.arange(4) % 2)
+    assert load(tmp_path / "x.npz", encoding=sample()).encoding is None
+    assert load("digits", encoding=sample()).input_shape == (1, 8, 8)

@@ -1,0 +1,166 @@
+"""Tables in a federation: one encoding, made of the coordinator's sample, agreed to by all, read with at every site."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+from worlds import federation_of, people
+
+from unalike.cli import app
+from unalike.cli.federation.init import schema_like
+from unalike.cli.loaded import fitting
+from unalike.cli.options import table
+from unalike.core.errors import UnalikeError
+from unalike.data import load
+from unalike.deploy.bundle import Bundle
+from unalike.deploy.federation import Federation, Schema
+from unalike.deploy.folder import Folder
+from unalike.deploy.samples import own_samples, site_data
+from unalike.deploy.site import wire_lines
+
+
+def patients(seed: int, mean: float, wards: str, gaps: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age = rng.normal(mean, 10, 40)
+    age[:gaps] = np.nan
+    ward = np.array(list(wards))[rng.integers(0, len(wards), 40)]
+    return pd.DataFrame({"age": age, "ward": ward, "outcome": np.array(["ill", "well"])[np.arange(40) % 2]})
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A federation that was made by command, like a sample with gaps and three wards."""
+    frames = {
+        "sample": patients(0, 60, "abc", gaps=8),
+        "north": patients(1, 30, "ab"),
+        "south": patients(2, 80, "bcx", 2),
+    }
+    files = {name: tmp_path / f"{name}.parquet" for name in frames}
+    for name, frame in frames.items():
+        frame.to_parquet(files[name])
+    words = ["federation", "init", tmp_path / "fed", "--sites", "north,south", "--like", files["sample"]]
+    words += ["--target", "outcome", "--test", files["south"], "--model", "linear", "--protocol", "server"]
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return Folder(tmp_path / "fed"), frames, files
+
+
+def by_hand(frame: pd.DataFrame, sample: pd.DataFrame) -> np.ndarray:
+    train = load_rows(sample)
+    filled = train["age"].fillna(train["age"].median())
+    age = (frame["age"].fillna(train["age"].median()) - filled.mean()) / filled.std(ddof=0)
+    return np.column_stack([age, frame["age"].isna(), *(frame["ward"] == ward for ward in "abc")]).astype(np.float32)
+
+
+def load_rows(sample: pd.DataFrame) -> pd.DataFrame:
+    """The training rows: all but every fifth of a class."""
+    return sample[sample.groupby("outcome").cumcount() % 5 != 4]
+
+
+def test_every_site_reads_its_table_as_the_sample_says(made):
+    folder, frames, files = made
+    for name in ("north", "south"):
+        federation = Bundle.read(folder.bundles[name]).federation
+        assert federation == folder.federation
+        found = site_data(federation, table(str(files[name]), "outcome"), None, name)
+        x = torch.cat([found.train[0], found.test[0]])
+        order = pd.concat([load_rows(frames[name]), frames[name].drop(load_rows(frames[name]).index)])
+        # float64 sums in another order, then float32
+        np.testing.assert_allclose(x, by_hand(order, frames["sample"]), rtol=1e-5, atol=1e-6)
+    assert (x[:, 2:].sum(1) == 0).sum() == (frames["south"]["ward"] == "x").sum() > 0  # a ward that the sample lacks
+    north = own_samples(federation.data, table(str(files["north"]), "outcome"))[0]
+    assert not north[:, 4].any() and abs(float(north[:, 0].mean())) > 1  # no c there, and its ages are not its own zero
+    test, _ = folder.samples("test")
+    assert torch.equal(test, own_samples(federation.data, table(str(files["south"]), "outcome"))[0])
+    assert any(
+        "leaves" in line for line in wire_lines(federation, table(str(files["north"]), "outcome"), None, "north")
+    )
+
+
+def test_a_site_is_told_what_its_table_lacks(made, tmp_path):
+    folder, frames, _ = made
+    federation = folder.federation
+    for change, message in (
+        ({"ward": None}, None),
+        ({"ward": 7}, r"column 'ward' holds numbers, expected texts or true/false, such as 'a', 'b', 'c'"),
+        ({"age": "old"}, "column 'age' holds texts, expected numbers"),
+    ):
+        frames["north"].assign(**change).to_parquet(tmp_path / "other.parquet")
+        data = table(str(tmp_path / "other.parquet"), "outcome")
+        if message is None:
+            assert not site_data(federation, data, None, "north").train[0][:, 2:].any()
+            continue
+        with pytest.raises(UnalikeError, match=message):
+            site_data(federation, data, None, "north")
+    frames["north"].drop(columns="ward").to_parquet(tmp_path / "other.parquet")
+    with pytest.raises(UnalikeError, match="found no column 'ward'"):
+        site_data(federation, data, None, "north")
+
+
+def test_samples_that_are_no_table_are_taken_as_they_are(made, tmp_path):
+    x = np.random.default_rng(0).normal(size=(20, 5)).astype(np.float32)
+    np.savez(tmp_path / "site.npz", x=x, y=np.arange(20) % 2, classes=np.array(["ill", "well"]))
+    assert torch.equal(own_samples(made[0].federation.data, str(tmp_path / "site.npz"))[0], torch.from_numpy(x))
+
+
+def test_all_agree_to_it(made):
+    federation = made[0].federation
+    assert Federation.of(federation_values(federation)) == federation
+    encoding = federation.data.encoding
+    for change in (
+        {"numbers": tuple(replace(n, mean=n.mean + 1e-9) for n in encoding.numbers)},
+        {"categories": tuple(replace(c, values=c.values[::-1]) for c in encoding.categories)},
+    ):
+        other = replace(federation, data=replace(federation.data, encoding=replace(encoding, **change)))
+        assert other.terms != federation.terms
+    with pytest.raises(UnalikeError, match=r"the encoding makes samples of shape \[5\]"):
+        replace(federation.data, shape=(4,))
+
+
+def federation_values(federation: Federation) -> dict:
+    return tomllib.loads(federation.text())
+
+
+def test_federations_without_tables_stay_as_they_were(monkeypatch):
+    federation = federation_of(people())
+    assert "encoding" not in federation.text()
+    monkeypatch.setattr("unalike.deploy.federation.digest", bytes.decode)  # what the digest is made of
+    assert '"data": {"classes": 4, "shape": [6], "task": "classification", "tokens": false}' in federation.terms
+    assert Federation.of(federation_values(federation)).data.encoding is None
+
+
+def test_without_an_agreement_tables_are_read_alone_and_texts_not_at_all(made, tmp_path):
+    *_, files = made
+    schema = Schema(shape=(3,), classes=("ill", "well"))
+    with pytest.warns(UserWarning, match="agreed on no encoding of tables"):
+        own_samples(schema, table(str(files["north"]), "outcome"))
+    texts = f"file(path={str(files['north'])!r}, target='outcome', text='ward', length=3)"
+    with pytest.raises(UnalikeError, match="agreed on no vocabulary"):
+        own_samples(schema, texts)
+    agreed = schema_like(texts)
+    assert agreed.tokens and agreed.encoding.words.name == "ward"
+    x, _ = own_samples(agreed, table(str(files["south"]), "outcome"))
+    known = {word: token for token, word in enumerate(agreed.encoding.words.words, start=2)}
+    rows = load(table(str(files["south"]), "outcome"))
+    assert len(x) == len(rows.merged()[1]) and set(x[:, 0].tolist()) == {known["b"], 1}  # c and x are unknown
+
+
+def test_a_model_is_evaluated_on_tables_read_as_it_was_trained(made):
+    folder, _, files = made
+    config = {"federation": "fed", "data": {"input_shape": [5]}}
+    data = table(str(files["north"]), "outcome")
+    x, _ = fitting(data, None, folder.run, config).merged()
+    assert torch.equal(x, load(data, encoding=folder.federation.data.encoding).merged()[0])
+
+
+def test_an_encoding_that_no_bundle_holds_is_refused(made, tmp_path, monkeypatch):
+    bundle = Bundle.read(made[0].bundles["north"])
+    monkeypatch.setattr("unalike.deploy.bundle.MOST", 500)
+    with pytest.raises(UnalikeError, match="too much for a bundle"):
+        bundle.write(tmp_path / "large.zip")
