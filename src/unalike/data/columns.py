@@ -159,8 +159,8 @@ def _numbers(frame: pd.DataFrame, train: int, where: str) -> tuple[Number, ...]:
     median = SimpleImputer(strategy="median").fit(x)
     scaler = StandardScaler().fit(median.transform(x))
     fitted = (median.statistics_, scaler.mean_, scaler.scale_, np.isnan(x).any(0))
-    rows = zip(frame, *(values.tolist() for values in fitted))
-    return tuple(Number(str(column), *row, truth=is_bool_dtype(frame[column])) for column, *row in rows)
+    truth = [is_bool_dtype(frame[column]) for column in frame]
+    return tuple(Number(*row) for row in zip(map(str, frame), *(values.tolist() for values in fitted), truth))
 
 
 def _category(column: pd.Series, train: int, where: str) -> Category:
