@@ -317,7 +317,9 @@ def test_a_table_is_joined_with_its_target(tmp_path):
     done = ran(*words, "--protocol", "server", "--test", tmp_path / "sample.csv")
     assert done.returncode == 0, done.stderr
     made = Folder(tmp_path / "made")
-    assert made.federation.data == Schema((2,), ("no", "yes")) and len(made.samples("test")[1]) == 20
+    data = made.federation.data
+    assert (data.shape, data.classes) == ((2,), ("no", "yes")) and len(made.samples("test")[1]) == 20
+    assert [number.name for number in data.encoding.numbers] == ["a", "b"]  # every site's table is read as the sample's
     table[table["sick"] == "yes"].to_csv(tmp_path / "mine.csv", index=False)
     shown = ran("join", made.bundles["site-1"], "--data", tmp_path / "mine.csv", "--target", "sick", "--show")
     assert shown.returncode == 0 and "leaves  update" in shown.stdout, shown.stderr
