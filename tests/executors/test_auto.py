@@ -8,7 +8,7 @@ from every_method import federation
 from simulation import same
 
 import unalike as ua
-from unalike.executors import auto
+from unalike.executors import auto, fused
 from unalike.executors.batched import Batched
 from unalike.job import prepare
 from unalike.simulation import Simulation
@@ -21,12 +21,22 @@ def clients(count=12, samples=20):
     ]
 
 
+@pytest.fixture
+def measures(monkeypatch):
+    """Nothing is decided by a rule."""
+    monkeypatch.setattr(auto, "LONG", 0.0)
+    monkeypatch.setattr(fused, "kernels", lambda: None)
+
+
 def simulation(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", **more):
     job = prepare("fedavg", people, model=model, rounds=rounds, work=ua.Work(batch_size=5), **more)
     return Simulation(next(job.plan.stages(job.scene)), job.setting, job.population, executor=executor)
 
 
-def test_a_short_run_is_decided_by_a_rule():
+def test_a_short_run_is_decided_by_a_rule(monkeypatch):
+    loops = "batched: compiled loops train small dense models"
+    assert simulation(clients()).why == simulation(clients(1)).why == loops
+    monkeypatch.setattr(fused, "kernels", lambda: None)
     assert simulation(clients()).why == "batched: the model is small and dense"
     assert simulation(clients(1)).why.startswith("loop: one participant")
     assert simulation(clients(3)).why == "batched: the model is small and dense"  # by hand, which pays earlier
@@ -36,6 +46,7 @@ def test_a_short_run_is_decided_by_a_rule():
 
 
 def test_a_long_run_is_measured_once_and_says_what(monkeypatch):
+    monkeypatch.setattr(fused, "kernels", lambda: None)
     sim, trials = simulation(clients(), rounds=10**7), []
     seen = auto._trial
     monkeypatch.setattr(auto, "_trial", lambda *a: trials.append(a) or seen(*a))
@@ -44,8 +55,7 @@ def test_a_long_run_is_measured_once_and_says_what(monkeypatch):
     assert type(sim.groups["all"].executor).__name__.lower() == sim.choice.executor.split("(")[0]
 
 
-def test_what_measuring_leaves_behind_is_nothing(monkeypatch):
-    monkeypatch.setattr(auto, "LONG", 0.0)
+def test_what_measuring_leaves_behind_is_nothing(measures):
     sim, plain = simulation(clients()), simulation(clients(), executor="loop")
     sim.choice, before = replace(sim.choice, executor="loop"), torch.get_rng_state()
     for s in (sim, plain):
@@ -53,9 +63,8 @@ def test_what_measuring_leaves_behind_is_nothing(monkeypatch):
     assert same(sim.states["all"].params, plain.states["all"].params) and torch.equal(before, torch.get_rng_state())
 
 
-def test_a_run_that_goes_on_keeps_its_executor(tmp_path, monkeypatch):
+def test_a_run_that_goes_on_keeps_its_executor(tmp_path, monkeypatch, measures):
     """Nor is anything measured for a finished run that is only read."""
-    monkeypatch.setattr(auto, "LONG", 0.0)
     arguments = {"model": "mlp(hidden=(8,))", "rounds": 4, "work": ua.Work(batch_size=5)}
     whole = ua.run("fedavg", clients(), out=tmp_path / "whole", **arguments)
     ua.run("fedavg", clients(), out=tmp_path / "part", stop=lambda row: row["round"] == 2, **arguments)

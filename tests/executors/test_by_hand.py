@@ -17,7 +17,7 @@ from unalike.core.types import Batch
 from unalike.executors import batched
 
 SIZES = (7, 3, 1, 5)
-WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1, "executor": "batched"}
+WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1, "executor": "by hand"}
 PLANS = {name: plan(name) for name in sorted(registry)}
 METHODS = {name: p for name, p in PLANS.items() if isinstance(p, Method) and not p.trained}
 HEAVY = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "clip": 1.0, "keep_optimiser_state": True}

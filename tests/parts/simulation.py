@@ -88,7 +88,7 @@ class Simulation:
         classes = None if clients.y.is_floating_point() else int(clients.y.max()) + 1
         self.setting = Setting(Model(module), TASKS[task], asked, seed, buffers, proxy, classes)
         site = Site(self.method, self.setting, clients, ClientMemories(open_memory(self.method, self.setting)))
-        self.executor = Loop(site) if executor == "loop" else Batched(site, chunk)
+        self.executor = Loop(site) if executor == "loop" else Batched(site, chunk, fused=executor != "by hand")
         self.state: State = open_state(self.method, self.setting)
         self.accepted: dict[int, int] = {}
 

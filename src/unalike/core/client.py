@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,8 +16,7 @@ from unalike.core.gather import each
 from unalike.core.local import Data, Local, Setting
 from unalike.core.model import Model
 from unalike.core.part import Part, Personaliser, Phase, Upload, fresh
-from unalike.core.solver import Solver
-from unalike.core.stepping import MODEL, Gradient, Look, Make, Moving, Stepper, autograd, merged
+from unalike.core.stepping import MODEL, Gradient, Look, Make, Moving, Stepper, Tally, autograd, fresh_state, merged
 from unalike.core.types import Batch, Context, Drawers, Order, Report, Tree
 
 if TYPE_CHECKING:
@@ -70,13 +69,15 @@ def train(
 def conclude(
     method: Method, setting: Setting, order: Order, size: Tensor, context: Context, look: Look, learnt: Learnt
 ) -> tuple[Report, Drawers]:
-    """What a client reports and remembers of its training."""
+    """What a client reports and remembers of its training. Where no part of the method is `closing`, so do stacked clients."""
     params, buffers, steps, sent = learnt.params, learnt.buffers, learnt.steps, _sent(method, setting, learnt.params)
     letters, kept = {}, {}
     for member in method.parts:
         keeps = learnt.own[member.name] if member.trains else buffers
-        kept[member.name], letter = member.finish(look(member, params, keeps, learnt.memory, steps=steps))
-        letters[member.name] = {n: t for n, t in letter.items() if n in sent or n not in params}
+        kept[member.name] = learnt.memory.get(member.name, {})
+        if member in method.closing:
+            kept[member.name], letter = member.finish(look(member, params, keeps, learnt.memory, steps=steps))
+            letters[member.name] = {n: t for n, t in letter.items() if n in sent or n not in params}
         if member in method.keepers:
             kept[f"{member.name}.{BUFFERS}"] = keeps
     if setting.work.keep_optimiser_state:
@@ -152,10 +153,10 @@ def _alone(
     look: Look,
     gradient: Gradient,
 ) -> Learnt:
-    make = partial(Stepper, method, look=look, sent=_sent(method, setting, params), gradient=gradient)
     copies = gradient is autograd and not method.trained  # a part that trains still looks at the values before a step
     leaf = setting.model.leaf if copies else None
-    return learn(method, phases, setting, order, params, memory, data.batches, make, leaf)
+    make = partial(Stepper, method, look=look, sent=_sent(method, setting, params), gradient=gradient, leaf=leaf)
+    return learn(method, phases, setting, order, params, memory, data.batches, make)
 
 
 def learn(
@@ -167,41 +168,29 @@ def learn(
     memory: Drawers,
     lessons: Sequence[Sequence[Batch]],
     make: Make,
-    leaf: Callable[[Tensor], Tensor] | None,
 ) -> Learnt:
     """Local training: one phase after the other, each on batches of its own; of one client, or of stacked ones.
 
-    `make(work, params=, memory=)` gives the steps of a phase. `leaf` copies a parameter, so that steps may overwrite it.
+    `make(work, params=, memory=)` gives the practice of a phase.
     """
     sent, buffers = _sent(method, setting, params), order.buffers | memory.get(BUFFERS, {})
     own, kept, states = _own_buffers(method, memory), _thaw(memory.get(SOLVER, {})), []
-    steps: Tensor | float = 0.0  # like `rows`, a tensor where rows are masked
-    rows: Tensor | float = 0.0
-    losses: list[Tensor] = []
+    loss, rows, steps = Tally()
     number = 0
 
     for place, (phase, batches) in enumerate(zip(phases, lessons, strict=True)):
         work = phase.work(replace(setting.work, lr=order.lr))
         variables = _variables(method, phase, setting.model, params, memory)
-        if leaf is not None:
-            variables = {name: tree.map(leaf, v) for name, v in variables.items()}
-        state = each(Tensor.clone, kept[place]) if place in kept else _fresh_state(work.solver, variables)
-        step = make(work, params=params, memory=memory)
-        moving = Moving(variables, state, buffers, own)
+        before = Moving(variables, each(Tensor.clone, kept.get(place, {})), buffers, own)
+        made, moving = make(work, params=params, memory=memory).phase(before, batches, number)
         counts = not sent or not variables[MODEL].keys().isdisjoint(sent)
-        for i, batch in enumerate(batches):
-            # else it is common to all, or still needed
-            owned = not batch.idle and (leaf is not None or (i > 0 and not method.trained))
-            value, moving = step(moving, batch, number, owned)
-            count = batch.rows
-            losses.append(count * value)
-            rows, steps = rows + count, steps + counts * (count > 0)
-            number += 1
+        loss, rows, steps = loss + made.loss, rows + made.rows, steps + counts * made.steps
+        number += len(batches)
         params = params | tree.detach(moving.variables[MODEL])
         memory, buffers, own = merged(memory, moving.variables), moving.buffers, moving.own
         states.append(moving.state)
 
-    mean = torch.stack(losses).sum(0) / torch.as_tensor(rows).clamp_min(1) if losses else torch.zeros(())
+    mean = torch.as_tensor(loss) / torch.as_tensor(rows).clamp_min(1)
     return Learnt(params, buffers, own, memory, states, steps, mean)
 
 
@@ -218,7 +207,7 @@ def open_memory(method: Method, setting: Setting) -> Drawers:
         parts = [
             (p.work(setting.work).solver, _variables(method, p, model, model.params, memory)) for p in method.phases
         ]
-        memory[SOLVER] = _freeze([_fresh_state(solver, variables) for solver, variables in parts])
+        memory[SOLVER] = _freeze([fresh_state(solver, variables) for solver, variables in parts])
     return _filled(memory)
 
 
@@ -263,10 +252,6 @@ def _split(method: Method, setting: Setting, buffers: Tree) -> tuple[Tree, Tree]
 def _own_buffers(method: Method, memory: Drawers) -> Drawers:
     """The buffers of the models in the parts' memories."""
     return {part.name: memory.get(f"{part.name}.{BUFFERS}", {}) for part in method.keepers}
-
-
-def _fresh_state(solver: Solver, variables: Drawers) -> dict[str, Drawers]:
-    return {name: solver.init(v) for name, v in variables.items()}
 
 
 def _freeze(states: Sequence[dict[str, Drawers]]) -> Tree:

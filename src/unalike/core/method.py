@@ -199,6 +199,11 @@ class Method:
         """Whether any part looks for static facts of a client; without one its data need not be gathered for them."""
         return any(type(p).facts is not Part.facts for p in self.parts)
 
+    @cached_property
+    def closing(self) -> tuple[Part, ...]:
+        """The parts that act after a client's training: on its update, its memory or a letter."""
+        return tuple(p for p in self.parts if type(p).finish is not Part.finish or isinstance(p, Upload))
+
     def facts(self, data: Batch, setting: Setting) -> Context:
         """The static facts of a client with these training samples, by name."""
         return {name: fact for p in self.parts for name, fact in p.facts(data, setting).items()}

@@ -17,7 +17,7 @@ from unalike.core.labels import part
 from unalike.core.local import Setting
 from unalike.core.method import Method
 from unalike.core.part import Correction
-from unalike.core.stepping import MODEL, Look, Moving, Stepper, functional, unless
+from unalike.core.stepping import MODEL, Look, Moving, Stepper, Steps, copied, functional, unless
 from unalike.core.types import Batch, Output, Tree
 from unalike.core.work import Work
 
@@ -38,7 +38,12 @@ def suits(method: Method, setting: Setting, x: Tensor) -> bool:
     )
 
 
-class StackedStepper:
+def adds_nothing(method: Method, work: Work) -> bool:
+    """Whether the method's clients follow the gradient of the task's loss and nothing else."""
+    return [type(p) for p in method.losses] == [TaskLoss] and not method.role(Correction) and work.clip is None
+
+
+class StackedStepper(Steps):
     """As `Stepper`, for stacked clients: all tensors have a leading [K], so has the value that is returned."""
 
     def __init__(
@@ -47,7 +52,7 @@ class StackedStepper:
         assert setting.model.chain is not None  # `suits` found it
         self.chain, self.params, self.task = setting.model.chain, params, setting.task
         self.alone = [type(p) for p in method.losses] == [TaskLoss]
-        self.solver, self.lr = work.solver, work.lr
+        self.solver, self.lr, self.leaf, self.keeps = work.solver, work.lr, copied, False
 
         def ask(function: Callable[..., Any], *stacked: Any) -> Any:
             """`function(stepper, *own)` of every client, where `stepper` is its own."""

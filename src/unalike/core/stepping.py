@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch.func import grad_and_value
 from unalike.core import tree
 from unalike.core.labels import part
 from unalike.core.part import Correction
+from unalike.core.solver import Solver
 from unalike.core.types import Batch, Drawers, Output, Tree
 from unalike.core.work import Work
 
@@ -27,8 +28,9 @@ MODEL = "model"
 Loss = Callable[[Drawers], tuple[Tensor, Any]]
 Gradient = Callable[[Loss], Callable[[Drawers], tuple[Drawers, Any]]]
 Look = Callable[..., "Local"]
-Make = Callable[..., Callable[["Moving", Batch, int, bool], tuple[Tensor, "Moving"]]]
-"""What makes the steps of a phase, from its work and, by name, the `params` and the `memory` at its start."""
+Leaf = Callable[[Tensor], Tensor]
+Make = Callable[..., "Practice"]
+"""What makes the practice of a phase, from its work and, by name, the `params` and the `memory` at its start."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,61 @@ class Moving:
     own: Drawers
 
 
-class Stepper:
+class Tally(NamedTuple):
+    """What steps add up to: the task's losses of their samples, the samples, the steps that were not of padding alone."""
+
+    loss: Tensor | float = 0.0
+    rows: Tensor | float = 0.0
+    steps: Tensor | float = 0.0
+
+
+class Practice(Protocol):
+    """All steps of a phase, of one client or of stacked ones."""
+
+    def phase(self, before: Moving, batches: Sequence[Batch], number: int) -> tuple[Tally, Moving]:
+        """What the steps add up to, and what has moved; the first is the client's `number`-th. Without a state it starts fresh."""
+
+
+class Steps:
+    """A practice that makes one step after the other. `leaf` copies a parameter, so that steps may overwrite it."""
+
+    solver: Solver
+    leaf: Leaf | None
+    keeps: bool
+    """Whether somebody still looks at the values before a step."""
+
+    def __call__(self, before: Moving, batch: Batch, number: int, owned: bool) -> tuple[Tensor, Moving]:
+        """The task's loss before the step, and what has moved. `owned`: `before` may be overwritten."""
+        raise NotImplementedError
+
+    def phase(self, before: Moving, batches: Sequence[Batch], number: int) -> tuple[Tally, Moving]:
+        variables = before.variables
+        if self.leaf is not None:
+            variables = {name: tree.map(self.leaf, v) for name, v in variables.items()}
+        state = before.state or fresh_state(self.solver, variables)
+        moving, made = replace(before, variables=variables, state=state), Tally()
+        losses: list[Tensor] = []
+        for i, batch in enumerate(batches):
+            # else it is common to all, or still needed
+            owned = not batch.idle and (self.leaf is not None or (i > 0 and not self.keeps))
+            value, moving = self(moving, batch, number + i, owned)
+            count = batch.rows
+            losses.append(count * value)
+            made = made._replace(rows=made.rows + count, steps=made.steps + (count > 0))
+        return made._replace(loss=torch.stack(losses).sum(0) if losses else 0.0), moving
+
+
+def copied(t: Tensor) -> Tensor:
+    """A copy with memory of its own for every entry, where those of `t` may be shared by stacked clients."""
+    return t.clone(memory_format=torch.contiguous_format)
+
+
+def fresh_state(solver: Solver, variables: Drawers) -> dict[str, Drawers]:
+    """The solver's state before its first step, by drawer."""
+    return {name: solver.init(v) for name, v in variables.items()}
+
+
+class Stepper(Steps):
     """The steps of one phase; what does not change from step to step is found once.
 
     `params` and `memory` are those at the start of the phase, `sent` names the parameters that are shared.
@@ -57,14 +113,15 @@ class Stepper:
         memory: Drawers,
         sent: list[str],
         gradient: Gradient,
+        leaf: Leaf | None = None,
     ):
+        self.solver, self.leaf, self.keeps = work.solver, leaf, bool(method.trained)
         self.losses, self.trained, self.corrections = method.losses, method.trained, method.role(Correction)
         self.params, self.memory, self.sent = params, memory, sent
         self.look, self.gradient, self.clip = partial(look, lr=work.lr), gradient, work.clip
         self.solve = partial(work.solver.step, lr=work.lr, fused=gradient is autograd)
 
     def __call__(self, before: Moving, batch: Batch, number: int, owned: bool) -> tuple[Tensor, Moving]:
-        """The task's loss before the step, and what has moved. `owned`: `before` may be overwritten."""
         with part("forward and backward"):
             find = self.gradient(partial(self._loss, before, batch, number))
             grads, (_, (value, buffers, own)) = find(before.variables)

@@ -45,11 +45,14 @@ class Batched(Answering):
     """Runs `train` for chunks of stacked clients. `chunk`: clients per chunk, None: by the size of the model.
 
     `compile`: steps that are not made by hand are compiled; where that fails, `remark` says why and nothing else changes.
+    `fused`: small dense models train in compiled loops, where the extra `fast` is installed and the method adds nothing to the
+    gradient of the task's loss.
     """
 
     site: Site
     chunk: int | None = None
     compile: bool = False
+    fused: bool = True
     _fits: list[int] = field(default_factory=list, compare=False)  # clients that were left when memory ran out
 
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
@@ -105,7 +108,7 @@ class Batched(Answering):
         site, method = self.site, self.site.method
         with self._chunk(order, number, "dropout of chunks", lessons, accepted) as chunk:
             if suits(method, self.setting, self.site.source.x):
-                report, kept = Course(method, method.phases, self.setting, chunk).reports
+                report, kept = Course(method, method.phases, self.setting, chunk, fused=self.fused).reports
             else:
                 report, kept = self._compiled(chunk) or chunk.each(self._trained)
         for i, client in enumerate(lessons):
@@ -145,7 +148,7 @@ class Batched(Answering):
             if method.tuning is not None and suits(method.tuner, self.setting, self.site.source.x):
                 memory = without_solver(chunk.given["memory"])
                 chunk = replace(chunk, given=chunk.given | {"memory": memory})
-                learnt = Course(method.tuner, (method.tuning,), self.setting, chunk).learnt
+                learnt = Course(method.tuner, (method.tuning,), self.setting, chunk, fused=self.fused).learnt
                 return learnt.params | learnt.buffers
             return chunk.each(self._tuned)
 

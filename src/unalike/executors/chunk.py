@@ -45,7 +45,7 @@ class Chunk:
         *kinds, last = self.kinds
 
         def one(given: Given, buffers: Any, phases: list[Rows], whole: Rows, *own: Any) -> Any:
-            data = Data([Steps(*part) for part in zip(phases, kinds, strict=True)], Steps(whole, last))
+            data = Data([Cut(*part) for part in zip(phases, kinds, strict=True)], Cut(whole, last))
             return function(given, self.order.with_mail(given["mail"])._replace(buffers=buffers), data, *own)
 
         return torch.vmap(one, randomness="different")(self.given, buffers, self.phases, self.whole, *stacked)
@@ -56,12 +56,9 @@ class Chunk:
         return replace(self, kinds=[[Kind("weight" not in r, "weight" in r)] * len(k) for r, k in self._parts])
 
     @property
-    def lessons(self) -> list[list[Stacked]]:
+    def lessons(self) -> list[Cut]:
         """The stacked batches of each phase."""
-        return [
-            [Stacked(*b) for b in Steps(tree.map(lambda t: t.transpose(0, 1), rows), kinds)]
-            for rows, kinds in self._parts[:-1]
-        ]
+        return [Cut(*part, stacked=True) for part in self._parts[:-1]]
 
     @property
     def _parts(self) -> list[tuple[Rows, list[Kind]]]:
@@ -76,11 +73,12 @@ class Kind(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Steps(Sequence[Batch]):
-    """The batches [T, B, ...] of one client one by one, cut out when somebody looks."""
+class Cut(Sequence[Batch]):
+    """The batches [T, B, ...] of one client one by one, cut out when somebody looks; of `stacked` ones from [K, T, B, ...]."""
 
     rows: Rows
     kinds: list[Kind]
+    stacked: bool = False
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -93,8 +91,9 @@ class Steps(Sequence[Batch]):
         if isinstance(t, slice):
             return [self[i] for i in range(*t.indices(len(self)))]
         full, idle = self.kinds[t]
-        weights = self.rows.get("weight")
-        return Batch(self.rows["x"][t], self.rows["y"][t], None if full or weights is None else weights[t], idle)
+        at = (slice(None), t) if self.stacked else (t,)
+        weight = None if full or "weight" not in self.rows else self.rows["weight"][at]
+        return (Stacked if self.stacked else Batch)(self.rows["x"][at], self.rows["y"][at], weight, idle)
 
 
 def kinds_of(batches: Sequence[Batches]) -> list[Kind]:

@@ -22,7 +22,7 @@ from unalike.core.gather import each, leaves
 from unalike.core.labels import part
 from unalike.core.local import Data, Setting
 from unalike.core.method import Method
-from unalike.core.stepping import Moving, Stepper, functional
+from unalike.core.stepping import Moving, Stepper, Steps, copied, functional
 from unalike.core.types import Batch, Drawers, Order, Tree
 from unalike.core.work import Work
 from unalike.executors.chunk import Chunk, Given, out_of_memory
@@ -105,7 +105,7 @@ def _compiled(function: Program, fixed: list[Tensor], now: list[Tensor]) -> Prog
     return run
 
 
-class CompiledStepper:
+class CompiledStepper(Steps):
     """As `Stepper`, for the stacked clients of a chunk: all tensors have a leading [K], so has the value that is returned.
 
     A part's step sees no batch but its own and, where it asks for them, all local samples. Python that decides by the number of
@@ -127,6 +127,7 @@ class CompiledStepper:
     ):
         self.method, self.work, self.setting, self.chunk = method, work, setting, chunk
         self.programs, self.sent = programs, sent
+        self.solver, self.leaf, self.keeps = work.solver, copied, bool(method.trained)
         given = {name: chunk.given[name] for name in ("mail", "context", "size")}
         order = {name: getattr(chunk.order, name) for name in ("params", "buffers", "mail")}
         self.fixed = {"given": given, "order": order, "whole": chunk.whole, "params": params, "memory": memory}

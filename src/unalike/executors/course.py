@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -19,17 +19,19 @@ from unalike.core.local import Data, Setting
 from unalike.core.method import Method
 from unalike.core.part import Personaliser, Phase
 from unalike.core.stacked import StackedStepper
-from unalike.core.stepping import Look, Make
+from unalike.core.stepping import Look, Make, Practice, copied
 from unalike.core.types import Drawers, Order, Report, Tree
+from unalike.core.work import Work
 from unalike.executors.chunk import Chunk, Given
 from unalike.executors.compiled import CompiledStepper, Programs
+from unalike.executors.fused import Fused, fusible
 
 
 @dataclass(frozen=True)
 class Course:
     """What `train` does: only the steps are made for stacked clients, all else is the method's own code.
 
-    `programs` keeps compiled steps; without it the method `suits` steps by hand.
+    `programs` keeps compiled steps; without it the method `suits` steps by hand, `fused` into compiled loops where they can be.
     """
 
     method: Method
@@ -37,11 +39,14 @@ class Course:
     setting: Setting
     chunk: Chunk
     programs: Programs | None = None
+    fused: bool = True
 
     @property
     def reports(self) -> tuple[Report, Drawers]:
         """The clients' reports and what they remember."""
         sizes, contexts = self.chunk.given["size"], self.chunk.given["context"]
+        if not self.method.closing:
+            return conclude(self.method, self.setting, self.chunk.order, sizes, contexts, _blind, self.learnt)
 
         def one(look: Look, order: Order, size: Tensor, context: Any, learnt: Learnt) -> tuple[Report, Drawers]:
             return conclude(self.method, self.setting, order, size, context, look, learnt)
@@ -55,11 +60,29 @@ class Course:
         sent = [n for n in params if self.method.shares(n, self.setting.model)]
 
         order = self.chunk.order._replace(buffers=tree.map(self._stacked, self.chunk.order.buffers))
-        make = self._by_hand(sent) if self.programs is None else self._compiled(self.programs, sent)
         lessons = (self.chunk if self.programs is None else self.chunk.alike).lessons
-        learnt = learn(self.method, self.phases, self.setting, order, params, memory, lessons, make, _copy)
+        if self.programs is not None:
+            make = self._compiled(self.programs, sent)
+        elif self._fusible:
+            make = self._fused
+        else:
+            make = self._by_hand(sent)
+        learnt = learn(self.method, self.phases, self.setting, order, params, memory, lessons, make)
         steps, loss = (torch.as_tensor(t).expand(len(self.chunk)) for t in (learnt.steps, learnt.loss))
         return learnt._replace(steps=steps, loss=loss)
+
+    @property
+    def _fusible(self) -> bool:
+        shown = [rows["x"] for rows in self.chunk.phases if rows]
+        largest = max(shown, key=lambda x: x.shape[2], default=None)
+        return (
+            self.fused
+            and largest is not None
+            and fusible(self.method, self.phases, self.setting, largest, largest.shape[2])
+        )
+
+    def _fused(self, work: Work, params: Tree, memory: Drawers) -> Practice:
+        return Fused(self.setting, work, params)
 
     def _by_hand(self, sent: list[str]) -> Make:
         def each(function: Callable[..., Any], *stacked: Any) -> Any:
@@ -79,7 +102,7 @@ class Course:
         )
 
     def _stacked(self, t: Tensor) -> Tensor:
-        return _copy(t.expand(len(self.chunk), *t.shape))
+        return copied(t.expand(len(self.chunk), *t.shape))
 
     @cached_property
     def _begun(self) -> tuple[Tree, Drawers]:
@@ -106,5 +129,5 @@ class Course:
         return self.chunk.each(one, *self._begun, *stacked)
 
 
-def _copy(t: Tensor) -> Tensor:
-    return t.clone(memory_format=torch.contiguous_format)
+def _blind(*_: Any, **__: Any) -> NoReturn:
+    raise LookupError("nothing looks at a client once it has been trained")

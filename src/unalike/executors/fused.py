@@ -1,0 +1,137 @@
+"""All steps of a phase in compiled loops, for stacked clients that follow the gradient of the task's loss and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unalike.core.dense import ACTIVATIONS, Chain
+from unalike.core.labels import part
+from unalike.core.local import Setting
+from unalike.core.method import Method
+from unalike.core.part import Phase
+from unalike.core.solver import SGD
+from unalike.core.stacked import adds_nothing
+from unalike.core.stepping import MODEL, Moving, Tally
+from unalike.core.types import Batch, Tree
+from unalike.core.work import Work
+from unalike.executors.chunk import Cut
+
+TILE = 10_240
+"""Floats of a batch up to which the loops are fast: about what the innermost cache holds. Beyond it torch's products are faster."""
+
+
+@cache
+def kernels() -> ModuleType | None:
+    """The compiled loops, where the extra `fast` (numba) is installed."""
+    try:
+        from unalike.executors import kernels
+    except ImportError:
+        return None
+    return kernels
+
+
+def fusible(method: Method, phases: Sequence[Phase], setting: Setting, x: Tensor, rows: int) -> bool:
+    """Whether `Fused` can train stacked clients, for which `core.stacked.suits` holds, on batches of `rows` samples like `x`."""
+    work, chain, params = setting.work, setting.model.chain, setting.model.params
+    if chain is None or work.keep_optimiser_state or not adds_nothing(method, work):
+        return False
+    widest = max(max(params[layer.weight].shape) for layer in chain.layers)
+    return (
+        rows * widest <= TILE
+        and all(isinstance(p.work(work).solver, SGD) for p in phases)
+        and all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (x, *params.values()))
+        and kernels() is not None
+    )
+
+
+@dataclass(frozen=True)
+class Fused:
+    """The practice of a phase; all tensors have a leading [K]."""
+
+    setting: Setting
+    work: Work
+    params: Tree
+
+    def phase(self, before: Moving, batches: Sequence[Batch], number: int) -> tuple[Tally, Moving]:
+        loops, chain, solver = kernels(), self.setting.model.chain, self.work.solver
+        assert loops and chain and isinstance(solver, SGD) and isinstance(batches, Cut)  # `fusible` found them
+        if not batches:
+            return Tally(), before
+        rows, moves = batches.rows, before.variables[MODEL]
+        params = self.params | moves
+        layout = _layout(chain, tuple((n, w.shape[1:]) for n, w in params.items()), frozenset(moves))
+        sizes = (
+            rows["weight"].sum(2) if "weight" in rows else torch.full(rows["y"].shape[:2], rows["y"].shape[2])
+        ).long()
+        with part("forward and backward"):
+            start = layout.flat(params)
+            trained = torch.empty(len(sizes), start.shape[1])
+            losses = loops.train(
+                start.numpy(),
+                rows["x"].flatten(3).numpy(),
+                rows["y"].float().flatten(2).numpy(),
+                sizes.numpy(),
+                layout.table,
+                layout.held,
+                loops.LOSSES[self.setting.task.name],
+                np.float32(self.work.lr),
+                np.float32(solver.momentum),
+                np.float32(solver.weight_decay),
+                solver.nesterov,
+                trained.numpy(),
+            )
+        after = {n: w for n, w in layout.views(trained).items() if n in moves}
+        made = Tally(torch.from_numpy(losses).float(), sizes.sum(1).float(), (sizes > 0).sum(1).float())
+        return made, Moving(before.variables | {MODEL: after}, {}, before.buffers, before.own)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter is among the floats of a client, and the table that `kernels.train` reads; `held` as it says."""
+
+    places: dict[str, tuple[int, torch.Size]]
+    table: np.ndarray
+    held: int
+
+    def flat(self, params: Tree) -> Tensor:
+        """Stacked parameters side by side, [K, P]; [1, P] where all clients have the same."""
+        common = all(params[n].stride(0) == 0 for n in self.places)
+        stacked = (params[n][:1] if common else params[n] for n in self.places)
+        return torch.cat([w.flatten(1) for w in stacked], 1)
+
+    def views(self, flat: Tensor) -> Tree:
+        """Each parameter of such rows."""
+        return {n: flat[:, at : at + shape.numel()].unflatten(1, shape) for n, (at, shape) in self.places.items()}
+
+
+@lru_cache(64)
+def _layout(chain: Chain, shapes: tuple[tuple[str, torch.Size], ...], moves: frozenset[str]) -> Layout:
+    loops, shape = kernels(), dict(shapes)
+    assert loops
+    codes = {None: loops.IDENTITY, ACTIVATIONS[nn.ReLU]: loops.RELU}
+    codes |= {ACTIVATIONS[nn.Tanh]: loops.TANH, ACTIVATIONS[nn.Sigmoid]: loops.SIGMOID}
+    places, table, taken, held = {}, [], 0, 0
+    for layer in chain.layers:
+        out, wide = shape[layer.weight]
+        for name in (layer.weight, layer.bias):
+            if name is not None:
+                places[name] = (taken, shape[name])
+                taken += shape[name].numel()
+        even, columns = _up(out, 2), _up(wide, loops.LANES)
+        source = places[layer.weight][0]
+        own = -1 if layer.bias is None else source + out * wide
+        bias, trained = held + even * columns, (layer.weight in moves, layer.bias in moves)
+        table.append((wide, out, columns, even, held, bias, source, own, codes[layer.activation], *trained))
+        held = bias + _up(even, loops.LANES)
+    return Layout(places, np.array(table, np.int64), held)
+
+
+def _up(n: int, to: int) -> int:
+    return -(-n // to) * to

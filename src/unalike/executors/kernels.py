@@ -1,0 +1,252 @@
+"""Local training by SGD of a chain of dense layers as compiled loops (numba): the formulas of `core.dense` and `core.solver`.
+
+A client's weights, momenta and activations stay in one workspace, and in the cache, from its first step to its last. There rows
+come in fives and columns in sixteens, filled up with zeros that stay zeros: loops have no remainders, loads are aligned, and each
+number that is loaded is used several times.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+ROWS, LANES = 5, 16
+"""Samples that `affine`, `errors` and `descend` name one by one; floats that a line of the cache holds."""
+
+WIDE, OUT, COLUMNS, EVEN, WEIGHT, BIAS, SOURCE, BIAS_SOURCE, ACTIVATION, MOVES, BIAS_MOVES = range(11)
+"""What the table of layers says of each: its inputs, its outputs, both filled up, where its weight and its bias lie in the
+workspace and in a client's parameters (-1: it has no bias), the activation after it, and whether weight and bias are trained."""
+IDENTITY, RELU, TANH, SIGMOID = range(4)
+"""Activations."""
+CLASSES, BINARY, SQUARES = range(3)
+LOSSES = {"classification": CLASSES, "binary": BINARY, "regression": SQUARES}
+"""Losses, by the name of the task."""
+
+ZERO, ONE, TWO = (np.float32(x) for x in (0, 1, 2))
+MATHS = {"reassoc", "contract", "nsz", "arcp"}  # a NaN stays one: it is how divergence shows
+SIGNATURE = "f8[::1](f4[:,::1], f4[:,:,:,::1], f4[:,:,::1], i8[:,::1], i8[:,::1], i8, i8, f4, f4, f4, b1, f4[:,::1])"
+"""That `train` is compiled for when this module is imported, once on a machine."""
+inline = njit(fastmath=MATHS, inline="always")
+
+
+@inline
+def up(n, to):
+    """The least multiple of `to` from `n` on."""
+    return -(-n // to) * to
+
+
+@inline
+def affine(x, w, b, out):
+    """out = x w^T + b, five samples and two outputs at a time."""
+    for o in range(0, w.shape[0], 2):
+        for r in range(0, x.shape[0], 5):
+            a0 = a1 = a2 = a3 = a4 = c0 = c1 = c2 = c3 = c4 = ZERO
+            for i in range(x.shape[1]):
+                u, v = w[o, i], w[o + 1, i]
+                a0 += u * x[r, i]
+                a1 += u * x[r + 1, i]
+                a2 += u * x[r + 2, i]
+                a3 += u * x[r + 3, i]
+                a4 += u * x[r + 4, i]
+                c0 += v * x[r, i]
+                c1 += v * x[r + 1, i]
+                c2 += v * x[r + 2, i]
+                c3 += v * x[r + 3, i]
+                c4 += v * x[r + 4, i]
+            out[r, o], out[r, o + 1] = a0 + b[o], c0 + b[o + 1]
+            out[r + 1, o], out[r + 1, o + 1] = a1 + b[o], c1 + b[o + 1]
+            out[r + 2, o], out[r + 2, o + 1] = a2 + b[o], c2 + b[o + 1]
+            out[r + 3, o], out[r + 3, o + 1] = a3 + b[o], c3 + b[o + 1]
+            out[r + 4, o], out[r + 4, o + 1] = a4 + b[o], c4 + b[o + 1]
+
+
+@inline
+def errors(d, w, out):
+    """out = d w, five samples and two outputs at a time."""
+    out[:] = ZERO
+    for r in range(0, d.shape[0], 5):
+        for o in range(0, w.shape[0], 2):
+            a0, a1, a2, a3, a4 = d[r, o], d[r + 1, o], d[r + 2, o], d[r + 3, o], d[r + 4, o]
+            c0, c1, c2, c3, c4 = d[r, o + 1], d[r + 1, o + 1], d[r + 2, o + 1], d[r + 3, o + 1], d[r + 4, o + 1]
+            for i in range(out.shape[1]):
+                u, v = w[o, i], w[o + 1, i]
+                out[r, i] += a0 * u + c0 * v
+                out[r + 1, i] += a1 * u + c1 * v
+                out[r + 2, i] += a2 * u + c2 * v
+                out[r + 3, i] += a3 * u + c3 * v
+                out[r + 4, i] += a4 * u + c4 * v
+
+
+@inline
+def descend(x, d, w, m, g, rate, keep, decay, nesterov):
+    """One step of SGD along g = d^T x + decay w:  m <- keep m + g;  w <- w - rate m  (Nesterov: w <- w - rate (g + keep m))."""
+    last = x.shape[0] - 5
+    own, ahead = (ONE, keep) if nesterov else (ZERO, ONE)
+    if last == 0:
+        g[:] = ZERO
+    for o in range(w.shape[0]):
+        for r in range(0, last, 5):
+            d0, d1, d2, d3, d4 = d[r, o], d[r + 1, o], d[r + 2, o], d[r + 3, o], d[r + 4, o]
+            if r == 0:
+                for i in range(x.shape[1]):
+                    g[i] = d0 * x[r, i] + d1 * x[r + 1, i] + d2 * x[r + 2, i] + d3 * x[r + 3, i] + d4 * x[r + 4, i]
+            else:
+                for i in range(x.shape[1]):
+                    g[i] += d0 * x[r, i] + d1 * x[r + 1, i] + d2 * x[r + 2, i] + d3 * x[r + 3, i] + d4 * x[r + 4, i]
+        r = last
+        d0, d1, d2, d3, d4 = d[r, o], d[r + 1, o], d[r + 2, o], d[r + 3, o], d[r + 4, o]
+        for i in range(x.shape[1]):
+            s = d0 * x[r, i] + d1 * x[r + 1, i] + d2 * x[r + 2, i] + d3 * x[r + 3, i] + d4 * x[r + 4, i]
+            s += g[i] + decay * w[o, i]
+            now = keep * m[o, i] + s
+            m[o, i] = now
+            w[o, i] -= rate * (own * s + ahead * now)
+
+
+@inline
+def descend_bias(d, b, m, rate, keep, decay, nesterov):
+    """The same of a bias, g = sum d + decay b."""
+    own, ahead = (ONE, keep) if nesterov else (ZERO, ONE)
+    for o in range(len(b)):
+        s = decay * b[o]
+        for r in range(d.shape[0]):
+            s += d[r, o]
+        m[o] = keep * m[o] + s
+        b[o] -= rate * (own * s + ahead * m[o])
+
+
+@inline
+def activate(kind, h, wide):
+    """h <- f(h)."""
+    for r in range(h.shape[0]):
+        for i in range(wide):
+            if kind == RELU:
+                h[r, i] = ZERO if h[r, i] < ZERO else h[r, i]
+            elif kind == TANH:
+                h[r, i] = np.tanh(h[r, i])
+            elif kind == SIGMOID:
+                h[r, i] = ONE / (ONE + np.exp(-h[r, i]))
+
+
+@inline
+def back(kind, e, h, wide):
+    """e <- f'(z) e, from h = f(z)."""
+    for r in range(h.shape[0]):
+        for i in range(wide):
+            if kind == RELU:
+                e[r, i] = ZERO if h[r, i] <= ZERO else e[r, i]
+            elif kind == TANH:
+                e[r, i] *= ONE - h[r, i] * h[r, i]
+            elif kind == SIGMOID:
+                e[r, i] *= h[r, i] * (ONE - h[r, i])
+
+
+@inline
+def slopes(kind, z, y, classes, d):
+    """The sum of the losses of the logits `z`, and in `d` the gradient of their mean."""
+    total, share = 0.0, ONE / np.float32(len(y))
+    d[len(y) :] = ZERO
+    for r in range(len(y)):
+        if kind == CLASSES:
+            true, top, summed = int(y[r]), z[r, 0], ZERO
+            if true < 0 or true >= classes:
+                raise IndexError("a label is not among the model's outputs")
+            for c in range(classes):
+                top = max(top, z[r, c])
+            for c in range(classes):
+                d[r, c] = np.exp(z[r, c] - top)
+                summed += d[r, c]
+            for c in range(classes):
+                d[r, c] *= share / summed
+            d[r, true] -= share
+            total += np.log(summed) + top - z[r, true]
+        elif kind == BINARY:
+            total += max(z[r, 0], ZERO) - z[r, 0] * y[r] + np.log1p(np.exp(-abs(z[r, 0])))
+            d[r, 0] = (ONE / (ONE + np.exp(-z[r, 0])) - y[r]) * share
+        else:
+            total += (z[r, 0] - y[r]) ** 2
+            d[r, 0] = TWO * (z[r, 0] - y[r]) * share
+    return total
+
+
+@inline
+def copy(layers, weights, own, load):
+    """A client's parameters into the workspace (`load`), or out of it."""
+    for layer in layers:
+        for o in range(layer[OUT]):
+            at, source = layer[WEIGHT] + o * layer[COLUMNS], layer[SOURCE] + o * layer[WIDE]
+            if load:
+                weights[at : at + layer[WIDE]] = own[source : source + layer[WIDE]]
+            else:
+                own[source : source + layer[WIDE]] = weights[at : at + layer[WIDE]]
+        at, source = layer[BIAS], layer[BIAS_SOURCE]
+        if source >= 0 and load:
+            weights[at : at + layer[OUT]] = own[source : source + layer[OUT]]
+        elif source >= 0:
+            own[source : source + layer[OUT]] = weights[at : at + layer[OUT]]
+
+
+@njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
+def train(start, x, y, sizes, layers, held, loss, rate, keep, decay, nesterov, trained):
+    """What the clients' parameters are after their steps, in `trained` [K, P], and the sums of their samples' losses [K].
+
+    start: parameters [1 or K, P]. x: samples [K, T, B, D]. y: labels [K, T, B]. sizes: samples of every step [K, T], 0 for none.
+    layers: the table described above, whose parameters take `held` floats of the workspace.
+    """
+    depth, lowest, top = len(layers), 0, layers[:, COLUMNS].max()
+    while lowest < depth - 1 and not (layers[lowest, MOVES] or layers[lowest, BIAS_MOVES]):
+        lowest += 1
+    tile = up(x.shape[2], ROWS) * max(top, up(layers[-1, OUT], LANES))
+    space = np.empty(2 * held + top + 2 * (depth + 1) * tile + LANES, np.float32)
+    space = space[(-space.ctypes.data % 64) // 4 :]
+    weights, momenta, g = space[:held], space[held : 2 * held], space[2 * held : 2 * held + top]
+    tiles = space[2 * held + top :]
+    totals = np.zeros(len(x))
+    space[:] = ZERO
+    for k in range(len(x)):
+        momenta[:] = ZERO
+        copy(layers, weights, start[min(k, len(start) - 1)], True)
+        for t in range(x.shape[1]):
+            n = sizes[k, t]
+            if n == 0:
+                continue
+            rows = up(n, ROWS)
+            columns = layers[0, COLUMNS]
+            h = tiles[: rows * columns].reshape(rows, columns)
+            h[n:] = ZERO
+            for r in range(n):
+                h[r, : x.shape[3]] = x[k, t, r]
+            for i in range(depth):
+                layer = layers[i]
+                even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], LANES)
+                w = weights[layer[WEIGHT] : layer[WEIGHT] + even * columns].reshape(even, columns)
+                h = tiles[i * tile : i * tile + rows * columns].reshape(rows, columns)
+                z = tiles[(i + 1) * tile : (i + 1) * tile + rows * after].reshape(rows, after)
+                affine(h, w, weights[layer[BIAS] : layer[BIAS] + even], z)
+                if layer[ACTIVATION]:
+                    activate(layer[ACTIVATION], z, layer[OUT])
+            classes, after = layers[-1, OUT], up(layers[-1, OUT], LANES)
+            z = tiles[depth * tile : depth * tile + rows * after].reshape(rows, after)
+            d = tiles[(2 * depth + 1) * tile : (2 * depth + 1) * tile + rows * after].reshape(rows, after)
+            totals[k] += slopes(loss, z, y[k, t, :n], classes, d)
+            for i in range(depth - 1, lowest - 1, -1):
+                layer = layers[i]
+                even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], LANES)
+                at, past = layer[WEIGHT], layer[WEIGHT] + even * columns
+                w = weights[at:past].reshape(even, columns)
+                h = tiles[i * tile : i * tile + rows * columns].reshape(rows, columns)
+                here = (depth + 1 + i) * tile
+                d = tiles[here + tile : here + tile + rows * after].reshape(rows, after)
+                if i > lowest:
+                    e = tiles[here : here + rows * columns].reshape(rows, columns)
+                    errors(d, w, e)
+                    back(layers[i - 1, ACTIVATION], e, h, layer[WIDE])
+                if layer[MOVES]:
+                    descend(h, d, w, momenta[at:past].reshape(even, columns), g, rate, keep, decay, nesterov)
+                if layer[BIAS_MOVES]:
+                    at, past = layer[BIAS], layer[BIAS] + layer[OUT]
+                    descend_bias(d, weights[at:past], momenta[at:past], rate, keep, decay, nesterov)
+        copy(layers, weights, trained[k], False)
+        if not np.isfinite(totals[k]):
+            space[:] = ZERO  # it went into the zeros, too
+    return totals

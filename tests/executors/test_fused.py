@@ -1,0 +1,148 @@
+"""Compiled loops train small dense models as torch does; whatever they cannot train, torch trains."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulation import Clients, Simulation, distance, mlp
+from torch import nn
+
+import unalike as ua
+from unalike.core.errors import UnalikeError
+from unalike.executors import fused
+
+pytest.importorskip("numba")
+
+TASKS = {
+    "classification": (3, lambda n: torch.randint(0, 3, (n,))),
+    "binary": (1, lambda n: torch.rand(n) > 0.5),
+    "regression": (1, torch.randn),
+}
+ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
+
+
+def network(widths, activation, bias, out):
+    torch.manual_seed(1)
+    layers = [nn.Flatten()]
+    for wide, after in zip((4, *widths), (*widths, out)):
+        layers += [nn.Linear(wide, after, bias=bias), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers[:-1])
+
+
+def both(method, module, clients, **more):
+    """Rounds of the loop and of compiled loops, which must have run."""
+    called, plain = [], fused.Fused.phase
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused.Fused, "phase", lambda *a: called.append(1) or plain(*a))
+        sims = [Simulation(method, copy.deepcopy(module), clients, executor=e, **more) for e in ("loop", "batched")]
+        reports = [[sim.round(), sim.round()] for sim in sims]
+    assert called
+    return sims, reports
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    widths=st.lists(st.integers(1, 20), max_size=3),
+    activation=st.sampled_from(sorted(ACTIVATIONS)),
+    bias=st.booleans(),
+    task=st.sampled_from(sorted(TASKS)),
+    batch=st.one_of(st.none(), st.integers(1, 17)),
+    epochs=st.integers(1, 2),
+    solver=st.sampled_from(
+        [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, {"weight_decay": 0.1}]
+    ),
+)
+def test_they_are_the_loop(sizes, widths, activation, bias, task, batch, epochs, solver):
+    """1e-3 of the update, which may be small next to the parameters that it was rounded with; see below how exact they are."""
+    out, labels = TASKS[task]
+    torch.manual_seed(2)
+    clients = Clients.of(*((torch.randn(n, 4), labels(n)) for n in sizes))
+    clients.y = clients.y.to({"binary": torch.bool, "regression": torch.float32}.get(task, torch.int64))
+    module = network(widths, activation, bias, out)
+    work = {"task": task, "batch_size": batch, "epochs": epochs, "lr": 0.02, **solver}
+    (loop, compiled), (first, second) = both("fedavg", module, clients, **work)
+    assert distance(compiled.params, loop.params, loop.setting.model.params) < 1e-3
+    for one, other in zip(first, second):
+        assert torch.equal(one.report.steps, other.report.steps)
+        torch.testing.assert_close(other.report.loss, one.report.loss, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["fedrep", "fedper", "fine_tuned", "fednova", "fedlws", "fedbabu"])
+def test_phases_frozen_layers_and_fine_tuning(method):
+    (loop, compiled), _ = both(method, ua.model("mlp(hidden=(9, 6))", (4,), 3), Clients.random((7, 3, 1, 12)), lr=0.05)
+    assert distance(compiled.params, loop.params, loop.setting.model.params) < 1e-5
+    for k in range(4):
+        torch.testing.assert_close(compiled.memory(k), loop.memory(k), rtol=1e-4, atol=1e-6)
+
+
+def test_they_are_as_exact_as_torch():
+    """Ten steps of 784-200-200-10 from the same rows, against float64: no further from it than torch's float32."""
+    torch.manual_seed(0)
+    x, y = torch.randn(10, 10, 784), torch.randint(0, 10, (10, 10))
+    module = nn.Sequential(nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10))
+
+    def trained(kind):
+        net = copy.deepcopy(module).to(kind)
+        solver = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+        for t in range(10):
+            solver.zero_grad()
+            nn.functional.cross_entropy(net(x[t].to(kind)), y[t]).backward()
+            solver.step()
+        return torch.cat([p.detach().double().flatten() for p in net.parameters()])
+
+    exact, usual = trained(torch.float64), trained(torch.float32)
+    loops, names = fused.kernels(), dict(module.named_parameters())
+    model = ua.core.model.Model(module)
+    layout = fused._layout(model.chain, tuple((n, p.shape) for n, p in names.items()), frozenset(names))
+    found = torch.empty(1, len(exact))
+    start = torch.cat([p.detach().flatten() for p in names.values()])[None]
+    rows = (x[None].numpy(), y[None].float().numpy(), np.full((1, 10), 10))
+    numbers = (layout.held, loops.CLASSES, np.float32(0.05), np.float32(0.9), np.float32(0), False)
+    loops.train(start.numpy(), *rows, layout.table, *numbers, found.numpy())
+    assert (found[0].double() - exact).norm() <= 1.5 * (usual - exact).norm()
+
+
+def test_a_client_that_diverges_leaves_the_others_alone():
+    """Its NaN must not stay where the next client's zeros should be."""
+    torch.manual_seed(0)
+    data = [(torch.randn(8, 4), torch.randint(0, 3, (8,))) for _ in range(3)]
+    wild = [(torch.full((8, 4), float("nan")), data[0][1]), *data[1:]]
+    plain, sick = (
+        Simulation("fedavg", mlp(), Clients.of(*given), executor="batched", lr=0.1).run().report.update
+        for given in (data, wild)
+    )
+    for name, update in sick.items():
+        assert update[0].isnan().any() and torch.equal(update[1:], plain[name][1:])
+
+
+def test_a_label_beyond_the_outputs_is_refused():
+    clients = Clients.of((torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])))
+    with pytest.raises((UnalikeError, IndexError), match="label"):
+        Simulation("fedavg", mlp(), clients, executor="batched").round()
+
+
+@pytest.mark.parametrize(
+    "method, more",
+    [
+        ("fedprox", {}),
+        ("scaffold", {}),
+        ("fedavg", {"clip": 1.0}),
+        ("fedavg", {"optimiser": "adam"}),
+        ("fedavg", {"keep_optimiser_state": True, "momentum": 0.9}),
+        ("fedavg", {"batch_size": 5000}),
+    ],
+)
+def test_all_else_is_left_to_torch(method, more, monkeypatch):
+    monkeypatch.setattr(fused.Fused, "phase", None)
+    sizes = (5000, 4) if more.get("batch_size") else (6, 4)
+    Simulation(method, mlp(), Clients.random(sizes), executor="batched", **more).round()
+
+
+def test_without_numba_torch_trains(monkeypatch):
+    monkeypatch.setattr(fused.Fused, "phase", None)
+    monkeypatch.setattr(fused, "kernels", lambda: None)
+    Simulation("fedavg", mlp(), Clients.random((6, 4)), executor="batched").round()
