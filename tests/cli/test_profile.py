@@ -24,7 +24,7 @@ def test_labels_cost_nothing_without_a_profiler():
     assert part("data") is part("step")
 
 
-@pytest.mark.parametrize("executor", ["loop", "batched"])
+@pytest.mark.parametrize("executor", ["loop", "batched(fused=False)"])
 def test_run(cli, small, tmp_path, executor):
     out = tmp_path / "run"
     status, shown, _ = cli("run", *small, "--executor", executor, "--out", out, "--profile")

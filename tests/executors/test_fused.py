@@ -71,8 +71,25 @@ def test_they_are_the_loop(sizes, widths, activation, bias, task, batch, epochs,
         torch.testing.assert_close(other.report.loss, one.report.loss, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["fedrep", "fedper", "fine_tuned", "fednova", "fedlws", "fedbabu"])
-def test_phases_frozen_layers_and_fine_tuning(method):
+@pytest.mark.parametrize(
+    "method",
+    [
+        "fedrep",
+        "fedper",
+        "fine_tuned",
+        "fednova",
+        "fedlws",
+        "fedbabu",
+        "fedprox(mu=0.3)",
+        "scaffold",
+        "scaffold(option=1)",
+        "feddyn",
+        "feddc",
+        "scaffold + proximal(mu=0.3) + private(select='head')",
+        "fedmix(mu=0.3)",
+    ],
+)
+def test_phases_frozen_layers_fine_tuning_and_pulls(method):
     (loop, compiled), _ = both(method, ua.model("mlp(hidden=(9, 6))", (4,), 3), Clients.random((7, 3, 1, 12)), lr=0.05)
     assert distance(compiled.params, loop.params, loop.setting.model.params) < 1e-5
     for k in range(4):
@@ -101,8 +118,9 @@ def test_they_are_as_exact_as_torch():
     found = torch.empty(1, len(exact))
     start = torch.cat([p.detach().flatten() for p in names.values()])[None]
     rows = (x[None].numpy(), y[None].float().numpy(), np.full((1, 10), 10))
-    numbers = (layout.held, loops.CLASSES, np.float32(0.05), np.float32(0.9), np.float32(0), False)
-    loops.train(start.numpy(), *rows, layout.table, *numbers, found.numpy())
+    numbers = (loops.CLASSES, np.float32(0.05), np.float32(0.9), False)
+    nothing = (layout.strengths(0.0, 0.0, ()), np.empty((0, 0), np.float32))
+    loops.train(start.numpy(), *rows, layout.table, layout.held, *nothing, *numbers, found.numpy())
     assert (found[0].double() - exact).norm() <= 1.5 * (usual - exact).norm()
 
 
@@ -128,8 +146,8 @@ def test_a_label_beyond_the_outputs_is_refused():
 @pytest.mark.parametrize(
     "method, more",
     [
-        ("fedprox", {}),
-        ("scaffold", {}),
+        ("moon", {}),
+        ("scaffold + fedntd", {}),
         ("fedavg", {"clip": 1.0}),
         ("fedavg", {"optimiser": "adam"}),
         ("fedavg", {"keep_optimiser_state": True, "momentum": 0.9}),

@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
 from torch import Tensor
 
@@ -47,6 +47,16 @@ def part(cls: P) -> P:
         cls.name = snake(cls.__name__)  # type: ignore[attr-defined]
     made = checked(cls)
     return registry.register(made.name)(made)  # type: ignore[attr-defined]
+
+
+class Pull(NamedTuple):
+    """What is added to the gradient at the parameters v of a client that received w: strength (v - w) + constant.
+
+    The constant has shared parameters only; where it has none it is 0. Neither changes from step to step.
+    """
+
+    strength: float = 0.0
+    constant: Tree = {}  # noqa: RUF012  (a NamedTuple field is immutable by use)
 
 
 class Part:
@@ -106,6 +116,13 @@ class Part:
     def finish(self, local: Local) -> tuple[Tree, Tree]:
         """After local training: the memory to keep, and the letter up."""
         return local.memory, {}
+
+    def pull(self, local: Local) -> Pull:
+        """What an objective or a correction adds to the gradient, where that is a pull: compiled loops train its method then.
+
+        It says in short what `loss` or `correct` says; a test holds both equal.
+        """
+        raise NotImplementedError
 
     def project(self, local: Local, grads: Tree, stepped: Tree) -> Tree:
         """For a part that trains: its memory after a solver step (`stepped`), to be constrained (APFL's weight in [0, 1])."""

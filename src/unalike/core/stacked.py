@@ -16,7 +16,7 @@ from unalike.core.defaults import TaskLoss
 from unalike.core.labels import part
 from unalike.core.local import Setting
 from unalike.core.method import Method
-from unalike.core.part import Correction
+from unalike.core.part import Correction, Part
 from unalike.core.stepping import MODEL, Look, Moving, Stepper, Steps, copied, functional, unless
 from unalike.core.types import Batch, Output, Tree
 from unalike.core.work import Work
@@ -38,9 +38,12 @@ def suits(method: Method, setting: Setting, x: Tensor) -> bool:
     )
 
 
-def adds_nothing(method: Method, work: Work) -> bool:
-    """Whether the method's clients follow the gradient of the task's loss and nothing else."""
-    return [type(p) for p in method.losses] == [TaskLoss] and not method.role(Correction) and work.clip is None
+def pulls(method: Method, work: Work) -> tuple[Part, ...] | None:
+    """The parts that add a pull to the gradient of the task's loss; None where anything else changes it."""
+    terms = (*method.losses, *method.role(Correction))
+    others = tuple(p for p in terms if type(p) is not TaskLoss)
+    plain = len(others) < len(terms) and all(type(p).pull is not Part.pull for p in others)
+    return others if plain and work.clip is None else None
 
 
 class StackedStepper(Steps):

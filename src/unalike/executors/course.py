@@ -17,8 +17,8 @@ from unalike.core import tree
 from unalike.core.client import Learnt, begin, conclude, learn, view
 from unalike.core.local import Data, Setting
 from unalike.core.method import Method
-from unalike.core.part import Personaliser, Phase
-from unalike.core.stacked import StackedStepper
+from unalike.core.part import Personaliser, Phase, Pull
+from unalike.core.stacked import StackedStepper, pulls
 from unalike.core.stepping import Look, Make, Practice, copied
 from unalike.core.types import Drawers, Order, Report, Tree
 from unalike.core.work import Work
@@ -64,7 +64,7 @@ class Course:
         if self.programs is not None:
             make = self._compiled(self.programs, sent)
         elif self._fusible:
-            make = self._fused
+            make = partial(self._fused, sent)
         else:
             make = self._by_hand(sent)
         learnt = learn(self.method, self.phases, self.setting, order, params, memory, lessons, make)
@@ -81,8 +81,18 @@ class Course:
             and fusible(self.method, self.phases, self.setting, largest, largest.shape[2])
         )
 
-    def _fused(self, work: Work, params: Tree, memory: Drawers) -> Practice:
-        return Fused(self.setting, work, params)
+    def _fused(self, sent: list[str], work: Work, params: Tree, memory: Drawers) -> Practice:
+        parts, strengths, total = pulls(self.method, work) or (), list[float](), dict[str, Tensor]()
+
+        def drawn(look: Look, _: Order, params: Tree, memory: Drawers) -> list[Tree]:
+            found = [p.pull(look(p, params, {}, memory, lr=work.lr)) for p in parts]
+            strengths[:] = [pull.strength for pull in found]
+            return [pull.constant for pull in found]
+
+        for constant in self._each(drawn, params, memory) if parts else []:
+            total = tree.add(total, constant) if total and constant else total or constant
+        start = tree.only(self.chunk.order.params, sent)
+        return Fused(self.setting, work, params, start, Pull(sum(strengths), total))
 
     def _by_hand(self, sent: list[str]) -> Make:
         def each(function: Callable[..., Any], *stacked: Any) -> Any:

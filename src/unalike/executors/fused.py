@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import ModuleType
@@ -15,9 +15,9 @@ from unalike.core.dense import ACTIVATIONS, Chain
 from unalike.core.labels import part
 from unalike.core.local import Setting
 from unalike.core.method import Method
-from unalike.core.part import Phase
+from unalike.core.part import Phase, Pull
 from unalike.core.solver import SGD
-from unalike.core.stacked import adds_nothing
+from unalike.core.stacked import pulls
 from unalike.core.stepping import MODEL, Moving, Tally
 from unalike.core.types import Batch, Tree
 from unalike.core.work import Work
@@ -40,7 +40,7 @@ def kernels() -> ModuleType | None:
 def fusible(method: Method, phases: Sequence[Phase], setting: Setting, x: Tensor, rows: int) -> bool:
     """Whether `Fused` can train stacked clients, for which `core.stacked.suits` holds, on batches of `rows` samples like `x`."""
     work, chain, params = setting.work, setting.model.chain, setting.model.params
-    if chain is None or work.keep_optimiser_state or not adds_nothing(method, work):
+    if chain is None or work.keep_optimiser_state or pulls(method, work) is None:
         return False
     widest = max(max(params[layer.weight].shape) for layer in chain.layers)
     return (
@@ -53,11 +53,16 @@ def fusible(method: Method, phases: Sequence[Phase], setting: Setting, x: Tensor
 
 @dataclass(frozen=True)
 class Fused:
-    """The practice of a phase; all tensors have a leading [K]."""
+    """The practice of a phase; all tensors have a leading [K]. `pull` is what all parts together add to the gradient.
+
+    `start` are the shared parameters as received, [...].
+    """
 
     setting: Setting
     work: Work
     params: Tree
+    start: Tree
+    pull: Pull
 
     def phase(self, before: Moving, batches: Sequence[Batch], number: int) -> tuple[Tally, Moving]:
         loops, chain, solver = kernels(), self.setting.model.chain, self.work.solver
@@ -80,10 +85,11 @@ class Fused:
                 sizes.numpy(),
                 layout.table,
                 layout.held,
+                layout.strengths(solver.weight_decay, self.pull.strength, self.start),
+                self._pulls(layout, params).numpy(),
                 loops.LOSSES[self.setting.task.name],
                 np.float32(self.work.lr),
                 np.float32(solver.momentum),
-                np.float32(solver.weight_decay),
                 solver.nesterov,
                 trained.numpy(),
             )
@@ -91,11 +97,21 @@ class Fused:
         made = Tally(torch.from_numpy(losses).float(), sizes.sum(1).float(), (sizes > 0).sum(1).float())
         return made, Moving(before.variables | {MODEL: after}, {}, before.buffers, before.own)
 
+    def _pulls(self, layout: Layout, params: Tree) -> Tensor:
+        """What is added to the gradients beside strength v: constant - strength w, [1 or K, P]; nothing of no pull, [0, P]."""
+        strength, constant = self.pull
+        if not strength and not constant:
+            return torch.empty(0, 0)
+        shared = {n: (constant.get(n, 0.0) - strength * w).expand_as(params[n]) for n, w in self.start.items()}
+        zeros = {n: w.new_zeros(()).expand_as(w) for n, w in params.items()}
+        return layout.flat(zeros | shared)
+
 
 @dataclass(frozen=True)
 class Layout:
     """Where each parameter is among the floats of a client, and the table that `kernels.train` reads; `held` as it says."""
 
+    names: tuple[tuple[str, str | None], ...]
     places: dict[str, tuple[int, torch.Size]]
     table: np.ndarray
     held: int
@@ -105,6 +121,11 @@ class Layout:
         common = all(params[n].stride(0) == 0 for n in self.places)
         stacked = (params[n][:1] if common else params[n] for n in self.places)
         return torch.cat([w.flatten(1) for w in stacked], 1)
+
+    def strengths(self, decay: float, pull: float, shared: Collection[str]) -> np.ndarray:
+        """What each layer's weight and bias are multiplied with in their gradients, [L, 2]."""
+        rows = [[decay + pull * (n in shared) for n in names] for names in self.names]
+        return np.array(rows, np.float32)
 
     def views(self, flat: Tensor) -> Tree:
         """Each parameter of such rows."""
@@ -130,7 +151,8 @@ def _layout(chain: Chain, shapes: tuple[tuple[str, torch.Size], ...], moves: fro
         bias, trained = held + even * columns, (layer.weight in moves, layer.bias in moves)
         table.append((wide, out, columns, even, held, bias, source, own, codes[layer.activation], *trained))
         held = bias + _up(even, loops.LANES)
-    return Layout(places, np.array(table, np.int64), held)
+    names = tuple((layer.weight, layer.bias) for layer in chain.layers)
+    return Layout(names, places, np.array(table, np.int64), held)
 
 
 def _up(n: int, to: int) -> int:

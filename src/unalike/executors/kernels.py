@@ -24,7 +24,10 @@ LOSSES = {"classification": CLASSES, "binary": BINARY, "regression": SQUARES}
 
 ZERO, ONE, TWO = (np.float32(x) for x in (0, 1, 2))
 MATHS = {"reassoc", "contract", "nsz", "arcp"}  # a NaN stays one: it is how divergence shows
-SIGNATURE = "f8[::1](f4[:,::1], f4[:,:,:,::1], f4[:,:,::1], i8[:,::1], i8[:,::1], i8, i8, f4, f4, f4, b1, f4[:,::1])"
+FLOATS, WHOLE = "f4[:,::1]", "i8[:,::1]"
+SIGNATURE = (
+    f"f8[::1]({FLOATS}, f4[:,:,:,::1], f4[:,:,::1], {WHOLE}, {WHOLE}, i8, {FLOATS}, {FLOATS}, i8, f4, f4, b1, {FLOATS})"
+)
 """That `train` is compiled for when this module is imported, once on a machine."""
 inline = njit(fastmath=MATHS, inline="always")
 
@@ -78,16 +81,18 @@ def errors(d, w, out):
 
 
 @inline
-def descend(x, d, w, m, g, rate, keep, decay, nesterov):
-    """One step of SGD along g = d^T x + decay w:  m <- keep m + g;  w <- w - rate m  (Nesterov: w <- w - rate (g + keep m))."""
+def descend(x, d, w, m, pull, pulled, g, rate, keep, decay, nesterov):
+    """One step of SGD along g = d^T x + decay w + pull:  m <- keep m + g;  w <- w - rate m  (Nesterov: - rate (g + keep m))."""
     last = x.shape[0] - 5
     own, ahead = (ONE, keep) if nesterov else (ZERO, ONE)
     if last == 0:
         g[:] = ZERO
     for o in range(w.shape[0]):
+        if pulled:
+            g[: x.shape[1]] = pull[o]
         for r in range(0, last, 5):
             d0, d1, d2, d3, d4 = d[r, o], d[r + 1, o], d[r + 2, o], d[r + 3, o], d[r + 4, o]
-            if r == 0:
+            if r == 0 and not pulled:
                 for i in range(x.shape[1]):
                     g[i] = d0 * x[r, i] + d1 * x[r + 1, i] + d2 * x[r + 2, i] + d3 * x[r + 3, i] + d4 * x[r + 4, i]
             else:
@@ -104,13 +109,15 @@ def descend(x, d, w, m, g, rate, keep, decay, nesterov):
 
 
 @inline
-def descend_bias(d, b, m, rate, keep, decay, nesterov):
-    """The same of a bias, g = sum d + decay b."""
+def descend_bias(d, b, m, pull, pulled, rate, keep, decay, nesterov):
+    """The same of a bias, g = sum d + decay b + pull."""
     own, ahead = (ONE, keep) if nesterov else (ZERO, ONE)
     for o in range(len(b)):
         s = decay * b[o]
         for r in range(d.shape[0]):
             s += d[r, o]
+        if pulled:
+            s += pull[o]
         m[o] = keep * m[o] + s
         b[o] -= rate * (own * s + ahead * m[o])
 
@@ -187,25 +194,30 @@ def copy(layers, weights, own, load):
 
 
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
-def train(start, x, y, sizes, layers, held, loss, rate, keep, decay, nesterov, trained):
+def train(start, x, y, sizes, layers, held, decays, pulls, loss, rate, keep, nesterov, trained):
     """What the clients' parameters are after their steps, in `trained` [K, P], and the sums of their samples' losses [K].
 
     start: parameters [1 or K, P]. x: samples [K, T, B, D]. y: labels [K, T, B]. sizes: samples of every step [K, T], 0 for none.
-    layers: the table described above, whose parameters take `held` floats of the workspace.
+    layers: the table described above, whose parameters take `held` floats of the workspace. decays: what each layer's weight and
+    bias are multiplied with in their gradients [L, 2]. pulls: what is added to the gradients [0, 1 or K, P].
     """
     depth, lowest, top = len(layers), 0, layers[:, COLUMNS].max()
     while lowest < depth - 1 and not (layers[lowest, MOVES] or layers[lowest, BIAS_MOVES]):
         lowest += 1
     tile = up(x.shape[2], ROWS) * max(top, up(layers[-1, OUT], LANES))
-    space = np.empty(2 * held + top + 2 * (depth + 1) * tile + LANES, np.float32)
+    pulled = len(pulls) > 0
+    models = 3 if pulled else 2
+    space = np.empty(models * held + top + 2 * (depth + 1) * tile + LANES, np.float32)
     space = space[(-space.ctypes.data % 64) // 4 :]
-    weights, momenta, g = space[:held], space[held : 2 * held], space[2 * held : 2 * held + top]
-    tiles = space[2 * held + top :]
+    weights, momenta, pull = space[:held], space[held : 2 * held], space[(models - 1) * held : models * held]
+    g, tiles = space[models * held : models * held + top], space[models * held + top :]
     totals = np.zeros(len(x))
     space[:] = ZERO
     for k in range(len(x)):
         momenta[:] = ZERO
         copy(layers, weights, start[min(k, len(start) - 1)], True)
+        if pulled:
+            copy(layers, pull, pulls[min(k, len(pulls) - 1)], True)
         for t in range(x.shape[1]):
             n = sizes[k, t]
             if n == 0:
@@ -242,10 +254,12 @@ def train(start, x, y, sizes, layers, held, loss, rate, keep, decay, nesterov, t
                     errors(d, w, e)
                     back(layers[i - 1, ACTIVATION], e, h, layer[WIDE])
                 if layer[MOVES]:
-                    descend(h, d, w, momenta[at:past].reshape(even, columns), g, rate, keep, decay, nesterov)
+                    m, p = momenta[at:past].reshape(even, columns), pull[at:past].reshape(even, columns)
+                    descend(h, d, w, m, p, pulled, g, rate, keep, decays[i, 0], nesterov)
                 if layer[BIAS_MOVES]:
                     at, past = layer[BIAS], layer[BIAS] + layer[OUT]
-                    descend_bias(d, weights[at:past], momenta[at:past], rate, keep, decay, nesterov)
+                    m, p = momenta[at:past], pull[at:past]
+                    descend_bias(d, weights[at:past], m, p, pulled, rate, keep, decays[i, 1], nesterov)
         copy(layers, weights, trained[k], False)
         if not np.isfinite(totals[k]):
             space[:] = ZERO  # it went into the zeros, too

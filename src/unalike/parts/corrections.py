@@ -10,7 +10,7 @@ from pydantic import NonNegativeFloat
 from unalike.core import tree
 from unalike.core.client import Local
 from unalike.core.method import Method
-from unalike.core.part import Correction, ServerStep, part
+from unalike.core.part import Correction, Pull, ServerStep, part
 from unalike.core.server import Cohort, Server
 from unalike.core.types import Tree
 from unalike.core.work import Work
@@ -49,6 +49,9 @@ class ControlVariates(Correction, ServerStep):
 
     def correct(self, local: Local, grads: Tree) -> Tree:
         return tree.map(lambda g, c_i, c: g - c_i + c, grads, local.memory, local.mail)
+
+    def pull(self, local: Local) -> Pull:
+        return Pull(0.0, tree.map(lambda _, c_i, c: c - c_i, local.start, local.memory, local.mail))
 
     def finish(self, local: Local) -> tuple[Tree, Tree]:
         new = local.memory | (self._gradient(local) if self.option == 1 else self._mean_step(local))

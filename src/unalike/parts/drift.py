@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unalike.core import tree
 from unalike.core.client import Local
-from unalike.core.part import Objective, ServerStep, part
+from unalike.core.part import Objective, Pull, ServerStep, part
 from unalike.core.server import Cohort, Server
 from unalike.core.types import Batch, Tree
 
@@ -46,6 +46,11 @@ class LocalDrift(Objective, ServerStep):
         away = tree.map(lambda m, h: h - m, moved, mine["drift"])
         against = tree.map(lambda _, a, b: a - b, moved, mine["pace"], local.mail)
         return self.alpha / 2 * tree.dot(away, away) - tree.dot(moved, against)
+
+    def pull(self, local: Local) -> Pull:
+        mine, c = tree.unpack(local.memory), local.mail
+        constant = tree.map(lambda _, h, c_k, c: self.alpha * h + c_k - c, local.start, mine["drift"], mine["pace"], c)
+        return Pull(self.alpha, constant)
 
     def finish(self, local: Local) -> tuple[Tree, Tree]:
         mine = tree.unpack(local.memory)

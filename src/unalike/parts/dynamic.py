@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unalike.core import tree
 from unalike.core.client import Local
-from unalike.core.part import Objective, ServerStep, part
+from unalike.core.part import Objective, Pull, ServerStep, part
 from unalike.core.server import Cohort, Server
 from unalike.core.types import Batch, Tree
 
@@ -35,6 +35,9 @@ class DynamicRegulariser(Objective, ServerStep):
     def loss(self, local: Local, batch: Batch) -> Tensor:
         drift = tree.sub(local.start, local.params)  # -<h, v> is <h, w - v> but for a constant
         return self.alpha / 2 * tree.dot(drift, drift) + tree.dot(drift, local.memory)
+
+    def pull(self, local: Local) -> Pull:
+        return Pull(self.alpha, tree.map(lambda _, h: -h, local.start, local.memory))
 
     def finish(self, local: Local) -> tuple[Tree, Tree]:
         moved = tree.map(lambda w, v, h: h - self.alpha * (v - w), local.start, local.params, local.memory)

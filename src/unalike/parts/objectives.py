@@ -10,7 +10,7 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.client import Local
 from unalike.core.errors import UnalikeError
-from unalike.core.part import Objective, part
+from unalike.core.part import Objective, Pull, part
 from unalike.core.types import Batch, Output, Tree
 
 
@@ -26,6 +26,9 @@ class Proximal(Objective):
     def loss(self, local: Local, batch: Batch) -> Tensor:
         drift = tree.sub(local.start, local.params)
         return self.mu / 2 * tree.dot(drift, drift)
+
+    def pull(self, local: Local) -> Pull:
+        return Pull(self.mu)
 
 
 @part
