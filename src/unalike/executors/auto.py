@@ -20,7 +20,6 @@ from unalike.core.server import issue, open_state
 from unalike.core.stacked import suits
 from unalike.executors.base import Executor, Site, Source
 from unalike.executors.batched import CACHE, Batched
-from unalike.executors.fused import fusible
 from unalike.executors.loop import Loop
 
 EXECUTORS: dict[str, Callable[..., Executor]] = {"loop": Loop, "batched": Batched}
@@ -84,7 +83,7 @@ def _rule(site: Site, participants: int) -> Choice | str:
     """The choice where no measurement could change it; else why clients can be stacked."""
     model = site.setting.model
     on_cpu = site.source.x.device.type == "cpu"
-    if _fusible(site):
+    if Batched(site).fuses:
         return Choice("batched", "compiled loops train small dense models")
     if participants < 2:
         return Choice("loop", "one participant a round leaves nothing to stack")
@@ -100,12 +99,6 @@ def _rule(site: Site, participants: int) -> Choice | str:
     if problem:
         return Choice("loop", f"the model cannot be stacked: {problem}")
     return "the model is small and dense"
-
-
-def _fusible(site: Site) -> bool:
-    setting, x, largest = site.setting, site.source.x, int(site.sizes.max())
-    rows = min(setting.work.batch_size or largest, largest)
-    return suits(site.method, setting, x) and fusible(site.method, site.method.phases, setting, x, rows)
 
 
 def _measured(site: Site, participants: int) -> Choice:

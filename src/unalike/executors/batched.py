@@ -27,14 +27,18 @@ from unalike.core.stepping import functional
 from unalike.core.types import Drawers, Order, Report, Tree
 from unalike.core.work import Batches
 from unalike.executors.base import Accepted, Answering, Site
-from unalike.executors.chunk import Chunk, Given, Rows, kinds_of, out_of_memory, padded
+from unalike.executors.chunk import Chunk, Given, Lot, Rows, kinds_of, out_of_memory, padded
 from unalike.executors.compiled import NotCompiled, Programs
 from unalike.executors.course import Course
+from unalike.executors.fused import fusible
 
 CACHE = 15 * 2**20
 """Bytes that the parameters, gradients and momenta of a chunk may take on a CPU: about what stays in its caches."""
 DEVICE = 2**30
 """The same on an accelerator."""
+
+RESULTS = 4
+"""Times as many clients are in a chunk of compiled loops, which hold one client at a time in the cache."""
 
 Lessons = dict[int, list[Batches]]
 """Client -> its batches in each phase."""
@@ -102,7 +106,15 @@ class Batched(Answering):
         if self._fits or self.chunk is not None:
             return min([*self._fits, *([self.chunk] if self.chunk else [])])
         budget = CACHE if self.site.source.x.device.type == "cpu" else DEVICE
-        return max(1, budget // (3 * tree.nbytes(self.site.setting.model.params)))
+        return max(1, (RESULTS if self.fuses else 1) * budget // (3 * tree.nbytes(self.site.setting.model.params)))
+
+    @cached_property
+    def fuses(self) -> bool:
+        """Whether compiled loops train the clients, even those with the largest batches."""
+        site, setting, largest = self.site, self.setting, int(self.site.sizes.max(initial=0))
+        rows = min(setting.work.batch_size or largest, largest)
+        by_hand = self.fused and suits(site.method, setting, site.source.x)
+        return by_hand and fusible(site.method, site.method.phases, setting, site.source.x, rows)
 
     def _train(self, order: Order, number: int, lessons: Lessons, accepted: Accepted) -> Report:
         site, method = self.site, self.site.method
@@ -188,7 +200,9 @@ class Batched(Answering):
             return found
         drawn = [self.site.numbers(k, round, own) for k, own in zip(ids, parts, strict=True)]
         return [
-            rows | {"x": transform(rows["x"], _laid_out(numbers, rows["y"].shape).to(rows["x"].device))} if rows else {}
+            {**rows, "x": transform(rows["x"], _laid_out(numbers, rows["y"].shape).to(rows["x"].device))}
+            if rows
+            else {}
             for rows, numbers in zip(found, zip(*drawn), strict=True)
         ]
 
@@ -197,11 +211,9 @@ class Batched(Answering):
             return {}
         index, weight = padded(batches)
         source = self.site.source
-        flat = index.reshape(-1).to(source.x.device)
-        rows = {
-            name: t.index_select(0, flat).unflatten(0, index.shape) for name, t in (("x", source.x), ("y", source.y))
-        }
-        return rows if weight is None else rows | {"weight": weight.to(source.x.device)}
+        flat = index.flatten().to(source.x.device)
+        y = source.y.index_select(0, flat).unflatten(0, index.shape)
+        return Lot(source.x, flat.view(index.shape), y, None if weight is None else weight.to(source.x.device))
 
 
 def _cut(clients: list[int], width: int) -> list[list[int]]:

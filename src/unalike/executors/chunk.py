@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NamedTuple, overload
 
@@ -18,8 +19,38 @@ from unalike.core.work import Batches
 
 Given = dict[str, Any]
 """What `train` is told of a client, by name; stacked, every tensor has a leading [K]."""
-Rows = dict[str, Tensor]
+Rows = Mapping[str, Tensor]
 """Batches of a chunk: `x` [K, T, B, ...], `y` [K, T, B], and `weight` [K, T, B] where some rows are padding."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lot(Rows):
+    """Rows whose `x` is gathered when somebody asks for it: sample index[k, t, b] of all `samples`."""
+
+    samples: Tensor
+    index: Tensor
+    y: Tensor
+    weight: Tensor | None
+
+    @cached_property
+    def x(self) -> Tensor:
+        return self.samples.index_select(0, self.index.flatten()).unflatten(0, self.index.shape)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        found: Tensor = getattr(self, name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return ("x", "y") if self.weight is None else ("x", "y", "weight")
 
 
 @dataclass(frozen=True)
@@ -43,12 +74,13 @@ class Chunk:
         # norms update buffers in place, which needs a row of them for each client
         buffers = tree.map(lambda b: b.expand(len(self), *b.shape), self.order.buffers)
         *kinds, last = self.kinds
+        phases, whole = [dict(rows) for rows in self.phases], dict(self.whole)
 
-        def one(given: Given, buffers: Any, phases: list[Rows], whole: Rows, *own: Any) -> Any:
-            data = Data([Cut(*part) for part in zip(phases, kinds, strict=True)], Cut(whole, last))
+        def one(given: Given, buffers: Any, phases: list[dict[str, Tensor]], whole: Rows, *own: Any) -> Any:
+            data = Data([Cut(rows, k) for rows, k in zip(phases, kinds, strict=True)], Cut(whole, last))
             return function(given, self.order.with_mail(given["mail"])._replace(buffers=buffers), data, *own)
 
-        return torch.vmap(one, randomness="different")(self.given, buffers, self.phases, self.whole, *stacked)
+        return torch.vmap(one, randomness="different")(self.given, buffers, phases, whole, *stacked)
 
     @property
     def alike(self) -> Chunk:

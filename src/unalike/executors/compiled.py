@@ -130,7 +130,7 @@ class CompiledStepper(Steps):
         self.solver, self.leaf, self.keeps = work.solver, copied, bool(method.trained)
         given = {name: chunk.given[name] for name in ("mail", "context", "size")}
         order = {name: getattr(chunk.order, name) for name in ("params", "buffers", "mail")}
-        self.fixed = {"given": given, "order": order, "whole": chunk.whole, "params": params, "memory": memory}
+        self.fixed = {"given": given, "order": order, "whole": dict(chunk.whole), "params": params, "memory": memory}
         self.fixed |= {"origin": begun[0], "opened": begun[1]}
         self.leaves = leaves(self.fixed)
 

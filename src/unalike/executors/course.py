@@ -22,7 +22,7 @@ from unalike.core.stacked import StackedStepper, pulls
 from unalike.core.stepping import Look, Make, Practice, copied
 from unalike.core.types import Drawers, Order, Report, Tree
 from unalike.core.work import Work
-from unalike.executors.chunk import Chunk, Given
+from unalike.executors.chunk import Chunk, Given, Lot
 from unalike.executors.compiled import CompiledStepper, Programs
 from unalike.executors.fused import Fused, fusible
 
@@ -73,13 +73,11 @@ class Course:
 
     @property
     def _fusible(self) -> bool:
-        shown = [rows["x"] for rows in self.chunk.phases if rows]
-        largest = max(shown, key=lambda x: x.shape[2], default=None)
-        return (
-            self.fused
-            and largest is not None
-            and fusible(self.method, self.phases, self.setting, largest, largest.shape[2])
-        )
+        shown = [rows for rows in self.chunk.phases if rows]
+        if not self.fused or not shown:
+            return False
+        x = shown[0].samples if isinstance(shown[0], Lot) else shown[0]["x"]
+        return fusible(self.method, self.phases, self.setting, x, max(rows["y"].shape[2] for rows in shown))
 
     def _fused(self, sent: list[str], work: Work, params: Tree, memory: Drawers) -> Practice:
         parts, strengths, total = pulls(self.method, work) or (), list[float](), dict[str, Tensor]()

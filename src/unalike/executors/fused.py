@@ -21,7 +21,7 @@ from unalike.core.stacked import pulls
 from unalike.core.stepping import MODEL, Moving, Tally
 from unalike.core.types import Batch, Tree
 from unalike.core.work import Work
-from unalike.executors.chunk import Cut
+from unalike.executors.chunk import Cut, Lot, Rows
 
 TILE = 10_240
 """Floats of a batch up to which the loops are fast: about what the innermost cache holds. Beyond it torch's products are faster."""
@@ -78,9 +78,11 @@ class Fused:
         with part("forward and backward"):
             start = layout.flat(params)
             trained = torch.empty(len(sizes), start.shape[1])
+            samples, index = _samples(rows)
             losses = loops.train(
                 start.numpy(),
-                rows["x"].flatten(3).numpy(),
+                samples.flatten(1).numpy(),
+                index.numpy(),
                 rows["y"].float().flatten(2).numpy(),
                 sizes.numpy(),
                 layout.table,
@@ -105,6 +107,14 @@ class Fused:
         shared = {n: (constant.get(n, 0.0) - strength * w).expand_as(params[n]) for n, w in self.start.items()}
         zeros = {n: w.new_zeros(()).expand_as(w) for n, w in params.items()}
         return layout.flat(zeros | shared)
+
+
+def _samples(rows: Rows) -> tuple[Tensor, Tensor]:
+    """Samples [N, ...], and which of them make the batches [K, T, B]."""
+    if isinstance(rows, Lot):
+        return rows.samples, rows.index
+    x = rows["x"]
+    return x.flatten(0, 2), torch.arange(x.shape[:3].numel()).view(x.shape[:3])
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ ZERO, ONE, TWO = (np.float32(x) for x in (0, 1, 2))
 MATHS = {"reassoc", "contract", "nsz", "arcp"}  # a NaN stays one: it is how divergence shows
 FLOATS, WHOLE = "f4[:,::1]", "i8[:,::1]"
 SIGNATURE = (
-    f"f8[::1]({FLOATS}, f4[:,:,:,::1], f4[:,:,::1], {WHOLE}, {WHOLE}, i8, {FLOATS}, {FLOATS}, i8, f4, f4, b1, {FLOATS})"
+    f"f8[::1]({FLOATS}, {FLOATS}, i8[:,:,::1], f4[:,:,::1], {WHOLE}, {WHOLE}, i8, "
+    f"{FLOATS}, {FLOATS}, i8, f4, f4, b1, {FLOATS})"
 )
 """That `train` is compiled for when this module is imported, once on a machine."""
 inline = njit(fastmath=MATHS, inline="always")
@@ -194,31 +195,32 @@ def copy(layers, weights, own, load):
 
 
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
-def train(start, x, y, sizes, layers, held, decays, pulls, loss, rate, keep, nesterov, trained):
+def train(start, x, index, y, sizes, layers, held, decays, pulls, loss, rate, keep, nesterov, trained):
     """What the clients' parameters are after their steps, in `trained` [K, P], and the sums of their samples' losses [K].
 
-    start: parameters [1 or K, P]. x: samples [K, T, B, D]. y: labels [K, T, B]. sizes: samples of every step [K, T], 0 for none.
-    layers: the table described above, whose parameters take `held` floats of the workspace. decays: what each layer's weight and
-    bias are multiplied with in their gradients [L, 2]. pulls: what is added to the gradients [0, 1 or K, P].
+    start: parameters [1 or K, P]. x: samples [N, D], of which `index` [K, T, B] makes the batches. y: labels [K, T, B].
+    sizes: samples of every step [K, T], 0 for none. layers: the table described above, whose parameters take `held` floats of the
+    workspace. decays: what each layer's weight and bias are multiplied with in their gradients [L, 2]. pulls: what is added to the
+    gradients [0, 1 or K, P].
     """
     depth, lowest, top = len(layers), 0, layers[:, COLUMNS].max()
     while lowest < depth - 1 and not (layers[lowest, MOVES] or layers[lowest, BIAS_MOVES]):
         lowest += 1
-    tile = up(x.shape[2], ROWS) * max(top, up(layers[-1, OUT], LANES))
+    tile = up(index.shape[2], ROWS) * max(top, up(layers[-1, OUT], LANES))
     pulled = len(pulls) > 0
     models = 3 if pulled else 2
     space = np.empty(models * held + top + 2 * (depth + 1) * tile + LANES, np.float32)
     space = space[(-space.ctypes.data % 64) // 4 :]
     weights, momenta, pull = space[:held], space[held : 2 * held], space[(models - 1) * held : models * held]
     g, tiles = space[models * held : models * held + top], space[models * held + top :]
-    totals = np.zeros(len(x))
+    totals = np.zeros(len(index))
     space[:] = ZERO
-    for k in range(len(x)):
+    for k in range(len(index)):
         momenta[:] = ZERO
         copy(layers, weights, start[min(k, len(start) - 1)], True)
         if pulled:
             copy(layers, pull, pulls[min(k, len(pulls) - 1)], True)
-        for t in range(x.shape[1]):
+        for t in range(index.shape[1]):
             n = sizes[k, t]
             if n == 0:
                 continue
@@ -227,7 +229,9 @@ def train(start, x, y, sizes, layers, held, decays, pulls, loss, rate, keep, nes
             h = tiles[: rows * columns].reshape(rows, columns)
             h[n:] = ZERO
             for r in range(n):
-                h[r, : x.shape[3]] = x[k, t, r]
+                if index[k, t, r] < 0 or index[k, t, r] >= len(x):
+                    raise IndexError("a sample is not among the data")
+                h[r, : x.shape[1]] = x[index[k, t, r]]
             for i in range(depth):
                 layer = layers[i]
                 even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], LANES)
