@@ -116,21 +116,38 @@ class Site:
         return self.context(int(np.flatnonzero(self.sizes)[0]))
 
     @part_of("data")
-    def training(self, client: int, round: int) -> list[Batches]:
-        """The client's batches in each phase of a round."""
+    def lessons(self, ids: Sequence[int], round: int) -> dict[int, list[Batches]]:
+        """The clients' batches in each phase of a round."""
         names = ["batches", *(f"batches of phase {i}" for i in range(1, len(self.method.phases)))]
-        return [self.batches(client, round, phase, name) for phase, name in zip(self.method.phases, names)]
+        return self._drawn(ids, round, self.method.phases, names)
+
+    def tuning_lessons(self, ids: Sequence[int], round: int) -> dict[int, list[Batches]]:
+        """Their batches in the fine-tuning before they are evaluated, if there is any."""
+        return self._drawn(ids, round, [] if self.method.tuning is None else [self.method.tuning], ["tune"])
+
+    def training(self, client: int, round: int) -> list[Batches]:
+        """One client's batches in each phase of a round."""
+        return self.lessons([client], round)[client]
 
     def tuning(self, client: int, round: int) -> list[Batches]:
-        """Its batches in the fine-tuning before it is evaluated, if there is any."""
-        return [] if self.method.tuning is None else [self.batches(client, round, self.method.tuning, "tune")]
+        """One client's batches in the fine-tuning."""
+        return self.tuning_lessons([client], round)[client]
 
     def batches(self, client: int, round: int, phase: Phase = ROUND, purpose: str = "batches") -> Batches:
         """A client's batches in a phase, as indices into the common tensors."""
-        own = self.source.train[client]
-        rng = seed.generator(self.setting.seed, purpose, round, client)
-        found = phase.work(self.setting.work).batches(len(own), rng)
-        return Batches(own[found.rows], found.sizes)
+        return self._drawn([client], round, [phase], [purpose])[client][0]
+
+    def _drawn(
+        self, ids: Sequence[int], round: int, phases: Sequence[Phase], purposes: Sequence[str]
+    ) -> dict[int, list[Batches]]:
+        found: dict[int, list[Batches]] = {client: [] for client in ids}
+        for phase, purpose in zip(phases, purposes):
+            work = phase.work(self.setting.work)
+            for client, rng in zip(ids, seed.generators(self.setting.seed, purpose, round, last=ids)):
+                own = self.source.train[client]
+                order = work.batches(len(own), rng)
+                found[client].append(Batches(own[order.rows], order.sizes))
+        return found
 
     def steps(self, samples: int) -> int:
         """Steps in a round of a client with this many samples."""

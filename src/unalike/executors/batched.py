@@ -60,12 +60,12 @@ class Batched(Answering):
     _fits: list[int] = field(default_factory=list, compare=False)  # clients that were left when memory ran out
 
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
-        lessons = {client: self.site.training(client, order.round) for client in ids}
+        lessons = self.site.lessons(ids, order.round)
         for chunk, report in self._each_chunk(order, lessons, accepted, self._train):
             sink.add(chunk, report)
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
-        lessons = {client: self.site.tuning(client, order.round) for client in ids}
+        lessons = self.site.tuning_lessons(ids, order.round)
         for chunk, tuned in self._each_chunk(order, lessons, accepted, self._tune):
             yield from ((client, tree.row(tuned, i)) for i, client in enumerate(chunk))
 

@@ -90,7 +90,8 @@ def descend(x, d, w, m, pull, pulled, g, rate, keep, decay, nesterov):
         g[:] = ZERO
     for o in range(w.shape[0]):
         if pulled:
-            g[: x.shape[1]] = pull[o]
+            for i in range(x.shape[1]):
+                g[i] = pull[o, i]
         for r in range(0, last, 5):
             d0, d1, d2, d3, d4 = d[r, o], d[r + 1, o], d[r + 2, o], d[r + 3, o], d[r + 4, o]
             if r == 0 and not pulled:
@@ -229,9 +230,11 @@ def train(start, x, index, y, sizes, layers, held, decays, pulls, loss, rate, ke
             h = tiles[: rows * columns].reshape(rows, columns)
             h[n:] = ZERO
             for r in range(n):
-                if index[k, t, r] < 0 or index[k, t, r] >= len(x):
+                at = index[k, t, r]
+                if at < 0 or at >= len(x):
                     raise IndexError("a sample is not among the data")
-                h[r, : x.shape[1]] = x[index[k, t, r]]
+                for i in range(x.shape[1]):
+                    h[r, i] = x[at, i]
             for i in range(depth):
                 layer = layers[i]
                 even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], LANES)
