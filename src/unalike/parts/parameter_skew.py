@@ -95,13 +95,18 @@ class ParameterSkew(Aggregator):
     def _high(self, sd: Tensor, mu: Tensor) -> Tensor:
         if self.threshold >= 1:
             return torch.zeros_like(mu, dtype=torch.bool)
-        defined = mu != 0
-        cv = self.variation(sd[defined], mu[defined])
-        high = sd > 0
-        if cv.numel():
-            spread = cv.max() - cv.min()
-            high[defined] = (cv - cv.min()) / spread > self.threshold if spread > 0 else False
+        if (mu != 0).all():
+            return self._above(self.variation(sd, mu))
+        defined, high = mu != 0, sd > 0
+        high[defined] = self._above(self.variation(sd[defined], mu[defined]))
         return high
+
+    def _above(self, cv: Tensor) -> Tensor:
+        """Where the coefficient of variation, min-max normalised, exceeds the threshold."""
+        if not cv.numel() or not cv.max() > cv.min():
+            return torch.zeros_like(cv, dtype=torch.bool)
+        low = cv.min()
+        return (cv - low).div_(cv.max() - low) > self.threshold
 
     def _similarity(self, classes: Tensor, high: int) -> Tensor:
         """1 - #{E_a != E_b} / #high, [K, K]."""
@@ -220,7 +225,7 @@ class LiteralSA(LiteralSkew):
 
 def _moments(u: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean and standard deviation [M] of the columns of u [K, M], and the least and the largest squared deviation of all."""
-    mean, sd, ends = torch.empty_like(u[0]), torch.empty_like(u[0]), []
+    mean, sd, nearest, furthest = torch.empty_like(u[0]), torch.empty_like(u[0]), [], []
     for at in tree.blocks(u):  # all at once, every operation would read the stack from memory again
         block = u[:, at]
         least, most = block.amin(0), block.amax(0)
@@ -228,9 +233,9 @@ def _moments(u: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor
         mean[at] = torch.where(least == most, least, weights @ block)
         d = (block - mean[at]).square_()
         sd[at] = d.mean(0).sqrt()
-        ends.append(torch.stack(torch.aminmax(d)))
-    low, top = torch.stack(ends, 1)
-    return mean, sd, low.min(), top.max()
+        nearest.append(d.amin())
+        furthest.append(torch.maximum(most - mean[at], mean[at] - least).amax())
+    return mean, sd, torch.stack(nearest).amin(), torch.stack(furthest).amax().square()
 
 
 def _best(found: list[tuple[float, tuple[int, int]]]) -> tuple[float, tuple[int, int]] | None:
