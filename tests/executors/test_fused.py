@@ -1,6 +1,8 @@
 """Compiled loops train small dense models as torch does; whatever they cannot train, torch trains."""
 
 import copy
+import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -164,3 +166,15 @@ def test_without_numba_torch_trains(monkeypatch):
     monkeypatch.setattr(fused.Fused, "phase", None)
     monkeypatch.setattr(fused, "kernels", lambda: None)
     Simulation("fedavg", mlp(), Clients.random((6, 4)), executor="batched").round()
+
+
+@pytest.mark.parametrize("broken, words", [("numba", ""), ("unalike.executors.kernels", "numba cannot be used")])
+def test_a_missing_numba_is_no_news_and_a_broken_one_is(broken, words, monkeypatch):
+    found = fused.kernels.__wrapped__
+    monkeypatch.delitem(sys.modules, "unalike.executors.kernels", raising=False)
+    monkeypatch.delattr("unalike.executors.kernels", raising=False)
+    monkeypatch.setitem(sys.modules, broken, None)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert found() is None
+    assert words in " ".join(str(w.message) for w in seen) and len(seen) == bool(words)

@@ -123,7 +123,7 @@ class Batched(Answering):
                 report, kept = Course(method, method.phases, self.setting, chunk, fused=self.fused).reports
             else:
                 report, kept = self._compiled(chunk) or chunk.each(self._trained)
-        for i, client in enumerate(lessons):
+        for i, client in enumerate([] if site.memories.empty else lessons):
             own = {
                 name: tree.map(Tensor.clone, tree.row(t, i)) for name, t in kept.items()
             }  # not to pin the whole chunk
@@ -177,8 +177,14 @@ class Batched(Answering):
         kinds = [kinds_of(list(part)) for part in zip(*parts)]
         dropout = seed.number(site.setting.seed, purpose, order.round, number)
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():
-            given = join([self._given(k, order, lessons[k], accepted.get(k)) for k in ids], torch.stack)
+            told = ids if self._tells(order) else ids[:1]  # nothing, which is the same for all
+            given = join([self._given(k, order, lessons[k], accepted.get(k)) for k in told], torch.stack)
             yield Chunk(order, given | {"size": site.sizes_of(ids)}, phases, whole, kinds)
+
+    def _tells(self, order: Order) -> bool:
+        """Whether clients are told anything of their own."""
+        site, starts = self.site, self.site.method.role(Personaliser)
+        return bool(order.own) or not site.memories.empty or site.method.has_facts or bool(starts)
 
     def _given(self, client: int, order: Order, lesson: list[Batches], accepted: int | None) -> Given:
         """What `train` is told of a client beside its size, all of it tensors."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -29,10 +30,13 @@ TILE = 10_240
 
 @cache
 def kernels() -> ModuleType | None:
-    """The compiled loops, where the extra `fast` (numba) is installed."""
+    """The compiled loops, where the extra `fast` (numba) is installed. Warns where it is and does not work."""
     try:
         from unalike.executors import kernels
-    except ImportError:
+    except (ImportError, RuntimeError) as error:  # of another numpy, without a folder for what it compiles
+        if getattr(error, "name", None) != "numba":
+            text = f"numba cannot be used ({error}); small dense models train without compiled loops, two to five times slower"
+            warnings.warn(text, stacklevel=2)
         return None
     return kernels
 
