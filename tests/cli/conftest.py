@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import warnings
 
@@ -13,13 +12,6 @@ import torch
 from unalike.cli import main
 
 SCRIPT = "from unalike.cli import main; main()"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def interruptible():
-    """A shell that starts the tests in the background has them ignore SIGINT, and so would the programs they start."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

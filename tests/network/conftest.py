@@ -1,4 +1,3 @@
-import signal
 import sys
 from pathlib import Path
 
@@ -12,13 +11,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("network")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def interruptible():
-    """A shell that starts the tests in the background has them ignore SIGINT, and so would the programs they start."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

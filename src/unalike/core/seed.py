@@ -29,8 +29,7 @@ def generators(seed: int, purpose: str, *path: int, last: Sequence[int]) -> Iter
     if len(last) < MANY:
         yield from (generator(seed, purpose, *path, n) for n in last)
         return
-    words = [*_head(seed, purpose), *(word for number in path for word in _words(number)), np.array(last)]
-    for state in _states(words):
+    for state in _states([*_entropy(seed, purpose, *path), np.array(last)]):
         yield np.random.Generator(np.random.PCG64(_Seeded(state)))  # type: ignore[arg-type]  # numpy's stubs know no ISeedSequence here
 
 
@@ -63,8 +62,11 @@ def _swapped(seed: int, device: torch.device) -> Iterator[None]:
 
 def _sequence(seed: int, purpose: str, *path: int) -> np.random.SeedSequence:
     """`SeedSequence([seed, purpose as a number, *path])`, whose own conversion of numbers to words takes longer than the rest."""
-    words = [*_head(seed, purpose), *(word for number in path for word in _words(number))]
-    return np.random.SeedSequence(np.array(words, np.uint32))
+    return np.random.SeedSequence(np.array(_entropy(seed, purpose, *path), np.uint32))
+
+
+def _entropy(seed: int, purpose: str, *path: int) -> list[int]:
+    return [*_head(seed, purpose), *(word for number in path for word in _words(number))]
 
 
 class _Seeded(np.random.bit_generator.ISeedSequence):

@@ -49,8 +49,8 @@ class Batched(Answering):
     """Runs `train` for chunks of stacked clients. `chunk`: clients per chunk, None: by the size of the model.
 
     `compile`: steps that are not made by hand are compiled; where that fails, `remark` says why and nothing else changes.
-    `fused`: small dense models train in compiled loops, where the extra `fast` is installed and the method adds nothing to the
-    gradient of the task's loss.
+    `fused`: small dense models train in compiled loops, where the extra `fast` is installed and the method adds at most a
+    pull (`Part.pull`) to the gradient of the task's loss.
     """
 
     site: Site

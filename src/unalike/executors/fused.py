@@ -1,4 +1,4 @@
-"""All steps of a phase in compiled loops, for stacked clients that follow the gradient of the task's loss and nothing else."""
+"""All steps of a phase in compiled loops, for stacked clients that follow the gradient of the task's loss and at most a pull."""
 
 from __future__ import annotations
 
