@@ -1,5 +1,6 @@
 """Chunks of dense models trained by hand are those that `torch.vmap` of the plain client trains."""
 
+import threading
 import warnings
 
 import pytest
@@ -130,6 +131,27 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_modules_are_no_chains(name):
     assert chain(OTHERS[name]()) is None
+
+
+class Meanwhile(nn.Module):
+    """A layer, and another module that is called by another thread at the same moment."""
+
+    other, seen = nn.Linear(4, 2), []
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        thread = threading.Thread(target=lambda: self.seen.append(Meanwhile.other(torch.ones(1, 4))))
+        thread.start()
+        thread.join()
+        return self.layer(x)
+
+
+def test_other_threads_do_not_notice_that_a_module_is_looked_at():
+    assert chain(Meanwhile()) is not None
+    assert torch.equal(Meanwhile.seen[0], Meanwhile.other(torch.ones(1, 4)))
 
 
 def test_what_is_not_trained_by_hand():

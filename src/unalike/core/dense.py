@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -110,10 +113,9 @@ class Chain:
 def chain(module: nn.Module) -> Chain | None:
     """The module as a chain, if that is all it is: it is traced, so that any way of writing `forward` will do."""
     try:
-        graph = fx.Tracer().trace(module)
+        nodes, last = _trace(module)
     except Exception:  # whatever a stranger's `forward` raises when it is given no numbers
         return None
-    nodes = [n for n in graph.nodes if n.op != "output"]
     modules = dict(module.named_modules())
     layers: list[Layer] = []
     flattens = False
@@ -133,9 +135,27 @@ def chain(module: nn.Module) -> Chain | None:
             return None
     names = [n for layer in layers for n in (layer.weight, layer.bias) if n is not None]
     whole = names == [n for n, _ in module.named_parameters(remove_duplicate=False)] and not [*module.buffers()]
-    [end] = [n for n in graph.nodes if n.op == "output"]
-    plain = len(nodes) > 1 and nodes[0].op == "placeholder" and end.args == (nodes[-1],)
+    plain = len(nodes) > 1 and nodes[0].op == "placeholder" and last is nodes[-1]
     return Chain(tuple(layers), flattens) if layers and whole and plain and layers[-1].activation is None else None
+
+
+def _trace(module: nn.Module) -> tuple[list[fx.Node], fx.Node]:
+    """What `forward` does with its input, in order, torch's own layers as one node each; and what it returns.
+
+    Only a copy of the module knows of it: `fx.Tracer` replaces `nn.Module.__call__` for all threads while it traces.
+    """
+    shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
+    copied, graph = copy.deepcopy(module, shared), fx.Graph()
+    tracer = fx.proxy.GraphAppendingTracer(graph)
+
+    def recorded(path: str, *args: Any, **kwargs: Any) -> fx.Proxy:
+        return tracer.create_proxy("call_module", path, args, kwargs)
+
+    for path, inner in copied.named_modules():
+        if path and fx.Tracer().is_leaf_module(inner, path):
+            inner.forward = partial(recorded, path)
+    result = copied(tracer.proxy(graph.placeholder("x")))
+    return [*graph.nodes], result.node
 
 
 def _hooked(module: nn.Module) -> bool:
