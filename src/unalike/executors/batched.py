@@ -123,11 +123,7 @@ class Batched(Answering):
                 report, kept = Course(method, method.phases, self.setting, chunk, fused=self.fused).reports
             else:
                 report, kept = self._compiled(chunk) or chunk.each(self._trained)
-        for i, client in enumerate([] if site.memories.empty else lessons):
-            own = {
-                name: tree.map(Tensor.clone, tree.row(t, i)) for name, t in kept.items()
-            }  # not to pin the whole chunk
-            site.memories.put(client, order.round, own, accepted.get(client))
+        site.memories.put_stacked(list(lessons), order.round, kept, accepted)
         return report
 
     @cached_property
@@ -178,21 +174,26 @@ class Batched(Answering):
         dropout = seed.number(site.setting.seed, purpose, order.round, number)
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():
             told = ids if self._tells(order) else ids[:1]  # nothing, which is the same for all
-            given = join([self._given(k, order, lessons[k], accepted.get(k)) for k in told], torch.stack)
-            yield Chunk(order, given | {"size": site.sizes_of(ids)}, phases, whole, kinds)
+            given = {"memory": site.memories.stacked(ids, accepted), "size": site.sizes_of(ids)}
+            given |= join([self._given(k, order, lessons[k], accepted.get(k)) for k in told], torch.stack)
+            yield Chunk(order, given, phases, whole, kinds)
+
+    @cached_property
+    def _begins_stacked(self) -> bool:
+        """Whether nobody has to look at clients one by one before their training starts."""
+        return all(p.vmappable for p in self.site.method.role(Personaliser))
 
     def _tells(self, order: Order) -> bool:
-        """Whether clients are told anything of their own."""
-        site, starts = self.site, self.site.method.role(Personaliser)
-        return bool(order.own) or not site.memories.empty or site.method.has_facts or bool(starts)
+        """Whether clients are told anything of their own beside their memories."""
+        return bool(order.own) or self.site.method.has_facts or not self._begins_stacked
 
     def _given(self, client: int, order: Order, lesson: list[Batches], accepted: int | None) -> Given:
-        """What `train` is told of a client beside its size, all of it tensors."""
-        site = self.site
-        memory, context = site.memories.get(client, accepted), site.context(client)
-        given = {"memory": memory, "context": context, "mail": order.own.get(client, {})}
-        if all(p.vmappable for p in site.method.role(Personaliser)):
+        """What `train` is told of a client beside its size and its memory, all of it tensors; with how it begins, if need be."""
+        site, context = self.site, self.site.context(client)
+        given = {"context": context, "mail": order.own.get(client, {})}
+        if self._begins_stacked:
             return given
+        memory = site.memories.get(client, accepted)
         data = site.data(client, order.round, lesson)
         begun, memory = begin(site.method, site.setting, order.to(client), memory, data, context)
         return given | {"begun": begun, "memory": memory}

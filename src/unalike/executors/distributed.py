@@ -6,7 +6,7 @@ processes always gives the same bits. Of other methods every report is sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -109,8 +109,12 @@ class SharedMemories(ClientMemories):
         found: Drawers = self._team.answer(self.owner(client))["memory"]
         return {name: {n: t.to(device) for n, t in drawer.items()} for name, drawer in found.items()}
 
-    def put(self, client: int, round: int, memory: Drawers, accepted: int | None) -> None:
-        self._own.put(client, round, memory, accepted)
+    def stacked(self, clients: Sequence[int], accepted: Mapping[int, int]) -> Drawers:
+        """Those of clients that this process trains."""
+        return self._own.stacked(clients, accepted)
+
+    def put_stacked(self, clients: Sequence[int], round: int, memory: Drawers, accepted: Mapping[int, int]) -> None:
+        self._own.put_stacked(clients, round, memory, accepted)
 
     def pin(self, accepted: Accepted) -> None:
         self._all("pin", accepted)

@@ -1,0 +1,168 @@
+"""Trees of the same names and shapes in the rows of a table that grows by blocks, and where whose row is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from tempfile import TemporaryFile
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.core import tree
+from unalike.core.types import Tree
+
+BLOCK = 2**20
+"""Bytes of a block, at least."""
+ALIGNED = 64
+"""Bytes on whose multiples columns start."""
+NEVER = -1
+"""The round of what nobody made."""
+
+
+class Block(NamedTuple):
+    """Rows `first` to `last` of a table; a column [rows, ...] for each name."""
+
+    first: int
+    last: int
+    columns: Tree
+
+
+class Table:
+    """Trees like `like`, one in a row: beside it up to `budget` bytes, beyond them in mapped files, which are nobody else's.
+
+    Row 0 holds `like` itself. Rows stay where they are, so that growing copies nothing; what is read are copies.
+    """
+
+    def __init__(self, like: Tree, budget: int):
+        self.like, self.budget = like, budget
+        self._blocks: list[Block] = []
+        self._width = max(1, tree.nbytes(like))
+
+    @property
+    def rows(self) -> int:
+        """Rows that there is room for."""
+        return self._blocks[-1].last + 1 if self._blocks else 0
+
+    def read(self, rows: np.ndarray) -> Tree:
+        """Copies of these rows, stacked along a leading [K]."""
+        self._reach(rows)
+        parts = [*self._parts(rows)]
+        if len(parts) == 1:
+            [(columns, _, at)] = parts
+            return tree.map(lambda t, column: _taken(column, at).to(t.device), self.like, columns)
+        found = tree.map(lambda t: t.new_empty(len(rows), *t.shape), self.like)
+        for columns, places, at in parts:
+            for name, t in found.items():
+                t.index_copy_(0, places.to(t.device), _taken(columns[name], at).to(t.device))
+        return found
+
+    def write(self, rows: np.ndarray, stacked: Tree) -> None:
+        """Write trees, stacked along a leading [K], over these rows."""
+        self._reach(rows)
+        for columns, places, at in self._parts(rows):
+            for name, column in columns.items():
+                own = _taken(stacked[name].detach(), places)
+                column.index_copy_(0, at.to(column.device), own.to(column.device))
+
+    def _parts(self, rows: np.ndarray) -> Iterator[tuple[Tree, Tensor, Tensor]]:
+        """Each block that holds some of the rows: its columns, the places of these rows among all, their places in the block."""
+        for first, last, columns in self._blocks:
+            places = np.flatnonzero((rows >= first) & (rows <= last))
+            if len(places):
+                yield columns, torch.from_numpy(places), torch.from_numpy(rows[places].astype(np.int64) - first)
+
+    def _reach(self, rows: np.ndarray) -> None:
+        started = bool(self._blocks)
+        while self.rows <= rows.max(initial=0):
+            self._grow()
+        if not started:
+            self.write(np.zeros(1, np.int64), tree.map(lambda t: t.unsqueeze(0), self.like))
+
+    def _grow(self) -> None:
+        """A block more, of a fourth of the rows so far: few blocks, and little room that nobody needs."""
+        rows = max(1, BLOCK // self._width, self.rows // 4)
+        left = (self.budget - sum(tree.nbytes(block.columns) for block in self._blocks)) // self._width
+        rows = min(rows, left) if left > 0 else rows
+        sizes = [-(-rows * tree.nbytes({name: t}) // ALIGNED) * ALIGNED for name, t in self.like.items()]
+        memory = self._memory(sum(sizes)) if left > 0 else _mapped(sum(sizes))
+        columns = {
+            name: part[: rows * tree.nbytes({name: t})].view(t.dtype).view(rows, *t.shape)
+            for part, (name, t) in zip(memory.split(sizes), self.like.items(), strict=True)
+        }
+        self._blocks.append(Block(self.rows, self.rows + rows - 1, columns))
+
+    def _memory(self, size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.uint8, device=next(iter(self.like.values())).device)
+
+
+class Places:
+    """Which rows hold what clients made in which rounds: each client's rows are a chain, the newest first, that row 0 ends."""
+
+    def __init__(self) -> None:
+        self._newest = np.zeros(0, np.int32)  # by client
+        self._before = np.zeros(1, np.int32)  # by row: the same client's row before it
+        self._round = np.full(1, NEVER, np.int32)  # by row
+        self._used = 1
+        self._free = np.zeros(0, np.int32)
+
+    def find(self, clients: np.ndarray, rounds: np.ndarray) -> np.ndarray:
+        """The row of each client's round, [K]; 0 where there is none."""
+        found = np.zeros(len(clients), np.int32)
+        for rows in self._chains(clients):
+            np.copyto(found, rows, where=self._round[rows] == rounds)
+        return found
+
+    def keep(self, clients: np.ndarray, rounds: np.ndarray) -> None:
+        """Let go of the clients' rows but for those of `rounds`, [n, K]."""
+        chain, gone = np.zeros(len(clients), np.int32), [self._free]
+        for rows in reversed([*self._chains(clients)]):
+            kept = (rows > 0) & (self._round[rows] == rounds).any(0)
+            self._before[rows[kept]] = chain[kept]
+            chain[kept] = rows[kept]
+            gone.append(rows[(rows > 0) & ~kept])
+        self._newest[clients] = chain
+        self._free = np.sort(
+            np.concatenate(gone)
+        )  # at last: whatever interrupts this, no row is both free and in a chain
+
+    def free(self, count: int) -> np.ndarray:
+        """So many rows that hold nothing, the first ones there are."""
+        fresh = self._used + np.arange(max(0, count - len(self._free)), dtype=np.int32)
+        return np.append(self._free[:count], fresh)
+
+    def add(self, clients: np.ndarray, round: int, rows: np.ndarray) -> None:
+        """Note what `clients` made in `round` in rows that were `free`."""
+        self._free = self._free[np.count_nonzero(rows < self._used) :]
+        self._used = max(self._used, int(rows.max()) + 1)
+        self._before, self._round = _long(self._before, self._used), _long(self._round, self._used)
+        self._before[rows], self._round[rows] = self._newest[clients], round
+        self._newest[clients] = rows
+
+    def _chains(self, clients: np.ndarray) -> Iterator[np.ndarray]:
+        """The clients' newest rows, those before them, and so on, as long as there are any."""
+        self._newest = _long(self._newest, int(clients.max(initial=-1)) + 1)
+        rows = self._newest[clients]
+        while rows.any():
+            yield rows
+            rows = self._before[rows]
+
+
+def _taken(column: Tensor, rows: Tensor) -> Tensor:
+    return column.index_select(0, rows.to(column.device))
+
+
+def _mapped(size: int) -> Tensor:
+    """Bytes of a file that goes with them."""
+    with TemporaryFile(prefix="unalike-") as file:
+        return torch.from_numpy(np.memmap(file, np.uint8, "w+", shape=max(1, size)))[:size]
+
+
+def _long(array: np.ndarray, size: int) -> np.ndarray:
+    """The array with room for `size` entries."""
+    if size <= len(array):
+        return array
+    longer = np.zeros(max(size, len(array) * 5 // 4), array.dtype)
+    longer[: len(array)] = array
+    return longer
