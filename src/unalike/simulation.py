@@ -94,7 +94,7 @@ class Simulation:
         self.population = population
         self.participation = participation
         self.done = 0
-        self.eligible = np.flatnonzero(population.sizes > 0)
+        self.eligible = np.flatnonzero(population.sizes).astype(np.int32)  # a million of them count
         if not len(self.eligible):
             raise UnalikeError(f"none of the {len(population)} clients has a training sample")
         if stage.pooled and self.is_conditioned:

@@ -66,7 +66,7 @@ class ClientMemories:
             return {}
         numbers, rounds = np.array(clients), _rounds(clients, accepted)
         rows = self._places.find(numbers, rounds)
-        for i in np.flatnonzero((rows == 0) & (rounds != NEVER)):
+        for i in np.flatnonzero((rows == 0) & (rounds != NEVER)).tolist():
             rows[i] = self._load(clients[i], int(rounds[i]))
         return tree.unpack(self._table.read(rows))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from mmap import ACCESS_COPY, mmap
 from tempfile import TemporaryFile
 from typing import NamedTuple
 
@@ -86,15 +87,19 @@ class Table:
         left = (self.budget - sum(tree.nbytes(block.columns) for block in self._blocks)) // self._width
         rows = min(rows, left) if left > 0 else rows
         sizes = [-(-rows * tree.nbytes({name: t}) // ALIGNED) * ALIGNED for name, t in self.like.items()]
-        memory = self._memory(sum(sizes)) if left > 0 else _mapped(sum(sizes))
+        memory = self._beside(sum(sizes)) if left > 0 else _mapped(sum(sizes))
         columns = {
             name: part[: rows * tree.nbytes({name: t})].view(t.dtype).view(rows, *t.shape)
             for part, (name, t) in zip(memory.split(sizes), self.like.items(), strict=True)
         }
         self._blocks.append(Block(self.rows, self.rows + rows - 1, columns))
 
-    def _memory(self, size: int) -> Tensor:
-        return torch.empty(size, dtype=torch.uint8, device=next(iter(self.like.values())).device)
+    def _beside(self, size: int) -> Tensor:
+        """Bytes on the device of `like`. On a CPU they are pages of their own, which no tensor that comes and goes lies between."""
+        device = next(iter(self.like.values())).device
+        if device.type != "cpu":
+            return torch.empty(size, dtype=torch.uint8, device=device)
+        return _bytes(mmap(-1, max(1, size), access=ACCESS_COPY))[:size]
 
 
 class Places:
@@ -156,7 +161,12 @@ def _taken(column: Tensor, rows: Tensor) -> Tensor:
 def _mapped(size: int) -> Tensor:
     """Bytes of a file that goes with them."""
     with TemporaryFile(prefix="unalike-") as file:
-        return torch.from_numpy(np.memmap(file, np.uint8, "w+", shape=max(1, size)))[:size]
+        file.truncate(max(1, size))
+        return _bytes(mmap(file.fileno(), 0))[:size]
+
+
+def _bytes(pages: mmap) -> Tensor:
+    return torch.frombuffer(pages, dtype=torch.uint8)
 
 
 def _long(array: np.ndarray, size: int) -> np.ndarray:

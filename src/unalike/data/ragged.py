@@ -13,7 +13,7 @@ from unalike.core.errors import UnalikeError
 class Ragged(Sequence[np.ndarray]):
     """K index arrays of different lengths, stored as one array and K + 1 offsets.
 
-    `values` are int32 where that holds them, which halves what a million clients cost; `ragged[k]` is int64.
+    Both are int32 where that holds them, which halves what a million clients cost; `ragged[k]` and `sizes` are int64.
 
     >>> rows = Ragged.of([[4, 2], [], [7]])
     >>> rows[0], rows.sizes
@@ -24,9 +24,9 @@ class Ragged(Sequence[np.ndarray]):
 
     def __init__(self, values: np.ndarray, offsets: np.ndarray):
         self.values = _narrow(np.asarray(values))
-        self.offsets = np.asarray(offsets, np.int64)
+        self.offsets = _narrow(np.asarray(offsets))
         ends = self.offsets[[0, -1]].tolist() if len(self.offsets) else []
-        if ends != [0, len(self.values)] or (np.diff(self.offsets) < 0).any():
+        if ends != [0, len(self.values)] or (self.offsets[1:] < self.offsets[:-1]).any():
             raise UnalikeError(
                 f"offsets run over {ends}, expected them to rise from 0 to the {len(self.values)} values"
             )
@@ -50,17 +50,17 @@ class Ragged(Sequence[np.ndarray]):
     @classmethod
     def empty(cls, count: int) -> Ragged:
         """`count` rows without an entry."""
-        return cls(np.empty(0, np.int64), np.zeros(count + 1, np.int64))
+        return cls(np.empty(0, np.int32), np.broadcast_to(np.int32(0), count + 1))
 
     @property
     def sizes(self) -> np.ndarray:
         """The length of each row, [K]."""
-        return np.diff(self.offsets)
+        return np.subtract(self.offsets[1:], self.offsets[:-1], dtype=np.int64)
 
     @property
     def hashed(self) -> tuple[np.ndarray, np.ndarray]:
-        """What fingerprints are made of: the values as int64, and the offsets."""
-        return self.values.astype(np.int64), self.offsets
+        """What fingerprints are made of: the values and the offsets as int64."""
+        return self.values.astype(np.int64), self.offsets.astype(np.int64)
 
     @property
     def owners(self) -> np.ndarray:

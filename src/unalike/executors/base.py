@@ -108,7 +108,8 @@ class Site:
     def sizes(self) -> np.ndarray:
         """Training samples of every client."""
         found = getattr(self.source.train, "sizes", None)
-        return np.array([len(self.source.train[k]) for k in range(len(self.source))]) if found is None else found
+        sizes = np.array([len(self.source.train[k]) for k in range(len(self.source))]) if found is None else found
+        return sizes.astype(np.int32) if sizes.max(initial=0) < 2**31 else sizes  # there may be a million
 
     @property
     def some_context(self) -> Context:
