@@ -344,15 +344,119 @@ def memory_of(value, size=1000):
     return {"part": {"w": torch.full((size,), float(value)), "n": torch.tensor(value)}}
 
 
-def test_memories_spill_and_come_back(tmp_path):
-    """Ten clients of 4 kB with room for three: the rest lies in a file, and every value is what it was."""
+def stacked_memories(*values):
+    return {"part": tree.stack([memory_of(value)["part"] for value in values])}
+
+
+def test_memories_beyond_the_budget_lie_in_files(tmp_path):
+    """Ten clients of 4 kB with room for three rows, of which one is the initial memory: every value is what it was."""
     memories = ClientMemories(memory_of(-1), tmp_path, budget=12500)
     for k in range(10):
         memories.put(k, 0, memory_of(k), None)
-    assert memories._used <= 12500 and len(memories._spill._places) == 7
+    blocks = memories._table._blocks
+    assert blocks[0].last == 2 and len(blocks) > 1  # the last three of them in RAM
     for k in (9, 0, 5, 5, 2, 0):
-        assert same(memories.get(k, 0), memory_of(k)) and memories._used <= 12500
+        assert same(memories.get(k, 0), memory_of(k))
     assert same(memories.get(3, None), memory_of(-1))
+    assert same(memories.stacked([9, 0, 3, 11], {9: 0, 0: 0}), stacked_memories(9, 0, -1, -1))
+
+
+def test_stacked_memories_are_the_single_ones(tmp_path):
+    """Whoever put them, and in whatever order they are asked for; those that only a file holds are read from there."""
+    memories = ClientMemories(memory_of(-1), tmp_path)
+    memories.put_stacked([5, 0, 70], 3, stacked_memories(5, 0, 70), {})
+    memories.put(2, 3, memory_of(2), None)
+    accepted = {5: 3, 0: 3, 70: 3, 2: 3}
+    memories.save(accepted)
+    later = ClientMemories(memory_of(-1), tmp_path)
+    later.adopt(accepted)
+    later.put(5, 4, memory_of(50), accepted=3)
+    for held, now in ((memories, accepted), (later, accepted), (later, accepted | {5: 4})):
+        ids = [70, 1, 5, 2, 0]
+        singles = [held.get(k, now.get(k)) for k in ids]
+        values = [70, -1, 50 if now[5] == 4 else 5, 2, 0]
+        assert all(same(m, memory_of(v)) for m, v in zip(singles, values, strict=True))
+        assert same(held.stacked(ids, now), stacked_memories(*values))
+    assert ClientMemories({}).stacked([1, 2], {1: 0}) == {} == ClientMemories({}).get(1, 0)
+
+
+def test_memories_keep_their_types(tmp_path):
+    initial = {
+        "a": {"flag": torch.tensor([True, False]), "none": torch.zeros(0, 3), "n": torch.tensor(7)},
+        "b": {
+            "w": torch.randn(3, 2, 2, dtype=torch.float64),
+            "h": torch.randn(5).bfloat16(),
+            "c": torch.randn(2, 3).t(),
+        },
+    }
+    for budget in (10**9, 1):
+        memories = ClientMemories(initial, tmp_path, budget)
+        memories.put(4, 0, initial, None)
+        memories.put_stacked(
+            [1], 0, {name: tree.map(lambda t: t.expand(1, *t.shape), d) for name, d in initial.items()}, {}
+        )
+        for found in (memories.get(4, 0), memories.get(1, 0)):
+            assert same(found, initial) and all(t.is_contiguous() for d in found.values() for t in d.values())
+
+
+def test_memories_are_copies(tmp_path):
+    """Neither what was put nor what was handed out is tied to what is kept."""
+    for budget in (10**9, 1):
+        memories = ClientMemories(memory_of(-1), tmp_path, budget)
+        given = memory_of(1)
+        memories.put(0, 0, given, None)
+        given["part"]["w"].zero_()
+        single, several = memories.get(0, 0), memories.stacked([0, 1], {0: 0})
+        for round in (1, 2, 3):  # over the row of round 0
+            memories.put(0, round, memory_of(10 + round), accepted=round - 1)
+        assert same(single, memory_of(1)) and same(several, stacked_memories(1, -1))
+        memories.get(0, 3)["part"]["w"].zero_()
+        assert same(memories.get(0, 3), memory_of(13)) and same(memories.get(9, None), memory_of(-1))
+
+
+def test_memories_grow_by_blocks_and_fill_what_is_free(tmp_path, monkeypatch):
+    """No block is ever moved or grows, and a second version of everybody is all the room that rounds without end need."""
+    monkeypatch.setattr("unalike.core.table.BLOCK", 10 * 4008)
+    memories, clients = ClientMemories(memory_of(-1), tmp_path, budget=60 * 4008), list(range(100))
+    blocks, accepted = [], {}
+    for round in range(6):
+        memories.put_stacked(clients, round, stacked_memories(*(100 * round + k for k in clients)), accepted)
+        found = [block.columns["part/w"] for block in memories._table._blocks]
+        assert [t.data_ptr() for t in found[: len(blocks)]] == [t.data_ptr() for t in blocks]
+        blocks, accepted = found, dict.fromkeys(clients, round)
+        assert same(
+            memories.stacked(clients[::-1], accepted), stacked_memories(*(100 * round + k for k in clients[::-1]))
+        )
+    assert 201 <= memories._table.rows < 260 and memories._places._used == 201
+
+
+def test_memories_follow_the_rule_whatever_comes(tmp_path):
+    """Against a dict per client: what is accepted, pinned or new stays; rounds are refused, repeated, pinned and asked for."""
+    rng = np.random.default_rng(0)
+    for budget in (10**9, 5 * 4008):
+        memories, kept, accepted, pinned = ClientMemories(memory_of(-1), tmp_path, budget), {}, {}, {}
+        for round in range(40):
+            ids = rng.choice(12, 5, replace=False).tolist()
+            for attempt in range(rng.integers(1, 3)):
+                values = rng.integers(0, 1000, len(ids)).tolist()
+                if attempt:
+                    for k, v in zip(ids, values, strict=True):
+                        memories.put(k, round, memory_of(v), accepted.get(k))
+                else:
+                    memories.put_stacked(ids, round, stacked_memories(*values), accepted)
+                for k, v in zip(ids, values, strict=True):
+                    stands = {accepted.get(k), pinned.get(k)}
+                    kept[k] = {r: old for r, old in kept.get(k, {}).items() if r in stands} | {round: v}
+            accepted |= dict.fromkeys([k for k in ids if rng.random() < 0.7], round)
+            if rng.random() < 0.2:
+                pinned = dict(accepted)
+                memories.pin(pinned)
+            for stands in (accepted, pinned):
+                ids = [k for k in range(12) if stands.get(k) is None or stands[k] in kept[k]]
+                values = [kept[k][stands[k]] if k in stands else -1 for k in ids]
+                assert same(memories.stacked(ids, stands), stacked_memories(*values))
+                assert ids == list(range(12)) or stands is not accepted
+        assert memories._places._used <= 1 + 3 * 12
 
 
 def test_memories_are_versioned(tmp_path):
@@ -368,7 +472,7 @@ def test_memories_are_versioned(tmp_path):
 def test_memories_made_twice_in_a_round_hold_the_second(tmp_path):
     memories = ClientMemories(memory_of(-1), tmp_path, budget=1)
     memories.put(0, 1, memory_of(1), None)
-    memories.put(1, 1, memory_of(5), None)  # pushes client 0 to disk
+    memories.put(1, 1, memory_of(5), None)
     memories.put(0, 1, memory_of(2), None)
     memories.put(1, 1, memory_of(5), None)
     assert same(memories.get(0, 1), memory_of(2))
@@ -392,7 +496,7 @@ def test_memories_saved_and_adopted(tmp_path):
 
 def test_a_run_with_memories_on_disk_is_the_same(tmp_path):
     sims = [Simulation("moon + apfl", mlp(norm=True), Clients.random(SIZES), batch_size=4) for _ in range(2)]
-    sims[1].executor.site.memories._budget = 1
+    sims[1].executor.site.memories._table.budget = 1
     for sim in sims:
         for present in ([0, 1, 2, 3], [1, 2], [0, 1, 3]):
             sim.round(present)

@@ -33,7 +33,8 @@ class Block(NamedTuple):
 class Table:
     """Trees like `like`, one in a row: beside it up to `budget` bytes, beyond them in mapped files, which are nobody else's.
 
-    Row 0 holds `like` itself. Rows stay where they are, so that growing copies nothing; what is read are copies.
+    Row 0 holds `like` itself. Rows stay where they are, so that growing copies nothing. What is read are copies, contiguous
+    ones, as a file would hold them: a run that goes on from files computes the same.
     """
 
     def __init__(self, like: Tree, budget: int):
@@ -62,9 +63,11 @@ class Table:
     def write(self, rows: np.ndarray, stacked: Tree) -> None:
         """Write trees, stacked along a leading [K], over these rows."""
         self._reach(rows)
-        for columns, places, at in self._parts(rows):
+        parts = [*self._parts(rows)]
+        for columns, places, at in parts:
             for name, column in columns.items():
-                own = _taken(stacked[name].detach(), places)
+                own = stacked[name].detach()
+                own = own if len(parts) == 1 else _taken(own, places)
                 column.index_copy_(0, at.to(column.device), own.to(column.device))
 
     def _parts(self, rows: np.ndarray) -> Iterator[tuple[Tree, Tensor, Tensor]]:
@@ -75,11 +78,8 @@ class Table:
                 yield columns, torch.from_numpy(places), torch.from_numpy(rows[places].astype(np.int64) - first)
 
     def _reach(self, rows: np.ndarray) -> None:
-        started = bool(self._blocks)
         while self.rows <= rows.max(initial=0):
             self._grow()
-        if not started:
-            self.write(np.zeros(1, np.int64), tree.map(lambda t: t.unsqueeze(0), self.like))
 
     def _grow(self) -> None:
         """A block more, of a fourth of the rows so far: few blocks, and little room that nobody needs."""
@@ -92,6 +92,9 @@ class Table:
             name: part[: rows * tree.nbytes({name: t})].view(t.dtype).view(rows, *t.shape)
             for part, (name, t) in zip(memory.split(sizes), self.like.items(), strict=True)
         }
+        if not self._blocks:
+            for name, t in self.like.items():
+                columns[name][0].copy_(t)
         self._blocks.append(Block(self.rows, self.rows + rows - 1, columns))
 
     def _beside(self, size: int) -> Tensor:

@@ -45,8 +45,7 @@ class Loop(Answering):
         dropout = seed.number(site.setting.seed, "dropout", order.round, client)
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():
             report, kept = train(site.method, self.setting, order.to(client), memory, size, data, context, autograd)
-        # as a file holds it, so that a run that goes on from files computes the same
-        site.memories.put(client, order.round, each(Tensor.contiguous, kept), accepted)
+        site.memories.put(client, order.round, kept, accepted)
         return report
 
     def _tune(self, order: Order, client: int, accepted: int | None) -> Tree:
