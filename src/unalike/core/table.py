@@ -23,11 +23,11 @@ NEVER = -1
 
 
 class Block(NamedTuple):
-    """Rows `first` to `last` of a table; a column [rows, ...] for each name."""
+    """Rows of a table from `first` on: for each name a column [rows, ...] on their `device`."""
 
     first: int
-    last: int
     columns: Tree
+    device: torch.device
 
 
 class Table:
@@ -39,47 +39,45 @@ class Table:
 
     def __init__(self, like: Tree, budget: int):
         self.like, self.budget = like, budget
+        self.rows = 0
         self._blocks: list[Block] = []
         self._width = max(1, tree.nbytes(like))
 
     @property
-    def rows(self) -> int:
-        """Rows that there is room for."""
-        return self._blocks[-1].last + 1 if self._blocks else 0
+    def device(self) -> torch.device:
+        """Where rows are read to."""
+        return next(iter(self.like.values())).device
 
     def read(self, rows: np.ndarray) -> Tree:
         """Copies of these rows, stacked along a leading [K]."""
-        self._reach(rows)
         parts = [*self._parts(rows)]
         if len(parts) == 1:
-            [(columns, _, at)] = parts
-            return tree.map(lambda t, column: _taken(column, at).to(t.device), self.like, columns)
+            [(block, _, at)] = parts
+            return tree.map(lambda column: column.index_select(0, at).to(self.device), block.columns)
         found = tree.map(lambda t: t.new_empty(len(rows), *t.shape), self.like)
-        for columns, places, at in parts:
+        for block, places, at in parts:
             for name, t in found.items():
-                t.index_copy_(0, places.to(t.device), _taken(columns[name], at).to(t.device))
+                t.index_copy_(0, places, block.columns[name].index_select(0, at).to(self.device))
         return found
 
     def write(self, rows: np.ndarray, stacked: Tree) -> None:
         """Write trees, stacked along a leading [K], over these rows."""
-        self._reach(rows)
         parts = [*self._parts(rows)]
-        for columns, places, at in parts:
-            for name, column in columns.items():
-                own = stacked[name].detach()
-                own = own if len(parts) == 1 else _taken(own, places)
-                column.index_copy_(0, at.to(column.device), own.to(column.device))
+        for block, places, at in parts:
+            for name, column in block.columns.items():
+                own = stacked[name].detach().to(self.device)
+                own = own if len(parts) == 1 else own.index_select(0, places)  # large ones are not copied twice
+                column.index_copy_(0, at, own.to(block.device))
 
-    def _parts(self, rows: np.ndarray) -> Iterator[tuple[Tree, Tensor, Tensor]]:
-        """Each block that holds some of the rows: its columns, the places of these rows among all, their places in the block."""
-        for first, last, columns in self._blocks:
-            places = np.flatnonzero((rows >= first) & (rows <= last))
-            if len(places):
-                yield columns, torch.from_numpy(places), torch.from_numpy(rows[places].astype(np.int64) - first)
-
-    def _reach(self, rows: np.ndarray) -> None:
+    def _parts(self, rows: np.ndarray) -> Iterator[tuple[Block, Tensor, Tensor]]:
+        """Each block that holds some of the rows, the places of these among all `rows`, and their places in the block."""
         while self.rows <= rows.max(initial=0):
             self._grow()
+        held = np.searchsorted([block.first for block in self._blocks], rows, side="right") - 1
+        for number in np.unique(held).tolist():
+            block, places = self._blocks[number], np.flatnonzero(held == number)
+            at = torch.from_numpy(rows[places].astype(np.int64) - block.first)
+            yield block, torch.from_numpy(places).to(self.device), at.to(block.device)
 
     def _grow(self) -> None:
         """A block more, of a fourth of the rows so far: few blocks, and little room that nobody needs."""
@@ -95,13 +93,13 @@ class Table:
         if not self._blocks:
             for name, t in self.like.items():
                 columns[name][0].copy_(t)
-        self._blocks.append(Block(self.rows, self.rows + rows - 1, columns))
+        self._blocks.append(Block(self.rows, columns, memory.device))
+        self.rows += rows
 
     def _beside(self, size: int) -> Tensor:
         """Bytes on the device of `like`. On a CPU they are pages of their own, which no tensor that comes and goes lies between."""
-        device = next(iter(self.like.values())).device
-        if device.type != "cpu":
-            return torch.empty(size, dtype=torch.uint8, device=device)
+        if self.device.type != "cpu":
+            return torch.empty(size, dtype=torch.uint8, device=self.device)
         return _bytes(mmap(-1, max(1, size), access=ACCESS_COPY))[:size]
 
 
@@ -155,10 +153,6 @@ class Places:
         while rows.any():
             yield rows
             rows = self._before[rows]
-
-
-def _taken(column: Tensor, rows: Tensor) -> Tensor:
-    return column.index_select(0, rows.to(column.device))
 
 
 def _mapped(size: int) -> Tensor:
