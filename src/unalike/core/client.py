@@ -31,10 +31,12 @@ SOLVER = "solver"
 class Learnt(NamedTuple):
     """A client after its local training, before anything is reported; stacked, every tensor has a leading [K].
 
-    `states` are the solver's by phase, `steps` those that moved shared parameters, `loss` the mean task loss over all of them.
+    `moved` are those of the parameters that training made anew, `states` the solver's by phase, `steps` those that moved shared
+    parameters, `loss` the mean task loss over all of them.
     """
 
     params: Tree
+    moved: Tree
     buffers: Tree
     own: Drawers
     memory: Drawers
@@ -84,7 +86,8 @@ def conclude(
         kept[SOLVER] = _freeze(learnt.states)
     shared_buffers, kept[BUFFERS] = _split(method, setting, buffers)
 
-    update = {n: params[n] - order.params[n] for n in sent}
+    spare = {} if method.closing else learnt.moved  # nobody looks at them any more
+    update = {n: spare[n].sub_(order.params[n]) if n in spare else params[n] - order.params[n] for n in sent}
     for upload in method.role(Upload):
         local = look(upload, params, buffers, learnt.memory, steps=steps)
         update, kept[upload.name] = upload.encode(local, update)
@@ -176,7 +179,7 @@ def learn(
     sent, buffers = _sent(method, setting, params), order.buffers | memory.get(BUFFERS, {})
     own, kept, states = _own_buffers(method, memory), _thaw(memory.get(SOLVER, {})), []
     loss, rows, steps = Tally()
-    number = 0
+    number, moved = 0, dict[str, Tensor]()
 
     for place, (phase, batches) in enumerate(zip(phases, lessons, strict=True)):
         work = phase.work(replace(setting.work, lr=order.lr))
@@ -186,12 +189,13 @@ def learn(
         counts = not sent or not variables[MODEL].keys().isdisjoint(sent)
         loss, rows, steps = loss + made.loss, rows + made.rows, steps + counts * made.steps
         number += len(batches)
-        params = params | tree.detach(moving.variables[MODEL])
+        now = tree.detach(moving.variables[MODEL])
+        params, moved = params | now, moved | (now if batches else {})
         memory, buffers, own = merged(memory, moving.variables), moving.buffers, moving.own
         states.append(moving.state)
 
     mean = torch.as_tensor(loss) / torch.as_tensor(rows).clamp_min(1)
-    return Learnt(params, buffers, own, memory, states, steps, mean)
+    return Learnt(params, moved, buffers, own, memory, states, steps, mean)
 
 
 def _sent(method: Method, setting: Setting, params: Tree) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -130,17 +131,18 @@ class Fold:
     @part_of("aggregation")
     def add(self, ids: Sequence[int], report: Report) -> None:
         """Take in the reports of `ids`, stacked along a leading [k]."""
-        bad = unsound(ids, report)
+        total = self._together(ids, report)
+        bad = unsound(ids, report._replace(update={}) if total else report)
         if bad:
             self._sums.refused |= bad
             keep = [i for i, client in enumerate(ids) if client not in bad]
-            if not keep:
-                return
-            ids, report = [ids[i] for i in keep], rows(report, torch.tensor(keep))
+            if keep:
+                self.add([ids[i] for i in keep], rows(report, torch.tensor(keep)))
+            return
         sums, mine = self._sums, [self.shares[client] for client in ids]
         sums.sent = tree.nbytes(report.update) // len(ids)
         update = decoded(self.method, report.update, self.params)
-        sums.update = _plus(sums.update, update, [s.coefficient for s in mine])
+        sums.update = _onto(sums.update, total) if total else _plus(sums.update, update, [s.coefficient for s in mine])
         self._buffers(report.buffers, ids, [s.weight for s in mine])
         for p in self.folding:
             letter = report.letters.get(p.name, {})
@@ -148,6 +150,14 @@ class Fold:
                 found = _folded(p, update, letter, len(ids))
                 sums.folded[p.name] = tree.add(sums.folded[p.name], found) if p.name in sums.folded else found
         self._ledger.note(ids, report._replace(update={}, buffers={}, letters={}))
+
+    def _together(self, ids: Sequence[int], report: Report) -> Tree:
+        """The sum over several reports, if it is finite: then so are all of their updates, which need not be read once more."""
+        factors = [self.shares[client].coefficient for client in ids]
+        if len(ids) == 1 or not all(factors) or self.method.role(Upload):
+            return {}
+        found = _plus({}, report.update, factors)
+        return found if all(math.isfinite(t.sum()) for t in found.values()) else {}
 
     def add_one(self, client: int, report: Report) -> None:
         """Take in one client's report, as `train` returns it."""
@@ -266,9 +276,13 @@ def _plus(total: Tree, stacked: Tree, factors: list[float]) -> Tree:
         for name, t in stacked.items():
             total[name].add_(t[0], alpha=factors[0])
         return total
-    found = tree.map(lambda t: tree.combined(t, torch.tensor(factors, dtype=t.dtype, device=t.device)), stacked)
-    if not total:
-        return found
-    for name, t in found.items():
-        total[name].add_(t)
-    return total
+    return _onto(
+        total, tree.map(lambda t: tree.combined(t, torch.tensor(factors, dtype=t.dtype, device=t.device)), stacked)
+    )
+
+
+def _onto(total: Tree, found: Tree) -> Tree:
+    """total + found, written over `total`; an empty `total` is 0."""
+    for name, t in total.items():
+        t.add_(found[name])
+    return total or found
