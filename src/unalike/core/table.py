@@ -92,7 +92,7 @@ class Table:
         }
         if not self._blocks:
             for name, t in self.like.items():
-                columns[name][0].copy_(t)
+                columns[name][0].copy_(t.detach())
         self._blocks.append(Block(self.rows, columns, memory.device))
         self.rows += rows
 
