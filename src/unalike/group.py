@@ -85,10 +85,14 @@ class Group:
     def round(self, ids: Sequence[int], population: int, single: bool = False) -> Trained:
         """Train the participants `ids`, refuse what is unusable, advance the state.
 
-        `single`: somebody wants to see what each client sent; else a linear method's reports are added up as they come.
+        `single`: somebody wants to see what each client sent; else a linear method's reports are added up as they come, and
+        those of others are let go of when the state has advanced.
         """
         order = self.order(ids, population)
-        return (self._stacked if single or not self.method.linear else self._folded)(order, ids, population)
+        if self.method.linear and not single:
+            return self._folded(order, ids, population)
+        trained = self._stacked(order, ids, population)
+        return trained if single else replace(trained, cohort=trained.cohort.numbers)
 
     def _stacked(self, order: Order, ids: Sequence[int], population: int) -> Trained:
         cohort = self.executor.run(order, ids, self.accepted, population)

@@ -32,29 +32,48 @@ class Sink(Protocol):
 
 
 class Taken(NamedTuple):
-    """Reports as they came: whose, and their body stacked."""
+    """Reports that came: whose, and their body stacked."""
 
     ids: list[int]
     report: Report
 
 
 class Stack:
-    """Every report, for methods that look at single updates."""
+    """Reports of `ids` in that order, in the rows of tensors that are made for all of them at once.
 
-    def __init__(self) -> None:
-        self.taken: list[Taken] = []
+    Joined in the end, every layer would be held twice; kept one by one, small ones would lie between the freed tensors of their
+    clients' training, and the process's memory would grow by the pieces between them.
+    """
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self.ids = list(ids)
+        self._places = {client: place for place, client in enumerate(self.ids)}
+        self._came: set[int] = set()
+        self._rows: Report | None = None
 
     @part_of("aggregation")
     def add(self, ids: Sequence[int], report: Report) -> None:
-        self.taken.append(Taken(list(ids), report))
+        self._came.update(ids)
+        if list(ids) == self.ids:
+            self._rows = report
+            return
+        if self._rows is None:
+            self._rows = each(lambda t: t.new_empty((len(self.ids), *t.shape[1:])), report)
+        places = torch.tensor([self._places[client] for client in ids])
+        for rows, t in zip(leaves(self._rows), leaves(report), strict=True):
+            rows[places] = t
 
     @part_of("aggregation")
-    def merge(self, other: Stack) -> None:
-        self.taken += other.taken
+    def merge(self, other: Taken) -> None:
+        self.add(*other)
 
-    def report(self, ids: Sequence[int]) -> Report:
-        """All of them stacked in the order of `ids`."""
-        return _in_order(self.taken, ids)
+    @property
+    def taken(self) -> Taken | None:
+        """Those that came; None before the first."""
+        if self._rows is None or len(self._came) == len(self.ids):
+            return None if self._rows is None else Taken(self.ids, self._rows)
+        places = [place for client, place in self._places.items() if client in self._came]
+        return Taken([self.ids[i] for i in places], rows(self._rows, torch.tensor(places)))
 
 
 class Share(NamedTuple):
@@ -68,41 +87,16 @@ class Share(NamedTuple):
 class Sums:
     """What has been added up: sum_k c_k update_k, sum_k p_k buffers_k (integers: their maximum) and the parts' folds.
 
-    `taken` are the reports without their tensors, `refused` those that count nowhere, `sent` the bytes of one update.
+    `taken` are the reports without their tensors (None: no sound one came), `refused` those that count nowhere, `sent` the bytes
+    of one update.
     """
 
     update: Tree
     buffers: Tree
     folded: Drawers
-    taken: list[Taken]
+    taken: Taken | None
     refused: dict[int, str]
     sent: int = 0
-
-
-class Ledger:
-    """The numbers of reports in the rows of tensors that are made for all of them at once.
-
-    Kept one by one, each would lie between the freed tensors of its client's training, and the process's memory would grow by
-    the pieces between them.
-    """
-
-    def __init__(self, room: int):
-        self.room, self.ids = room, list[int]()
-        self._rows: Report | None = None
-
-    def note(self, ids: Sequence[int], report: Report) -> None:
-        """Write down the tensors of a report of `ids`, stacked along a leading [k]."""
-        if self._rows is None:
-            self._rows = each(lambda t: t.new_empty((self.room, *t.shape[1:])), report)
-        at = slice(len(self.ids), len(self.ids) + len(ids))
-        for rows, t in zip(leaves(self._rows), leaves(report), strict=True):
-            rows[at] = t
-        self.ids += ids
-
-    @property
-    def taken(self) -> list[Taken]:
-        """All of them as they came."""
-        return [] if self._rows is None else [Taken(self.ids, each(lambda t: t[: len(self.ids)], self._rows))]
 
 
 class Fold:
@@ -119,14 +113,14 @@ class Fold:
         self.method, self.params, self.shares, self.rule = method, params, shares, buffers
         self.places = {client: place for place, client in enumerate(shares)}
         self.folding = [p for p in method.parts if type(p).fold is not Part.fold]
-        self._sums = Sums({}, {}, {}, [], {})
-        self._ledger = Ledger(len(shares))
+        self._sums = Sums({}, {}, {}, None, {})
+        self._numbers = Stack(list(shares))
         self._first = len(shares)
 
     @property
     def sums(self) -> Sums:
         """What has been added up so far."""
-        return replace(self._sums, taken=[*self._ledger.taken, *self._sums.taken])
+        return replace(self._sums, taken=self._numbers.taken)
 
     @part_of("aggregation")
     def add(self, ids: Sequence[int], report: Report) -> None:
@@ -149,7 +143,7 @@ class Fold:
             if update or letter:
                 found = _folded(p, update, letter, len(ids))
                 sums.folded[p.name] = tree.add(sums.folded[p.name], found) if p.name in sums.folded else found
-        self._ledger.note(ids, report._replace(update={}, buffers={}, letters={}))
+        self._numbers.add(ids, report._replace(update={}, buffers={}, letters={}))
 
     def _together(self, ids: Sequence[int], report: Report) -> Tree:
         """The sum over several reports, if it is finite: then so are all of their updates, which need not be read once more."""
@@ -166,14 +160,16 @@ class Fold:
     @part_of("aggregation")
     def merge(self, other: Sums) -> None:
         """Take in what another fold of the same round has added up."""
-        mine, first = self._sums, min((self.places[k] for t in other.taken for k in t.ids), default=self._first)
+        mine, theirs = self._sums, other.taken.ids if other.taken else []
+        first = min((self.places[client] for client in theirs), default=self._first)
         mine.update = (
             tree.add(mine.update, other.update) if mine.update and other.update else mine.update or other.update
         )
         mine.buffers = self._joined(other.buffers, first)
         for name, found in other.folded.items():
             mine.folded[name] = tree.add(mine.folded[name], found) if name in mine.folded else found
-        mine.taken += other.taken
+        if other.taken:
+            self._numbers.merge(other.taken)
         mine.refused |= other.refused
         mine.sent = mine.sent or other.sent
 
@@ -204,11 +200,6 @@ def decoded(method: Method, update: Tree, params: Tree) -> Tree:
     for u in reversed(method.role(Upload)):
         update = u.decode(update, params)
     return update
-
-
-def scalars(taken: Sequence[Taken], ids: Sequence[int]) -> Report:
-    """The reports without their tensors, stacked in the order of `ids`."""
-    return _in_order(taken, ids)
 
 
 def rows(report: Report, keep: Tensor) -> Report:
@@ -245,21 +236,6 @@ def join(values: Sequence[Any], how: Callable[[list[Tensor]], Tensor]) -> Any:
     if isinstance(first, dict):
         return {name: join([v[name] for v in values], how) for name in first}
     return type(first)(*(join(fields, how) for fields in zip(*values, strict=True)))
-
-
-def _in_order(taken: Sequence[Taken], ids: Sequence[int]) -> Report:
-    done = [client for t in taken for client in t.ids]
-    if len(taken) == 1 and done == list(ids):
-        return taken[0].report
-    place = {client: i for i, client in enumerate(done)}
-    order = torch.tensor([place[k] for k in ids])
-
-    def put(tensors: list[Tensor]) -> Tensor:
-        """One layer of all reports; in one go, not to hold all layers in two orders."""
-        whole = torch.cat(tensors)
-        return whole if done == list(ids) else whole[order.to(whole.device)]
-
-    return join([t.report for t in taken], put)
 
 
 def _folded(p: Part, update: Tree, letter: Tree, count: int) -> Tree:

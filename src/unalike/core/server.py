@@ -14,7 +14,7 @@ from torch import Tensor
 from unalike.core import seed, tree
 from unalike.core.client import Setting
 from unalike.core.errors import UnalikeError
-from unalike.core.gather import Share, Sums, decoded, rows, scalars
+from unalike.core.gather import Share, Sums, decoded, rows
 from unalike.core.labels import part_of
 from unalike.core.part import BaseWeights, LinearAggregator, Part, ServerStep, Weighting
 from unalike.core.types import Batch, Drawers, Order, Report, Tree
@@ -86,6 +86,11 @@ class Cohort:
     def rows(self, keep: Tensor) -> Cohort:
         """The cohort of some of its rows, `keep` [k] being their places."""
         return replace(self, ids=tuple(self.ids[i] for i in keep.tolist()), report=rows(self.report, keep))
+
+    @property
+    def numbers(self) -> Cohort:
+        """What is left of it when updates, buffers and letters need not be kept."""
+        return replace(self, report=self.report._replace(update={}, buffers={}, letters={}), folded=True)
 
     def one(self, client: int) -> Report:
         """One client's report, as it sent it."""
@@ -172,9 +177,9 @@ def conclude(
     A refused report changes the weights of the others, mostly all of them by one factor. None where that is not so (FedDisco):
     then the round is to be answered again by those whose reports were sound, with shares of their own.
     """
-    sound = {client for taken in sums.taken for client in taken.ids}
-    ids = tuple(client for client in given if client in sound)
-    cohort = Cohort(ids, scalars(sums.taken, ids), population, folded=True)
+    assert sums.taken is not None  # somebody's report was sound
+    ids, report = sums.taken
+    cohort = Cohort(tuple(ids), report, population, folded=True)
     exact = shares(method, setting, state, cohort)
     factors = [_factor([(e[i], given[k][i]) for k, e in exact.items()]) for i in range(2)]
     if None in factors:

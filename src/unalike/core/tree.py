@@ -5,7 +5,7 @@ The first tree decides which names the result has, so a tree of fewer names (the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 import torch
@@ -133,7 +133,22 @@ def flatten(tree: Tree, rows: int | None = None) -> Tensor:
 def blocks(matrix: Tensor) -> list[slice]:
     """The columns of a matrix [K, M], as many at a time as stay in a processor's cache through a few operations."""
     width = max(1, BLOCK // len(matrix))
-    return [slice(start, start + width) for start in range(0, matrix.shape[1], width)]
+    return [slice(start, start + width) for start in range(0, max(1, matrix.shape[1]), width)]
+
+
+def columns(stacked: Tree) -> Iterator[Tensor]:
+    """The entries of stacked trees [K, ...] as matrices [K, m], each small enough to stay in a processor's cache."""
+    for matrix in (_matrix(t) for t in stacked.values()):
+        yield from (matrix[:, at] for at in blocks(matrix))
+
+
+def over_clients(rule: Callable[[Tensor], Tensor], stacked: Tensor) -> Tensor:
+    """`rule` [K, m] -> [m] of all entries, as one tensor [K, ...] -> [...]; a few columns at a time, for it may need copies."""
+    return torch.cat([rule(block) for block in columns({"": stacked})]).reshape(stacked.shape[1:])
+
+
+def _matrix(stacked: Tensor) -> Tensor:
+    return stacked.flatten(1) if stacked.dim() > 1 else stacked[:, None]
 
 
 def unflatten(vector: Tensor, like: Tree) -> Tree:

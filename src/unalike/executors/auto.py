@@ -138,7 +138,7 @@ def _trial(site: Site, make: Callable[[Site], Executor], clients: int) -> float:
     times = []
     for _ in range(TRIALS + 1):
         started = time.perf_counter()
-        probe.feed(order, ids, {}, Stack())
+        probe.feed(order, ids, {}, Stack(ids))
         times.append(time.perf_counter() - started)
     return min(times[1:]) / len(ids)
 

@@ -78,9 +78,11 @@ class Answering:
         raise NotImplementedError
 
     def run(self, order: Order, ids: Sequence[int], accepted: Accepted, population: int) -> Cohort:
-        reports = Stack()
+        reports = Stack(ids)
         self.feed(order, ids, accepted, reports)
-        return Cohort(tuple(ids), reports.report(ids), population)
+        taken = reports.taken
+        assert taken is not None and taken.ids == list(ids)  # everybody answered
+        return Cohort(tuple(ids), taken.report, population)
 
 
 class Transform(Protocol):

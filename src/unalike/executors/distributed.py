@@ -48,7 +48,7 @@ class Distributed(Answering):
         for rank, theirs in enumerate(others, start=1):
             if theirs:
                 found = _here(self.team.answer(rank), self.site)
-                sink.merge(_sums(found["sums"]) if isinstance(sink, Fold) else _stack(found["taken"]))
+                sink.merge(_sums(found["sums"]) if isinstance(sink, Fold) else _taken(found["taken"]))
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
         if self.team.closed:
@@ -163,15 +163,15 @@ def _feed(team: Team, group: Group, message: Message) -> Message:
     ids = message["ids"][team.rank - 1]
     order, accepted = _order(message["order"], group.executor.site), _accepted(message)
     if message["shares"] is None:
-        stack = Stack()
+        stack = Stack(ids)
         group.executor.feed(order, ids, accepted, stack)
-        return {"taken": [_taken(t) for t in stack.taken]}
+        return {"taken": _sent(stack.taken)}
     clients, given = message["shares"]
     shares = {client: Share(*pair) for client, pair in zip(clients, given.tolist(), strict=True)}
     fold = Fold(group.method, order.params, shares, group.setting.buffers)
     group.executor.feed(order, ids, accepted, fold)
-    found = vars(fold.sums)
-    return {"sums": found | {"taken": [_taken(t) for t in fold.sums.taken]}}
+    sums = fold.sums
+    return {"sums": vars(sums) | {"taken": _sent(sums.taken)}}
 
 
 def _tune(team: Team, group: Group, message: Message) -> Message:
@@ -235,16 +235,13 @@ def _shares(sink: Sink) -> list[Any] | None:
     )
 
 
-def _taken(taken: Taken) -> Any:
-    return [taken.ids, taken.report._asdict()]
+def _sent(taken: Taken | None) -> Any:
+    return taken and [taken.ids, taken.report._asdict()]
 
 
-def _stack(nest: Any) -> Stack:
-    stack = Stack()
-    for ids, report in nest:
-        stack.add(ids, Report(**report))
-    return stack
+def _taken(nest: Any) -> Taken | None:
+    return nest and Taken(nest[0], Report(**nest[1]))
 
 
 def _sums(nest: dict[str, Any]) -> Sums:
-    return Sums(**nest | {"taken": [Taken(ids, Report(**report)) for ids, report in nest["taken"]]})
+    return Sums(**nest | {"taken": _taken(nest["taken"])})

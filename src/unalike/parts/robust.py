@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -21,14 +22,14 @@ class CoordinateWise(Aggregator):
     """One rule for every entry, over the K clients alone: their weights do not matter. Float buffers follow it too."""
 
     def rule(self, values: Tensor) -> Tensor:
-        """[K, ...] -> [...]."""
+        """[K, M] -> [M]."""
         raise NotImplementedError
 
     def combine(self, server: Server, cohort: Cohort, weights: Tensor) -> Tree:
-        return tree.map(self.rule, cohort.update)
+        return tree.map(partial(tree.over_clients, self.rule), cohort.update)
 
     def combine_buffers(self, buffers: Tree, weights: Tensor) -> Tree:
-        return tree.map(self.rule, buffers)
+        return tree.map(partial(tree.over_clients, self.rule), buffers)
 
     def check(self, method: Method, work: Work) -> None:
         _warn_of_weights(self.name, method)
@@ -114,9 +115,10 @@ class GeometricMedian(Chosen):
     """
 
     def settle(self, server: Server, cohort: Cohort, weights: Tensor) -> Tensor:
-        points, current = tree.flatten(cohort.update, rows=len(weights)), weights
+        current = weights
         for _ in range(100):
-            distance = (points - current.to(points.dtype) @ points).norm(dim=1)
+            squares = [(block - current.to(block) @ block).square().sum(1) for block in tree.columns(cohort.update)]
+            distance = torch.stack(squares).sum(0).sqrt()
             moved = weights / distance.clamp_min(1e-6).to(weights.dtype)
             previous, current = current, moved / moved.sum()
             if (current - previous).abs().max() < 1e-7:
@@ -126,10 +128,16 @@ class GeometricMedian(Chosen):
 
 def _ranking(cohort: Cohort, byzantine: int) -> Tensor:
     """The clients' places by Krum score, the least first; equal scores by place."""
-    points = tree.flatten(cohort.update, rows=len(cohort.ids))
-    squares = torch.stack([(points - p).square().sum(1) for p in points])  # a - b and b - a alike, unlike by products
-    others = squares.fill_diagonal_(torch.inf).sort(1).values[:, : len(points) - 1]
-    return others[:, : max(1, len(points) - byzantine - 2)].sum(1).argsort(stable=True)
+    count = len(cohort.ids)
+    apart = [
+        torch.cdist(
+            block, block, compute_mode="donot_use_mm_for_euclid_dist"
+        )  # a - b and b - a alike, unlike by products
+        for block in tree.columns(cohort.update)
+    ]
+    squares = torch.stack(apart).square().sum(0)
+    others = squares.fill_diagonal_(torch.inf).sort(1).values[:, : count - 1]
+    return others[:, : max(1, count - byzantine - 2)].sum(1).argsort(stable=True)
 
 
 def _warn_of_weights(name: str, method: Method) -> None:

@@ -129,9 +129,5 @@ class ElementwiseDecay(ServerStep):
 
 def _disagreement(g: Tree) -> Tensor:
     """tau = 1/K sum_k ||g_k - mean_j g_j||, from stacked updates [K, ...]."""
-    squares = [
-        torch.linalg.vector_norm(block - block.mean(0), dim=1).square()
-        for rows in (t.flatten(1) if t.dim() > 1 else t[:, None] for t in g.values())
-        for block in (rows[:, columns] for columns in tree.blocks(rows))
-    ]
+    squares = [torch.linalg.vector_norm(block - block.mean(0), dim=1).square() for block in tree.columns(g)]
     return torch.stack(squares).sum(0).sqrt().mean()
