@@ -67,6 +67,7 @@ def watched(command: list[str], who: Contender | None = None) -> Found:
     were `foreign`: busy with other programs; or `why` it reported nothing."""
     paths = [str(HERE), *([] if who and who.peer else [str(HERE.parent / "src")])]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "FLWR_TELEMETRY_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+    env |= {"PYTHONHASHSEED": "0"}  # what the allocator keeps of freed memory differs with the order of sets
     cores = sorted(os.sched_getaffinity(0))[: who.cores] if who and who.cores else None
     began, before = time.time(), _busy() - _children()
     process = subprocess.Popen(

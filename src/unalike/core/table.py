@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
-from mmap import ACCESS_COPY, mmap
 from tempfile import TemporaryFile
 from typing import NamedTuple
 
@@ -100,7 +100,12 @@ class Table:
         """Bytes on the device of `like`. On a CPU they are pages of their own, which no tensor that comes and goes lies between."""
         if self.device.type != "cpu":
             return torch.empty(size, dtype=torch.uint8, device=self.device)
-        return _bytes(mmap(-1, max(1, size), access=ACCESS_COPY))[:size]
+        pages = mmap.mmap(-1, max(1, size), access=mmap.ACCESS_COPY)
+        if hasattr(
+            mmap, "MADV_HUGEPAGE"
+        ):  # a page that is touched for the first time costs as much as a step of a small model
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        return _bytes(pages)[:size]
 
 
 class Places:
@@ -159,10 +164,10 @@ def _mapped(size: int) -> Tensor:
     """Bytes of a file that goes with them."""
     with TemporaryFile(prefix="unalike-") as file:
         file.truncate(max(1, size))
-        return _bytes(mmap(file.fileno(), 0))[:size]
+        return _bytes(mmap.mmap(file.fileno(), 0))[:size]
 
 
-def _bytes(pages: mmap) -> Tensor:
+def _bytes(pages: mmap.mmap) -> Tensor:
     return torch.frombuffer(pages, dtype=torch.uint8)
 
 
