@@ -20,7 +20,7 @@ from unalike.core.types import Context, Drawers, Order, Report, Tree
 from unalike.core.validate import refusals
 from unalike.data import Population
 from unalike.executors.auto import build
-from unalike.executors.base import Accepted, Executor, Site, Transform
+from unalike.executors.base import Accepted, Executor, Site, Transform, costs
 from unalike.executors.distributed import Distributed, SharedMemories
 from unalike.executors.team import Team
 from unalike.results.evaluation import Predict, shared_model
@@ -61,7 +61,7 @@ class Group:
         self.accepted: Accepted = {}
         self.memories = ClientMemories(open_memory(self.method, setting), folder)
         if team is not None and team.rank == 0:
-            self.memories = SharedMemories(self.memories, team, place, source.sizes)
+            self.memories = SharedMemories(self.memories, team, place, costs(self.method, setting.work, source.sizes))
         self.site = Site(self.method, setting, source, self.memories, transform)
         self.team, self.place, self._chosen = team, place, chosen
 

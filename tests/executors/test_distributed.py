@@ -9,6 +9,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from every_method import METHODS, SIZES, WORK
@@ -16,8 +17,10 @@ from simulation import Clients, mlp
 
 import unalike as ua
 from unalike.core.errors import UnalikeError
-from unalike.core.method import Method
+from unalike.core.method import Method, plan
 from unalike.data import Population
+from unalike.executors.base import costs
+from unalike.executors.distributed import dealt
 from unalike.executors.parcel import packed, unpacked
 from unalike.executors.team import started
 from unalike.job import prepare
@@ -60,6 +63,18 @@ def states_agree(a, b, tolerance=1e-6):
             mine, theirs = getattr(a.states[name], field), getattr(b.states[name], field)
             for n in theirs:
                 torch.testing.assert_close(mine[n], theirs[n], rtol=10 * tolerance, atol=tolerance)
+
+
+def test_clients_go_to_who_has_least_to_do():
+    assert dealt(np.array([5, 4, 3, 3, 3]), 2).tolist() == [0, 1, 1, 0, 1]
+    zipf = (1000 / np.arange(1, 101)).astype(np.int64)
+    assert abs(np.diff(np.bincount(dealt(zipf, 2), zipf)))[0] <= zipf.min()
+
+
+def test_a_client_costs_its_steps_and_their_rows():
+    method = plan("fedavg")
+    assert costs(method, ua.Work(epochs=2, batch_size=10), np.array([25, 3, 0])).tolist() == [6 * 14, 2 * 7, 0]
+    assert costs(method, ua.Work(steps=5, batch_size=None), np.array([25, 3])).tolist() == [5 * 29, 5 * 7]
 
 
 @pytest.mark.parametrize("norm", [False, True])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heapreplace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from unalike.core.gather import Fold, Share, Sink, Stack, Sums, Taken
 from unalike.core.memory import ClientMemories
 from unalike.core.server import State
 from unalike.core.types import Drawers, Order, Report, Tree
-from unalike.executors.base import Accepted, Answering, Executor, Site
+from unalike.executors.base import Accepted, Answering, Executor, Site, costs
 from unalike.executors.team import Message, Team
 
 if TYPE_CHECKING:
@@ -71,20 +72,21 @@ class Distributed(Answering):
         self.team.tell(message | (more or {}))
 
     def _shared_out(self, ids: Sequence[int]) -> list[list[int]]:
-        """The clients of each process in the order of `ids`: where their memories are, or by the samples they train on."""
+        """The clients of each process in the order of `ids`: where their memories are, or by what they cost."""
         memories, clients = self.site.memories, np.array(ids)
         if isinstance(memories, SharedMemories) and not memories.empty:
             owners = memories.owners[clients]
         else:
-            owners = _dealt(self.site.sizes[clients], self.team.size)
+            work = costs(self.site.method, self.site.setting.work, self.site.sizes[clients])
+            owners = dealt(work, self.team.size)
         return [clients[owners == rank].tolist() for rank in range(self.team.size)]
 
 
 class SharedMemories(ClientMemories):
     """The leader's view of all memories: those of its own clients are here, the others are asked for."""
 
-    def __init__(self, own: ClientMemories, team: Team, group: int, sizes: np.ndarray):
-        self._own, self._team, self._group, self._sizes = own, team, group, sizes
+    def __init__(self, own: ClientMemories, team: Team, group: int, costs: np.ndarray):
+        self._own, self._team, self._group, self._costs = own, team, group, costs
 
     @property
     def empty(self) -> bool:
@@ -97,7 +99,7 @@ class SharedMemories(ClientMemories):
     @cached_property
     def owners(self) -> np.ndarray:
         """The processes that keep the clients' memories, [K]."""
-        return _dealt(self._sizes, self._team.size)
+        return dealt(self._costs, self._team.size)
 
     def get(self, client: int, accepted: int | None) -> Drawers:
         if accepted is None or self.empty or self._team.closed or not self.owner(client):
@@ -210,11 +212,12 @@ def _here(nest: Any, site: Site) -> Any:
     return nest.to(site.source.x.device) if isinstance(nest, Tensor) else nest
 
 
-def _dealt(sizes: np.ndarray, ranks: int) -> np.ndarray:
-    """A process for each of the clients with these numbers of samples: by size, dealt out forth and back, for equal work."""
-    deal = [*range(ranks), *reversed(range(ranks))]
-    owners = np.empty(len(sizes), np.int16)
-    owners[np.argsort(-sizes, kind="stable")] = np.resize(np.array(deal, np.int16), len(sizes))
+def dealt(costs: np.ndarray, ranks: int) -> np.ndarray:
+    """A process for each of the clients that cost so much: the dearest first, each to the one that has least to do so far."""
+    owners, loads = np.empty(len(costs), np.int16), [(0, rank) for rank in range(ranks)]
+    for client in np.argsort(-costs, kind="stable").tolist():
+        load, owners[client] = loads[0]
+        heapreplace(loads, (load + int(costs[client]), int(owners[client])))
     return owners
 
 
