@@ -1,7 +1,8 @@
 """The share of a round that is not forward, backward and step: `python overhead.py WORKLOAD ROUNDS`.
 
 Our loop against the same steps of plain torch and nothing else: batches cut beforehand, channels last for convolutions, the fused
-optimiser, no copies between clients, no average. Both on one thread, alternating in one process.
+optimiser, no copies between clients, no average. Where compiled loops train the model, also their share of a round of theirs. All
+on one thread, alternating in one process.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from torch import nn
 from workloads import LR, MOMENTUM, WORKLOADS, arrays
 
 import unalike as ua
+from unalike.executors.batched import Batched
+from unalike.executors.fused import kernels
 from unalike.job import prepare
 from unalike.simulation import Simulation
+
+SPENT: list[float] = []
+"""Seconds of each call of the compiled loops."""
 
 
 def steps(name: str) -> Callable[[], None]:
@@ -40,16 +46,38 @@ def steps(name: str) -> Callable[[], None]:
     return round_
 
 
-def ours(name: str) -> Callable[[], object]:
+def simulated(name: str, executor: str) -> Simulation:
     clients = [ua.ClientData(train=(torch.from_numpy(x), torch.from_numpy(y))) for x, y in zip(*arrays(name))]
     work = ua.Work(batch_size=WORKLOADS[name].batch, lr=LR, momentum=MOMENTUM)
     job = prepare("fedavg", clients, model=network(name), rounds=1, work=work)
-    return Simulation(next(job.plan.stages(job.scene)), job.setting, job.population, executor="loop").round
+    return Simulation(next(job.plan.stages(job.scene)), job.setting, job.population, executor=executor)
+
+
+def compiled(name: str) -> Callable[[], object] | None:
+    """Our round in compiled loops, where the model trains in them; adds the seconds of its steps to `SPENT`."""
+    simulation = simulated(name, "batched")
+    [group] = simulation.groups.values()
+    loops = kernels()
+    if loops is None or not isinstance(group.executor, Batched) or not group.executor.fuses:
+        return None
+    train = loops.train
+
+    def timed(*arguments: object) -> object:
+        started = time.perf_counter()
+        try:
+            return train(*arguments)
+        finally:
+            SPENT.append(time.perf_counter() - started)
+
+    loops.train = timed
+    return simulation.round
 
 
 def main(name: str, rounds: int) -> None:
     torch.set_num_threads(1)
-    calls = {"steps": steps(name), "ours": ours(name)}
+    calls = {"steps": steps(name), "ours": simulated(name, "loop").round}
+    if (inside := compiled(name)) is not None:
+        calls["compiled"] = inside
     times: dict[str, list[float]] = {which: [] for which in calls}
     for repeat in range(rounds + 1):
         for which, call in calls.items():
@@ -57,7 +85,11 @@ def main(name: str, rounds: int) -> None:
             call()
             if repeat:
                 times[which].append(time.perf_counter() - started)
-    Clock().report(**{which: statistics.median(t) for which, t in times.items()})
+    found = {which: statistics.median(t) for which, t in times.items()}
+    if SPENT:
+        chunks = len(SPENT) // (rounds + 1)
+        found["in_loops"] = statistics.median(sum(SPENT[i : i + chunks]) for i in range(chunks, len(SPENT), chunks))
+    Clock().report(**found)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,11 @@ def overhead(repeat: int) -> Found:
     return {name: [_child("overhead.py", name, "3") for _ in range(repeat)] for name in WORKLOADS if name != "logistic"}
 
 
+def pair(repeat: int) -> Found:
+    """Seconds of a round of the SimpleCNN in plain torch: of a process alone, and of two at once that share nothing."""
+    return {"runs": [_child("pair.py", "cnn", "3") for _ in range(repeat)]}
+
+
 def foreign(repeat: int) -> Found:
     """Rounds of the 2NN with and without another busy process, alternating."""
     runs: dict[str, list[Found]] = {"alone": [], "beside": []}
@@ -72,6 +77,7 @@ SECTIONS: dict[str, Callable[[int], Found]] = {
     "server": server,
     "memory": memory,
     "overhead": overhead,
+    "pair": pair,
     "foreign": foreign,
     "scale": scale,
 }
