@@ -27,7 +27,7 @@ from unalike.core.stepping import functional
 from unalike.core.types import Drawers, Order, Report, Tree
 from unalike.core.work import Batches
 from unalike.executors.base import Accepted, Answering, Site
-from unalike.executors.chunk import Chunk, Given, Lot, Rows, kinds_of, out_of_memory, padded
+from unalike.executors.chunk import Chunk, Given, Lot, out_of_memory
 from unalike.executors.compiled import NotCompiled, Programs
 from unalike.executors.course import Course
 from unalike.executors.fused import fusible
@@ -169,14 +169,13 @@ class Batched(Answering):
         """The clients stacked, while torch draws numbers of their own."""
         site, ids = self.site, list(lessons)
         parts = [[*lessons[k], site.whole(k, order.round)] for k in ids]
-        *phases, whole = self._parts(order.round, ids, parts)
-        kinds = [kinds_of(list(part)) for part in zip(*parts)]
+        lots = self._lots(order.round, ids, parts)
         dropout = seed.number(site.setting.seed, purpose, order.round, number)
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():
             told = ids if self._tells(order) else ids[:1]  # nothing, which is the same for all
             given = {"memory": site.memories.stacked(ids, accepted), "size": site.sizes_of(ids)}
             given |= join([self._given(k, order, lessons[k], accepted.get(k)) for k in told], torch.stack)
-            yield Chunk(order, given, phases, whole, kinds)
+            yield Chunk(order, given, lots[:-1], lots[-1], [lot.kinds for lot in lots])
 
     @cached_property
     def _begins_stacked(self) -> bool:
@@ -199,28 +198,17 @@ class Batched(Answering):
         return given | {"begun": begun, "memory": memory}
 
     @part_of("data")
-    def _parts(self, round: int, ids: list[int], parts: list[list[Batches]]) -> list[Rows]:
-        """Each part of the clients' batches (by client, then part) as stacked rows, transformed."""
-        found = [self._rows(list(part)) for part in zip(*parts)]
-        transform = self.site.transform
+    def _lots(self, round: int, ids: list[int], parts: list[list[Batches]]) -> list[Lot]:
+        """Each part of the clients' batches (by client, then part) stacked, transformed."""
+        source, transform = self.site.source, self.site.transform
+        found = [Lot.of(source.x, source.y, part) for part in zip(*parts)]
         if transform is None:
             return found
         drawn = [self.site.numbers(k, round, own) for k, own in zip(ids, parts, strict=True)]
         return [
-            {**rows, "x": transform(rows["x"], _laid_out(numbers, rows["y"].shape).to(rows["x"].device))}
-            if rows
-            else {}
-            for rows, numbers in zip(found, zip(*drawn), strict=True)
+            lot.transformed(transform(lot.x, _laid_out(numbers, lot.y.shape).to(lot.x.device))) if lot else lot
+            for lot, numbers in zip(found, zip(*drawn), strict=True)
         ]
-
-    def _rows(self, batches: list[Batches]) -> Rows:
-        if not any(batches):
-            return {}
-        index, weight = padded(batches)
-        source = self.site.source
-        flat = index.flatten().to(source.x.device)
-        y = source.y.index_select(0, flat).unflatten(0, index.shape)
-        return Lot(source.x, flat.view(index.shape), y, None if weight is None else weight.to(source.x.device))
 
 
 def _cut(clients: list[int], width: int) -> list[list[int]]:

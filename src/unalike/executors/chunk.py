@@ -23,18 +23,55 @@ Rows = Mapping[str, Tensor]
 """Batches of a chunk: `x` [K, T, B, ...], `y` [K, T, B], and `weight` [K, T, B] where some rows are padding."""
 
 
+class Kind(NamedTuple):
+    """What is known of a step of a chunk: whether every row counts, and whether some client has no rows at all."""
+
+    full: bool
+    idle: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Lot(Rows):
-    """Rows whose `x` is gathered when somebody asks for it: sample index[k, t, b] of all `samples`."""
+    """Batches of stacked clients: sample index[k, t, b] of all `samples` and its label y[k, t, b], of which sizes[k, t] count.
+
+    As rows they have a `weight` where some do not count; without any batches they have no names.
+    """
 
     samples: Tensor
     index: Tensor
     y: Tensor
-    weight: Tensor | None
+    sizes: np.ndarray
+
+    @classmethod
+    def of(cls, samples: Tensor, labels: Tensor, batches: Sequence[Batches]) -> Lot:
+        """Those of one phase, by client. Padding repeats sample 0."""
+        steps = [*zip_longest(*(client.sizes for client in batches), fillvalue=0)]
+        sizes = np.array(steps, np.int64).reshape(-1, len(batches)).T
+        counts = np.arange(sizes.max(initial=0)) < sizes[:, :, None]
+        places = np.zeros(counts.shape, np.int64)
+        places[counts] = np.concatenate([client.rows for client in batches])
+        index = torch.from_numpy(places).to(samples.device)
+        y = labels.index_select(0, index.flatten()).view(index.shape)
+        return cls(samples, index, y, np.ascontiguousarray(sizes))
+
+    def transformed(self, x: Tensor) -> Lot:
+        """The same with other samples `x` [K, T, B, ...]."""
+        index = torch.arange(self.index.numel(), device=self.index.device).view(self.index.shape)
+        return replace(self, samples=x.flatten(0, 2), index=index)
 
     @cached_property
     def x(self) -> Tensor:
         return self.samples.index_select(0, self.index.flatten()).unflatten(0, self.index.shape)
+
+    @cached_property
+    def weight(self) -> Tensor:
+        counts = np.arange(self.index.shape[2]) < self.sizes[:, :, None]
+        return torch.from_numpy(counts.astype(np.float32)).to(self.samples.device)
+
+    @cached_property
+    def kinds(self) -> list[Kind]:
+        """What is known of every step."""
+        return [Kind(least == self.index.shape[2], least == 0) for least in self.sizes.min(0).tolist()]
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._names:
@@ -48,9 +85,11 @@ class Lot(Rows):
     def __len__(self) -> int:
         return len(self._names)
 
-    @property
+    @cached_property
     def _names(self) -> tuple[str, ...]:
-        return ("x", "y") if self.weight is None else ("x", "y", "weight")
+        if not self.kinds:
+            return ()
+        return ("x", "y") if all(kind.full for kind in self.kinds) else ("x", "y", "weight")
 
 
 @dataclass(frozen=True)
@@ -62,7 +101,7 @@ class Chunk:
 
     order: Order
     given: Given
-    phases: list[Rows]
+    phases: Sequence[Rows]
     whole: Rows
     kinds: list[list[Kind]]
 
@@ -97,13 +136,6 @@ class Chunk:
         return [*zip([*self.phases, self.whole], self.kinds, strict=True)]
 
 
-class Kind(NamedTuple):
-    """What is known of a step of a chunk: whether every row counts, and whether some client has no rows at all."""
-
-    full: bool
-    idle: bool
-
-
 @dataclass(frozen=True)
 class Cut(Sequence[Batch]):
     """The batches [T, B, ...] of one client one by one, cut out when somebody looks; of `stacked` ones from [K, T, B, ...]."""
@@ -126,28 +158,6 @@ class Cut(Sequence[Batch]):
         at = (slice(None), t) if self.stacked else (t,)
         weight = None if full or "weight" not in self.rows else self.rows["weight"][at]
         return (Stacked if self.stacked else Batch)(self.rows["x"][at], self.rows["y"][at], weight, idle)
-
-
-def kinds_of(batches: Sequence[Batches]) -> list[Kind]:
-    sizes = _sizes(batches)
-    least = sizes.min(0).tolist()
-    return [Kind(n == sizes.max(), n == 0) for n in least]
-
-
-def padded(batches: Sequence[Batches]) -> tuple[Tensor, Tensor | None]:
-    """Indices [K, T, B] and weights [K, T, B], None where nothing is padded. Padding repeats sample 0 with weight 0."""
-    sizes = _sizes(batches)
-    counts = np.arange(sizes.max()) < sizes[:, :, None]
-    index = np.zeros(counts.shape, np.int64)
-    index[counts] = np.concatenate([client.rows for client in batches])
-    return torch.from_numpy(index), None if counts.all() else torch.from_numpy(counts.astype(np.float32))
-
-
-def _sizes(batches: Sequence[Batches]) -> np.ndarray:
-    """Rows of every client in every step, [K, T]; 0 where it has finished."""
-    return np.array(list(zip_longest(*(client.sizes for client in batches), fillvalue=0)), np.int64).T.reshape(
-        len(batches), -1
-    )
 
 
 def out_of_memory(error: RuntimeError) -> bool:

@@ -73,11 +73,10 @@ class Course:
 
     @property
     def _fusible(self) -> bool:
-        shown = [rows for rows in self.chunk.phases if rows]
-        if not self.fused or not shown:
+        lots = [rows for rows in self.chunk.phases if rows and isinstance(rows, Lot)]
+        if not self.fused or not lots:
             return False
-        x = shown[0].samples if isinstance(shown[0], Lot) else shown[0]["x"]
-        return fusible(self.method, self.phases, self.setting, x, max(rows["y"].shape[2] for rows in shown))
+        return fusible(self.method, self.phases, self.setting, lots[0].samples, max(lot.index.shape[2] for lot in lots))
 
     def _fused(self, sent: list[str], work: Work, params: Tree, memory: Drawers) -> Practice:
         parts, strengths, total = pulls(self.method, work) or (), list[float](), dict[str, Tensor]()

@@ -22,7 +22,7 @@ from unalike.core.stacked import pulls
 from unalike.core.stepping import MODEL, Moving, Tally
 from unalike.core.types import Batch, Tree
 from unalike.core.work import Work
-from unalike.executors.chunk import Cut, Lot, Rows
+from unalike.executors.chunk import Cut, Lot
 
 TILE = 10_240
 """Floats of a batch up to which the loops are fast: about what the innermost cache holds. Beyond it torch's products are faster."""
@@ -73,22 +73,19 @@ class Fused:
         assert loops and chain and isinstance(solver, SGD) and isinstance(batches, Cut)  # `fusible` found them
         if not batches:
             return Tally(), before
-        rows, moves = batches.rows, before.variables[MODEL]
+        lot, moves = batches.rows, before.variables[MODEL]
+        assert isinstance(lot, Lot)
         params = self.params | moves
         layout = _layout(chain, tuple((n, w.shape[1:]) for n, w in params.items()), frozenset(moves))
-        sizes = (
-            rows["weight"].sum(2) if "weight" in rows else torch.full(rows["y"].shape[:2], rows["y"].shape[2])
-        ).long()
         with part("forward and backward"):
             start = layout.flat(params)
-            trained = torch.empty(len(sizes), start.shape[1])
-            samples, index = _samples(rows)
+            trained = torch.empty(len(lot.sizes), start.shape[1])
             losses = loops.train(
                 start.numpy(),
-                samples.flatten(1).numpy(),
-                index.numpy(),
-                rows["y"].float().flatten(2).numpy(),
-                sizes.numpy(),
+                lot.samples.flatten(1).numpy(),
+                lot.index.numpy(),
+                lot.y.float().flatten(2).numpy(),
+                lot.sizes,
                 layout.table,
                 layout.held,
                 layout.strengths(solver.weight_decay, self.pull.strength, self.start),
@@ -100,7 +97,8 @@ class Fused:
                 trained.numpy(),
             )
         after = {n: w for n, w in layout.views(trained).items() if n in moves}
-        made = Tally(torch.from_numpy(losses).float(), sizes.sum(1).float(), (sizes > 0).sum(1).float())
+        counts = lot.sizes.sum(1), (lot.sizes > 0).sum(1)
+        made = Tally(*(torch.from_numpy(column).float() for column in (losses, *counts)))
         return made, Moving(before.variables | {MODEL: after}, {}, before.buffers, before.own)
 
     def _pulls(self, layout: Layout, params: Tree) -> Tensor:
@@ -111,14 +109,6 @@ class Fused:
         shared = {n: (constant.get(n, 0.0) - strength * w).expand_as(params[n]) for n, w in self.start.items()}
         zeros = {n: w.new_zeros(()).expand_as(w) for n, w in params.items()}
         return layout.flat(zeros | shared)
-
-
-def _samples(rows: Rows) -> tuple[Tensor, Tensor]:
-    """Samples [N, ...], and which of them make the batches [K, T, B]."""
-    if isinstance(rows, Lot):
-        return rows.samples, rows.index
-    x = rows["x"]
-    return x.flatten(0, 2), torch.arange(x.shape[:3].numel()).view(x.shape[:3])
 
 
 @dataclass(frozen=True)
