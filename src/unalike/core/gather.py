@@ -70,8 +70,10 @@ class Stack:
     @property
     def taken(self) -> Taken | None:
         """Those that came; None before the first."""
-        if self._rows is None or len(self._came) == len(self.ids):
-            return None if self._rows is None else Taken(self.ids, self._rows)
+        if self._rows is None:
+            return None
+        if len(self._came) == len(self.ids):
+            return Taken(self.ids, self._rows)
         places = [place for client, place in self._places.items() if client in self._came]
         return Taken([self.ids[i] for i in places], rows(self._rows, torch.tensor(places)))
 
@@ -252,9 +254,8 @@ def _plus(total: Tree, stacked: Tree, factors: list[float]) -> Tree:
         for name, t in stacked.items():
             total[name].add_(t[0], alpha=factors[0])
         return total
-    return _onto(
-        total, tree.map(lambda t: tree.combined(t, torch.tensor(factors, dtype=t.dtype, device=t.device)), stacked)
-    )
+    found = tree.map(lambda t: tree.combined(t, torch.tensor(factors, dtype=t.dtype, device=t.device)), stacked)
+    return _onto(total, found)
 
 
 def _onto(total: Tree, found: Tree) -> Tree:

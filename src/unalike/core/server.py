@@ -165,7 +165,7 @@ def shares(method: Method, setting: Setting, state: State, expected: Cohort) -> 
     weights = _weights(method, expected)
     look = _look(method, setting, state, expected.population, {}, method.aggregator)
     coefficients = cast(LinearAggregator, method.aggregator).coefficients(look, expected, weights)
-    return {k: Share(*pair) for k, *pair in zip(expected.ids, weights.tolist(), coefficients.tolist(), strict=True)}
+    return dict(zip(expected.ids, map(Share, weights.tolist(), coefficients.tolist()), strict=True))
 
 
 @part_of("aggregation")

@@ -77,7 +77,8 @@ class Ragged(Sequence[np.ndarray]):
     def __getitem__(self, k: int | slice) -> np.ndarray | Ragged:
         if isinstance(k, slice):
             return Ragged.of(self[i] for i in range(*k.indices(len(self))))
-        k = range(len(self))[k]
+        if not 0 <= k < len(self):
+            k = range(len(self))[k]
         return self.values[self.offsets[k] : self.offsets[k + 1]].astype(np.int64)
 
 

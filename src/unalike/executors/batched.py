@@ -1,6 +1,6 @@
 """Many clients at once: their models stacked along a leading dimension, one `torch.vmap(train)` per chunk.
 
-Clients are sorted by their number of steps and cut into chunks. Within a chunk shorter batches and finished clients are padded
+Clients are sorted by their number of samples and cut into chunks. Within a chunk shorter batches and finished clients are padded
 with rows of weight 0, which never count; a step of padding alone changes nothing.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,12 +94,9 @@ class Batched(Answering):
         return replace(self.site.setting, task=self.site.setting.task.stacked)
 
     def _chunks(self, lessons: Lessons) -> list[list[int]]:
-        """The clients by length of their lessons, cut into chunks."""
-
-        def length(client: int) -> tuple[int, int, int]:
-            return sum(map(len, lessons[client])), sum(len(phase.rows) for phase in lessons[client]), client
-
-        return _cut(sorted(lessons, key=length), self.width)
+        """The clients by their number of samples, cut into chunks."""
+        clients = np.array([*lessons], np.int64)
+        return _cut(clients[np.lexsort((clients, self.site.sizes[clients]))].tolist(), self.width)
 
     @property
     def width(self) -> int:
