@@ -186,11 +186,11 @@ class OpenGrid:
 
     def close(self) -> None:
         """Say that the run is over."""
+        _silence(self._heart)
         self.grid._retry_invoker.max_tries = 1
         with suppress(httpx.HTTPError, RuntimeError):
             request = PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details="")
             self.grid._runtime_client.PushTaskOutput(request)
-        self._heart.stop()
         self.grid.close()
 
 
@@ -214,10 +214,17 @@ def work(address: str, token: str, app: ClientApp) -> None:
             status, details = SubStatus.FAILED, type(error).__name__
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message)
         push_message(client, reply, context)
+        _silence(heart)
         push_task_output(client, context, status, details)
     finally:
-        heart.stop()
+        _silence(heart)
         client.close()
+
+
+def _silence(heart: HeartbeatSender) -> None:
+    """No further heartbeats. Before a task is over: its token ends with it, and one that is refused is repeated for ever."""
+    with suppress(RuntimeError):  # it has stopped
+        heart.stop()
 
 
 def _awaited(look: Callable[[], str | None], seconds: float = 20.0) -> str:
