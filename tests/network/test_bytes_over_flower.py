@@ -63,6 +63,33 @@ def test_a_trainer_that_is_away_loses_one_message_and_no_more(echoing):
     assert echoing.exchange(b"again", ["a"]) == {"a": b"echo of a: again"}
 
 
+def test_heartbeats_end_before_their_task(monkeypatch):
+    """One that came after the task's end would be refused and repeated without end, and the site would stand still."""
+    from unalike.deploy.flower import internals
+
+    steps = []
+
+    class Heart:
+        def __init__(self, _):
+            self.beats = False
+
+        def start(self):
+            self.beats = True
+
+        def stop(self):
+            if not self.beats:
+                raise RuntimeError("Heartbeat sender is not running.")
+            self.beats = False
+            steps.append("silence")
+
+    monkeypatch.setattr(internals, "HeartbeatSender", Heart)
+    monkeypatch.setattr(internals, "pull_task_input", lambda client: ("message", "context", None, None))
+    monkeypatch.setattr(internals, "push_message", lambda client, reply, context: steps.append(reply))
+    monkeypatch.setattr(internals, "push_task_output", lambda *_: steps.append("over"))
+    internals.work("127.0.0.1:9", "token", lambda message, context: "reply")
+    assert steps == ["reply", "silence", "over"]
+
+
 def test_a_killed_site_is_let_in_at_once(echoing):
     """kill -9, so it takes no leave; the next SuperNode takes it in its stead, and is not refused as a second one of its key."""
     assert echoing.exchange(b"before", ["a"]) == {"a": b"echo of a: before"}
