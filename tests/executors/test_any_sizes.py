@@ -29,8 +29,8 @@ SOLVERS = st.sampled_from(
     method=st.sampled_from(["fedavg", "scaffold", "moon + fednova"]),
 )
 def test_chunks_are_the_loop(sizes, batch, amount, chunk, solver, norm, method):
-    """1e-3 of the update: Adam divides by small numbers. So does a norm over two rows that are nearly alike: rounding of float32
-    grows by any factor: models with norms train in float64.
+    """1e-3 of the update: Adam divides by small numbers. So does a norm over two rows that are nearly alike: there float32's
+    rounding grows by any factor, so models with norms train in float64.
 
     Not both at once: behind a norm of one or two rows the true gradient is 0, and Adam makes whole steps of what rounding leaves.
     """

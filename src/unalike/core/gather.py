@@ -145,7 +145,7 @@ class Fold:
             if update or letter:
                 found = _folded(p, update, letter, len(ids))
                 sums.folded[p.name] = tree.add(sums.folded[p.name], found) if p.name in sums.folded else found
-        self._numbers.add(ids, report._replace(update={}, buffers={}, letters={}))
+        self._numbers.add(ids, report.numbers)
 
     def _together(self, ids: Sequence[int], report: Report) -> Tree:
         """The sum over several reports, if it is finite: then so are all of their updates, which need not be read once more."""

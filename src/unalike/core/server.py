@@ -90,7 +90,7 @@ class Cohort:
     @property
     def numbers(self) -> Cohort:
         """What is left of it when updates, buffers and letters need not be kept."""
-        return replace(self, report=self.report._replace(update={}, buffers={}, letters={}), folded=True)
+        return replace(self, report=self.report.numbers, folded=True)
 
     def one(self, client: int) -> Report:
         """One client's report, as it sent it."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from unalike.core import tree
 from unalike.core.types import Report, Tree
 
 
@@ -49,7 +50,7 @@ def _finite(tensor: Tensor) -> Tensor:
 
     NaN and infinities survive a sum, which is cheap; only where a sum is not finite are the entries themselves looked at.
     """
-    flat = tensor.flatten(1) if tensor.dim() > 1 else tensor[:, None]
+    flat = tree.matrix(tensor)
     sound = torch.isfinite(flat.sum(1))
     doubtful = (~sound).nonzero().flatten()
     sound[doubtful] = torch.isfinite(flat[doubtful]).all(1)
@@ -58,7 +59,7 @@ def _finite(tensor: Tensor) -> Tensor:
 
 def _not_negative(tensor: Tensor) -> Tensor:
     """Per row of [K, ...]: whether no entry is below 0."""
-    return (tensor.flatten(1) if tensor.dim() > 1 else tensor[:, None]).ge(0).all(1)
+    return tree.matrix(tensor).ge(0).all(1)
 
 
 Rule = Callable[[Tensor], Tensor]

@@ -101,9 +101,8 @@ class Table:
         if self.device.type != "cpu":
             return torch.empty(size, dtype=torch.uint8, device=self.device)
         pages = mmap.mmap(-1, max(1, size), access=mmap.ACCESS_COPY)
-        if hasattr(
-            mmap, "MADV_HUGEPAGE"
-        ):  # a page that is touched for the first time costs as much as a step of a small model
+        # a page that is touched for the first time costs as much as a step of a small model
+        if hasattr(mmap, "MADV_HUGEPAGE"):
             pages.madvise(mmap.MADV_HUGEPAGE)
         return _bytes(pages)[:size]
 
@@ -134,9 +133,8 @@ class Places:
             chain[kept] = rows[kept]
             gone.append(rows[(rows > 0) & ~kept])
         self._newest[clients] = chain
-        self._free = np.sort(
-            np.concatenate(gone)
-        )  # at last: whatever interrupts this, no row is both free and in a chain
+        # at last: whatever interrupts this, no row is both free and in a chain
+        self._free = np.sort(np.concatenate(gone))
 
     def free(self, count: int) -> np.ndarray:
         """So many rows that hold nothing, the first ones there are."""

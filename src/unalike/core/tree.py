@@ -138,8 +138,8 @@ def blocks(matrix: Tensor) -> list[slice]:
 
 def columns(stacked: Tree) -> Iterator[Tensor]:
     """The entries of stacked trees [K, ...] as matrices [K, m], each small enough to stay in a processor's cache."""
-    for matrix in (_matrix(t) for t in stacked.values()):
-        yield from (matrix[:, at] for at in blocks(matrix))
+    for flat in (matrix(t) for t in stacked.values()):
+        yield from (flat[:, at] for at in blocks(flat))
 
 
 def over_clients(rule: Callable[[Tensor], Tensor], stacked: Tensor) -> Tensor:
@@ -147,7 +147,8 @@ def over_clients(rule: Callable[[Tensor], Tensor], stacked: Tensor) -> Tensor:
     return torch.cat([rule(block) for block in columns({"": stacked})]).reshape(stacked.shape[1:])
 
 
-def _matrix(stacked: Tensor) -> Tensor:
+def matrix(stacked: Tensor) -> Tensor:
+    """[K, ...] as [K, m], a view where that is possible."""
     return stacked.flatten(1) if stacked.dim() > 1 else stacked[:, None]
 
 

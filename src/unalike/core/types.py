@@ -95,6 +95,11 @@ class Report(NamedTuple):
     loss: Tensor
     shared: Drawers
 
+    @property
+    def numbers(self) -> Report:
+        """What is left of it without its update, its buffers and its letters."""
+        return self._replace(update={}, buffers={}, letters={})
+
     def map(self, f: Callable[[Tensor], Tensor]) -> Report:
         """The report with `f` of each of its tensors."""
         letters, shared = (

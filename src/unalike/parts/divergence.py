@@ -26,7 +26,7 @@ class CosineMean(Aggregator):
 
     def _tensor(self, w: Tensor, u: Tensor, weights: Tensor) -> Tensor:
         models = w + u
-        rows = models.flatten(1) if w.dim() else models[:, None]
+        rows = tree.matrix(models)
         lengths = rows.norm(dim=1) * w.norm()
         cosine = (rows @ w.flatten() / lengths).clamp_max(1.0)
         factor = torch.where((lengths > 0) & (w.dim() > 0), cosine, 1.0)

@@ -129,12 +129,8 @@ class GeometricMedian(Chosen):
 def _ranking(cohort: Cohort, byzantine: int) -> Tensor:
     """The clients' places by Krum score, the least first; equal scores by place."""
     count = len(cohort.ids)
-    apart = [
-        torch.cdist(
-            block, block, compute_mode="donot_use_mm_for_euclid_dist"
-        )  # a - b and b - a alike, unlike by products
-        for block in tree.columns(cohort.update)
-    ]
+    exact = "donot_use_mm_for_euclid_dist"  # a - b and b - a alike, unlike by products
+    apart = [torch.cdist(block, block, compute_mode=exact) for block in tree.columns(cohort.update)]
     squares = torch.stack(apart).square().sum(0)
     others = squares.fill_diagonal_(torch.inf).sort(1).values[:, : count - 1]
     return others[:, : max(1, count - byzantine - 2)].sum(1).argsort(stable=True)
