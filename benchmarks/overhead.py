@@ -21,6 +21,7 @@ from workloads import LR, MOMENTUM, WORKLOADS, arrays
 import unalike as ua
 from unalike.executors.batched import Batched
 from unalike.executors.fused import kernels
+from unalike.executors.threads import keep_freed_memory
 from unalike.job import prepare
 from unalike.simulation import Simulation
 
@@ -75,6 +76,7 @@ def compiled(name: str) -> Callable[[], object] | None:
 
 def main(name: str, rounds: int) -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()  # as every run does
     calls = {"steps": steps(name), "ours": simulated(name, "loop").round}
     if (inside := compiled(name)) is not None:
         calls["compiled"] = inside

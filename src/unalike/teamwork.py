@@ -19,6 +19,7 @@ from unalike.core.memory import ClientMemories
 from unalike.core.plan import Answers, Results, Stage, proceed
 from unalike.executors.auto import Choice, work_seconds
 from unalike.executors.base import Site
+from unalike.executors.batched import Batched
 from unalike.executors.distributed import attend, expects_answer, states_in
 from unalike.executors.team import Message, Team, joined, started
 from unalike.executors.threads import threads_for
@@ -150,7 +151,10 @@ def _started(job: Job) -> Team | None:
 
 
 def _worth_a_team(job: Job) -> bool:
-    """Whether "auto" starts processes: on Linux, for a run on the CPU that would take one of them long."""
+    """Whether "auto" starts processes: on Linux, for a run on the CPU that would take one of them long.
+
+    Compiled loops train on all cores from within one process, which spares it the talking.
+    """
     stage = next(job.plan.stages(job.scene))
     alone = sys.platform != "linux" or job.population.x.device.type != "cpu" or multiprocessing.current_process().daemon
     if alone or not isinstance(stage, Stage) or stage.pooled or not stage.trained:
@@ -158,7 +162,7 @@ def _worth_a_team(job: Job) -> bool:
     setting = replace(job.setting, model=stage.model or job.model, work=stage.method.local_work(job.work))
     count = max(1, round(job.options.participation * np.count_nonzero(job.population.sizes)))
     site = Site(stage.method, setting, job.population, ClientMemories({}))
-    return count > 1 and work_seconds(site, count, job.options.rounds) > PATIENCE
+    return count > 1 and not Batched(site).fuses and work_seconds(site, count, job.options.rounds) > PATIENCE
 
 
 PATIENCE = 60.0

@@ -8,6 +8,7 @@ from every_method import federation
 from simulation import same
 
 import unalike as ua
+from unalike import teamwork
 from unalike.executors import auto, fused
 from unalike.executors.batched import Batched
 from unalike.job import prepare
@@ -73,6 +74,14 @@ def test_a_run_that_goes_on_keeps_its_executor(tmp_path, monkeypatch, measures):
     assert rest.history.last["round"] == 4
     again = ua.run("fedavg", clients(), out=tmp_path / "whole", **arguments)
     assert same(again.params, whole.params)
+
+
+def test_a_team_is_not_started_for_compiled_loops(monkeypatch):
+    """They train on all cores as it is; steps by hand do not."""
+    job = prepare("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
+    assert not teamwork._worth_a_team(job)
+    monkeypatch.setattr(fused, "kernels", lambda: None)
+    assert teamwork._worth_a_team(job)
 
 
 class Tight(Batched):

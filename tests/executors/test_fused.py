@@ -2,7 +2,10 @@
 
 import copy
 import sys
+import threading
+import time
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,8 +16,12 @@ from simulation import Clients, Simulation, distance, mlp
 from torch import nn
 
 import unalike as ua
+from unalike import simulation as federation
 from unalike.core.errors import UnalikeError
+from unalike.core.model import Model
 from unalike.executors import fused
+from unalike.executors.threads import over_clients, threads_for
+from unalike.job import prepare
 
 pytest.importorskip("numba")
 
@@ -122,7 +129,7 @@ def test_they_are_as_exact_as_torch():
     rows = (x.flatten(0, 1).numpy(), np.arange(100).reshape(1, 10, 10), y[None].float().numpy(), np.full((1, 10), 10))
     numbers = (loops.CLASSES, np.float32(0.05), np.float32(0.9), False)
     nothing = (layout.strengths(0.0, 0.0, ()), np.empty((0, 0), np.float32))
-    loops.train(start.numpy(), *rows, layout.table, layout.held, *nothing, *numbers, found.numpy())
+    loops.train(start.numpy(), *rows, layout.table, layout.held, *nothing, *numbers, found.numpy(), np.zeros(1), 0, 1)
     assert (found[0].double() - exact).norm() <= 1.5 * (usual - exact).norm()
 
 
@@ -143,6 +150,64 @@ def test_a_label_beyond_the_outputs_is_refused():
     clients = Clients.of((torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])))
     with pytest.raises((UnalikeError, IndexError), match="label"):
         Simulation("fedavg", mlp(), clients, executor="batched").round()
+
+
+@pytest.fixture
+def three_threads():
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedpake"])
+def test_threads_share_the_clients_and_change_no_bit(method, monkeypatch, three_threads):
+    """Clients of unequal sizes, some rounds of a whole run; SCAFFOLD gives each client a pull of its own."""
+    people = [
+        ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3), test=(torch.randn(3, 4), torch.arange(3)))
+        for n in (7, 1, 12, 30, 5, 5, 9, 2, 16)
+    ]
+    seen, plain = set(), fused.kernels().train
+    monkeypatch.setattr(
+        fused.kernels(), "train", lambda *a: seen.add(threading.get_ident()) or time.sleep(0.01) or plain(*a)
+    )
+    runs = []
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        seen.clear()
+        runs.append(
+            ua.run(method, people, model="mlp(hidden=(8,))", rounds=3, executor="batched", work=ua.Work(batch_size=5))
+        )
+        assert len(seen) == count and torch.get_num_threads() == count
+    alone, together = runs
+    assert all(torch.equal(alone.params[n], t) for n, t in together.params.items())
+    assert alone.history.last["accuracy"] == together.history.last["accuracy"]
+
+
+def test_an_error_in_a_thread_is_raised(three_threads):
+    people = [ua.ClientData(train=(torch.randn(6, 4), torch.arange(6) % 3)) for _ in range(6)]
+    job = prepare("fedavg", people, model="mlp(hidden=(8,))", rounds=1)
+    simulation = federation.Simulation(
+        next(job.plan.stages(job.scene)), job.setting, job.population, executor="batched"
+    )
+    job.population.y[-1] = 7
+    with threads_for(job.model), pytest.raises(IndexError, match="label"):
+        simulation.round()
+
+
+def test_processes_of_a_team_have_one_thread_each(three_threads):
+    with threads_for(Model(mlp()), alone=False):
+        calls = []
+        over_clients(lambda *bounds: calls.append(bounds), 5)
+        assert calls == [(0, 5)] and torch.get_num_threads() == 1
+    with threads_for(Model(mlp())):
+        over_clients(lambda *bounds: calls.append(bounds), 5)
+        over_clients(lambda *bounds: calls.append(bounds), 100)
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 3
+    assert sorted(calls[1:6]) == [(i, i + 1) for i in range(5)]
+    ends = sorted(calls[6:])
+    assert len(ends) == 6 and ends[0][0] == 0 and ends[-1][1] == 100
+    assert all(a[1] == b[0] for a, b in pairwise(ends))
 
 
 @pytest.mark.parametrize(

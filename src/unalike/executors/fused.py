@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from types import ModuleType
 
 import numpy as np
@@ -23,6 +23,7 @@ from unalike.core.stepping import MODEL, Moving, Tally
 from unalike.core.types import Batch, Tree
 from unalike.core.work import Work
 from unalike.executors.chunk import Cut, Lot
+from unalike.executors.threads import over_clients
 
 TILE = 10_240
 """Floats of a batch up to which the loops are fast: about what the innermost cache holds. Beyond it torch's products are faster."""
@@ -80,7 +81,8 @@ class Fused:
         with part("forward and backward"):
             start = layout.flat(params)
             trained = torch.empty(len(lot.sizes), start.shape[1])
-            losses = loops.train(
+            losses = np.zeros(len(lot.sizes))
+            given = (
                 start.numpy(),
                 lot.samples.flatten(1).numpy(),
                 lot.index.numpy(),
@@ -95,7 +97,9 @@ class Fused:
                 np.float32(solver.momentum),
                 solver.nesterov,
                 trained.numpy(),
+                losses,
             )
+            over_clients(partial(loops.train, *given), len(losses))
         after = {n: w for n, w in layout.views(trained).items() if n in moves}
         counts = lot.sizes.sum(1), (lot.sizes > 0).sum(1)
         made = Tally(*(torch.from_numpy(column).float() for column in (losses, *counts)))

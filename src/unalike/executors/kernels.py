@@ -26,8 +26,8 @@ ZERO, ONE, TWO = (np.float32(x) for x in (0, 1, 2))
 MATHS = {"reassoc", "contract", "nsz", "arcp"}  # a NaN stays one: it is how divergence shows
 FLOATS, WHOLE = "f4[:,::1]", "i8[:,::1]"
 SIGNATURE = (
-    f"f8[::1]({FLOATS}, {FLOATS}, i8[:,:,::1], f4[:,:,::1], {WHOLE}, {WHOLE}, i8, "
-    f"{FLOATS}, {FLOATS}, i8, f4, f4, b1, {FLOATS})"
+    f"void({FLOATS}, {FLOATS}, i8[:,:,::1], f4[:,:,::1], {WHOLE}, {WHOLE}, i8, "
+    f"{FLOATS}, {FLOATS}, i8, f4, f4, b1, {FLOATS}, f8[::1], i8, i8)"
 )
 """That `train` is compiled for when this module is imported, once on a machine."""
 inline = njit(fastmath=MATHS, inline="always")
@@ -196,8 +196,10 @@ def copy(layers, weights, own, load):
 
 
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
-def train(start, x, index, y, sizes, layers, held, decays, pulls, loss, rate, keep, nesterov, trained):
-    """What the clients' parameters are after their steps, in `trained` [K, P], and the sums of their samples' losses [K].
+def train(
+    start, x, index, y, sizes, layers, held, decays, pulls, loss, rate, keep, nesterov, trained, losses, first, end
+):
+    """Writes what clients `first` to `end` - 1 come to: parameters into `trained` [K, P], sums of losses into `losses` [K].
 
     start: parameters [1 or K, P]. x: samples [N, D], of which `index` [K, T, B] makes the batches. y: labels [K, T, B].
     sizes: samples of every step [K, T], 0 for none. layers: the table described above, whose parameters take `held` floats of the
@@ -214,9 +216,8 @@ def train(start, x, index, y, sizes, layers, held, decays, pulls, loss, rate, ke
     space = space[(-space.ctypes.data % 64) // 4 :]
     weights, momenta, pull = space[:held], space[held : 2 * held], space[(models - 1) * held : models * held]
     g, tiles = space[models * held : models * held + top], space[models * held + top :]
-    totals = np.zeros(len(index))
     space[:] = ZERO
-    for k in range(len(index)):
+    for k in range(first, end):
         momenta[:] = ZERO
         copy(layers, weights, start[min(k, len(start) - 1)], True)
         if pulled:
@@ -247,7 +248,7 @@ def train(start, x, index, y, sizes, layers, held, decays, pulls, loss, rate, ke
             classes, after = layers[-1, OUT], up(layers[-1, OUT], LANES)
             z = tiles[depth * tile : depth * tile + rows * after].reshape(rows, after)
             d = tiles[(2 * depth + 1) * tile : (2 * depth + 1) * tile + rows * after].reshape(rows, after)
-            totals[k] += slopes(loss, z, y[k, t, :n], classes, d)
+            losses[k] += slopes(loss, z, y[k, t, :n], classes, d)
             for i in range(depth - 1, lowest - 1, -1):
                 layer = layers[i]
                 even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], LANES)
@@ -268,6 +269,5 @@ def train(start, x, index, y, sizes, layers, held, decays, pulls, loss, rate, ke
                     m, p = momenta[at:past], pull[at:past]
                     descend_bias(d, weights[at:past], m, p, pulled, rate, keep, decays[i, 1], nesterov)
         copy(layers, weights, trained[k], False)
-        if not np.isfinite(totals[k]):
+        if not np.isfinite(losses[k]):
             space[:] = ZERO  # it went into the zeros, too
-    return totals

@@ -1,32 +1,65 @@
-"""How many threads torch computes with while a run goes, and what becomes of the memory it frees."""
+"""How many threads a run computes with, within torch's operations or over clients, and what becomes of the memory it frees."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
+from typing import NamedTuple
 
 import torch
 
 from unalike.core.model import Model
 
+SLICES = 2
+"""Slices of the clients that each thread gets: one that another program slows down leaves the rest to the others."""
+
+
+class Crew(NamedTuple):
+    """Threads over clients."""
+
+    size: int
+    pool: ThreadPoolExecutor
+
+
+_crew: ContextVar[Crew | None] = ContextVar("crew", default=None)
+
 
 @contextmanager
 def threads_for(model: Model, alone: bool = True) -> Iterator[None]:
-    """One thread for models without convolutions and for each of several processes, else torch's own number; put back afterwards.
+    """Within operations one thread for models without convolutions, else torch's own number, which is put back afterwards;
+    over clients (`over_clients`) as many as torch had. Each of several processes has one.
 
     A dense model's products are too small for several threads to pay, and when anything else runs on the machine they wait for
-    each other: rounds become ten times and more slower.
+    each other: rounds become ten times and more slower. Threads that train clients of their own wait once.
     """
     before = torch.get_num_threads()
     keep_freed_memory()
     torch.set_num_threads(before if model.convolutional and alone else 1)
+    crew = Crew(before, ThreadPoolExecutor(before, "clients")) if alone and before > 1 else None
+    token = _crew.set(crew)
     try:
         yield
     finally:
+        _crew.reset(token)
         torch.set_num_threads(before)
+        if crew is not None:
+            crew.pool.shutdown()
+
+
+def over_clients(function: Callable[[int, int], None], count: int) -> None:
+    """`function(first, end)` of `count` clients, a few at a time, on all threads of the run at once."""
+    crew = _crew.get()
+    if crew is None:
+        return function(0, count)
+    slices = min(count, SLICES * crew.size)
+    bounds = [count * i // slices for i in range(slices + 1)]
+    for _ in crew.pool.map(function, bounds, bounds[1:]):
+        """An error there is raised here."""
 
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
