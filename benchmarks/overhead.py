@@ -25,9 +25,6 @@ from unalike.executors.threads import keep_freed_memory
 from unalike.job import prepare
 from unalike.simulation import Simulation
 
-SPENT: list[float] = []
-"""Seconds of each call of the compiled loops."""
-
 
 def steps(name: str) -> Callable[[], None]:
     """Forward, backward and step of a round's batches."""
@@ -54,8 +51,8 @@ def simulated(name: str, executor: str) -> Simulation:
     return Simulation(next(job.plan.stages(job.scene)), job.setting, job.population, executor=executor)
 
 
-def compiled(name: str) -> Callable[[], object] | None:
-    """Our round in compiled loops, where the model trains in them; adds the seconds of its steps to `SPENT`."""
+def compiled(name: str, spent: list[float]) -> Callable[[], object] | None:
+    """Our round in compiled loops, where the model trains in them; adds the seconds of each of their calls to `spent`."""
     simulation = simulated(name, "batched")
     [group] = simulation.groups.values()
     loops = kernels()
@@ -68,7 +65,7 @@ def compiled(name: str) -> Callable[[], object] | None:
         try:
             return train(*arguments)
         finally:
-            SPENT.append(time.perf_counter() - started)
+            spent.append(time.perf_counter() - started)
 
     loops.train = timed
     return simulation.round
@@ -78,7 +75,8 @@ def main(name: str, rounds: int) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()  # as every run does
     calls = {"steps": steps(name), "ours": simulated(name, "loop").round}
-    if (inside := compiled(name)) is not None:
+    spent: list[float] = []
+    if (inside := compiled(name, spent)) is not None:
         calls["compiled"] = inside
     times: dict[str, list[float]] = {which: [] for which in calls}
     for repeat in range(rounds + 1):
@@ -88,9 +86,9 @@ def main(name: str, rounds: int) -> None:
             if repeat:
                 times[which].append(time.perf_counter() - started)
     found = {which: statistics.median(t) for which, t in times.items()}
-    if SPENT:
-        chunks = len(SPENT) // (rounds + 1)
-        found["in_loops"] = statistics.median(sum(SPENT[i : i + chunks]) for i in range(chunks, len(SPENT), chunks))
+    if spent:
+        chunks = len(spent) // (rounds + 1)
+        found["in_loops"] = statistics.median(sum(spent[i : i + chunks]) for i in range(chunks, len(spent), chunks))
     Clock().report(**found)
 
 
