@@ -127,7 +127,7 @@ def test_they_are_as_exact_as_torch():
     found = torch.empty(1, len(exact))
     start = torch.cat([p.detach().flatten() for p in names.values()])[None]
     rows = (x.flatten(0, 1).numpy(), np.arange(100).reshape(1, 10, 10), y[None].float().numpy(), np.full((1, 10), 10))
-    numbers = (loops.CLASSES, np.float32(0.05), np.float32(0.9), False)
+    numbers = (loops.CLASSES, np.float32(0.05), np.float32(0.9), False, False)
     nothing = (layout.strengths(0.0, 0.0, ()), np.empty((0, 0), np.float32))
     loops.train(start.numpy(), *rows, layout.table, layout.held, *nothing, *numbers, found.numpy(), np.zeros(1), 0, 1)
     assert (found[0].double() - exact).norm() <= 1.5 * (usual - exact).norm()

@@ -31,12 +31,13 @@ SOLVER = "solver"
 class Learnt(NamedTuple):
     """A client after its local training, before anything is reported; stacked, every tensor has a leading [K].
 
-    `moved` are those of the parameters that training made anew, `states` the solver's by phase, `steps` those that moved shared
-    parameters, `loss` the mean task loss over all of them.
+    `moved` are those of the parameters that training made anew, `gained` is what it added to others, `states` are the solver's by
+    phase, `steps` those that moved shared parameters, `loss` the mean task loss over all of them.
     """
 
     params: Tree
     moved: Tree
+    gained: Tree
     buffers: Tree
     own: Drawers
     memory: Drawers
@@ -87,7 +88,9 @@ def conclude(
     shared_buffers, kept[BUFFERS] = _split(method, setting, buffers)
 
     spare = {} if method.closing else learnt.moved  # nobody looks at them any more
-    update = {n: spare[n].sub_(order.params[n]) if n in spare else params[n] - order.params[n] for n in sent}
+    rest = [n for n in sent if n not in learnt.gained]
+    update = {n: spare[n].sub_(order.params[n]) if n in spare else params[n] - order.params[n] for n in rest}
+    update = tree.only(update | learnt.gained, sent)
     for upload in method.role(Upload):
         local = look(upload, params, buffers, learnt.memory, steps=steps)
         update, kept[upload.name] = upload.encode(local, update)
@@ -178,8 +181,8 @@ def learn(
     """
     sent, buffers = _sent(method, setting, params), order.buffers | memory.get(BUFFERS, {})
     own, kept, states = _own_buffers(method, memory), _thaw(memory.get(SOLVER, {})), []
-    loss, rows, steps = Tally()
-    number, moved = 0, dict[str, Tensor]()
+    loss, rows, steps, _ = Tally()
+    number, moved, gained = 0, dict[str, Tensor](), dict[str, Tensor]()
 
     for place, (phase, batches) in enumerate(zip(phases, lessons, strict=True)):
         work = phase.work(replace(setting.work, lr=order.lr))
@@ -190,12 +193,13 @@ def learn(
         loss, rows, steps = loss + made.loss, rows + made.rows, steps + counts * made.steps
         number += len(batches)
         now = tree.detach(moving.variables[MODEL])
-        params, moved = params | now, moved | (now if batches else {})
+        params, gained = params | now, gained | (made.gained or {})
+        moved |= now if batches and made.gained is None else {}
         memory, buffers, own = merged(memory, moving.variables), moving.buffers, moving.own
         states.append(moving.state)
 
     mean = torch.as_tensor(loss) / torch.as_tensor(rows).clamp_min(1)
-    return Learnt(params, moved, buffers, own, memory, states, steps, mean)
+    return Learnt(params, moved, gained, buffers, own, memory, states, steps, mean)
 
 
 def _sent(method: Method, setting: Setting, params: Tree) -> list[str]:

@@ -44,11 +44,15 @@ class Moving:
 
 
 class Tally(NamedTuple):
-    """What steps add up to: the task's losses of their samples, the samples, the steps that were not of padding alone."""
+    """What steps add up to: the task's losses of their samples, the samples, the steps that were not of padding alone.
+
+    `gained` is what they added to the model's parameters, where a practice tells that instead of what has become of them.
+    """
 
     loss: Tensor | float = 0.0
     rows: Tensor | float = 0.0
     steps: Tensor | float = 0.0
+    gained: Tree | None = None
 
 
 class Practice(Protocol):

@@ -38,7 +38,7 @@ CACHE = 15 * 2**20
 DEVICE = 2**30
 """The same on an accelerator."""
 
-RESULTS = 8
+RESULTS = 6
 """Times as many clients are in a chunk of compiled loops, which hold one client at a time in the cache."""
 
 Lessons = dict[int, list[Batches]]

@@ -45,8 +45,9 @@ class Course:
     def reports(self) -> tuple[Report, Drawers]:
         """The clients' reports and what they remember."""
         sizes, contexts = self.chunk.given["size"], self.chunk.given["context"]
-        if not self.method.closing:
-            return conclude(self.method, self.setting, self.chunk.order, sizes, contexts, _blind, self.learnt)
+        if not self.method.closing:  # nobody looks at what a client's parameters have become
+            learnt = self._learnt(apart=len(self.phases) == 1 and self._alike)
+            return conclude(self.method, self.setting, self.chunk.order, sizes, contexts, _blind, learnt)
 
         def one(look: Look, order: Order, size: Tensor, context: Any, learnt: Learnt) -> tuple[Report, Drawers]:
             return conclude(self.method, self.setting, order, size, context, look, learnt)
@@ -56,6 +57,10 @@ class Course:
     @cached_property
     def learnt(self) -> Learnt:
         """The clients after their training."""
+        return self._learnt(apart=False)
+
+    def _learnt(self, apart: bool) -> Learnt:
+        """The same; `apart`: compiled loops tell what they added to the parameters instead."""
         params, memory = self._begun
         sent = [n for n in params if self.method.shares(n, self.setting.model)]
 
@@ -64,7 +69,7 @@ class Course:
         if self.programs is not None:
             make = self._compiled(self.programs, sent)
         elif self._fusible:
-            make = partial(self._fused, sent)
+            make = partial(self._fused, sent, apart)
         else:
             make = self._by_hand(sent)
         learnt = learn(self.method, self.phases, self.setting, order, params, memory, lessons, make)
@@ -78,7 +83,7 @@ class Course:
             return False
         return fusible(self.method, self.phases, self.setting, lots[0].samples, max(lot.index.shape[2] for lot in lots))
 
-    def _fused(self, sent: list[str], work: Work, params: Tree, memory: Drawers) -> Practice:
+    def _fused(self, sent: list[str], apart: bool, work: Work, params: Tree, memory: Drawers) -> Practice:
         parts, strengths, total = pulls(self.method, work) or (), list[float](), dict[str, Tensor]()
 
         def drawn(look: Look, _: Order, params: Tree, memory: Drawers) -> list[Tree]:
@@ -89,7 +94,7 @@ class Course:
         for constant in self._each(drawn, params, memory) if parts else []:
             total = tree.add(total, constant) if total and constant else total or constant
         start = tree.only(self.chunk.order.params, sent)
-        return Fused(self.setting, work, params, start, Pull(sum(strengths), total))
+        return Fused(self.setting, work, params, start, Pull(sum(strengths), total), apart)
 
     def _by_hand(self, sent: list[str]) -> Make:
         def each(function: Callable[..., Any], *stacked: Any) -> Any:
@@ -111,6 +116,11 @@ class Course:
     def _stacked(self, t: Tensor) -> Tensor:
         return copied(t.expand(len(self.chunk), *t.shape))
 
+    @property
+    def _alike(self) -> bool:
+        """Whether nobody changes anything of what was received before the first step."""
+        return not self.method.role(Personaliser)
+
     @cached_property
     def _begun(self) -> tuple[Tree, Drawers]:
         """The parameters that each client's training starts from, and its memory by then."""
@@ -118,7 +128,7 @@ class Course:
         given, received = self.chunk.given, self.chunk.order.params
         if "begun" in given:
             return given["begun"], given["memory"]
-        if not self.method.role(Personaliser):  # nobody changes anything before the first step
+        if self._alike:
             return tree.map(lambda w: w.expand(len(self.chunk), *w.shape), received), given["memory"]
 
         def one(given: Given, order: Order, data: Data) -> tuple[Tree, Drawers]:

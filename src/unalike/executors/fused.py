@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from types import ModuleType
 
@@ -60,7 +60,7 @@ def fusible(method: Method, phases: Sequence[Phase], setting: Setting, x: Tensor
 class Fused:
     """The practice of a phase; all tensors have a leading [K]. `pull` is what all parts together add to the gradient.
 
-    `start` are the shared parameters as received, [...].
+    `start` are the shared parameters as received, [...]. `apart`: the tally says what was added to the parameters, which stay.
     """
 
     setting: Setting
@@ -68,6 +68,7 @@ class Fused:
     params: Tree
     start: Tree
     pull: Pull
+    apart: bool = False
 
     def phase(self, before: Moving, batches: Sequence[Batch], number: int) -> tuple[Tally, Moving]:
         loops, chain, solver = kernels(), self.setting.model.chain, self.work.solver
@@ -96,14 +97,17 @@ class Fused:
                 np.float32(self.work.lr),
                 np.float32(solver.momentum),
                 solver.nesterov,
+                self.apart,
                 trained.numpy(),
                 losses,
             )
             over_clients(partial(loops.train, *given), len(losses))
-        after = {n: w for n, w in layout.views(trained).items() if n in moves}
+        made = {n: w for n, w in layout.views(trained).items() if n in moves}
         counts = lot.sizes.sum(1), (lot.sizes > 0).sum(1)
-        made = Tally(*(torch.from_numpy(column).float() for column in (losses, *counts)))
-        return made, Moving(before.variables | {MODEL: after}, {}, before.buffers, before.own)
+        loss, rows, steps = (torch.from_numpy(column).float() for column in (losses, *counts))
+        if self.apart:
+            return Tally(loss, rows, steps, made), replace(before, state={})
+        return Tally(loss, rows, steps), replace(before, variables=before.variables | {MODEL: made}, state={})
 
     def _pulls(self, layout: Layout, params: Tree) -> Tensor:
         """What is added to the gradients beside strength v: constant - strength w, [1 or K, P]; nothing of no pull, [0, P]."""

@@ -27,7 +27,7 @@ MATHS = {"reassoc", "contract", "nsz", "arcp"}  # a NaN stays one: it is how div
 FLOATS, WHOLE = "f4[:,::1]", "i8[:,::1]"
 SIGNATURE = (
     f"void({FLOATS}, {FLOATS}, i8[:,:,::1], f4[:,:,::1], {WHOLE}, {WHOLE}, i8, "
-    f"{FLOATS}, {FLOATS}, i8, f4, f4, b1, {FLOATS}, f8[::1], i8, i8)"
+    f"{FLOATS}, {FLOATS}, i8, f4, f4, b1, b1, {FLOATS}, f8[::1], i8, i8)"
 )
 """That `train` is compiled for when this module is imported, once on a machine."""
 inline = njit(fastmath=MATHS, inline="always")
@@ -179,27 +179,62 @@ def slopes(kind, z, y, classes, d):
 
 
 @inline
-def copy(layers, weights, own, load):
-    """A client's parameters into the workspace (`load`), or out of it."""
+def load(layers, own, weights):
+    """A client's parameters into the workspace."""
     for layer in layers:
         for o in range(layer[OUT]):
             at, source = layer[WEIGHT] + o * layer[COLUMNS], layer[SOURCE] + o * layer[WIDE]
-            if load:
-                weights[at : at + layer[WIDE]] = own[source : source + layer[WIDE]]
-            else:
-                own[source : source + layer[WIDE]] = weights[at : at + layer[WIDE]]
+            weights[at : at + layer[WIDE]] = own[source : source + layer[WIDE]]
         at, source = layer[BIAS], layer[BIAS_SOURCE]
-        if source >= 0 and load:
+        if source >= 0:
             weights[at : at + layer[OUT]] = own[source : source + layer[OUT]]
-        elif source >= 0:
-            own[source : source + layer[OUT]] = weights[at : at + layer[OUT]]
+
+
+@inline
+def store(layers, weights, begun, apart, own):
+    """Parameters out of the workspace, or (`apart`) what they are more than the client's first ones, `begun`."""
+    for layer in layers:
+        for o in range(layer[OUT]):
+            at, to = layer[WEIGHT] + o * layer[COLUMNS], layer[SOURCE] + o * layer[WIDE]
+            put(weights[at:], begun[to:], apart, own[to : to + layer[WIDE]])
+        at, to = layer[BIAS], layer[BIAS_SOURCE]
+        if to >= 0:
+            put(weights[at:], begun[to:], apart, own[to : to + layer[OUT]])
+
+
+@inline
+def put(now, then, apart, out):
+    """out = now, or now - then."""
+    if apart:
+        for i in range(len(out)):
+            out[i] = now[i] - then[i]
+    else:
+        out[:] = now[: len(out)]
 
 
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
 def train(
-    start, x, index, y, sizes, layers, held, decays, pulls, loss, rate, keep, nesterov, trained, losses, first, end
+    start,
+    x,
+    index,
+    y,
+    sizes,
+    layers,
+    held,
+    decays,
+    pulls,
+    loss,
+    rate,
+    keep,
+    nesterov,
+    apart,
+    trained,
+    losses,
+    first,
+    end,
 ):
-    """Writes what clients `first` to `end` - 1 come to: parameters into `trained` [K, P], sums of losses into `losses` [K].
+    """Writes what clients `first` to `end` - 1 come to: sums of losses into `losses` [K], and into `trained` [K, P] parameters,
+    or (`apart`) what was added to them.
 
     start: parameters [1 or K, P]. x: samples [N, D], of which `index` [K, T, B] makes the batches. y: labels [K, T, B].
     sizes: samples of every step [K, T], 0 for none. layers: the table described above, whose parameters take `held` floats of the
@@ -219,9 +254,10 @@ def train(
     space[:] = ZERO
     for k in range(first, end):
         momenta[:] = ZERO
-        copy(layers, weights, start[min(k, len(start) - 1)], True)
+        begun = start[min(k, len(start) - 1)]
+        load(layers, begun, weights)
         if pulled:
-            copy(layers, pull, pulls[min(k, len(pulls) - 1)], True)
+            load(layers, pulls[min(k, len(pulls) - 1)], pull)
         for t in range(index.shape[1]):
             n = sizes[k, t]
             if n == 0:
@@ -268,6 +304,6 @@ def train(
                     at, past = layer[BIAS], layer[BIAS] + layer[OUT]
                     m, p = momenta[at:past], pull[at:past]
                     descend_bias(d, weights[at:past], m, p, pulled, rate, keep, decays[i, 1], nesterov)
-        copy(layers, weights, trained[k], False)
+        store(layers, weights, begun, apart, trained[k])
         if not np.isfinite(losses[k]):
             space[:] = ZERO  # it went into the zeros, too
