@@ -32,14 +32,12 @@ from unalike.executors.chunk import Chunk, Given, Lot, out_of_memory
 from unalike.executors.compiled import NotCompiled, Programs
 from unalike.executors.course import Course
 from unalike.executors.fused import fusible
+from unalike.executors.threads import KEPT
 
 CACHE = 15 * 2**20
 """Bytes that the parameters, gradients and momenta of a chunk may take on a CPU: about what stays in its caches."""
 DEVICE = 2**30
 """The same on an accelerator."""
-
-RESULTS = 6
-"""Times as many clients are in a chunk of compiled loops, which hold one client at a time in the cache."""
 
 Lessons = dict[int, list[Batches]]
 """Client -> its batches in each phase."""
@@ -103,8 +101,10 @@ class Batched(Answering):
         """Clients per chunk."""
         if self._fits or self.chunk is not None:
             return min([*self._fits, *([self.chunk] if self.chunk else [])])
-        budget = CACHE if self.site.source.x.device.type == "cpu" else DEVICE
-        return max(1, (RESULTS if self.fuses else 1) * budget // (3 * tree.nbytes(self.site.setting.model.params)))
+        model = tree.nbytes(self.site.setting.model.params)
+        if self.fuses:  # one client at a time is in the cache; what they come to is written into memory that is kept
+            return max(1, KEPT // model)
+        return max(1, (CACHE if self.site.source.x.device.type == "cpu" else DEVICE) // (3 * model))
 
     @cached_property
     def fuses(self) -> bool:

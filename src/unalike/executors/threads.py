@@ -64,6 +64,8 @@ def over_clients(function: Callable[[int, int], None], count: int) -> None:
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
 """The C library's numbers of these settings."""
+KEPT = 2**25
+"""Bytes below which a tensor's memory is kept; the library allows no more."""
 
 
 @cache
@@ -75,5 +77,5 @@ def keep_freed_memory() -> None:
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if set_option is not None:
-        set_option(MMAP_THRESHOLD, 2**25)
+        set_option(MMAP_THRESHOLD, KEPT)
         set_option(TRIM_THRESHOLD, 2**30)
