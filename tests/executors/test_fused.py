@@ -20,7 +20,7 @@ from unalike import simulation as federation
 from unalike.core.errors import UnalikeError
 from unalike.core.model import Model
 from unalike.executors import fused
-from unalike.executors.threads import over_clients, threads_for
+from unalike.executors.threads import share_out, threads_for
 from unalike.job import prepare
 
 pytest.importorskip("numba")
@@ -197,11 +197,11 @@ def test_an_error_in_a_thread_is_raised(three_threads):
 def test_processes_of_a_team_have_one_thread_each(three_threads):
     with threads_for(Model(mlp()), alone=False):
         calls = []
-        over_clients(lambda *bounds: calls.append(bounds), 5)
+        share_out(lambda *bounds: calls.append(bounds), 5)
         assert calls == [(0, 5)] and torch.get_num_threads() == 1
     with threads_for(Model(mlp())):
-        over_clients(lambda *bounds: calls.append(bounds), 5)
-        over_clients(lambda *bounds: calls.append(bounds), 100)
+        share_out(lambda *bounds: calls.append(bounds), 5)
+        share_out(lambda *bounds: calls.append(bounds), 100)
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 3
     assert sorted(calls[1:6]) == [(i, i + 1) for i in range(5)]

@@ -87,7 +87,7 @@ def weighted_sum(stacked: Tree, weights: Tensor) -> Tree:
 def combined(stacked: Tensor, weights: Tensor) -> Tensor:
     """sum_k weights_k * stacked_k of one tensor [K, ...]."""
     if stacked[0].numel() < LARGE:
-        return torch.mv(matrix(stacked).t(), weights).view(stacked.shape[1:])
+        return (weights @ matrix(stacked)).view(stacked.shape[1:])
     total = stacked[0] * weights[0]  # reads every row from front to back, which memory gives out fastest
     for k in range(1, len(stacked)):
         total.addcmul_(stacked[k], weights[k])

@@ -46,7 +46,7 @@ class Course:
         """The clients' reports and what they remember."""
         sizes, contexts = self.chunk.given["size"], self.chunk.given["context"]
         if not self.method.closing:  # nobody looks at what a client's parameters have become
-            learnt = self._learnt(apart=len(self.phases) == 1 and self._alike)
+            learnt = self._learnt(apart=len(self.phases) == 1 and self._as_received)
             return conclude(self.method, self.setting, self.chunk.order, sizes, contexts, _blind, learnt)
 
         def one(look: Look, order: Order, size: Tensor, context: Any, learnt: Learnt) -> tuple[Report, Drawers]:
@@ -117,7 +117,7 @@ class Course:
         return copied(t.expand(len(self.chunk), *t.shape))
 
     @property
-    def _alike(self) -> bool:
+    def _as_received(self) -> bool:
         """Whether nobody changes anything of what was received before the first step."""
         return not self.method.role(Personaliser)
 
@@ -128,7 +128,7 @@ class Course:
         given, received = self.chunk.given, self.chunk.order.params
         if "begun" in given:
             return given["begun"], given["memory"]
-        if self._alike:
+        if self._as_received:
             return tree.map(lambda w: w.expand(len(self.chunk), *w.shape), received), given["memory"]
 
         def one(given: Given, order: Order, data: Data) -> tuple[Tree, Drawers]:

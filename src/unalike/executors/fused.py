@@ -23,7 +23,7 @@ from unalike.core.stepping import MODEL, Moving, Tally
 from unalike.core.types import Batch, Tree
 from unalike.core.work import Work
 from unalike.executors.chunk import Cut, Lot
-from unalike.executors.threads import over_clients
+from unalike.executors.threads import share_out
 
 TILE = 10_240
 """Floats of a batch up to which the loops are fast: about what the innermost cache holds. Beyond it torch's products are faster."""
@@ -68,7 +68,7 @@ class Fused:
     params: Tree
     start: Tree
     pull: Pull
-    apart: bool = False
+    apart: bool
 
     def phase(self, before: Moving, batches: Sequence[Batch], number: int) -> tuple[Tally, Moving]:
         loops, chain, solver = kernels(), self.setting.model.chain, self.work.solver
@@ -101,7 +101,7 @@ class Fused:
                 trained.numpy(),
                 losses,
             )
-            over_clients(partial(loops.train, *given), len(losses))
+            share_out(partial(loops.train, *given), len(losses))
         made = {n: w for n, w in layout.views(trained).items() if n in moves}
         counts = lot.sizes.sum(1), (lot.sizes > 0).sum(1)
         loss, rows, steps = (torch.from_numpy(column).float() for column in (losses, *counts))

@@ -32,7 +32,7 @@ _crew: ContextVar[Crew | None] = ContextVar("crew", default=None)
 @contextmanager
 def threads_for(model: Model, alone: bool = True) -> Iterator[None]:
     """Within operations one thread for models without convolutions, else torch's own number, which is put back afterwards;
-    over clients (`over_clients`) as many as torch had. Each of several processes has one.
+    over clients (`share_out`) as many as torch had. Each of several processes has one.
 
     A dense model's products are too small for several threads to pay, and when anything else runs on the machine they wait for
     each other: rounds become ten times and more slower. Threads that train clients of their own wait once.
@@ -51,15 +51,14 @@ def threads_for(model: Model, alone: bool = True) -> Iterator[None]:
             crew.pool.shutdown()
 
 
-def over_clients(function: Callable[[int, int], None], count: int) -> None:
+def share_out(function: Callable[[int, int], None], count: int) -> None:
     """`function(first, end)` of `count` clients, a few at a time, on all threads of the run at once."""
     crew = _crew.get()
     if crew is None:
         return function(0, count)
     slices = min(count, SLICES * crew.size)
     bounds = [count * i // slices for i in range(slices + 1)]
-    for _ in crew.pool.map(function, bounds, bounds[1:]):
-        """An error there is raised here."""
+    list(crew.pool.map(function, bounds, bounds[1:]))  # waits for all, and raises what one of them raised
 
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
