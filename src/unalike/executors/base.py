@@ -178,9 +178,8 @@ class Site:
         parts = [*phases, self.whole(client, round)]
         sizes = [size for part in parts for size in part.sizes]
         index = torch.from_numpy(np.concatenate([part.rows for part in parts]))
-        rows = zip(
-            self.source.x[index].split(sizes), self.source.y[index].split(sizes), strict=True
-        )  # gathered at once
+        gathered = (t.index_select(0, index.to(t.device)).split(sizes) for t in (self.source.x, self.source.y))
+        rows = zip(*gathered, strict=True)
         batches = [[Batch(*next(rows)) for _ in part] for part in parts]
         if self.transform is not None:
             drawn = self.numbers(client, round, parts)
