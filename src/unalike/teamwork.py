@@ -20,7 +20,7 @@ from unalike.core.plan import Answers, Results, Stage, proceed
 from unalike.executors.auto import Choice, work_seconds
 from unalike.executors.base import Site
 from unalike.executors.batched import Batched
-from unalike.executors.distributed import attend, expects_answer, states_in
+from unalike.executors.distributed import attend, states_in
 from unalike.executors.team import Message, Team, joined, started
 from unalike.executors.threads import threads_for
 from unalike.job import Job
@@ -123,7 +123,7 @@ def _follow(job: Job, team: Team) -> None:
                     team.reply(answer)
         except Exception as error:  # whatever it is, the leader must not wait for an answer that never comes
             failed = str(error) if isinstance(error, UnalikeError) else f"{type(error).__name__}: {error}"
-            if expects_answer(team, message):
+            if team.rank in message["asked"]:
                 team.reply({"error": failed})
 
 

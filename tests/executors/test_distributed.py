@@ -207,6 +207,41 @@ def test_an_error_in_a_worker_is_told():
         ua.run("fedavg", digits(), model=Fails(), rounds=1, executor="distributed(workers=2, inner='loop')")
 
 
+STOPPED = """
+import os, time, torch, unalike as ua
+from unalike.executors.loop import Loop
+
+leader, train = os.getpid(), Loop._train
+
+
+def stopped(self, *given):
+    if os.getpid() == leader:
+        time.sleep(1)  # meanwhile the other process has begun to send an answer that fills more than what sockets hold
+        raise {error}
+    return train(self, *given)
+
+
+Loop._train = stopped
+torch.set_num_threads(1)
+clients = [ua.ClientData(train=(torch.randn(4, 50), torch.arange(4))) for _ in range(4)]
+ua.run("fedavg", clients, model="mlp(hidden=(2000, 2000))", rounds=2, executor="distributed(workers=2, inner='loop')")
+"""
+
+
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "MemoryError('no more')"])
+def test_a_leader_that_stops_in_the_middle_of_a_round_waits_for_nobody(error):
+    """Ctrl-C, or an error of its own, while the others are busy with what it asked them."""
+    environment = os.environ | {"PYTHONPATH": str(Path(ua.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED.format(error=error)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode != 0 and error.partition("(")[0] in done.stderr.splitlines()[-1]
+
+
 TORCHRUN = [
     sys.executable,
     "-m",

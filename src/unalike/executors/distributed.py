@@ -69,7 +69,7 @@ class Distributed(Answering):
         if not self.site.memories.empty:
             asked = [client for ids in shares for client in ids]
             message["accepted"] = _pairs({client: accepted[client] for client in asked if client in accepted})
-        self.team.tell(message | (more or {}))
+        self.team.tell(message | (more or {}), [rank for rank, ids in enumerate(shares, start=1) if ids])
 
     def _shared_out(self, ids: Sequence[int]) -> list[list[int]]:
         """The clients of each process in the order of `ids`: where their memories are, or by what they cost."""
@@ -104,11 +104,10 @@ class SharedMemories(ClientMemories):
     def get(self, client: int, accepted: int | None) -> Drawers:
         if accepted is None or self.empty or self._team.closed or not self.owner(client):
             return self._own.get(client, accepted)
-        self._team.tell(
-            {"do": "memory", "group": self._group, "client": client, "accepted": accepted, "of": self.owner(client)}
-        )
+        owner = self.owner(client)
+        self._team.tell({"do": "memory", "group": self._group, "client": client, "accepted": accepted}, [owner])
         device = self._own.device
-        found: Drawers = self._team.answer(self.owner(client))["memory"]
+        found: Drawers = self._team.answer(owner)["memory"]
         return {name: {n: t.to(device) for n, t in drawer.items()} for name, drawer in found.items()}
 
     def stacked(self, clients: Sequence[int], accepted: Mapping[int, int]) -> Drawers:
@@ -133,32 +132,20 @@ class SharedMemories(ClientMemories):
     def _all(self, what: str, accepted: Accepted) -> None:
         if self.empty:
             return
-        alone = self._team.closed
-        if not alone:
-            self._team.tell({"do": "keep", "group": self._group, "what": what, "accepted": _pairs(accepted)})
+        others = () if self._team.closed else range(1, self._team.size)
+        if others:
+            self._team.tell({"do": "keep", "group": self._group, "what": what, "accepted": _pairs(accepted)}, others)
         getattr(self._own, what)(accepted)
-        if not alone:
-            for rank in range(1, self._team.size):
-                self._team.answer(rank)
+        for rank in others:
+            self._team.answer(rank)
 
 
 def attend(team: Team, simulation: Simulation, message: Message) -> Message | None:
     """What a process that does not lead answers to a message about its stage; None: nobody asked it."""
-    if not expects_answer(team, message):
+    if team.rank not in message["asked"]:
         return None
     group = list(simulation.groups.values())[message["group"]]
     return HANDLERS[message["do"]](team, group, message)
-
-
-def expects_answer(team: Team, message: Message) -> bool:
-    """Whether the leader waits for this process to answer a message."""
-    match message["do"]:
-        case "feed" | "tune":
-            return bool(message["ids"][team.rank - 1])
-        case "memory":
-            return bool(message["of"] == team.rank)
-        case kind:
-            return kind in HANDLERS
 
 
 def _feed(team: Team, group: Group, message: Message) -> Message:

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
@@ -44,48 +44,51 @@ class Team:
     ):
         self.rank, self.size, self.folder = rank, size, folder
         self._group, self._processes = group, processes
-        self._number, self._lost = 0, ""
+        self._lost, self._owed = "", set[int]()
         self.closed = False
         """Whether the run is over and the others have left."""
 
-    def tell(self, message: Message) -> None:
-        """From the leader to all."""
-        self._number += 1
+    def tell(self, message: Message, asked: Iterable[int] = ()) -> None:
+        """From the leader to all; the processes that it `asked` will answer."""
+        for rank in sorted(
+            self._owed
+        ):  # of a question that was given up: they listen when somebody has taken their answers
+            with suppress(UnalikeError):
+                self.answer(rank)
+        self._owed = set(asked)
         with self._watched():
-            for part in _parts(message | {"number": self._number}):
+            for part in _parts(message | {"asked": sorted(self._owed)}):
                 self._broadcast(part)
 
     def hear(self) -> Message:
         """What the leader tells."""
-        message = _message(self._broadcast)
-        self._number = message["number"]
-        return message
+        return _message(self._broadcast)
 
     def reply(self, message: Message) -> None:
-        """To the leader, about what it told last."""
-        for part in _parts(message | {"number": self._number}):
+        """To the leader, who asked last."""
+        for part in _parts(message):
             if len(part):
                 self._group.send([part], 0, 0).wait()
 
     @part_of("waiting")
     def answer(self, rank: int) -> Message:
-        """The reply of one process to what was told last. Raises `UnalikeError` for an error there, or a process that is gone."""
-        while True:
-            with self._watched(rank):
-                message = _message(partial(self._receive, rank))
-            if "error" in message:
-                raise UnalikeError(f"process {rank} of {self.size}: {message['error']}")
-            if message["number"] == self._number:  # else it belongs to a question that was given up
-                return message
+        """What a process that was asked replies. Raises `UnalikeError` for an error there, or a process that is gone."""
+        with self._watched(rank):
+            message = _message(partial(self._receive, rank))
+        self._owed.discard(rank)
+        if "error" in message:
+            raise UnalikeError(f"process {rank} of {self.size}: {message['error']}")
+        return message
 
     def close(self) -> None:
-        """Let the others go."""
-        if not self._lost:
+        """Let the others go; end those of this machine that are still busy with a question."""
+        leave = not self._lost and not (self._owed and self._processes)
+        if leave:
             with suppress(UnalikeError):
                 self.tell({"do": "end"})
         self.closed = True
         for process in self._processes:
-            process.join(0.0 if self._lost else FAREWELL)
+            process.join(FAREWELL if leave else 0.0)
             if process.is_alive():
                 process.kill()
                 process.join()
