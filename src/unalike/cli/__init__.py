@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 
-import click
 import typer
 
 from unalike.cli import compare, dashboard, evaluate, federation, join, lists, partition, predict, report, run
@@ -21,6 +19,7 @@ unalike report results
 """
 
 INTERRUPTED = 130
+"""The exit status that Typer gives a command that Ctrl-C ended."""
 
 app = typer.Typer(
     help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -52,22 +51,11 @@ def main() -> None:
     """Entry point. Exit status: 0 done, 2 input that cannot be used, 130 interrupted, 1 anything else."""
     warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)
     try:
-        status = app(standalone_mode=False) or 0
-        if status == INTERRUPTED:  # what Typer makes of a KeyboardInterrupt
-            raise KeyboardInterrupt
-        sys.exit(status)
-    except UnalikeError as error:
+        app()
+    except (UnalikeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        print("interrupted; with --out, the same command goes on from here", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+    except SystemExit as end:  # Typer has dealt with everything else
+        if end.code == INTERRUPTED:
+            print("interrupted; with --out, the same command goes on from here", file=sys.stderr)
+        raise

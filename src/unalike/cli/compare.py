@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ NAME = "compare"
 METHODS = ["fedavg", "fedprox(mu=0.1)", "scaffold", "fedavg + lws"]
 
 
+@o.shares(training=o.training)
 def command(
     method: Annotated[
         list[str], typer.Option(help="A method or a sum of them (see `unalike list methods`); repeat to compare.")
@@ -23,38 +24,15 @@ def command(
     partition: o.Partition = "dirichlet(alpha=0.1)",
     plan: o.Plan = None,
     clients: o.Clients = None,
-    model: o.Model = "mlp",
-    rounds: o.Rounds = 50,
+    val: o.Val = 0.0,
+    test: o.Test = None,
+    proxy: o.Proxy = None,
     seeds: Annotated[str, typer.Option(help="How many seeds, or which: 3, or 0,1,4.")] = "3",
     baseline: Annotated[
         str | None, typer.Option(help="The method others are held against; the first unless given.")
     ] = None,
-    participation: o.Participation = 1.0,
-    protocol: o.Protocol = ["clients"],  # noqa: B006  (Typer copies it)
-    executor: o.Executor = "auto",
-    workers: o.Workers = None,
-    evaluate_every: o.EvaluateEvery = 1,
-    device: o.Device = "cpu",
-    buffers: o.Buffers = "average",
-    transform: o.Transform = None,
-    precision: o.Precision = "float32",
-    proxy: o.Proxy = None,
-    val: o.Val = 0.0,
-    test: o.Test = None,
-    stop: o.Stop = None,
-    budget: o.Budget = None,
-    select: o.Select = "last",
-    epochs: o.Epochs = 1,
-    steps: o.Steps = None,
-    batch_size: o.BatchSize = "32",
-    lr: o.Lr = 0.05,
-    momentum: o.Momentum = 0.0,
-    nesterov: o.Nesterov = False,
-    weight_decay: o.WeightDecay = 0.0,
-    optimiser: o.Optimiser = "sgd",
-    schedule: o.Schedule = 1.0,
-    clip: o.Clip = None,
-    keep_optimiser_state: o.KeepOptimiserState = False,
+    *,
+    training: dict[str, Any],
     out: o.Out = Path("results"),
     dry_run: o.DryRun = False,
     config: o.Config = None,
@@ -75,8 +53,7 @@ def command(
     from unalike.study.compare import lay_out, read_seeds
 
     numbers = read_seeds(seeds)
-    work = o.work(locals())
-    found, learn, held = o.dataset(data, data_dir, proxy, test, protocol)
+    found, learn, held = o.dataset(data, data_dir, proxy, test, training["protocol"])
     fixed = o.divided(found, partition, plan, clients, 0) if plan is not None else None
     flags = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}
     flags |= {"partition": partition, "clients": clients, "val": val or None} if plan is None else {"plan": str(plan)}
@@ -89,22 +66,9 @@ def command(
         source=flags,
         proxy=learn,
         test=held,
-        model=model,
-        rounds=rounds,
         seeds=numbers,
         baseline=baseline,
-        work=work,
-        protocol=protocol,
-        participation=participation,
-        executor=o.executor(executor, workers),
-        evaluate_every=evaluate_every,
-        device=device,
-        buffers=buffers,
-        transform=transform,
-        precision=precision,
-        stop=stop,
-        budget=budget,
-        select=select,
+        **training,
     )
     if dry_run:
         with watch(study.calibration, "calibrating", lines=True) as progress:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from unalike.core.errors import UnalikeError
+
+Command = Callable[..., Any]
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -122,19 +126,73 @@ Profile = Annotated[
 Out = Annotated[Path | None, typer.Option(help="Folder that keeps the results; the same command resumes it.")]
 
 
-def executor(text: str, workers: int | None) -> str:
-    """The executor that --executor and --workers describe together."""
-    if workers is None or text.startswith("distributed"):
-        return text
-    return f"distributed(workers={workers}, inner={text!r})"
+def shares(**groups: Callable[..., Any]) -> Callable[[Command], Command]:
+    """Lets a command share flags with others: in place of each argument named here it has the parameters of that function, which
+    makes the argument of them.
+    """
+
+    def decorated(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True).parameters
+        shared = {name: inspect.signature(group, eval_str=True).parameters for name, group in groups.items()}
+        flags = [flag for name, p in own.items() for flag in (shared[name].values() if name in shared else [p])]
+
+        @wraps(command)
+        def run(**values: Any) -> Any:
+            made = {name: groups[name](**{flag: values.pop(flag) for flag in names}) for name, names in shared.items()}
+            return command(**values, **made)
+
+        run.__signature__ = inspect.Signature([f.replace(kind=f.KEYWORD_ONLY) for f in flags])  # type: ignore[attr-defined]
+        run.__annotations__ = {f.name: f.annotation for f in flags}
+        return run
+
+    return decorated
 
 
-def work(values: dict[str, Any]) -> Any:
-    """The `Work` that the flags of a command describe."""
+def work(
+    epochs: Epochs = 1,
+    steps: Steps = None,
+    batch_size: BatchSize = "32",
+    lr: Lr = 0.05,
+    momentum: Momentum = 0.0,
+    nesterov: Nesterov = False,
+    weight_decay: WeightDecay = 0.0,
+    optimiser: Optimiser = "sgd",
+    schedule: Schedule = 1.0,
+    clip: Clip = None,
+    keep_optimiser_state: KeepOptimiserState = False,
+) -> Any:
+    """The `Work` that the flags describe."""
+    fields = locals()
     from unalike.core.work import Work
 
-    fields = {name: values[name] for name in Work.__dataclass_fields__}
-    return Work(**fields | ({"batch_size": None} if fields["batch_size"] == "full" else {}))
+    return Work(**fields | ({"batch_size": None} if batch_size == "full" else {}))
+
+
+@shares(work=work)
+def training(
+    model: Model = "mlp",
+    rounds: Rounds = 50,
+    protocol: Protocol = ["clients"],  # noqa: B006  (Typer copies it)
+    participation: Participation = 1.0,
+    executor: Executor = "auto",
+    workers: Workers = None,
+    evaluate_every: EvaluateEvery = 1,
+    device: Device = "cpu",
+    buffers: Buffers = "average",
+    transform: Transform = None,
+    precision: Precision = "float32",
+    stop: Stop = None,
+    budget: Budget = None,
+    select: Select = "last",
+    *,
+    work: Any,
+) -> dict[str, Any]:
+    """What `ua.run` and `ua.compare` are told beside methods and data: their arguments by name."""
+    told = locals() | {"protocol": tuple(protocol)}
+    workers = told.pop("workers")
+    if workers is not None and not executor.startswith("distributed"):
+        told["executor"] = f"distributed(workers={workers}, inner={executor!r})"
+    return told
 
 
 def table(data: str, target: str | None) -> str:

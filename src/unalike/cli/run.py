@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from unalike.cli import options as o
 NAME = "run"
 
 
+@o.shares(training=o.training)
 def command(
     method: Annotated[str, typer.Option(help="A method or a sum of them (see `unalike list methods`).")] = "fedavg",
     data: o.Data = "digits",
@@ -20,35 +21,12 @@ def command(
     partition: o.Partition = "dirichlet(alpha=0.1)",
     plan: o.Plan = None,
     clients: o.Clients = None,
-    model: o.Model = "mlp",
-    rounds: o.Rounds = 50,
-    seed: o.Seed = 0,
-    protocol: o.Protocol = ["clients"],  # noqa: B006  (Typer copies it)
-    participation: o.Participation = 1.0,
-    executor: o.Executor = "auto",
-    workers: o.Workers = None,
-    evaluate_every: o.EvaluateEvery = 1,
-    device: o.Device = "cpu",
-    buffers: o.Buffers = "average",
-    transform: o.Transform = None,
-    precision: o.Precision = "float32",
-    proxy: o.Proxy = None,
     val: o.Val = 0.0,
     test: o.Test = None,
-    stop: o.Stop = None,
-    budget: o.Budget = None,
-    select: o.Select = "last",
-    epochs: o.Epochs = 1,
-    steps: o.Steps = None,
-    batch_size: o.BatchSize = "32",
-    lr: o.Lr = 0.05,
-    momentum: o.Momentum = 0.0,
-    nesterov: o.Nesterov = False,
-    weight_decay: o.WeightDecay = 0.0,
-    optimiser: o.Optimiser = "sgd",
-    schedule: o.Schedule = 1.0,
-    clip: o.Clip = None,
-    keep_optimiser_state: o.KeepOptimiserState = False,
+    proxy: o.Proxy = None,
+    seed: o.Seed = 0,
+    *,
+    training: dict[str, Any],
     out: o.Out = None,
     dry_run: o.DryRun = False,
     profile: o.Profile = False,
@@ -72,29 +50,10 @@ def command(
     from unalike.study.estimate import ROUNDS, estimated
     from unalike.study.single import keep_facts
 
-    found, learn, held = o.dataset(data, data_dir, proxy, test, protocol)
+    rounds = training["rounds"]
+    found, learn, held = o.dataset(data, data_dir, proxy, test, training["protocol"])
     people = o.divided(found, partition, plan, clients, seed, val)
-    job = prepare(
-        method,
-        people,
-        model=model,
-        rounds=rounds,
-        work=o.work(locals()),
-        seed=seed,
-        participation=participation,
-        executor=o.executor(executor, workers),
-        evaluate_every=evaluate_every,
-        protocol=tuple(protocol),
-        device=device,
-        buffers=buffers,
-        transform=transform,
-        precision=precision,
-        proxy=learn,
-        test=held,
-        stop=stop,
-        budget=budget,
-        select=select,
-    )
+    job = prepare(method, people, seed=seed, proxy=learn, test=held, **training)
     with watch(ROUNDS if dry_run else rounds, method, lines=True) as progress:
         if dry_run:
             return estimate_table(estimated(job.key, {method: job}, 1, progress))

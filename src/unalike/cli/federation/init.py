@@ -25,6 +25,29 @@ Guard = Annotated[
 ]
 
 
+@o.shares(work=o.work)
+def terms(
+    method: Annotated[str, typer.Option(help="A method or a sum of them.")] = "fedavg",
+    model: o.Model = "mlp",
+    seed: o.Seed = 0,
+    protocol: o.Protocol = ["clients"],  # noqa: B006  (Typer copies it)
+    val: o.Val = 0.0,
+    select: o.Select = "last",
+    participation: Cohort = 1.0,
+    quorum: Quorum = 1.0,
+    deadline: Deadline = 600.0,
+    evaluate_every: o.EvaluateEvery = 1,
+    buffers: o.Buffers = "average",
+    transform: o.Transform = None,
+    *,
+    work: Any,
+) -> dict[str, Any]:
+    """What the sites of a federation agree on, by name."""
+    agreed = locals() | {"protocol": tuple(protocol)}
+    return agreed | {name: share_or_number(agreed[name]) for name in ("participation", "quorum")}
+
+
+@o.shares(terms=terms)
 def command(
     folder: Annotated[Path, typer.Argument(help="A new folder for the federation.")],
     sites: Names = "3",
@@ -50,33 +73,12 @@ def command(
     proxy: Annotated[
         str | None, typer.Option(help="Samples of this machine's own, for methods that learn from some: a file.")
     ] = None,
-    method: Annotated[str, typer.Option(help="A method or a sum of them.")] = "fedavg",
-    model: o.Model = "mlp",
     rounds: o.Rounds = 50,
-    seed: o.Seed = 0,
-    protocol: o.Protocol = ["clients"],  # noqa: B006  (Typer copies it)
-    val: o.Val = 0.0,
-    select: o.Select = "last",
-    participation: Cohort = 1.0,
-    quorum: Quorum = 1.0,
-    deadline: Deadline = 600.0,
+    *,
+    terms: dict[str, Any],
     patience: Patience = 3,
     message_bytes: MessageBytes = 2**30,
     guard: Guard = None,
-    evaluate_every: o.EvaluateEvery = 1,
-    buffers: o.Buffers = "average",
-    transform: o.Transform = None,
-    epochs: o.Epochs = 1,
-    steps: o.Steps = None,
-    batch_size: o.BatchSize = "32",
-    lr: o.Lr = 0.05,
-    momentum: o.Momentum = 0.0,
-    nesterov: o.Nesterov = False,
-    weight_decay: o.WeightDecay = 0.0,
-    optimiser: o.Optimiser = "sgd",
-    schedule: o.Schedule = 1.0,
-    clip: o.Clip = None,
-    keep_optimiser_state: o.KeepOptimiserState = False,
     config: o.Config = None,
 ) -> None:
     """Make a federation: an authority and certificates, keys for everybody, and one bundle for each site to hand over.
@@ -108,23 +110,11 @@ def command(
         listen=listen,
         name=name or folder.resolve().name,
         data=schema,
-        method=method,
-        model=model,
         rounds=rounds,
-        seed=seed,
-        work=o.work(locals()),
-        protocol=tuple(protocol),
-        val=val,
-        select=select,
-        participation=share_or_number(participation),
-        quorum=share_or_number(quorum),
-        deadline=deadline,
         patience=patience,
         message_bytes=message_bytes,
         guard=guard,
-        evaluate_every=evaluate_every,
-        buffers=buffers,
-        transform=transform,
+        **terms,
     )
     for kind, pair in own.items():
         made.keep(kind, pair)

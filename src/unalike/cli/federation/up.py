@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from unalike.cli.federation import init
 NAME = "up"
 
 
+@o.shares(terms=init.terms)
 def command(
     folder: Annotated[
         Path | None, typer.Argument(help="A folder that `unalike federation init` made.", show_default=False)
@@ -27,30 +28,9 @@ def command(
     proxy: o.Proxy = None,
     test: o.Test = None,
     partition: o.Partition = "dirichlet(alpha=0.5, min_size=2)",
-    method: Annotated[str, typer.Option(help="A method or a sum of them.")] = "fedavg",
-    model: o.Model = "mlp",
     rounds: o.Rounds = 3,
-    seed: o.Seed = 0,
-    protocol: o.Protocol = ["clients"],  # noqa: B006  (Typer copies it)
-    val: o.Val = 0.0,
-    select: o.Select = "last",
-    participation: init.Cohort = 1.0,
-    quorum: init.Quorum = 1.0,
-    deadline: init.Deadline = 600.0,
-    evaluate_every: o.EvaluateEvery = 1,
-    buffers: o.Buffers = "average",
-    transform: o.Transform = None,
-    epochs: o.Epochs = 1,
-    steps: o.Steps = None,
-    batch_size: o.BatchSize = "32",
-    lr: o.Lr = 0.05,
-    momentum: o.Momentum = 0.0,
-    nesterov: o.Nesterov = False,
-    weight_decay: o.WeightDecay = 0.0,
-    optimiser: o.Optimiser = "sgd",
-    schedule: o.Schedule = 1.0,
-    clip: o.Clip = None,
-    keep_optimiser_state: o.KeepOptimiserState = False,
+    *,
+    terms: dict[str, Any],
     config: o.Config = None,
 ) -> None:
     """Bring a federation up: start the coordinator, wait for the sites, train. The same command goes on where it stopped.
@@ -82,23 +62,7 @@ def command(
     from unalike.data import partition as divide
     from unalike.deploy.locally import locally
 
-    found, learn, held = o.dataset(data, data_dir, proxy, test, protocol)
-    people = divide(found, partition, local, seed=seed)
-    terms = {
-        "method": method,
-        "model": model,
-        "rounds": rounds,
-        "seed": seed,
-        "work": o.work(locals()),
-        "protocol": tuple(protocol),
-        "val": val,
-        "select": select,
-        "participation": init.share_or_number(participation),
-        "quorum": init.share_or_number(quorum),
-        "deadline": deadline,
-        "evaluate_every": evaluate_every,
-        "buffers": buffers,
-        "transform": transform,
-    }
+    found, learn, held = o.dataset(data, data_dir, proxy, test, terms["protocol"])
+    people = divide(found, partition, local, seed=terms["seed"])
     assert out is not None
-    locally(out, people, terms, tell, {"test": held, "proxy": learn})
+    locally(out, people, terms | {"rounds": rounds}, tell, {"test": held, "proxy": learn})
