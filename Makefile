@@ -8,7 +8,9 @@ READY := $(VENV)/.ready
 OUT ?= demo
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-fast lint types check clean
+LIGHT := .venv-light
+
+.PHONY: demo test test-all test-fast light lint types check clean
 
 demo: $(READY)  ## compare methods on the digits, write the report
 	$(BIN)/unalike compare --config examples/demo.toml --out $(OUT)
@@ -21,6 +23,13 @@ test-all: $(READY)  ## every test
 
 test-fast: $(READY)  ## without the slow ones
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
+
+light:  ## the command line of a light installation: no extras, the newest of every library but torch
+	rm -rf $(LIGHT)
+	$(PYTHON) -m venv $(LIGHT)
+	grep '^torch==' constraints.txt > $(LIGHT)/torch.txt
+	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LIGHT)/torch.txt . pytest pytest-xdist
+	$(LIGHT)/bin/python -m pytest -n $(WORKERS) -m "not browser" tests/cli
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -37,4 +46,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) $(OUT) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LIGHT) $(OUT) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -247,7 +247,7 @@ def test_one_method_or_several_in_a_file(cli, small, tmp_path, method):
     "text, message",
     [
         ("ruonds = 3", "ruonds"),
-        ("rounds = 'many'", "many"),
+        ("rounds = 'many'", "--rounds"),
         ("= 3", "cannot read"),
         ("rounds = [1, 2]", "rounds"),
     ],

@@ -6,6 +6,7 @@ import sys
 import warnings
 
 import typer
+import typer.core
 
 from unalike.cli import compare, dashboard, evaluate, federation, join, lists, partition, predict, report, run
 from unalike.core.errors import UnalikeError
@@ -20,6 +21,8 @@ unalike report results
 
 INTERRUPTED = 130
 """The exit status that Typer gives a command that Ctrl-C ended."""
+
+typer.core.HAS_RICH = False  # help is plain text, in which Typer up to 0.20 would put a backslash before every default
 
 app = typer.Typer(
     help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None

@@ -37,7 +37,9 @@ def command(
     dry_run: o.DryRun = False,
     config: o.Config = None,
 ) -> None:
-    """Compare methods under the same partitions, weights, cohorts and batches, and write a report.
+    """Compare methods under equal conditions and write a report.
+
+    They have the same partitions, weights, cohorts and batches.
 
     \b
     unalike compare --data digits --method fedavg --method fedmix --rounds 30 --out results

@@ -16,7 +16,9 @@ def command(
     port: Annotated[int, typer.Option(help="The port.")] = 8050,
     token: Annotated[str | None, typer.Option(help="The token; made up where one is needed and none is given.")] = None,
 ) -> None:
-    """Watch a federation or a simulation in a browser: sites, the running round, curves, refused reports, the log.
+    """Watch a federation or a simulation in a browser.
+
+    It shows sites, the running round, curves, refused reports, the log.
 
     \b
     unalike dashboard hospitals

@@ -17,7 +17,9 @@ def command(
     data: Annotated[str | None, typer.Option(help="A data set or file; the run's own clients unless given.")] = None,
     data_dir: o.DataDir = None,
 ) -> None:
-    """Evaluate the shared model of a run: on its own clients' test samples, or on all samples of another data set.
+    """Evaluate a run's shared model.
+
+    On its own clients' test samples, or on all samples of another data set.
 
     \b
     unalike evaluate runs/prox

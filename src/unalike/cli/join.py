@@ -31,7 +31,9 @@ def command(
     ] = False,
     show: Annotated[bool, typer.Option("--show", help="Say what would leave this machine, and leave.")] = False,
 ) -> None:
-    """Take part in a federation with this machine's data, until Ctrl-C. The data stay here.
+    """Take part in a federation with this machine's data.
+
+    It lasts until Ctrl-C; the data stay here.
 
     \b
     unalike join site-1.zip --data mine.npz --show     # what would leave this machine

@@ -24,7 +24,9 @@ app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 def methods(
     name: Annotated[str | None, typer.Argument(help="One method or part, to be told all about it.")] = None,
 ) -> None:
-    """Published methods and the parts they are made of; `+` joins any of them that combine.
+    """Published methods and the parts they are made of.
+
+    `+` joins any of them that combine.
 
     \b
     unalike list methods
@@ -67,7 +69,9 @@ def _tell(name: str) -> None:
 
 @app.command()
 def partitions() -> None:
-    """Ways to divide a data set among clients; `+` adds a change of the samples to one of them.
+    """Ways to divide a data set among clients.
+
+    `+` adds a change of the samples to one of them.
 
     \b
     unalike list partitions
@@ -81,7 +85,7 @@ def partitions() -> None:
 
 @app.command()
 def transforms() -> None:
-    """Normalisation and augmentation of training batches, joined by `+`.
+    """Normalisation and augmentation of batches, joined by `+`.
 
     \b
     unalike list transforms

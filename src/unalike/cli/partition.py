@@ -24,7 +24,7 @@ def command(
     export: Annotated[Path | None, typer.Option(help="Write index files for other tools into this folder.")] = None,
     save: Annotated[Path | None, typer.Option(help="Keep the plan in this file, for --plan.")] = None,
 ) -> None:
-    """Divide a data set and show who gets what, and how much the clients differ.
+    """Divide a data set and show how much the clients differ.
 
     \b
     unalike partition --data digits --partition 'pathological(classes=2)' --clients 20

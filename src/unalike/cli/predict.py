@@ -18,7 +18,9 @@ def command(
     data_dir: o.DataDir = None,
     out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
 ) -> None:
-    """Predict every sample of a data set with the shared model of a run; one CSV row each, in the order of the data.
+    """Predict every sample of a data set with a run's shared model.
+
+    One CSV row each, in the order of the data.
 
     \b
     unalike predict runs/prox --data new.npz --out predictions.csv

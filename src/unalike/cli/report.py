@@ -33,7 +33,9 @@ def command(
         Path | None, typer.Option(help="Also write the figures as SVG and PDF into this folder.")
     ] = None,
 ) -> None:
-    """Write the report of comparisons or runs: one HTML file that needs no network, or a table.
+    """Write the report of comparisons or runs.
+
+    It is one HTML file that needs no network, or a table.
 
     \b
     unalike report results

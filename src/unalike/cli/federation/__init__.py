@@ -6,7 +6,7 @@ import typer
 
 from unalike.cli.federation import init, pause, renew, resume, revoke, run, status, stop, up
 
-HELP = """A federation over a network: sites that keep their data, one coordinator.
+HELP = """Federations over a network: sites that keep their data.
 
 \b
 unalike federation up --local 3 --data digits --method fedmix --rounds 2 --out fed   # everything on this machine

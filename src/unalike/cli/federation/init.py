@@ -81,7 +81,9 @@ def command(
     guard: Guard = None,
     config: o.Config = None,
 ) -> None:
-    """Make a federation: an authority and certificates, keys for everybody, and one bundle for each site to hand over.
+    """Make a federation, and a bundle to hand over for each site.
+
+    The folder holds an authority and its certificates, and keys for everybody.
 
     \b
     unalike federation init hospitals --sites 5 --like sample.csv --target outcome --host fed.example.org --method fedmix

@@ -11,7 +11,9 @@ NAME = "pause"
 
 
 def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
-    """Let the running round end and ask for nothing new, until `unalike federation resume`.
+    """Let the running round end and ask for nothing new.
+
+    Until `unalike federation resume`.
 
     \b
     unalike federation pause hospitals

@@ -19,7 +19,9 @@ def command(
         list[str], typer.Option(help="A further name or address of this machine, which the certificate is to name.")
     ] = [],  # noqa: B006
 ) -> None:
-    """Give the server a new certificate of the same authority, and sites new keys where they are named.
+    """Renew the server's certificate, and the keys of named sites.
+
+    The authority stays the same.
 
     \b
     unalike federation renew hospitals                          # the certificate expires, or server.key was seen by others

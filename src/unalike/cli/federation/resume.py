@@ -11,7 +11,9 @@ NAME = "resume"
 
 
 def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
-    """Go on after a pause: one that was asked for, or one for want of sites.
+    """Go on after a pause.
+
+    After one that was asked for, or one for want of sites.
 
     \b
     unalike federation resume hospitals

@@ -14,7 +14,9 @@ def command(
     folder: Annotated[Path, typer.Argument(help="The federation's folder.")],
     sites: Annotated[list[str], typer.Argument(help="The sites that are to take no part any more.")],
 ) -> None:
-    """Revoke sites: from the next `unalike federation up` on their keys open nothing, and the rounds do without them.
+    """Revoke sites: their keys open nothing any more.
+
+    From the next `unalike federation up` on, the rounds do without them.
 
     \b
     unalike federation stop hospitals

@@ -11,7 +11,9 @@ NAME = "run"
 
 
 def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
-    """Begin the rounds of a federation that is up and waits (`unalike federation up --wait`).
+    """Begin the rounds of a federation that waits.
+
+    It came up by `unalike federation up --wait`.
 
     \b
     unalike federation run hospitals

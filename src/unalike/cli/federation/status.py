@@ -11,7 +11,7 @@ NAME = "status"
 
 
 def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
-    """What a federation that is up does now: its state, its round, its sites.
+    """What a federation does now: its state, round and sites.
 
     \b
     unalike federation status hospitals

@@ -11,7 +11,9 @@ NAME = "stop"
 
 
 def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
-    """End the run and the coordinator, keeping what is complete; `unalike federation up` goes on from there.
+    """End the run and the coordinator, keeping what is complete.
+
+    `unalike federation up` goes on from there.
 
     \b
     unalike federation stop hospitals

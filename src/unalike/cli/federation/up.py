@@ -33,7 +33,9 @@ def command(
     terms: dict[str, Any],
     config: o.Config = None,
 ) -> None:
-    """Bring a federation up: start the coordinator, wait for the sites, train. The same command goes on where it stopped.
+    """Bring a federation up: wait for the sites, then train.
+
+    The same command goes on where it stopped.
 
     \b
     unalike federation up hospitals
