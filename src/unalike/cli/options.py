@@ -34,6 +34,12 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
         if isinstance(value, dict) or (isinstance(value, list) and key not in repeated):
             raise UnalikeError(f"{path} sets {key} to {value!r}; expected one value, as its flag takes")
     values = {k: [v] if k in repeated and not isinstance(v, list) else v for k, v in values.items()}
+    for flag in context.command.params:
+        if flag.name in values and not flag.is_eager:  # the file's own flag is one
+            try:
+                flag.process_value(context, values[flag.name])
+            except typer.BadParameter as error:
+                raise UnalikeError(f"{path} sets {flag.name} to {values[flag.name]!r}: {error.message}") from None
     context.default_map = {**(context.default_map or {}), **values}
     return path
 
@@ -189,7 +195,7 @@ def training(
 ) -> dict[str, Any]:
     """What `ua.run` and `ua.compare` are told beside methods and data: their arguments by name."""
     told = locals() | {"protocol": tuple(protocol)}
-    workers = told.pop("workers")
+    del told["workers"]
     if workers is not None and not executor.startswith("distributed"):
         told["executor"] = f"distributed(workers={workers}, inner={executor!r})"
     return told

@@ -177,9 +177,8 @@ class Site:
         """The samples of these phases, and all of the client's where a part asks for them, transformed."""
         parts = [*phases, self.whole(client, round)]
         sizes = [size for part in parts for size in part.sizes]
-        index = torch.from_numpy(np.concatenate([part.rows for part in parts]))
-        gathered = (t.index_select(0, index.to(t.device)).split(sizes) for t in (self.source.x, self.source.y))
-        rows = zip(*gathered, strict=True)
+        index = torch.from_numpy(np.concatenate([part.rows for part in parts])).to(self.source.x.device)
+        rows = zip(*(t.index_select(0, index).split(sizes) for t in (self.source.x, self.source.y)), strict=True)
         batches = [[Batch(*next(rows)) for _ in part] for part in parts]
         if self.transform is not None:
             drawn = self.numbers(client, round, parts)

@@ -50,10 +50,8 @@ class Team:
 
     def tell(self, message: Message, asked: Iterable[int] = ()) -> None:
         """From the leader to all; the processes that it `asked` will answer."""
-        for rank in sorted(
-            self._owed
-        ):  # of a question that was given up: they listen when somebody has taken their answers
-            with suppress(UnalikeError):
+        for rank in sorted(self._owed):  # of a question that was given up
+            with suppress(UnalikeError):  # they listen when somebody has taken their answers
                 self.answer(rank)
         self._owed = set(asked)
         with self._watched():
