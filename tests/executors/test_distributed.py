@@ -145,6 +145,28 @@ def test_a_run_of_workers_is_the_run_of_one_process():
             torch.testing.assert_close(shared.personal(4), alone.personal(4), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("some", [1, 2**27])
+def test_processes_fine_tune_their_own_clients_at_once(some, monkeypatch):
+    """A few models at a time, all together in two turns; who looks may stop in between and ask for something else."""
+    monkeypatch.setattr("unalike.executors.distributed.TUNED", some)
+    job = prepare("local_finetune", digits(7), model="mlp(hidden=(8,))", rounds=1, work=ua.Work(lr=0.1))
+    stage = next(job.plan.stages(job.scene))
+    team = started(3, partial(serve, job))
+    try:
+        shared, alone = (simulation_of(job, stage, 0, "loop", None, t) for t in (team, None))
+        announce(team, None)
+        employ(shared)
+        rounds(shared, 1), rounds(alone, 1)
+        looks = shared.personal_models(range(7))
+        next(looks)
+        rounds(shared, 1), rounds(alone, 1)
+        shared, alone = ({k: m(job.population.x[:5]) for k, m in s.personal_models(range(7))} for s in (shared, alone))
+        assert sorted(shared) == [*range(7)]
+        torch.testing.assert_close(shared, {k: alone[k] for k in shared}, rtol=1e-4, atol=1e-5)
+    finally:
+        team.close()
+
+
 def test_plans_of_several_stages():
     for spec in ("fedconcat(clusters=2, encoder_rounds=2, classifier_rounds=1)", "ifca(clusters=2)"):
         alone, shared = (played(spec, e) for e in ("loop", "distributed(workers=2, inner='loop')"))

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unalike.core import tree
 from unalike.core.gather import Fold, Share, Sink, Stack, Sums, Taken
 from unalike.core.memory import ClientMemories
 from unalike.core.server import State
@@ -25,6 +26,9 @@ from unalike.executors.team import Message, Team
 
 if TYPE_CHECKING:
     from unalike.simulation import Group, Simulation
+
+TUNED = 2**27
+"""Bytes of fine-tuned models that a process makes before the leader looks at them."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,14 @@ class Distributed(Answering):
         if self.team.closed:
             yield from self.inner.tune(order, ids, accepted)
             return
-        mine, *others = self._shared_out(ids)
-        yield from self.inner.tune(order, mine, accepted)
-        for rank, theirs in enumerate(others, start=1):
-            for client in theirs:  # asked for one by one: the leader may stop looking at any time
-                self._tell("tune", order, [[client] if r == rank else [] for r in range(1, self.team.size)], accepted)
-                yield client, _here(self.team.answer(rank)["tuned"], self.site)
+        some = max(1, TUNED // tree.nbytes(order.params))
+        for mine, *others in _turns(self._shared_out(ids), some):
+            self._tell("tune", order, others, accepted)
+            found = list(self.inner.tune(order, mine, accepted))
+            for rank, theirs in enumerate(others, start=1):
+                if theirs:
+                    found += zip(theirs, _here(self.team.answer(rank)["tuned"], self.site), strict=True)
+            yield from found  # nobody owes an answer by now: whoever looks may ask something else, or stop looking
 
     def _tell(
         self, what: str, order: Order, shares: list[list[int]], accepted: Accepted, more: Message | None = None
@@ -165,8 +171,8 @@ def _feed(team: Team, group: Group, message: Message) -> Message:
 
 def _tune(team: Team, group: Group, message: Message) -> Message:
     ids = message["ids"][team.rank - 1]
-    [(_, tuned)] = group.executor.tune(_order(message["order"], group.executor.site), ids, _accepted(message))
-    return {"tuned": tuned}
+    tuned = dict(group.executor.tune(_order(message["order"], group.executor.site), ids, _accepted(message)))
+    return {"tuned": [tuned[client] for client in ids]}
 
 
 def _memory(team: Team, group: Group, message: Message) -> Message:
@@ -206,6 +212,12 @@ def dealt(costs: np.ndarray, ranks: int) -> np.ndarray:
         load, owners[client] = loads[0]
         heapreplace(loads, (load + int(costs[client]), int(owners[client])))
     return owners
+
+
+def _turns(shares: Sequence[list[int]], some: int) -> Iterator[list[list[int]]]:
+    """The clients of each process, at most `some` of each at a time."""
+    for start in range(0, max(map(len, shares)), some):
+        yield [share[start : start + some] for share in shares]
 
 
 def _pairs(accepted: Accepted) -> Tensor:
