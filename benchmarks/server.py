@@ -14,8 +14,9 @@ from networks import resnet18
 
 import unalike as ua
 from unalike.core.gather import Fold, each
+from unalike.core.model import Model
 from unalike.core.server import Cohort, State, advance, conclude, issue, open_state, shares
-from unalike.executors.threads import keep_freed_memory
+from unalike.executors.threads import threads_for
 from unalike.job import prepare
 from unalike.simulation import Simulation
 
@@ -98,5 +99,8 @@ def memory(count: int) -> None:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()  # as every run does
-    aggregate() if sys.argv[1] == "aggregate" else memory(int(sys.argv[2]))
+    if sys.argv[1] == "aggregate":
+        with threads_for(Model(resnet18())):  # as in every run
+            aggregate()
+    else:
+        memory(int(sys.argv[2]))

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 import warnings
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -17,10 +18,11 @@ from torch import nn
 
 import unalike as ua
 from unalike import simulation as federation
+from unalike.core import fast
 from unalike.core.errors import UnalikeError
 from unalike.core.model import Model
 from unalike.executors import fused
-from unalike.executors.threads import share_out, threads_for
+from unalike.executors.threads import threads_for
 from unalike.job import prepare
 
 pytest.importorskip("numba")
@@ -197,11 +199,11 @@ def test_an_error_in_a_thread_is_raised(three_threads):
 def test_processes_of_a_team_have_one_thread_each(three_threads):
     with threads_for(Model(mlp()), alone=False):
         calls = []
-        share_out(lambda *bounds: calls.append(bounds), 5)
+        fast.share_out(lambda *bounds: calls.append(bounds), 5)
         assert calls == [(0, 5)] and torch.get_num_threads() == 1
     with threads_for(Model(mlp())):
-        share_out(lambda *bounds: calls.append(bounds), 5)
-        share_out(lambda *bounds: calls.append(bounds), 100)
+        fast.share_out(lambda *bounds: calls.append(bounds), 5)
+        fast.share_out(lambda *bounds: calls.append(bounds), 100)
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 3
     assert sorted(calls[1:6]) == [(i, i + 1) for i in range(5)]
@@ -235,7 +237,7 @@ def test_without_numba_torch_trains(monkeypatch):
 
 @pytest.mark.parametrize("broken, words", [("numba", ""), ("unalike.executors.kernels", "numba cannot be used")])
 def test_a_missing_numba_is_no_news_and_a_broken_one_is(broken, words, monkeypatch):
-    found = fused.kernels.__wrapped__
+    found = partial(fast.loops.__wrapped__, "unalike.executors.kernels")
     monkeypatch.delitem(sys.modules, "unalike.executors.kernels", raising=False)
     monkeypatch.delattr("unalike.executors.kernels", raising=False)
     monkeypatch.setitem(sys.modules, broken, None)

@@ -153,9 +153,13 @@ class Method:
     @cached_property
     def linear(self) -> bool:
         """Whether the server needs sums over the reports alone, so that it may add them up as they arrive."""
+        return self.adds and all(p.needs == "sums" for p in self.parts)
+
+    @cached_property
+    def adds(self) -> bool:
+        """Whether its aggregator does nothing but add up the updates with coefficients."""
         rule, usual = type(self.aggregator), ("settle", "combine", "combine_buffers")
-        plain = all(getattr(rule, verb) is getattr(LinearAggregator, verb) for verb in usual)
-        return plain and all(p.needs == "sums" for p in self.parts)
+        return all(getattr(rule, verb) is getattr(LinearAggregator, verb) for verb in usual)
 
     def describe(self, data: Batch, outputs: int | None) -> Context:
         """What the conditioners say of a client with these training samples."""

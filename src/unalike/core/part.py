@@ -71,8 +71,9 @@ class Part:
     """Its client memory holds a model, whose buffers are kept beside it (MOON); implied by `trains`."""
     shares: ClassVar[tuple[str, ...]] = ()
     """The facts of the client that may leave it, by the names that `facts` gives them."""
-    needs: ClassVar[Literal["sums", "updates"]] = "sums"
-    """What its server half needs of the reports: sums over the clients (`fold`), or what every single client sent."""
+    needs: ClassVar[Literal["sums", "spread", "updates"]] = "sums"
+    """What its server half needs of the reports: sums over the clients (`fold`), how far the updates are from their mean
+    (`cohort.spread`, measured while they are combined), or what every single client sent."""
     needs_steps: ClassVar[bool] = False
     """Its result depends on how many steps the clients made."""
     needs_letters: ClassVar[bool] = False
@@ -295,7 +296,7 @@ class Weighting(Part):
 class Aggregator(Part):
     """How the participants' updates become one; exactly one."""
 
-    needs: ClassVar[Literal["sums", "updates"]] = "updates"
+    needs: ClassVar[Literal["sums", "spread", "updates"]] = "updates"
 
     def settle(self, server: Server, cohort: Cohort, weights: Tensor) -> Tensor:
         """[K]: the final weights, for parameters and float buffers, of a rule that finds them in the updates themselves."""
@@ -313,7 +314,7 @@ class Aggregator(Part):
 class LinearAggregator(Aggregator):
     """An aggregator that is a sum of the updates with coefficients from the reports' scalars alone."""
 
-    needs: ClassVar[Literal["sums", "updates"]] = "sums"
+    needs = "sums"
 
     def coefficients(self, server: Server, cohort: Cohort, weights: Tensor) -> Tensor:
         """[K]: the update is sum_k coefficients_k * update_k."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -17,6 +17,7 @@ from unalike.core.errors import UnalikeError
 from unalike.core.gather import Share, Sums, decoded, rows
 from unalike.core.labels import part_of
 from unalike.core.part import BaseWeights, LinearAggregator, Part, ServerStep, Weighting
+from unalike.core.spread import spread, weighted_sum_and_spread
 from unalike.core.types import Batch, Drawers, Order, Report, Tree
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Cohort:
     """The reports of a round's participants `ids`, stacked along a leading [K]; `population` counts all clients.
 
     A part sees its own letters only: `letter` is the tree of what its `finish` sent. `folded`: updates and letters were added
-    up as they came; what is left of each report are its numbers.
+    up as they came; what is left of each report are its numbers. `measured`: their spread, where it is known already.
     """
 
     ids: tuple[int, ...]
@@ -45,6 +46,7 @@ class Cohort:
     population: int
     part: str = ""
     folded: bool = False
+    measured: Tree = field(default_factory=dict)
 
     @property
     def update(self) -> Tree:
@@ -54,6 +56,11 @@ class Cohort:
     @property
     def letter(self) -> Tree:
         return self._single(self.report.letters.get(self.part, {}))
+
+    @property
+    def spread(self) -> Tree:
+        """||g_k - mean_j g_j||^2 of every tensor of the updates g, [K] each."""
+        return self.measured or spread(self.update)
 
     def _single(self, kept: Tree) -> Tree:
         if self.folded:
@@ -154,7 +161,7 @@ def advance(method: Method, setting: Setting, state: State, cohort: Cohort) -> S
     weights = _weights(method, cohort)
     if cohort.update:
         weights = aggregator.settle(look(aggregator), _own(cohort, aggregator), weights)
-    update = aggregator.combine(look(aggregator), _own(cohort, aggregator), weights)
+    update, cohort = _combined(look(aggregator), cohort, weights)
     folded = {p.name: _folded(p, _own(cohort, p)) for p in method.parts}
     return _moved(method, setting, state, cohort, update, folded, _buffers(method, setting, cohort, weights))
 
@@ -224,6 +231,16 @@ def _look(method: Method, setting: Setting, state: State, population: int, param
 
 def _own(cohort: Cohort, p: Part) -> Cohort:
     return replace(cohort, part=p.name)
+
+
+def _combined(server: Server, cohort: Cohort, weights: Tensor) -> tuple[Tree, Cohort]:
+    """The aggregator's update; the cohort with its spread, where a part wants it and one reading gives both."""
+    rule, own = server.method.aggregator, _own(cohort, server.method.aggregator)
+    if not (server.method.adds and any(p.needs == "spread" for p in server.method.parts)):
+        return rule.combine(server, own, weights), cohort
+    coefficients = cast(LinearAggregator, rule).coefficients(server, own, weights)
+    update, measured = weighted_sum_and_spread(cohort.update, coefficients)
+    return update, replace(cohort, measured=measured)
 
 
 def _weights(method: Method, cohort: Cohort) -> Tensor:

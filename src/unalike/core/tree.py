@@ -55,8 +55,8 @@ def dot(a: Tree, b: Tree) -> Tensor:
 
 
 def norm(tree: Tree) -> Tensor:
-    """Euclidean norm over all entries, a scalar."""
-    return dot(tree, tree).sqrt()
+    """Euclidean norm over all entries, a scalar; 0 for an empty tree."""
+    return sum((torch.linalg.vector_norm(t).square() for t in tree.values()), start=torch.zeros(())).sqrt()
 
 
 def where(condition: Tensor, a: Tree, b: Tree) -> Tree:

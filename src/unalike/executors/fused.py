@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unalike.core import fast
 from unalike.core.dense import ACTIVATIONS, Chain
 from unalike.core.labels import part
 from unalike.core.local import Setting
@@ -23,23 +23,14 @@ from unalike.core.stepping import MODEL, Moving, Tally
 from unalike.core.types import Batch, Tree
 from unalike.core.work import Work
 from unalike.executors.chunk import Cut, Lot
-from unalike.executors.threads import share_out
 
 TILE = 10_240
 """Floats of a batch up to which the loops are fast: about what the innermost cache holds. Beyond it torch's products are faster."""
 
 
-@cache
 def kernels() -> ModuleType | None:
-    """The compiled loops, where the extra `fast` (numba) is installed. Warns where it is and does not work."""
-    try:
-        from unalike.executors import kernels
-    except (ImportError, RuntimeError) as error:  # of another numpy, without a folder for what it compiles
-        if getattr(error, "name", None) != "numba":
-            text = f"numba cannot be used ({error}); small dense models train without compiled loops, two to five times slower"
-            warnings.warn(text, stacklevel=2)
-        return None
-    return kernels
+    """The compiled loops, if there are any."""
+    return fast.loops("unalike.executors.kernels")
 
 
 def fusible(method: Method, phases: Sequence[Phase], setting: Setting, x: Tensor, rows: int) -> bool:
@@ -101,7 +92,7 @@ class Fused:
                 trained.numpy(),
                 losses,
             )
-            share_out(partial(loops.train, *given), len(losses))
+            fast.share_out(partial(loops.train, *given), len(losses))
         made = {n: w for n, w in layout.views(trained).items() if n in moves}
         counts = lot.sizes.sum(1), (lot.sizes > 0).sum(1)
         loss, rows, steps = (torch.from_numpy(column).float() for column in (losses, *counts))

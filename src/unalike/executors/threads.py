@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
-from typing import NamedTuple
 
 import torch
 
+from unalike.core.fast import crew_of
 from unalike.core.model import Model
-
-SLICES = 2
-"""Slices of the clients that each thread gets: one that another program slows down leaves the rest to the others."""
-
-
-class Crew(NamedTuple):
-    """Threads over clients."""
-
-    size: int
-    pool: ThreadPoolExecutor
-
-
-_crew: ContextVar[Crew | None] = ContextVar("crew", default=None)
 
 
 @contextmanager
@@ -40,25 +25,11 @@ def threads_for(model: Model, alone: bool = True) -> Iterator[None]:
     before = torch.get_num_threads()
     keep_freed_memory()
     torch.set_num_threads(before if model.convolutional and alone else 1)
-    crew = Crew(before, ThreadPoolExecutor(before, "clients")) if alone and before > 1 else None
-    token = _crew.set(crew)
     try:
-        yield
+        with crew_of(before if alone else 1):
+            yield
     finally:
-        _crew.reset(token)
         torch.set_num_threads(before)
-        if crew is not None:
-            crew.pool.shutdown()
-
-
-def share_out(function: Callable[[int, int], None], count: int) -> None:
-    """`function(first, end)` of `count` clients, a few at a time, on all threads of the run at once."""
-    crew = _crew.get()
-    if crew is None:
-        return function(0, count)
-    slices = min(count, SLICES * crew.size)
-    bounds = [count * i // slices for i in range(slices + 1)]
-    list(crew.pool.map(function, bounds, bounds[1:]))  # waits for all, and raises what one of them raised
 
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1

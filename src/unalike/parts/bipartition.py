@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
@@ -22,7 +20,7 @@ class Bipartition(ServerStep):
     note (`halves`) and splits the group. eps1 = 0 never notes anything.
     """
 
-    needs: ClassVar[Literal["sums", "updates"]] = "updates"
+    needs = "updates"
 
     eps1: NonNegativeFloat = 0.4
     eps2: PositiveFloat = 1.6

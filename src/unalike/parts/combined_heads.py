@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ class CombinedHeads(Personaliser, ServerStep):
     made the form indefinite, and sets weights below 0.001 to 0 without normalising again; neither is done here.
     """
 
-    needs: ClassVar[Literal["sums", "updates"]] = "updates"
+    needs = "updates"
 
     rank: ClassVar[int] = ServerStep.DYNAMIC
     needs_data = True

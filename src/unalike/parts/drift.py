@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pydantic import NonNegativeFloat
@@ -27,7 +27,7 @@ class LocalDrift(Objective, ServerStep):
     are the paper's, in units of a step so that unequal and changing steps and rates are comparable.
     """
 
-    needs: ClassVar[Literal["sums", "updates"]] = "updates"
+    needs = "updates"
 
     alpha: NonNegativeFloat = 0.01
     rank: ClassVar[int] = ServerStep.DYNAMIC

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ class FeatureGenerator(Objective, ServerStep):
     heads are private there is nothing to learn from, and G stays out of the loss.
     """
 
-    needs: ClassVar[Literal["sums", "updates"]] = "updates"
+    needs = "updates"
 
     noise: PositiveInt = 512
     hidden: PositiveInt = 512

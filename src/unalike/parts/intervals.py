@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pydantic import PositiveInt
@@ -34,7 +34,7 @@ class LayerIntervals(Personaliser, Upload, ServerStep):
     remembers one model.
     """
 
-    needs: ClassVar[Literal["sums", "updates"]] = "updates"
+    needs = "updates"
 
     phi: PositiveInt = 2
 

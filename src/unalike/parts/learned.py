@@ -112,7 +112,7 @@ class EnsembleDistillation(ServerStep):
     The paper trains up to 10 000 steps and stops by a validation set. steps = 0 changes nothing.
     """
 
-    needs: ClassVar[Literal["sums", "updates"]] = "updates"
+    needs = "updates"
 
     steps: NonNegativeInt = 100
     lr: PositiveFloat = 1e-3

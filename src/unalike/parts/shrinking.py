@@ -24,7 +24,7 @@ class LayerwiseShrinking(ServerStep):
     w+ = w + gamma u; full = only_reg + only_opt - w^. beta = 0 changes nothing, nor does one participant, nor ||w_l|| = 0.
     """
 
-    needs: ClassVar[Literal["sums", "updates"]] = "updates"
+    needs = "spread"
 
     name = "lws"
     rank: ClassVar[int] = ServerStep.SHRINKING
@@ -35,13 +35,14 @@ class LayerwiseShrinking(ServerStep):
     clamp: tuple[NonNegativeFloat, NonNegativeFloat] | None = None
 
     def step(self, server: Server, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        moved: Tree = {}
+        moved, apart = dict[str, Tensor](), cohort.spread
         for names in self._groups(update):
-            w, u, g = (tree.only(t, names) for t in (server.params, update, cohort.update))
-            gamma = self._gamma(tree.norm(w), tree.norm(u), _disagreement(g))
-            kept = gamma if self.mode != "only_reg" else 1.0
-            drawn = 1 - gamma if self.mode != "only_opt" else 0.0
-            moved |= tree.map(lambda u, w, a=kept, b=drawn: a * u - b * w, u, w)
+            w, u = (tree.only(t, names) for t in (server.params, update))
+            tau = torch.stack([apart[name] for name in names]).sum(0).sqrt().mean()
+            gamma = self._gamma(tree.norm(w), tree.norm(u), tau)
+            kept = gamma if self.mode != "only_reg" else torch.ones_like(gamma)
+            drawn = 1 - gamma if self.mode != "only_opt" else torch.zeros_like(gamma)
+            moved |= tree.map(lambda u, w, a=kept, b=drawn: (a * u).addcmul_(-b, w), u, w)  # a u - b w
         return moved, server.memory
 
     def _gamma(self, w: Tensor, u: Tensor, tau: Tensor) -> Tensor:
@@ -125,9 +126,3 @@ class ElementwiseDecay(ServerStep):
         mean, std = u.mean(), u.std(correction=0)
         z = torch.where(std > 1e-6 * mean, (u - mean) / std, 0.0)
         return 2 * torch.sigmoid(self.alpha * z)
-
-
-def _disagreement(g: Tree) -> Tensor:
-    """tau = 1/K sum_k ||g_k - mean_j g_j||, from stacked updates [K, ...]."""
-    squares = [torch.linalg.vector_norm(block - block.mean(0), dim=1).square() for block in tree.columns(g)]
-    return torch.stack(squares).sum(0).sqrt().mean()

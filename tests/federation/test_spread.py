@@ -1,0 +1,87 @@
+"""The sum of stacked updates and how far each is from their mean, from one reading, is what two readings give."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unalike.core import fast, tree
+from unalike.core.spread import spread, weighted_sum_and_spread
+
+
+def test_spread_by_hand():
+    """(1, 0), (3, 4) and (2, 5) have the mean (2, 3): squared distances 1 + 9, 1 + 1 and 0 + 4."""
+    found = spread({"w": torch.tensor([[[1.0, 0]], [[3, 4]], [[2, 5]]]), "b": torch.tensor([1.0, 2, 6])})
+    torch.testing.assert_close(found, {"w": torch.tensor([10.0, 2, 4]), "b": torch.tensor([4.0, 1, 9])})
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    clients=st.integers(1, 9),
+    shape=st.sampled_from([(1,), (3, 5), (2047,), (2048,), (2, 2049), (5000,)]),
+    threads=st.integers(1, 3),
+    seed=st.integers(0, 2**16),
+)
+def test_one_reading_gives_what_two_give(clients, shape, threads, seed):
+    """Compiled loops against torch in double precision, clients that hardly differ among them."""
+    pytest.importorskip("numba")
+    g = torch.Generator().manual_seed(seed)
+    common, own = torch.randn(shape, generator=g), torch.randn(clients, *shape, generator=g)
+    stacked = {"a": common + 1e-3 * own, "b": own, "small": own.flatten(1)[:, 0]}
+    weights = torch.rand(clients, generator=g)
+    with pytest.MonkeyPatch.context() as patch, fast.crew_of(threads):
+        patch.setattr("unalike.core.spread.LARGE", 1)
+        total, apart = weighted_sum_and_spread(stacked, weights)
+    exact = {name: t.double() for name, t in stacked.items()}
+    torch.testing.assert_close(
+        total, tree.map(torch.Tensor.float, tree.weighted_sum(exact, weights.double())), rtol=1e-5, atol=1e-6
+    )
+    torch.testing.assert_close(apart, tree.map(torch.Tensor.float, spread(exact)), rtol=1e-3, atol=1e-7)
+
+
+def test_threads_change_no_bit():
+    pytest.importorskip("numba")
+    stacked, weights = {"w": torch.randn(5, tree.LARGE + 77)}, torch.rand(5)
+    found = []
+    for threads in (1, 2, 3):
+        with fast.crew_of(threads):
+            found.append(weighted_sum_and_spread(stacked, weights))
+    for total, apart in found[1:]:
+        assert torch.equal(total["w"], found[0][0]["w"]) and torch.equal(apart["w"], found[0][1]["w"])
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        torch.randn(4, 30, dtype=torch.float64),
+        torch.randn(30, 4).t(),
+        torch.randn(4, 60)[:, ::2],
+        torch.randn(4, 30).bfloat16(),
+    ],
+)
+def test_what_loops_cannot_read_torch_does(strange, monkeypatch):
+    """Other precisions, and rows that do not lie one after the other."""
+    monkeypatch.setattr("unalike.core.spread.LARGE", 1)
+    monkeypatch.setattr(fast, "share_out", lambda *_: pytest.fail("read by loops"))
+    weights = torch.full((len(strange),), 0.25)
+    total, apart = weighted_sum_and_spread({"w": strange}, weights)
+    assert torch.equal(total["w"], tree.weighted_sum({"w": strange}, weights)["w"])
+    assert torch.equal(apart["w"], spread({"w": strange})["w"])
+
+
+def test_without_numba_torch_reads_twice(monkeypatch):
+    monkeypatch.setattr("unalike.core.spread.LARGE", 1)
+    monkeypatch.setattr(fast, "loops", lambda module: None)
+    stacked, weights = {"w": torch.randn(4, 30)}, torch.rand(4)
+    total, apart = weighted_sum_and_spread(stacked, weights)
+    torch.testing.assert_close(apart, spread(stacked))
+    torch.testing.assert_close(total, tree.weighted_sum(stacked, weights))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_stays_so(bad, monkeypatch):
+    monkeypatch.setattr("unalike.core.spread.LARGE", 1)
+    t = torch.randn(3, 3000)
+    t[1, 5] = bad
+    total, apart = weighted_sum_and_spread({"w": t}, torch.full((3,), 1 / 3))
+    assert not total["w"][5].isfinite() and total["w"][6:].isfinite().all() and not apart["w"].isfinite().any()
