@@ -190,7 +190,9 @@ class Group:
         mine, buffers, own = self.belongings(client)
         if part is None:
             return shared_model(model, params, buffers, context)
-        return lambda x: part.predict(model, params | buffers, mine, own, x, context).logits
+        return lambda x: (
+            part.predict(model.channels_last(x[:2], context), params | buffers, mine, own, x, context).logits
+        )
 
     def local_model(self, client: int, before: State, report: Report) -> Predict:
         """The client's model after the local training from `before` that it reported."""

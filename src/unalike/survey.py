@@ -17,7 +17,7 @@ from unalike.core.types import Batch, Tree
 from unalike.data import Population
 from unalike.data.ragged import Ragged
 from unalike.executors.base import Transform
-from unalike.results.evaluation import ROWS
+from unalike.results.evaluation import rows_at_once
 
 
 def ask(
@@ -29,12 +29,14 @@ def ask(
     transform: Transform | None = None,
 ) -> Tree:
     """One client's answer, on its samples as evaluation would prepare them."""
-    index = torch.from_numpy(population.train[client])
-    batches = [Batch(population.x[i], population.y[i]) for i in index.split(ROWS)] if len(index) else []
+    index, some = torch.from_numpy(population.train[client]), population.x[:2]
+    batches = [Batch(population.x[i], population.y[i]) for i in index.split(rows_at_once(some))] if len(index) else []
     if transform is not None:
         batches = [b._replace(x=transform.fixed(b.x, b.x.new_zeros(len(b.x), 0))) for b in batches]
     with torch.no_grad():
-        return question.answer(Asked(setting.model, setting.task, state.params, state.buffers, batches))
+        return question.answer(
+            Asked(setting.model.channels_last(some), setting.task, state.params, state.buffers, batches)
+        )
 
 
 def survey(step: Survey, setting: Setting, population: Population, transform: Transform | None = None) -> Answers:

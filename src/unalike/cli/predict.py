@@ -31,12 +31,12 @@ def command(
     from unalike.cli.loaded import fitting, load_model
     from unalike.core.checkpoint import write_bytes
     from unalike.core.task import find_task
-    from unalike.results.evaluation import ROWS
+    from unalike.results.evaluation import outputs
 
     predict, config = load_model(folder)
     x, _ = fitting(data, data_dir, folder, config).merged()
     with torch.no_grad():
-        logits = torch.cat([predict(rows) for rows in x.split(ROWS)])
+        logits = torch.cat([*outputs(predict, x)])
     task = find_task(config["data"]["task"])
     predicted = task.predict(logits).numpy()
     names = config["data"].get("classes")

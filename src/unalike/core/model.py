@@ -62,6 +62,7 @@ class Model:
         self.takes_context = "context" in inspect.signature(module.forward).parameters
         self.precision: Precision = "float32"
         self._format = torch.preserve_format
+        self._layouts: dict[torch.Size, bool] = {}  # whether images of a shape may be channels-last; copies share it
 
     def __call__(
         self,
@@ -120,19 +121,24 @@ class Model:
     def channels_last(self, x: Tensor, context: Context | None = None) -> Model:
         """The same model with images as [B, H, W, C] in memory: faster convolutions where one client trains at a time.
 
-        `x` are samples of a client with the static facts `context`, to try it with: a module that asks for another order of its
-        activations is left as it is.
+        `x` are samples of a client with the static facts `context`, to try it with, once for each of their shapes: a module that
+        asks for another order of its activations is left as it is.
         """
         if not self.convolutional or x.dim() != 4:
             return self
         laid = copy.copy(self)
         laid._format = torch.channels_last
+        if x.shape[1:] not in self._layouts:
+            self._layouts[x.shape[1:]] = laid._runs(x, context)
+        return laid if self._layouts[x.shape[1:]] else self
+
+    def _runs(self, x: Tensor, context: Context | None) -> bool:
         try:
             with torch.no_grad():
-                laid({n: laid.leaf(p) for n, p in self.params.items()}, x, buffers=self.buffers, context=context)
+                self({n: self.leaf(p) for n, p in self.params.items()}, x, buffers=self.buffers, context=context)
         except (RuntimeError, KeyError):
-            return self
-        return laid
+            return False
+        return True
 
     def _extra(self, context: Context | None) -> dict[str, Any]:
         return {"context": context or {}} if self.takes_context else {}
@@ -207,7 +213,7 @@ class Model:
                 tensor.copy_(values[name])
         return module
 
-    @property
+    @cached_property
     def convolutional(self) -> bool:
         """Whether the module contains convolutions."""
         return any(isinstance(m, nn.modules.conv._ConvNd) for m in self._plain.modules())

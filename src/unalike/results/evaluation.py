@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,8 @@ from unalike.core.types import Context, Tree
 Predict = Callable[[Tensor], Tensor]
 """Inputs [B, ...] -> logits [B, C]."""
 
-ROWS = 4096
-"""Samples of one forward pass in evaluation."""
+ROWS, BYTES = 4096, 2**20
+"""Most samples of one forward pass in evaluation; bytes of them whose activations stay, about, in a processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,8 @@ def score(task: Task, predict: Predict, x: Tensor, y: Tensor, client: np.ndarray
     """Run a model over samples x [n, ...], y [n] that belong to clients [n]; `logits`: keep those of classes too."""
     losses, predicted, kept = [], [], []
     with torch.no_grad():
-        for rows_x, rows_y in zip(x.split(ROWS), y.split(ROWS), strict=True):
-            found = predict(rows_x)
-            losses.append(task.losses(found, rows_y))
+        for found, rows in zip(outputs(predict, x), y.split(rows_at_once(x)), strict=True):
+            losses.append(task.losses(found, rows))
             predicted.append(task.predict(found))
             kept.append(found.flatten() if task.name != "classification" else found if logits else found[:, :0])
     arrays = (torch.cat(found).cpu().numpy() for found in (losses, predicted, kept))
@@ -57,6 +56,21 @@ def score(task: Task, predict: Predict, x: Tensor, y: Tensor, client: np.ndarray
     return Scores(client, loss, y.cpu().numpy(), guess, own)
 
 
+def outputs(predict: Predict, x: Tensor) -> Iterator[Tensor]:
+    """Logits of the samples [n, ...], a few samples at a time."""
+    if len(x):
+        yield from map(predict, x.split(rows_at_once(x)))
+    else:  # many a module cannot be asked about nothing: `h.view(len(x), -1)`
+        yield predict(x.new_zeros(1, *x.shape[1:]))[:0]
+
+
+def rows_at_once(x: Tensor) -> int:
+    """Samples of one forward pass over `x`: activations of images that leave the cache take several times as long."""
+    if not len(x) or x.device.type != "cpu":
+        return ROWS
+    return min(ROWS, max(16, BYTES // max(1, x[0].nbytes)))
+
+
 def shared_model(model: Model, params: Tree, buffers: Tree, context: Context | None = None) -> Predict:
     """The prediction of one model; for one client where the model is fed its facts, `context`, else for everybody."""
-    return lambda x: model(params, x, buffers=buffers, context=context).logits
+    return lambda x: model.channels_last(x[:2], context)(params, x, buffers=buffers, context=context).logits
