@@ -24,7 +24,7 @@ from unalike.results.metrics import USUAL, Custom
 from unalike.results.stopping import ALL_DONE
 from unalike.simulation import Round, Simulation
 from unalike.survey import survey as ask_all
-from unalike.teamwork import announce, employ, inner, report, simulation_of, team_for
+from unalike.teamwork import announce, assessor, employ, inner, report, simulation_of, team_for
 
 Stop = Callable[[dict[str, Any]], bool]
 """Called with each row of the history; True ends the run."""
@@ -123,9 +123,7 @@ class Here:
     """Everything on this machine, or in the processes of a team."""
 
     def __init__(self, job: Job, team: Team | None = None):
-        self.job, self.team = job, team
-        chain = job.options.chain
-        self.assess = Assessor(job.population, job.options.protocols, job.test, chain and chain.fixed, job.metrics)
+        self.job, self.team, self.assess = job, team, assessor(job)
 
     def stage(self, stage: Stage, index: int, record: Record) -> Simulation:
         folder = None if self.team is None else self.team.folder

@@ -22,8 +22,8 @@ from unalike.data import Population
 from unalike.executors.auto import build
 from unalike.executors.base import Accepted, Executor, Site, Transform, costs
 from unalike.executors.distributed import Distributed, SharedMemories
-from unalike.executors.team import Team
-from unalike.results.evaluation import Predict, shared_model
+from unalike.executors.team import Message, Team
+from unalike.results.evaluation import Predict, SharedModel
 
 
 class Diverged(UnalikeError):
@@ -170,15 +170,28 @@ class Group:
 
     def shared_model(self, client: int) -> Predict:
         """The shared model as the client uses it, fed with its own facts."""
-        return shared_model(self.setting.model, self.state.params, self.state.buffers, self.context(client))
+        return SharedModel(self.setting.model, self.state.params, self.state.buffers, self.context(client))
 
-    def personal_models(self, ids: Sequence[int], order: Order | None) -> Iterator[tuple[int, Predict]]:
+    def personal_models(
+        self, ids: Sequence[int], order: Order | None, executor: Executor | None = None
+    ) -> Iterator[tuple[int, Predict]]:
         """Clients with what they predict with; where the method fine-tunes, from what `order` holds, the state staying as it is."""
         if order is None:
             yield from ((k, self._own_model(k)) for k in ids)
             return
-        for k, tuned in self.executor.tune(order, ids, self.accepted):
-            yield k, shared_model(self.setting.model, tuned, tree.only(tuned, self.state.buffers), self.context(k))
+        for k, tuned in (executor or self.executor).tune(order, ids, self.accepted):
+            yield k, SharedModel(self.setting.model, tuned, tree.only(tuned, self.state.buffers), self.context(k))
+
+    def divided(
+        self, ids: Sequence[int], order: Order | None, ask: Message
+    ) -> tuple[Iterator[tuple[int, Predict]], list[int]]:
+        """The same of the clients that this process has; the others of the team, whose ranks follow, are to do what `ask` says
+        with theirs."""
+        executor = self.executor
+        assert isinstance(executor, Distributed)
+        mine, *others = executor.share_out(order, ids, self.accepted, ask | {"state": self.state._asdict()})
+        asked = [rank for rank, theirs in enumerate(others, start=1) if theirs]
+        return self.personal_models(mine, order, executor.inner), asked
 
     def _own_model(self, client: int) -> Predict:
         model, part, params, context = (
@@ -189,7 +202,7 @@ class Group:
         )
         mine, buffers, own = self.belongings(client)
         if part is None:
-            return shared_model(model, params, buffers, context)
+            return SharedModel(model, params, buffers, context)
         return lambda x: (
             part.predict(model.channels_last(x[:2], context), params | buffers, mine, own, x, context).logits
         )
@@ -200,7 +213,7 @@ class Group:
         update = tree.row(decoded(self.method, update, before.params), 0)
         params = before.params | tree.map(lambda u, w: w + u, update, before.params)
         buffers = before.buffers | report.buffers | self.memory(client).get(BUFFERS, {})
-        return shared_model(self.setting.model, params, buffers, self.context(client))
+        return SharedModel(self.setting.model, params, buffers, self.context(client))
 
     @property
     def has_private(self) -> bool:

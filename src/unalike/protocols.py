@@ -23,15 +23,20 @@ from unalike.core.labels import part_of
 from unalike.data import Population
 from unalike.data.ragged import Ragged
 from unalike.data.transforms import Chain
-from unalike.results.evaluation import Predict, Scores, score, shared_model
+from unalike.executors.distributed import own_models
+from unalike.executors.team import Message, Team
+from unalike.results.evaluation import Predict, Scores, SharedModel, score
 from unalike.results.metrics import USUAL, Custom, Metrics, measure, metric_names, per_client
 from unalike.simulation import Round, Simulation
 
 Row = dict[str, Any]
 Models = Iterable[tuple[Sequence[int], Predict]]
 """Who predicts with what."""
-Samples = tuple[Tensor, Tensor, np.ndarray]
-"""x [n, ...], y [n] and whose they are, [n]."""
+Splits = dict[str, str]
+"""What is put before the names of metrics -> the samples that they are measured on."""
+Found = dict[str, list[Scores]]
+Rows = tuple[np.ndarray, np.ndarray]
+"""Samples by their numbers, and whose they are, [n] each."""
 
 
 class Measured(NamedTuple):
@@ -44,7 +49,10 @@ class Measured(NamedTuple):
 class Split(Protocol):
     """Samples to score on."""
 
-    def of(self, clients: Sequence[int]) -> Samples: ...
+    x: Tensor
+    y: Tensor
+
+    def of(self, clients: Sequence[int]) -> Rows: ...
 
 
 class ClientSplit:
@@ -53,14 +61,11 @@ class ClientSplit:
     def __init__(self, population: Population, rows: Ragged):
         self.x, self.y, self.rows = population.x, population.y, rows
 
-    def of(self, clients: Sequence[int]) -> Samples:
+    def of(self, clients: Sequence[int]) -> Rows:
         if len(clients) == len(self.rows):
-            found, owner = self.rows.values, self.rows.owners
-        else:
-            found = np.concatenate([self.rows[k] for k in clients] or [np.zeros(0, np.int64)])
-            owner = np.repeat(np.asarray(clients, np.int64), self.rows.sizes[list(clients)])
-        index = torch.from_numpy(found)
-        return self.x[index], self.y[index], owner
+            return self.rows.values, self.rows.owners
+        found = np.concatenate([self.rows[k] for k in clients] or [np.zeros(0, np.int64)])
+        return found, np.repeat(np.asarray(clients, np.int64), self.rows.sizes[list(clients)])
 
 
 class ServerSplit:
@@ -69,10 +74,15 @@ class ServerSplit:
     def __init__(self, test: tuple[Tensor, Tensor]):
         self.x, self.y = test
 
-    def of(self, clients: Sequence[int]) -> Samples:
-        return self.x, self.y, np.zeros(len(self.y), np.int64)
+    def of(self, clients: Sequence[int]) -> Rows:
+        return np.arange(len(self.y)), np.zeros(len(self.y), np.int64)
 
 
+SHARED, OWN = "score", "score own"
+SCORING = (SHARED, OWN)
+"""What the leader of a team tells: score your part of the samples with a shared model, or your clients' own models."""
+PAYS = 1000
+"""Samples from which on the processes of a run score a part each."""
 MANY = 10_000
 """A history of more clients than this has rows for those alone that took part in the round, as have personal models."""
 
@@ -101,9 +111,11 @@ class Assessor:
         self.protocols = tuple(dict.fromkeys(protocols))
         self.prepare = prepare
         self.custom = custom
-        self._server: Split | None = None if test is None else ServerSplit(test)
-        self._test = ClientSplit(population, population.test)
-        self._val = ClientSplit(population, population.val) if len(population.val.values) else None
+        self.splits: dict[str, Split] = {"test": ClientSplit(population, population.test)}
+        if len(population.val.values):
+            self.splits["val"] = ClientSplit(population, population.val)
+        if test is not None:
+            self.splits["server"] = ServerSplit(test)
 
     def names(self, simulation: Simulation) -> tuple[str, ...]:
         """The protocols to record: those asked for, and "personal" where clients have something of their own."""
@@ -130,27 +142,77 @@ class Assessor:
 
     def measured(self, protocol: str, simulation: Simulation, done: Round | None) -> dict[str, Measured | None]:
         """What is put before the names of metrics -> the metrics; None where there is no such model."""
-        test = self._server if protocol == "server" and self._server is not None else self._test
-        splits: dict[str, Split] = {"": test} if self._val is None else {"": test, "val_": self._val}
-        return self.scored(splits, PROTOCOLS[protocol](simulation, done), shown(simulation, done))
+        test = "server" if protocol == "server" and "server" in self.splits else "test"
+        splits = {"": test, "val_": "val"} if "val" in self.splits else {"": test}
+        team, everybody = simulation.team, shown(simulation, done)
+        if protocol == "personal" and simulation.is_personal and team is not None and not team.closed:
+            return self._measures(splits, self._own(splits, simulation, everybody, team), everybody)
+        return self.scored(splits, PROTOCOLS[protocol](simulation, done), everybody, team)
 
     def scored(
-        self, splits: dict[str, Split], models: Models | None, everybody: Sequence[int] | None = None
+        self,
+        splits: Splits,
+        models: Models | None,
+        everybody: Sequence[int] | None = None,
+        team: Team | None = None,
     ) -> dict[str, Measured | None]:
-        """The metrics of models on these samples, and by themselves those of `everybody` (None: of all clients)."""
+        """The metrics of models on these splits, and by themselves those of `everybody` (None: of all clients)."""
         if models is None:
             return dict.fromkeys(splits)
-        found: dict[str, list[Scores]] = {infix: [] for infix in splits}
-        for clients, predict in models:  # each model is made once: it may have been fine-tuned for this
-            for infix, split in splits.items():
-                found[infix].append(self.score(predict, *split.of(clients)))
         shown = range(len(self.population)) if everybody is None else everybody
+        return self._measures(splits, self._found(splits, models, team), shown)
+
+    def _measures(self, splits: Splits, found: Found, shown: Sequence[int]) -> dict[str, Measured | None]:
         return {infix: self._metrics(split, Scores.join(found[infix]), shown) for infix, split in splits.items()}
 
-    def _metrics(self, split: Split, scores: Scores, everybody: Sequence[int]) -> Measured:
+    def _found(self, splits: Splits, models: Models, team: Team | None = None) -> Found:
+        found: Found = {infix: [] for infix in splits}
+        for clients, predict in models:  # each model is made once: it may have been fine-tuned for this
+            for infix, split in splits.items():
+                found[infix].append(self._scores(split, clients, predict, team))
+        return found
+
+    def _own(self, splits: Splits, simulation: Simulation, clients: Sequence[int], team: Team) -> Found:
+        """Clients' own models, each in the process that keeps what its client remembers."""
+        found: Found = {infix: [] for infix in splits}
+        for group, ids, order in simulation.parted(clients):
+            models, others = group.divided(ids, order, {"do": OWN, "splits": splits})
+            parts = [self._found(splits, (([k], predict) for k, predict in models))]
+            parts += [_received(team.answer(rank)) for rank in others]
+            for infix in splits:
+                found[infix] += [scores for part in parts for scores in part[infix]]
+        return found
+
+    def _scores(self, split: str, clients: Sequence[int], predict: Predict, team: Team | None) -> Scores:
+        """A model on clients' samples. The processes of a team score a part each of what several clients share a model for."""
+        rows = self.splits[split].of(clients)
+        few = len(clients) == 1 or len(rows[0]) < PAYS
+        if few or team is None or team.closed or not isinstance(predict, SharedModel):
+            return self.score(predict, split, rows)
+        others = range(1, team.size)
+        values = {"params": predict.params, "buffers": predict.buffers}
+        team.tell({"do": SHARED, "splits": {"": split}, "clients": torch.tensor(clients), **values}, others)
+        mine = self.score(predict, split, _part(rows, team))
+        return Scores.join([mine, *(scores for rank in others for scores in _received(team.answer(rank))[""])])
+
+    def answer(self, team: Team, simulation: Simulation, message: Message) -> Message:
+        """What this process has to say where the leader shares the scoring out: on its part of the samples, or of its clients."""
+        splits = message["splits"]
+        if message["do"] == OWN:
+            models = own_models(team, simulation, message)
+            found = self._found(splits, (([k], predict) for k, predict in models))
+        else:
+            x = self.population.x
+            params, buffers = ({n: t.to(x.device) for n, t in message[v].items()} for v in ("params", "buffers"))
+            predict, clients = SharedModel(simulation.setting.model, params, buffers), message["clients"].tolist()
+            rows = {infix: _part(self.splits[split].of(clients), team) for infix, split in splits.items()}
+            found = {infix: [self.score(predict, split, rows[infix])] for infix, split in splits.items()}
+        return {"scores": {infix: Scores.join(scores).tensors for infix, scores in found.items()}}
+
+    def _metrics(self, split: str, scores: Scores, everybody: Sequence[int]) -> Measured:
         task, custom = self.population.task, self.custom
         together = measure(task, scores, custom)
-        if split is self._server:
+        if split == "server":
             return Measured(together, None)
         return Measured(together, per_client(task, _of(everybody, scores), len(everybody), custom))
 
@@ -175,10 +237,23 @@ class Assessor:
             of[k]["status"] = why
         return rows
 
-    def score(self, predict: Predict, x: Tensor, y: Tensor, owner: np.ndarray) -> Scores:
-        """A model on samples, prepared as in training but for what is drawn."""
+    def score(self, predict: Predict, split: str, rows: Rows) -> Scores:
+        """A model on samples of a split, prepared as in training but for what is drawn."""
+        (numbers, owner), samples = rows, self.splits[split]
+        index = torch.from_numpy(numbers)
         chosen = predict if self.prepare is None else self.prepare.before(predict)
-        return score(self.population.task, chosen, x, y, owner, logits=bool(self.custom))
+        return score(self.population.task, chosen, samples.x[index], samples.y[index], owner, logits=bool(self.custom))
+
+
+def _received(message: Message) -> Found:
+    return {infix: [Scores.of_tensors(tensors)] for infix, tensors in message["scores"].items()}
+
+
+def _part(rows: Rows, team: Team) -> Rows:
+    """The samples that this process of a team scores."""
+    numbers, owner = rows
+    at = slice(len(owner) * team.rank // team.size, len(owner) * (team.rank + 1) // team.size)
+    return numbers[at], owner[at]
 
 
 def shown(simulation: Simulation, done: Round | None) -> Sequence[int]:
@@ -207,7 +282,7 @@ def _server(simulation: Simulation, done: Round | None) -> Models | None:
         )
     [state] = simulation.states.values()
     everybody = range(len(simulation.population))
-    return [(everybody, shared_model(simulation.setting.model, state.params, state.buffers))]
+    return [(everybody, SharedModel(simulation.setting.model, state.params, state.buffers))]
 
 
 def _clients(simulation: Simulation, done: Round | None) -> Models | None:
@@ -217,7 +292,7 @@ def _clients(simulation: Simulation, done: Round | None) -> Models | None:
     if simulation.is_conditioned:
         everybody = sorted(k for ids in members.values() for k in ids)
         return (([k], simulation.shared_model(k)) for k in everybody)
-    return [(members[g], shared_model(model, s.params, s.buffers)) for g, s in states.items() if members[g]]
+    return [(members[g], SharedModel(model, s.params, s.buffers)) for g, s in states.items() if members[g]]
 
 
 def _personal(simulation: Simulation, done: Round | None) -> Models | None:

@@ -16,7 +16,7 @@ from unalike.core.errors import UnalikeError
 from unalike.core.plan import Stage
 from unalike.core.question import Question
 from unalike.core.server import Cohort, State
-from unalike.core.types import Context, Tree
+from unalike.core.types import Context, Order, Tree
 from unalike.core.wire import stage_wire
 from unalike.data import Population
 from unalike.executors.auto import Choice, decide
@@ -269,10 +269,14 @@ class Simulation:
 
     def personal_models(self, clients: Sequence[int]) -> Iterator[tuple[int, Predict]]:
         """Clients with what they predict with: a personal or fine-tuned model, or the shared one where the method has neither."""
+        for group, ids, order in self.parted(clients):
+            yield from group.personal_models(ids, order)
+
+    def parted(self, clients: Sequence[int]) -> Iterator[tuple[Group, list[int], Order | None]]:
+        """The clients by group; with the order that they are fine-tuned with, where the method does that."""
         for name, group in self.groups.items():
             ids = [k for k in clients if self.group_of(k) == name]
-            order = None if self.method.tuning is None else group.order(ids, self._population(name))
-            yield from group.personal_models(ids, order)
+            yield group, ids, None if self.method.tuning is None else group.order(ids, self._population(name))
 
     def personal_model(self, client: int) -> Predict:
         """What one client predicts with."""

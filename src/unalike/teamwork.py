@@ -24,6 +24,7 @@ from unalike.executors.distributed import attend, states_in
 from unalike.executors.team import Message, Team, joined, started
 from unalike.executors.threads import threads_for
 from unalike.job import Job
+from unalike.protocols import SCORING, Assessor
 from unalike.simulation import Simulation
 
 
@@ -71,6 +72,12 @@ def simulation_of(
     )
 
 
+def assessor(job: Job) -> Assessor:
+    """What evaluates the job."""
+    chain = job.options.chain
+    return Assessor(job.population, job.options.protocols, job.test, chain and chain.fixed, job.metrics)
+
+
 def announce(team: Team | None, folder: Path | None) -> None:
     """Tell the team that a stage begins, and where clients' memories are kept."""
     if team is not None:
@@ -102,7 +109,7 @@ def serve(job: Job, team: Team) -> None:
 
 def _follow(job: Job, team: Team) -> None:
     steps = job.plan.stages(job.scene)
-    step, index, simulation = next(steps, None), 0, None
+    step, index, simulation, assess = next(steps, None), 0, None, assessor(job)
     failed = ""  # what went wrong where nobody waits for an answer is told to the next who does
     while (message := team.hear())["do"] != "end":
         try:
@@ -118,9 +125,9 @@ def _follow(job: Job, team: Team) -> None:
             else:
                 if simulation is None or failed:
                     raise UnalikeError(failed or "no stage has begun")
-                answer = attend(team, simulation, message)
-                if answer is not None:
-                    team.reply(answer)
+                if team.rank in message["asked"]:
+                    answer = assess.answer if message["do"] in SCORING else attend
+                    team.reply(answer(team, simulation, message))
         except Exception as error:  # whatever it is, the leader must not wait for an answer that never comes
             failed = str(error) if isinstance(error, UnalikeError) else f"{type(error).__name__}: {error}"
             if team.rank in message["asked"]:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from every_method import METHODS, SIZES, WORK
@@ -22,7 +23,7 @@ from unalike.data import Population
 from unalike.executors.base import costs
 from unalike.executors.distributed import dealt
 from unalike.executors.parcel import packed, unpacked
-from unalike.executors.team import started
+from unalike.executors.team import Team, started
 from unalike.job import prepare
 from unalike.simulation import Simulation
 from unalike.teamwork import announce, employ, serve, simulation_of
@@ -145,26 +146,48 @@ def test_a_run_of_workers_is_the_run_of_one_process():
             torch.testing.assert_close(shared.personal(4), alone.personal(4), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("some", [1, 2**27])
-def test_processes_fine_tune_their_own_clients_at_once(some, monkeypatch):
-    """A few models at a time, all together in two turns; who looks may stop in between and ask for something else."""
-    monkeypatch.setattr("unalike.executors.distributed.TUNED", some)
-    job = prepare("local_finetune", digits(7), model="mlp(hidden=(8,))", rounds=1, work=ua.Work(lr=0.1))
-    stage = next(job.plan.stages(job.scene))
-    team = started(3, partial(serve, job))
-    try:
-        shared, alone = (simulation_of(job, stage, 0, "loop", None, t) for t in (team, None))
-        announce(team, None)
-        employ(shared)
-        rounds(shared, 1), rounds(alone, 1)
-        looks = shared.personal_models(range(7))
-        next(looks)
-        rounds(shared, 1), rounds(alone, 1)
-        shared, alone = ({k: m(job.population.x[:5]) for k, m in s.personal_models(range(7))} for s in (shared, alone))
-        assert sorted(shared) == [*range(7)]
-        torch.testing.assert_close(shared, {k: alone[k] for k in shared}, rtol=1e-4, atol=1e-5)
-    finally:
-        team.close()
+SCORED = {
+    "fedavg": "score",
+    "ditto": "score own",
+    "fedper + fedlws": "score own",
+    "fedbn": "score own",
+    "local_finetune": "score own",
+    "scaffold + local_finetune": "score own",
+    "conditional": "score own",
+    "ifca(clusters=2)": "score",
+}
+
+
+@pytest.mark.parametrize("spec", SCORED)
+@pytest.mark.parametrize("workers", [2, 3])
+def test_processes_score_a_part_each(spec, workers, monkeypatch):
+    """Shared models on a part of the samples each, clients' own models where their memories are: the metrics of one process."""
+    told, tell = set(), Team.tell
+    monkeypatch.setattr("unalike.protocols.PAYS", 1)
+    monkeypatch.setattr(Team, "tell", lambda team, message, *who: told.add(message["do"]) or tell(team, message, *who))
+    people = ua.partition(ua.load("digits"), "dirichlet(alpha=0.5)", clients=7, seed=0, val=0.2)
+    protocols = ("clients",) if spec in ("conditional", "ifca(clusters=2)") else ("clients", "server")
+    alone, shared = (
+        ua.run(
+            spec,
+            people,
+            model={"conditional": "conditional_mlp(hidden=(8,))", "fedbn": "cnn(channels=(2,), norm='batch')"}.get(
+                spec, "mlp(hidden=(8,))"
+            ),
+            rounds=3,
+            participation=0.6,
+            work=ua.Work(lr=0.1),
+            executor=executor,
+            protocol=protocols,
+            test=(people.x[:500], people.y[:500]),
+            metrics={"rank": lambda y, guess, logits: float((logits > 0).sum() + (y == guess).sum())},
+        ).history
+        for executor in ("loop", f"distributed(workers={workers}, inner='loop')")
+    )
+    assert SCORED[spec] in told
+    for table in ("rounds", "clients"):
+        mine, theirs = (getattr(h, table).drop(columns="seconds", errors="ignore") for h in (shared, alone))
+        pd.testing.assert_frame_equal(mine, theirs, rtol=1e-3, atol=1e-4)
 
 
 def test_plans_of_several_stages():

@@ -9,7 +9,7 @@ from unalike.core.model import Model
 from unalike.core.task import find_task
 from unalike.data.transforms import transform
 from unalike.results import evaluation
-from unalike.results.evaluation import rows_at_once, score, shared_model
+from unalike.results.evaluation import SharedModel, rows_at_once, score
 
 
 class Net(nn.Module):
@@ -32,7 +32,7 @@ def test_scores_are_those_of_the_module(view, count, monkeypatch):
     torch.manual_seed(0)
     net, task = Net(view).eval(), find_task("classification")
     model, x, y = Model(net), torch.randn(count, 3, 8, 8), torch.arange(count) % 5
-    found = score(task, shared_model(model, model.params, model.buffers), x, y, np.arange(count), logits=True)
+    found = score(task, SharedModel(model, model.params, model.buffers), x, y, np.arange(count), logits=True)
     with torch.no_grad():
         expected = net(x) if count else torch.zeros(0, 5)
         losses = nn.functional.cross_entropy(expected, y, reduction="none")
@@ -48,7 +48,7 @@ def test_images_lie_as_convolutions_read_them_best_where_the_module_lets_them(vi
     monkeypatch.setattr(Model, "_runs", lambda *given: tried.append(1) or runs(*given))
     monkeypatch.setattr(Net, "forward", lambda net, x: seen.append(x.stride(1) == 1) or forward(net, x))
     model = Model(Net(view))
-    predict = transform("normalise(mean=0.5, std=0.25)").before(shared_model(model, model.params, model.buffers))
+    predict = transform("normalise(mean=0.5, std=0.25)").before(SharedModel(model, model.params, model.buffers))
     for _ in range(3):
         predict(torch.randn(6, 3, 8, 8))
     assert seen[-1] is not view and len(tried) == 1

@@ -22,7 +22,7 @@ def load_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
     from unalike.models import model
     from unalike.models.registry import read, registry
     from unalike.results.directory import RunDirectory
-    from unalike.results.evaluation import shared_model
+    from unalike.results.evaluation import SharedModel
 
     config = RunDirectory(folder).config
     weights = folder / "model.safetensors"
@@ -40,7 +40,7 @@ def load_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
             f"{weights} does not fit the model {name!r}: {config['method']} made another one of it (load it in Python with "
             "ua.run(..., out=folder).module()), or the folder was changed"
         )
-    predict = shared_model(made, {n: tensors[n] for n in made.params}, {n: tensors[n] for n in made.buffers})
+    predict = SharedModel(made, {n: tensors[n] for n in made.params}, {n: tensors[n] for n in made.buffers})
     text = config.get("transform")
     return (predict if text is None else transform(text).fixed.before(predict)), config
 

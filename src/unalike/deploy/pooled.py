@@ -22,13 +22,13 @@ class Pooled(Assessor):
     def measured(self, protocol: str, simulation: Any, done: Any) -> dict[str, Measured | None]:
         remote: Remote = simulation
         examined = remote.examined(self.names(remote), done)
-        infixes = [infix for infix in PARTS if not infix or self._val is not None]
+        infixes = [infix for infix in PARTS if not infix or "val" in self.splits]
         found = {
             infix: self._pooled(examined["clients" if protocol == "server" else protocol], infix) for infix in infixes
         }
-        if protocol != "server" or self._server is None:
+        if protocol != "server" or "server" not in self.splits:
             return found
-        return found | self.scored({"": self._server}, PROTOCOLS["server"](simulation, done))
+        return found | self.scored({"": "server"}, PROTOCOLS["server"](simulation, done))
 
     def _pooled(self, found: dict[int, Tallies] | None, infix: str) -> Measured | None:
         if found is None:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.core import tree
 from unalike.core.gather import Fold, Share, Sink, Stack, Sums, Taken
 from unalike.core.memory import ClientMemories
 from unalike.core.server import State
@@ -25,10 +24,8 @@ from unalike.executors.base import Accepted, Answering, Executor, Site, costs
 from unalike.executors.team import Message, Team
 
 if TYPE_CHECKING:
+    from unalike.results.evaluation import Predict
     from unalike.simulation import Group, Simulation
-
-TUNED = 2**27
-"""Bytes of fine-tuned models that a process makes before the leader looks at them."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +44,7 @@ class Distributed(Answering):
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
         if self.team.closed:  # the run is over, and somebody looks at a client
             return self.inner.feed(order, ids, accepted, sink)
-        mine, *others = self._shared_out(ids)
-        self._tell("feed", order, others, accepted, {"shares": _shares(sink)})
+        mine, *others = self.share_out(order, ids, accepted, {"do": "feed", "shares": _shares(sink)})
         self.inner.feed(order, mine, accepted, sink)
         for rank, theirs in enumerate(others, start=1):
             if theirs:
@@ -56,30 +52,29 @@ class Distributed(Answering):
                 sink.merge(_sums(found["sums"]) if isinstance(sink, Fold) else _taken(found["taken"]))
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
-        if self.team.closed:
-            yield from self.inner.tune(order, ids, accepted)
-            return
-        some = max(1, TUNED // tree.nbytes(order.params))
-        for mine, *others in _turns(self._shared_out(ids), some):
-            self._tell("tune", order, others, accepted)
-            found = list(self.inner.tune(order, mine, accepted))
+        for client in ids:  # one by one: whoever looks may stop at any time, or ask for something else
+            mine, *others = (
+                [[client]] if self.team.closed else self.share_out(order, [client], accepted, {"do": "tune"})
+            )
+            yield from self.inner.tune(order, mine, accepted)
             for rank, theirs in enumerate(others, start=1):
                 if theirs:
-                    found += zip(theirs, _here(self.team.answer(rank)["tuned"], self.site), strict=True)
-            yield from found  # nobody owes an answer by now: whoever looks may ask something else, or stop looking
+                    yield client, _here(self.team.answer(rank)["tuned"], self.site)
 
-    def _tell(
-        self, what: str, order: Order, shares: list[list[int]], accepted: Accepted, more: Message | None = None
-    ) -> None:
-        message = {"do": what, "group": self.group, "order": order._asdict(), "ids": shares}
+    def share_out(self, order: Order | None, ids: Sequence[int], accepted: Accepted, ask: Message) -> list[list[int]]:
+        """The clients of each process, this one's first; the others are asked to do what `ask` says with theirs."""
+        mine, *others = self._shares(ids)
+        message: Message = {"group": self.group, "order": order and order._asdict(), "ids": others}
         if not self.site.memories.empty:
-            asked = [client for ids in shares for client in ids]
+            asked = [client for theirs in others for client in theirs]
             message["accepted"] = _pairs({client: accepted[client] for client in asked if client in accepted})
-        self.team.tell(message | (more or {}), [rank for rank, ids in enumerate(shares, start=1) if ids])
+        if any(others):
+            self.team.tell(message | ask, [rank for rank, theirs in enumerate(others, start=1) if theirs])
+        return [mine, *others]
 
-    def _shared_out(self, ids: Sequence[int]) -> list[list[int]]:
+    def _shares(self, ids: Sequence[int]) -> list[list[int]]:
         """The clients of each process in the order of `ids`: where their memories are, or by what they cost."""
-        memories, clients = self.site.memories, np.array(ids)
+        memories, clients = self.site.memories, np.array(ids, np.int64)
         if isinstance(memories, SharedMemories) and not memories.empty:
             owners = memories.owners[clients]
         else:
@@ -146,12 +141,22 @@ class SharedMemories(ClientMemories):
             self._team.answer(rank)
 
 
-def attend(team: Team, simulation: Simulation, message: Message) -> Message | None:
-    """What a process that does not lead answers to a message about its stage; None: nobody asked it."""
-    if team.rank not in message["asked"]:
-        return None
-    group = list(simulation.groups.values())[message["group"]]
+def attend(team: Team, simulation: Simulation, message: Message) -> Message:
+    """What a process that does not lead answers to a message about its stage."""
+    group = _group(simulation, message)
     return HANDLERS[message["do"]](team, group, message)
+
+
+def own_models(team: Team, simulation: Simulation, message: Message) -> Iterator[tuple[int, Predict]]:
+    """What the clients of this process's share predict with, where `Group.divided` asked."""
+    group = _group(simulation, message)
+    group.state, group.accepted = State(**_here(message["state"], group.site)), _accepted(message)
+    order = message["order"] and _order(message["order"], group.site)
+    return group.personal_models(message["ids"][team.rank - 1], order)
+
+
+def _group(simulation: Simulation, message: Message) -> Group:
+    return list(simulation.groups.values())[message["group"]]
 
 
 def _feed(team: Team, group: Group, message: Message) -> Message:
@@ -171,8 +176,8 @@ def _feed(team: Team, group: Group, message: Message) -> Message:
 
 def _tune(team: Team, group: Group, message: Message) -> Message:
     ids = message["ids"][team.rank - 1]
-    tuned = dict(group.executor.tune(_order(message["order"], group.executor.site), ids, _accepted(message)))
-    return {"tuned": [tuned[client] for client in ids]}
+    [(_, tuned)] = group.executor.tune(_order(message["order"], group.executor.site), ids, _accepted(message))
+    return {"tuned": tuned}
 
 
 def _memory(team: Team, group: Group, message: Message) -> Message:
@@ -212,12 +217,6 @@ def dealt(costs: np.ndarray, ranks: int) -> np.ndarray:
         load, owners[client] = loads[0]
         heapreplace(loads, (load + int(costs[client]), int(owners[client])))
     return owners
-
-
-def _turns(shares: Sequence[list[int]], some: int) -> Iterator[list[list[int]]]:
-    """The clients of each process, at most `some` of each at a time."""
-    for start in range(0, max(map(len, shares)), some):
-        yield [share[start : start + some] for share in shares]
 
 
 def _pairs(accepted: Accepted) -> Tensor:

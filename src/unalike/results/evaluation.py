@@ -37,6 +37,15 @@ class Scores:
         """The samples that a mask or index array picks."""
         return Scores(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
 
+    @property
+    def tensors(self) -> Tree:
+        """The same as tensors, as processes send them."""
+        return {name: torch.from_numpy(getattr(self, name)) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def of_tensors(cls, tensors: Tree) -> Scores:
+        return cls(**{name: t.numpy() for name, t in tensors.items()})
+
     @classmethod
     def join(cls, scores: Sequence[Scores]) -> Scores:
         """The samples of several evaluations."""
@@ -71,6 +80,15 @@ def rows_at_once(x: Tensor) -> int:
     return min(ROWS, max(16, BYTES // max(1, x[0].nbytes)))
 
 
-def shared_model(model: Model, params: Tree, buffers: Tree, context: Context | None = None) -> Predict:
+@dataclass(frozen=True)
+class SharedModel:
     """The prediction of one model; for one client where the model is fed its facts, `context`, else for everybody."""
-    return lambda x: model.channels_last(x[:2], context)(params, x, buffers=buffers, context=context).logits
+
+    model: Model
+    params: Tree
+    buffers: Tree
+    context: Context | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        model = self.model.channels_last(x[:2], self.context)
+        return model(self.params, x, buffers=self.buffers, context=self.context).logits
