@@ -1,10 +1,15 @@
 """Samples are scored a cacheful at a time, images as their convolutions read them best; the scores are those of a plain pass."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from unalike.core import fast
 from unalike.core.model import Model
 from unalike.core.task import find_task
 from unalike.data.transforms import transform
@@ -58,3 +63,59 @@ def test_rows_that_stay_in_the_cache():
     assert rows_at_once(torch.zeros(5, 3, 32, 32)) == 85 and rows_at_once(torch.zeros(5, 64)) == 4096
     assert rows_at_once(torch.zeros(2, 3, 224, 224)) == 16 and rows_at_once(torch.zeros(0, 3, 32, 32)) == 4096
     assert rows_at_once(torch.zeros(3, 0)) == 4096 and rows_at_once(torch.zeros(3, dtype=torch.int64)) == 4096
+
+
+def test_threads_that_share_a_model_do_not_meet_in_its_module():
+    """Eight threads with models of their own values, all through one module that also assigns a buffer anew."""
+
+    class Slow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(3, 3)
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x):
+            self.seen = self.head.weight[0, 0]
+            time.sleep(0.002)
+            return self.head(x) + self.seen
+
+    model, x = Model(Slow()), torch.randn(5, 3)
+    values = [{"head.weight": torch.full((3, 3), float(k)), "head.bias": torch.zeros(3)} for k in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda v: SharedModel(model, v, model.buffers)(x), values))
+    for k, logits in enumerate(found):
+        torch.testing.assert_close(logits, k * x.sum(1, keepdim=True).expand(5, 3) + k)
+
+
+@pytest.fixture
+def one_thread_within():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_score_what_one_does(monkeypatch, one_thread_within):
+    """The same bits, in the order of the samples, without gradients; an error in a thread is raised."""
+    monkeypatch.setattr(evaluation, "BYTES", 1)
+    task, x, y = find_task("classification"), torch.randn(100, 6), torch.arange(100) % 5
+    net, seen = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 5)), set()
+    model = Model(net)
+    predict = SharedModel(model, {n: p.requires_grad_() for n, p in model.params.items()}, {})
+
+    def watched(some):
+        seen.add(threading.get_ident())
+        time.sleep(0.01)
+        return predict(some)
+
+    alone = score(task, watched, x, y, np.arange(100), logits=True)
+    assert len(seen) == 1
+    with fast.crew_of(3):
+        together = score(task, watched, x, y, np.arange(100), logits=True)
+        assert len(seen) == 4
+        with pytest.raises(IndexError, match="out of bounds"):
+            score(task, watched, x, y + 5, np.arange(100))
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            score(task, watched, x[:, :4], y, np.arange(100))
+    for field in ("loss", "predicted", "logits"):
+        np.testing.assert_array_equal(getattr(together, field), getattr(alone, field))

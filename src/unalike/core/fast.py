@@ -1,16 +1,19 @@
-"""Compiled loops (numba, the extra `fast`), and the threads of a run that they are shared out to."""
+"""Compiled loops (numba, the extra `fast`), and the threads of a run that they and others are shared out to."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 SLICES = 2
 """Slices of the work that each thread gets: one that another program slows down leaves the rest to the others."""
@@ -59,3 +62,9 @@ def share_out(function: Callable[[int, int], None], count: int) -> None:
     slices = min(count, SLICES * crew.size)
     bounds = [count * i // slices for i in range(slices + 1)]
     list(crew.pool.map(function, bounds, bounds[1:]))  # waits for all, and raises what one of them raised
+
+
+def each(function: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
+    """`function` of each thing, in their order, on all threads of the run at once."""
+    crew = _crew.get()
+    return map(function, things) if crew is None or len(things) == 1 else crew.pool.map(function, things)

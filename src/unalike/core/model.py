@@ -243,11 +243,33 @@ GROUPS: dict[str, Callable[[Model, str], bool]] = {
 
 
 class _Swapped:
-    """A module called with other parameters and buffers than its own.
+    """A module called with other parameters and buffers than its own, by several threads at once if need be.
 
     The same as `torch.func.functional_call`, with the places of the tensors looked up once instead of in every call, which
     matters for small models. Tied tensors have several places. Buffers that the module assigns anew are written to `state`.
     """
+
+    def __init__(self, module: nn.Module):
+        self.module = module
+        self._idle: list[_Places] = []
+
+    def __call__(self, state: Tree, x: Tensor, extra: dict[str, Any]) -> Any:
+        try:
+            mine = self._idle.pop()
+        except IndexError:  # the first call, or other threads are calling it
+            same = {id(t): t for t in [*self.module.parameters(), *self.module.buffers()]}
+            mine = _Places(copy.deepcopy(self.module, same))
+        try:
+            return mine.call(state, x, extra)
+        finally:
+            self._idle.append(mine)
+
+    def to(self, device: torch.device | str) -> _Swapped:
+        return _Swapped(copy.deepcopy(self.module).to(device))
+
+
+class _Places:
+    """Where a module keeps its tensors."""
 
     def __init__(self, module: nn.Module):
         self.module = module
@@ -261,7 +283,7 @@ class _Swapped:
                         self.places.append((held, name, full))
         self.own = [held[name] for held, name, _ in self.places]
 
-    def __call__(self, state: Tree, x: Tensor, extra: dict[str, Any]) -> Any:
+    def call(self, state: Tree, x: Tensor, extra: dict[str, Any]) -> Any:
         try:
             for held, name, full in self.places:
                 held[name] = state[full]
@@ -272,9 +294,6 @@ class _Swapped:
             for (held, name, _), own in zip(self.places, self.own, strict=True):
                 held[name] = own
         return result
-
-    def to(self, device: torch.device | str) -> _Swapped:
-        return _Swapped(copy.deepcopy(self.module).to(device))
 
 
 class WeightedBatchNorm(nn.Module):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unalike.core import fast
 from unalike.core.model import Model
 from unalike.core.task import Task
 from unalike.core.types import Context, Tree
@@ -66,11 +67,16 @@ def score(task: Task, predict: Predict, x: Tensor, y: Tensor, client: np.ndarray
 
 
 def outputs(predict: Predict, x: Tensor) -> Iterator[Tensor]:
-    """Logits of the samples [n, ...], a few samples at a time."""
-    if len(x):
-        yield from map(predict, x.split(rows_at_once(x)))
-    else:  # many a module cannot be asked about nothing: `h.view(len(x), -1)`
-        yield predict(x.new_zeros(1, *x.shape[1:]))[:0]
+    """Logits of the samples [n, ...], a few samples at a time; on all threads of the run where operations have one each."""
+
+    @torch.no_grad()  # which every thread has to say for itself
+    def logits(some: Tensor) -> Tensor:
+        return predict(some)
+
+    if not len(x):  # many a module cannot be asked about nothing: `h.view(len(x), -1)`
+        return iter([logits(x.new_zeros(1, *x.shape[1:]))[:0]])
+    pieces = x.split(rows_at_once(x))
+    return fast.each(logits, pieces) if torch.get_num_threads() == 1 else map(logits, pieces)
 
 
 def rows_at_once(x: Tensor) -> int:
