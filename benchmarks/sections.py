@@ -34,6 +34,11 @@ def overhead(repeat: int) -> Found:
     return {name: [_child("overhead.py", name, "3") for _ in range(repeat)] for name in WORKLOADS if name != "logistic"}
 
 
+def evaluation(repeat: int) -> Found:
+    """Seconds to score samples with one model, ours and plain torch, by workload."""
+    return {name: [_child("evaluation.py", name, "3") for _ in range(repeat)] for name in WORKLOADS if name != "logistic"}
+
+
 def pair(repeat: int) -> Found:
     """Seconds of a round of the SimpleCNN in plain torch: of a process alone, and of two at once that share nothing."""
     return {"runs": [_child("pair.py", "cnn", "3") for _ in range(repeat)]}
@@ -77,6 +82,7 @@ SECTIONS: dict[str, Callable[[int], Found]] = {
     "server": server,
     "memory": memory,
     "overhead": overhead,
+    "evaluation": evaluation,
     "pair": pair,
     "foreign": foreign,
     "scale": scale,

@@ -31,7 +31,9 @@ def rows(results: Results) -> list[Row]:
     """The target table."""
     sections = {name: s["data"] for name, s in results["sections"].items()}
     return [
-        row for make in (_peers, _bare, _team, _overhead, _server, _memory, _scale, _foreign) for row in make(sections)
+        row
+        for make in (_peers, _bare, _team, _overhead, _evaluation, _server, _memory, _scale, _foreign)
+        for row in make(sections)
     ]
 
 
@@ -112,6 +114,17 @@ def _overhead(sections: Results) -> Iterator[Row]:
         if inside:
             share = statistics.median(inside)
             yield Row(f"{what}, as auto trains it", target, f"{share:.1%} (compiled loops, one thread)", share < limit)
+
+
+def _evaluation(sections: Results) -> Iterator[Row]:
+    for workload, runs in sections.get("evaluation", {}).items():
+        what, target = f"{WORKLOADS[workload].title}: evaluation against plain torch, all cores", "never slower"
+        mine, other = (_middle(runs, who) for who in ("ours", "plain"))
+        if mine is None or other is None:
+            yield Row(what, target, _why(runs), None)
+            continue
+        found = f"{other / mine:.1f}x ({runs[0]['samples']} samples: {1e3 * mine:.0f} ms; {1e3 * other:.0f} ms)"
+        yield Row(what, target, found, mine <= 1.03 * other)
 
 
 def _server(sections: Results) -> Iterator[Row]:

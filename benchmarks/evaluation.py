@@ -1,0 +1,74 @@
+"""Seconds to score samples with one model, ours and plain torch in turn: `python evaluation.py WORKLOAD TIMES`.
+
+Both on all cores, as each does it if nobody says anything else. Plain torch: the module in evaluation mode under `no_grad`, a hundred
+samples at a time, the loss and the predictions kept.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from clock import Clock
+from networks import network
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from workloads import WORKLOADS
+
+from unalike.core.model import Model
+from unalike.core.task import find_task
+from unalike.executors.threads import threads_for
+from unalike.results.evaluation import SharedModel, score
+
+SAMPLES, ROWS = {"2nn": 10_000, "cnn": 10_000, "resnet20": 2000}, 100
+
+
+def plain(module: torch.nn.Module, x: Tensor, y: Tensor) -> Callable[[], object]:
+    """What a person would write."""
+    module.eval()
+
+    def evaluate() -> object:
+        losses, predicted = [], []
+        with torch.no_grad():
+            for rows, labels in zip(x.split(ROWS), y.split(ROWS), strict=True):
+                logits = module(rows)
+                losses.append(cross_entropy(logits, labels, reduction="none"))
+                predicted.append(logits.argmax(1))
+        return torch.cat(losses), torch.cat(predicted)
+
+    return evaluate
+
+
+def ours(model: Model, x: Tensor, y: Tensor) -> Callable[[], object]:
+    """What a run does with its shared model."""
+    task, predict = find_task("classification"), SharedModel(model, model.params, model.buffers)
+    owner = np.zeros(len(y), np.int64)
+
+    def evaluate() -> object:
+        with threads_for(model):
+            return score(task, predict, x, y, owner)
+
+    return evaluate
+
+
+def main(name: str, times: int) -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(SAMPLES[name], *WORKLOADS[name].shape, generator=g)
+    y = torch.randint(0, WORKLOADS[name].classes, (len(x),), generator=g)
+    calls = {"plain": plain(network(name), x, y), "ours": ours(Model(network(name)), x, y)}
+    found: dict[str, list[float]] = {who: [] for who in calls}
+    for repeat in range(times + 1):
+        for who, call in calls.items():
+            started = time.perf_counter()
+            call()
+            if repeat:
+                found[who].append(time.perf_counter() - started)
+    Clock().report(samples=len(x), **{who: statistics.median(t) for who, t in found.items()})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
