@@ -1,7 +1,7 @@
 """Seconds to score samples with one model, ours and plain torch in turn: `python evaluation.py WORKLOAD TIMES`.
 
-Both on all cores, as each does it if nobody says anything else. Plain torch: the module in evaluation mode under `no_grad`, a hundred
-samples at a time, the loss and the predictions kept.
+Both on all cores, as each does it if nobody says anything else. Plain torch: the module in evaluation mode under `no_grad`, a
+hundred samples at a time, the loss and the predictions kept.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ def overhead(repeat: int) -> Found:
 
 def evaluation(repeat: int) -> Found:
     """Seconds to score samples with one model, ours and plain torch, by workload."""
-    return {name: [_child("evaluation.py", name, "3") for _ in range(repeat)] for name in WORKLOADS if name != "logistic"}
+    return {
+        name: [_child("evaluation.py", name, "3") for _ in range(repeat)] for name in WORKLOADS if name != "logistic"
+    }
 
 
 def pair(repeat: int) -> Found:
