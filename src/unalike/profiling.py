@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -34,6 +35,7 @@ class Profile:
     """
 
     def __init__(self, rounds: int):
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it tells a terminal of its start and its end
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
         first = min(1, rounds - 1)
         active = max(1, min(ROUNDS, rounds - first))

@@ -1,6 +1,8 @@
 """`unalike run --profile`: where the time goes, without changing a bit of what is trained."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -51,3 +53,11 @@ def test_one_round_without_a_folder(cli, small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, shown, _ = cli("run", *small[:-2], "--rounds", 1, "--profile")
     assert status == 0 and "1 round" in shown and (tmp_path / "trace.json").is_file()
+
+
+def test_torch_adds_no_lines_of_its_own(small, tmp_path):
+    """In a process of its own: the profiler writes past Python, and asks once how much."""
+    command = [sys.executable, "-m", "unalike", "run", *map(str, small), "--profile", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "part of a round" in done.stdout, done.stderr
+    assert "profiler_st" not in done.stdout + done.stderr
