@@ -31,7 +31,7 @@ def memory(repeat: int) -> Found:
 
 def overhead(repeat: int) -> Found:
     """Seconds of our loop and of its steps alone, by workload."""
-    return {name: [_child("overhead.py", name, "3") for _ in range(repeat)] for name in WORKLOADS if name != "logistic"}
+    return {name: [_child("overhead.py", name, "8") for _ in range(repeat)] for name in WORKLOADS if name != "logistic"}
 
 
 def evaluation(repeat: int) -> Found:
