@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import resource
+import statistics
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 MARK = "MEASURED "
@@ -25,3 +27,15 @@ class Clock:
         """Print what was measured, for `launch.contend`."""
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(MARK + json.dumps({"laps": self.laps, "own_mb": peak, "moved": self.moved} | more), flush=True)
+
+
+def alternating(calls: Mapping[str, Callable[[], object]], times: int) -> dict[str, float]:
+    """The median seconds of each call; they take turns, and the first turn does not count."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(times + 1):
+        for name, call in calls.items():
+            started = time.perf_counter()
+            call()
+            if turn:
+                found[name].append(time.perf_counter() - started)
+    return {name: statistics.median(seconds) for name, seconds in found.items()}

@@ -6,14 +6,12 @@ hundred samples at a time, the loss and the predictions kept.
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from clock import Clock
+from clock import Clock, alternating
 from networks import network
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -60,14 +58,7 @@ def main(name: str, times: int) -> None:
     x = torch.randn(SAMPLES[name], *WORKLOADS[name].shape, generator=g)
     y = torch.randint(0, WORKLOADS[name].classes, (len(x),), generator=g)
     calls = {"plain": plain(network(name), x, y), "ours": ours(Model(network(name)), x, y)}
-    found: dict[str, list[float]] = {who: [] for who in calls}
-    for repeat in range(times + 1):
-        for who, call in calls.items():
-            started = time.perf_counter()
-            call()
-            if repeat:
-                found[who].append(time.perf_counter() - started)
-    Clock().report(samples=len(x), **{who: statistics.median(t) for who, t in found.items()})
+    Clock().report(samples=len(x), **alternating(calls, times))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from clock import Clock
+from clock import Clock, alternating
 from networks import network
 from torch import nn
 from workloads import LR, MOMENTUM, WORKLOADS, arrays
@@ -78,14 +78,7 @@ def main(name: str, rounds: int) -> None:
     spent: list[float] = []
     if (inside := compiled(name, spent)) is not None:
         calls["compiled"] = inside
-    times: dict[str, list[float]] = {which: [] for which in calls}
-    for repeat in range(rounds + 1):
-        for which, call in calls.items():
-            started = time.perf_counter()
-            call()
-            if repeat:
-                times[which].append(time.perf_counter() - started)
-    found = {which: statistics.median(t) for which, t in times.items()}
+    found = alternating(calls, rounds)
     if spent:
         chunks = len(spent) // (rounds + 1)
         found["in_loops"] = statistics.median(sum(spent[i : i + chunks]) for i in range(chunks, len(spent), chunks))

@@ -31,14 +31,12 @@ def memory(repeat: int) -> Found:
 
 def overhead(repeat: int) -> Found:
     """Seconds of our loop and of its steps alone, by workload."""
-    return {name: [_child("overhead.py", name, "8") for _ in range(repeat)] for name in WORKLOADS if name != "logistic"}
+    return _by_workload("overhead.py", 8, repeat)
 
 
 def evaluation(repeat: int) -> Found:
     """Seconds to score samples with one model, ours and plain torch, by workload."""
-    return {
-        name: [_child("evaluation.py", name, "3") for _ in range(repeat)] for name in WORKLOADS if name != "logistic"
-    }
+    return _by_workload("evaluation.py", 3, repeat)
 
 
 def pair(repeat: int) -> Found:
@@ -89,6 +87,11 @@ SECTIONS: dict[str, Callable[[int], Found]] = {
     "foreign": foreign,
     "scale": scale,
 }
+
+
+def _by_workload(script: str, times: int, repeat: int) -> Found:
+    """What a script measures of each workload that is large enough for it."""
+    return {name: [_child(script, name, str(times)) for _ in range(repeat)] for name in WORKLOADS if name != "logistic"}
 
 
 def _child(script: str, *arguments: str) -> Found:

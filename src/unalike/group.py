@@ -183,15 +183,14 @@ class Group:
             yield k, SharedModel(self.setting.model, tuned, tree.only(tuned, self.state.buffers), self.context(k))
 
     def divided(
-        self, ids: Sequence[int], order: Order | None, ask: Message
+        self, ids: Sequence[int], order: Order | None, what: Message
     ) -> tuple[Iterator[tuple[int, Predict]], list[int]]:
-        """The same of the clients that this process has; the others of the team, whose ranks follow, are to do what `ask` says
+        """The same of the clients that this process has; the others of the team, whose ranks follow, are asked to do `what`
         with theirs."""
         executor = self.executor
         assert isinstance(executor, Distributed)
-        mine, *others = executor.share_out(order, ids, self.accepted, ask | {"state": self.state._asdict()})
-        asked = [rank for rank, theirs in enumerate(others, start=1) if theirs]
-        return self.personal_models(mine, order, executor.inner), asked
+        mine, others = executor.ask(order, ids, self.accepted, what | {"state": self.state._asdict()})
+        return self.personal_models(mine, order, executor.inner), others
 
     def _own_model(self, client: int) -> Predict:
         model, part, params, context = (

@@ -39,13 +39,17 @@ def test_one_reading_gives_what_two_give(clients, shape, threads, seed):
     torch.testing.assert_close(apart, tree.map(torch.Tensor.float, spread(exact)), rtol=1e-3, atol=1e-7)
 
 
-def test_threads_change_no_bit():
-    pytest.importorskip("numba")
+def test_threads_change_no_bit(monkeypatch):
+    passes = pytest.importorskip("unalike.core.passes")
+    monkeypatch.setattr("unalike.core.spread.LARGE", 1)
+    read, combine = [], passes.combine
+    monkeypatch.setattr(passes, "combine", lambda *given: read.append(given[-2:]) or combine(*given))
     stacked, weights = {"w": torch.randn(5, tree.LARGE + 77)}, torch.rand(5)
     found = []
     for threads in (1, 2, 3):
         with fast.crew_of(threads):
             found.append(weighted_sum_and_spread(stacked, weights))
+    assert len(read) == 1 + 4 + 6
     for total, apart in found[1:]:
         assert torch.equal(total["w"], found[0][0]["w"]) and torch.equal(apart["w"], found[0][1]["w"])
 

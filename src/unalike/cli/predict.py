@@ -35,8 +35,7 @@ def command(
 
     predict, config = load_model(folder)
     x, _ = fitting(data, data_dir, folder, config).merged()
-    with torch.no_grad():
-        logits = torch.cat([*outputs(predict, x)])
+    logits = torch.cat([*outputs(predict, x)])
     task = find_task(config["data"]["task"])
     predicted = task.predict(logits).numpy()
     names = config["data"].get("classes")

@@ -44,35 +44,37 @@ class Distributed(Answering):
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
         if self.team.closed:  # the run is over, and somebody looks at a client
             return self.inner.feed(order, ids, accepted, sink)
-        mine, *others = self.share_out(order, ids, accepted, {"do": "feed", "shares": _shares(sink)})
+        mine, others = self.ask(order, ids, accepted, {"do": "feed", "shares": _shares(sink)})
         self.inner.feed(order, mine, accepted, sink)
-        for rank, theirs in enumerate(others, start=1):
-            if theirs:
-                found = _here(self.team.answer(rank), self.site)
-                sink.merge(_sums(found["sums"]) if isinstance(sink, Fold) else _taken(found["taken"]))
+        for rank in others:
+            found = _here(self.team.answer(rank), self.site)
+            sink.merge(_sums(found["sums"]) if isinstance(sink, Fold) else _taken(found["taken"]))
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
+        if self.team.closed:
+            yield from self.inner.tune(order, ids, accepted)
+            return
         for client in ids:  # one by one: whoever looks may stop at any time, or ask for something else
-            mine, *others = (
-                [[client]] if self.team.closed else self.share_out(order, [client], accepted, {"do": "tune"})
-            )
+            mine, others = self.ask(order, [client], accepted, {"do": "tune"})
             yield from self.inner.tune(order, mine, accepted)
-            for rank, theirs in enumerate(others, start=1):
-                if theirs:
-                    yield client, _here(self.team.answer(rank)["tuned"], self.site)
+            for rank in others:
+                yield client, _here(self.team.answer(rank)["tuned"], self.site)
 
-    def share_out(self, order: Order | None, ids: Sequence[int], accepted: Accepted, ask: Message) -> list[list[int]]:
-        """The clients of each process, this one's first; the others are asked to do what `ask` says with theirs."""
-        mine, *others = self._shares(ids)
+    def ask(
+        self, order: Order | None, ids: Sequence[int], accepted: Accepted, what: Message
+    ) -> tuple[list[int], list[int]]:
+        """The clients that this process has, and the ranks of the others that were asked to do `what` with theirs."""
+        mine, *others = self._parted(ids)
+        asked = [rank for rank, theirs in enumerate(others, start=1) if theirs]
         message: Message = {"group": self.group, "order": order and order._asdict(), "ids": others}
         if not self.site.memories.empty:
-            asked = [client for theirs in others for client in theirs]
-            message["accepted"] = _pairs({client: accepted[client] for client in asked if client in accepted})
-        if any(others):
-            self.team.tell(message | ask, [rank for rank, theirs in enumerate(others, start=1) if theirs])
-        return [mine, *others]
+            known = [client for theirs in others for client in theirs if client in accepted]
+            message["accepted"] = _pairs({client: accepted[client] for client in known})
+        if asked:
+            self.team.tell(message | what, asked)
+        return mine, asked
 
-    def _shares(self, ids: Sequence[int]) -> list[list[int]]:
+    def _parted(self, ids: Sequence[int]) -> list[list[int]]:
         """The clients of each process in the order of `ids`: where their memories are, or by what they cost."""
         memories, clients = self.site.memories, np.array(ids, np.int64)
         if isinstance(memories, SharedMemories) and not memories.empty:

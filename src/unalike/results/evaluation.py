@@ -56,18 +56,17 @@ class Scores:
 def score(task: Task, predict: Predict, x: Tensor, y: Tensor, client: np.ndarray, logits: bool = False) -> Scores:
     """Run a model over samples x [n, ...], y [n] that belong to clients [n]; `logits`: keep those of classes too."""
     losses, predicted, kept = [], [], []
-    with torch.no_grad():
-        for found, rows in zip(outputs(predict, x), y.split(rows_at_once(x)), strict=True):
-            losses.append(task.losses(found, rows))
-            predicted.append(task.predict(found))
-            kept.append(found.flatten() if task.name != "classification" else found if logits else found[:, :0])
+    for found, rows in zip(outputs(predict, x), y.split(rows_at_once(x)), strict=True):
+        losses.append(task.losses(found, rows))
+        predicted.append(task.predict(found))
+        kept.append(found.flatten() if task.name != "classification" else found if logits else found[:, :0])
     arrays = (torch.cat(found).cpu().numpy() for found in (losses, predicted, kept))
     loss, guess, own = arrays
     return Scores(client, loss, y.cpu().numpy(), guess, own)
 
 
 def outputs(predict: Predict, x: Tensor) -> Iterator[Tensor]:
-    """Logits of the samples [n, ...], a few samples at a time; on all threads of the run where operations have one each."""
+    """Logits of the samples [n, ...] without gradients, a few at a time; on all threads of the run if operations have one each."""
 
     @torch.no_grad()  # which every thread has to say for itself
     def logits(some: Tensor) -> Tensor:
