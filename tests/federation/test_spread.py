@@ -1,5 +1,7 @@
 """The sum of stacked updates and how far each is from their mean, from one reading, is what two readings give."""
 
+import importlib
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -44,7 +46,7 @@ def test_threads_change_no_bit(monkeypatch):
     monkeypatch.setattr("unalike.core.spread.LARGE", 1)
     read, combine = [], passes.combine
     monkeypatch.setattr(passes, "combine", lambda *given: read.append(given[-2:]) or combine(*given))
-    stacked, weights = {"w": torch.randn(5, tree.LARGE + 77)}, torch.rand(5)
+    stacked, weights = {"w": torch.randn(5, 2**18 + 77)}, torch.rand(5)
     found = []
     for threads in (1, 2, 3):
         with fast.crew_of(threads):
@@ -52,6 +54,17 @@ def test_threads_change_no_bit(monkeypatch):
     assert len(read) == 1 + 4 + 6
     for total, apart in found[1:]:
         assert torch.equal(total["w"], found[0][0]["w"]) and torch.equal(apart["w"], found[0][1]["w"])
+
+
+def test_loops_use_the_widest_vectors():
+    """Processors with vectors of 64 bytes for which the compiler would keep to 32."""
+    binding = pytest.importorskip("llvmlite.binding")
+    if not binding.get_host_cpu_features().get("avx512f"):
+        pytest.skip("this processor has no vectors of 64 bytes")
+    for module, function in (("core.passes", "combine"), ("executors.kernels", "train")):
+        loops = getattr(importlib.import_module(f"unalike.{module}"), function)
+        loops.recompile()  # what comes from the disk shows no assembly
+        assert "zmm" in loops.inspect_asm(loops.signatures[0]), function
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,7 @@ TENSOR = [[0, 1], [2], [3, 4]]
 MODEL = [[0, 1, 2, 3, 4]]
 
 
-@pytest.mark.parametrize("large", [tree.LARGE, 1])
-def test_fedavg(large, monkeypatch):
-    """Summed at once, and client by client."""
-    monkeypatch.setattr(tree, "LARGE", large)
+def test_fedavg():
     np.testing.assert_array_equal(entries(advanced("fedavg")), [3.25, 1.5, 6.25, 0, 2.5])
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from unalike.core.vectors import widest
+
 WIDTH = 2048
 """Columns of a block: those of twenty clients stay in the cache of a core while they are read again."""
 
@@ -33,6 +35,7 @@ def add_up(rows, weights, start, stop, out):
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
 def combine(rows, weights, total, apart, first, end):
     """total = sum_k weights_k rows_k, and apart[b, k] = ||rows_k - mean_j rows_j||^2, of the blocks b from `first` to `end`."""
+    widest()
     centre, even = np.empty(WIDTH, np.float32), np.full(len(rows), 1 / len(rows), np.float32)
     for block in range(first, end):
         start, stop = block * WIDTH, min((block + 1) * WIDTH, rows.shape[1])

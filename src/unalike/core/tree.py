@@ -15,8 +15,6 @@ from unalike.core.types import Tree
 
 BLOCK = 2**20
 """Entries of a block."""
-LARGE = 2**18
-"""Entries of a tensor that a sum over clients reads row by row."""
 
 
 def map(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tree:
@@ -86,12 +84,7 @@ def weighted_sum(stacked: Tree, weights: Tensor) -> Tree:
 
 def combined(stacked: Tensor, weights: Tensor) -> Tensor:
     """sum_k weights_k * stacked_k of one tensor [K, ...]."""
-    if stacked[0].numel() < LARGE:
-        return (weights @ matrix(stacked)).view(stacked.shape[1:])
-    total = stacked[0] * weights[0]  # reads every row from front to back, which memory gives out fastest
-    for k in range(1, len(stacked)):
-        total.addcmul_(stacked[k], weights[k])
-    return total
+    return (weights @ matrix(stacked)).view(stacked.shape[1:])
 
 
 def only(tree: Tree, names: Iterable[str]) -> Tree:

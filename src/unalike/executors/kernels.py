@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from unalike.core.vectors import widest
+
 ROWS, LANES = 5, 16
 """Samples that `affine`, `errors` and `descend` name one by one; floats that a line of the cache holds."""
 
@@ -241,6 +243,7 @@ def train(
     workspace. decays: what each layer's weight and bias are multiplied with in their gradients [L, 2]. pulls: what is added to the
     gradients [0, 1 or K, P].
     """
+    widest()
     depth, lowest, top = len(layers), 0, layers[:, COLUMNS].max()
     while lowest < depth - 1 and not (layers[lowest, MOVES] or layers[lowest, BIAS_MOVES]):
         lowest += 1
