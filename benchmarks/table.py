@@ -1,4 +1,4 @@
-"""The target table and the page, from the result file."""
+"""The target table and the page, from the result file: machine -> what it is (`machine`), its `sections`, and a `note`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contenders import PEERS
 from workloads import WORKLOADS
 
 Results = dict[str, Any]
+"""Parts of the result file."""
 SLACK = 2
 """Models by which 90 further clients may raise the peak: what the allocator keeps of buffers that were freed."""
 
@@ -27,9 +28,9 @@ class Row(NamedTuple):
         return {True: "pass", False: "FAIL", None: "-"}[self.passed]
 
 
-def rows(results: Results) -> list[Row]:
-    """The target table."""
-    sections = {name: s["data"] for name, s in results["sections"].items()}
+def rows(measured: Results) -> list[Row]:
+    """The target table of one machine."""
+    sections = {name: s["data"] for name, s in measured["sections"].items()}
     return [
         row
         for make in (_peers, _bare, _team, _overhead, _evaluation, _server, _memory, _scale, _foreign)
@@ -185,38 +186,57 @@ def _foreign(sections: Results) -> Iterator[Row]:
     )
 
 
-def plain(results: Results) -> str:
-    """The target table for a terminal."""
-    found = rows(results)
+def plain(measured: Results) -> str:
+    """The target table of one machine for a terminal."""
+    found = rows(measured)
     widths = [max(len(row[i]) for row in found) for i in range(2)]
     return "\n".join(f"{r.verdict:5s} {r.what:{widths[0]}s}  {r.target:{widths[1]}s}  {r.found}" for r in found)
 
 
 def markdown(results: Results) -> str:
     """The page."""
-    machine = results.get("machine", {})
     lines = [
         "# Benchmarks",
         "",
         "Written from `benchmarks/results.json` by `python benchmarks/targets.py --render --docs docs/benchmarks.md`.",
-        f"Measured on {machine.get('cores')} cores of an {machine.get('cpu')}, torch {machine.get('torch')}, Python "
-        f"{machine.get('python')}. Ratios within one run hold elsewhere better than times do.",
-        *(["", results["note"]] if results.get("note") else []),
+        "Ratios within one run hold on other machines better than times do.",
+        "",
+        *(_machine(measured) for measured in results.values()),
         "",
         "## Targets",
         "",
-        "| | target | measured | |",
-        "| :-- | :-- | :-- | :-- |",
-        *(f"| {r.what} | {r.target} | {_cell(r.found)} | {r.verdict} |" for r in rows(results)),
+        *_targets({name: rows(measured) for name, measured in results.items()}),
         "",
         "Where several of our settings were measured, the fastest one counts and is named. The read limit is the time to sum the",
         "stacked reports once. The steps that overheads are counted against are those of plain torch with batches cut beforehand,",
         "the fused optimiser and channels-last convolutions. Server memory is what a run adds to its process, training included.",
     ]
     for name, work in WORKLOADS.items():
-        if name in results["sections"]:
-            lines += ["", f"## {work.text}", "", *_workload(results["sections"][name])]
+        lines += ["", f"## {work.text}", ""]
+        for cpu, measured in results.items():
+            if name in measured["sections"]:
+                lines += [f"### {cpu}", "", *_workload(measured["sections"][name]), ""]
+        lines += [
+            "Start-up is the time from the start of the process to the end of its first round. Peak memory is that of all",
+            "processes, pages that k of them share counted as a k-th, or the first process's own where that is more.",
+        ]
     return "\n".join([*lines, ""])
+
+
+def _machine(measured: Results) -> str:
+    about, note = measured["machine"], measured.get("note", "")
+    return f"- **{about['cpu']}**: {about['cores']} cores, torch {about['torch']}, Python {about['python']}. {note}".rstrip()
+
+
+def _targets(found: dict[str, list[Row]]) -> Iterator[str]:
+    """The target table with a column for each machine."""
+    yield f"| | target | {' | '.join(found)} |"
+    yield f"| :-- | :-- |{' :-- |' * len(found)}"
+    targets = {row.what: row.target for column in found.values() for row in column}
+    for what, target in targets.items():
+        cells = [next((r for r in column if r.what == what), None) for column in found.values()]
+        text = " | ".join("-" if r is None else f"{r.verdict}: {_cell(r.found)}" for r in cells)
+        yield f"| {what} | {target} | {text} |"
 
 
 def _workload(section: Results) -> list[str]:
@@ -238,12 +258,7 @@ def _workload(section: Results) -> list[str]:
         speed = f"{bare / middle:.2f}x" if bare else ""
         spread = f"{1e3 * min(seconds):.0f} - {1e3 * max(seconds):.0f}"
         lines.append(f"| {name} | {1e3 * middle:.1f} | {spread} | {speed} | {start:.1f} | {peak:.0f} |")
-    return [
-        *lines,
-        "",
-        "Start-up is the time from the start of the process to the end of its first round. Peak memory is that of all processes,",
-        "pages that k of them share counted as a k-th, or the first process's own where that is more.",
-    ]
+    return lines
 
 
 def _foreign_cores(data: Results) -> str:

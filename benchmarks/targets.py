@@ -7,7 +7,7 @@
     python benchmarks/targets.py --render --docs docs/benchmarks.md
 
 Contenders take turns, each in a process of its own; the table comes from the medians. A section measured again replaces itself in
-the result file, from which the page is written.
+the result file, which keeps the sections of every kind of processor and from which the page is written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import typer
 from contenders import CORES, HERE, contenders
 from launch import Found, calm, contend, environment
 from sections import PYTHON, SECTIONS
-from table import markdown, plain
+from table import Results, markdown, plain
 from workloads import WORKLOADS
 
 NAMES = [*WORKLOADS, *SECTIONS]
@@ -58,14 +58,18 @@ def main(
     docs: Annotated[Path | None, typer.Option(help="The page to write from it.")] = None,
     environments: Annotated[Path, typer.Option(help="Where the peers are installed.")] = ENVIRONMENTS,
     patience: Annotated[float, typer.Option(help="Seconds to wait for an idle machine before each process.")] = 0.0,
-    note: Annotated[str | None, typer.Option(help="A remark that the page shows until another one is given.")] = None,
+    note: Annotated[
+        str | None, typer.Option(help="A remark on this machine that the page shows until another one is given.")
+    ] = None,
     render: Annotated[bool, typer.Option("--render", help="Measure nothing; print and write what is there.")] = False,
 ) -> None:
     """Measure, print the table, write the result file and the page."""
     strange = sorted(set(only or []) - set(NAMES))
     if strange:
         raise typer.BadParameter(f"{', '.join(strange)}: expected {', '.join(NAMES)}")
-    results: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"sections": {}}
+    results: Results = json.loads(out.read_text()) if out.exists() else {}
+    here = machine()
+    mine = results.get(here["cpu"], {"sections": {}}) | {"machine": here}
     times = 1 if quick else repeat
     for name in [] if render else only or NAMES:
         typer.echo(f"{name} ...", err=True)
@@ -75,13 +79,14 @@ def main(
         )
         for turn, data in enumerate(turns, start=1):
             done = turn if name in WORKLOADS else times
-            results["sections"][name] = about | {"repeat": done, "data": data}
-            results["machine"] = machine()
+            mine["sections"][name] = about | {"repeat": done, "data": data}
+            results[here["cpu"]] = mine
             out.write_text(json.dumps(results, indent=1) + "\n")
     if note is not None:
-        results["note"] = note
+        results[here["cpu"]] = mine | {"note": note}
         out.write_text(json.dumps(results, indent=1) + "\n")
-    print(plain(results))
+    for name, measured in (results if render else {here["cpu"]: mine}).items():
+        print(f"{name}\n{plain(measured)}")
     if docs is not None:
         docs.write_text(markdown(results))
 

@@ -148,6 +148,7 @@ def execute(
 ) -> Run:
     """Carry out a job: the rounds it still lacks where `out` holds its beginning, all of them otherwise."""
     with team_for(job) if ground is None else nullcontext() as team:
+        job = job.here(0 if team is None else team.place)
         directory = None if out is None else RunDirectory(out)
         record = Record(directory, job, resume)
         try:

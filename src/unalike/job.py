@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -156,6 +156,18 @@ class Job:
     def key(self) -> str:
         return digest({k: v for k, v in self.config.items() if k not in ("executor", "device")})
 
+    def here(self, place: int = 0) -> Job:
+        """The same with its samples and its model on its device, until then on the CPU; where a name stands for several devices
+        ("cuda"), the `place`-th process of a machine has the `place`-th of them."""
+        device = torch.device(self.options.device)
+        if device.type == "cpu":
+            return self
+        if device.index is None:
+            device = torch.device(device.type, place % torch.get_device_module(device).device_count())
+        test, proxy = (pair and (pair[0].to(device), pair[1].to(device)) for pair in (self.test, self.proxy))
+        population, model = self.population.to(device), self.model.to(device)
+        return replace(self, population=population, model=model, test=test, proxy=proxy)
+
 
 def prepare(
     spec: object,
@@ -176,7 +188,7 @@ def prepare(
     if not isinstance(work, Work | None):
         raise UnalikeError(f"work={work!r}: expected ua.Work(epochs=1, batch_size=32, lr=0.01, ...)")
     population = clients if isinstance(clients, Population) else Population.of(clients)
-    device = _device(chosen.device)
+    _check_device(chosen.device)
     plan = plan_of(spec)
     context = _context(plan, population)
     made, name = _model(fitted(model, context) if isinstance(model, str) else model, population, chosen.seed)
@@ -184,7 +196,7 @@ def prepare(
     _try(made, population, context)
     if chosen.chain is not None:
         chosen.chain(population.x[:1], torch.zeros(1, chosen.chain.draws))  # says at once what does not fit
-    population, made = population.to(device), made.to(device).at(chosen.precision)
+    population, made = population.to("cpu"), made.to("cpu").at(chosen.precision)
     held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)
     job = Job(plan, population, made, work or Work(), chosen, asked, name, held_out, public, metrics or {})
     _ = job.ending
@@ -243,13 +255,15 @@ def _try(model: Model, population: Population, context: Context) -> None:
         )
 
 
-def _device(name: str) -> torch.device:
+def _check_device(name: str) -> None:
+    """Whether there is such a device, found without using it: processes that are started later could not use it any more."""
     try:
         device = torch.device(name)
-        torch.zeros(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        count = 1 if device.type == "cpu" else torch.get_device_module(device).device_count()
+    except (RuntimeError, AttributeError) as error:
         raise UnalikeError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
-    return device
+    if (device.index or 0) >= count:
+        raise UnalikeError(f"device={name!r} cannot be used: torch finds {count} devices of this kind")
 
 
 def _tensors(name: str, found: Pair | None, population: Population) -> tuple[torch.Tensor, torch.Tensor] | None:

@@ -91,7 +91,11 @@ def test_table_and_page_render():
     from table import markdown, plain, rows
 
     assert len(plain(SAMPLE).splitlines()) == len(rows(SAMPLE))
-    page = markdown(SAMPLE)
+    other = {"machine": SAMPLE["machine"] | {"cpu": "other CPU"}, "sections": {"memory": SAMPLE["sections"]["memory"]}}
+    page = markdown({"some CPU": SAMPLE, "other CPU": other})
     assert "| ours, batched | 150.0 | 100 - 200 | 4.00x | 3.0 | 300 |" in page
     assert r"no \| such thing" in page
-    assert markdown({"sections": {}}).startswith("# Benchmarks")
+    assert "| | target | some CPU | other CPU |" in page
+    lines = [line for line in page.splitlines() if line.startswith("| server memory")]
+    assert len(lines) == 1 and lines[0].count("FAIL: 100 MB and 190 MB") == 2
+    assert markdown({}).startswith("# Benchmarks")

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "contract"), str(Path(__file__).parents[1] / "parts")]
+here = Path(__file__).parent
+sys.path[:0] = [str(here), str(here.parent / "contract"), str(here.parent / "parts")]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -100,7 +100,7 @@ Workers = Annotated[
 Precision = Annotated[str, typer.Option(help="float32, or bf16: faster on some processors, and a little less exact.")]
 EvaluateEvery = Annotated[int, typer.Option(help="Evaluate after every so many rounds.")]
 Protocol = Annotated[list[str], typer.Option(help="clients, server, personal or local; repeat for several.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
+Device = Annotated[str, typer.Option(help="cpu, cuda:1, or cuda: with --workers a GPU each.")]
 Target = Annotated[str | None, typer.Option(help="Of a table: the column to predict.")]
 Buffers = Annotated[str, typer.Option(help="Batch norm's running statistics: average, local or first.")]
 Transform = Annotated[

@@ -95,7 +95,7 @@ def conclude(
         local = look(upload, params, buffers, learnt.memory, steps=steps)
         update, kept[upload.name] = upload.encode(local, update)
     shared = {name: context[name] for member in method.parts for name in member.shares}
-    made = torch.as_tensor(steps, dtype=size.dtype)
+    made = torch.as_tensor(steps, dtype=size.dtype, device=size.device)
     weight = setting.work.solver.weight(made)
     return Report(update, shared_buffers, _filled(letters), size, made, weight, learnt.loss, shared), _filled(kept)
 
@@ -216,7 +216,8 @@ def open_memory(method: Method, setting: Setting) -> Drawers:
             (p.work(setting.work).solver, _variables(method, p, model, model.params, memory)) for p in method.phases
         ]
         memory[SOLVER] = _freeze([fresh_state(solver, variables) for solver, variables in parts])
-    return _filled(memory)
+    device = next(iter(model.params.values())).device
+    return each(lambda t: t.to(device), _filled(memory))
 
 
 def _look(

@@ -37,12 +37,18 @@ FAREWELL = 10.0
 
 
 class Team:
-    """The processes of a run as one of them sees it."""
+    """The processes of a run as one of them sees it. `place` is its number among those of its machine."""
 
     def __init__(
-        self, group: Any, rank: int, size: int, folder: Path | None = None, processes: Sequence[BaseProcess] = ()
+        self,
+        group: Any,
+        rank: int,
+        size: int,
+        place: int,
+        folder: Path | None = None,
+        processes: Sequence[BaseProcess] = (),
     ):
-        self.rank, self.size, self.folder = rank, size, folder
+        self.rank, self.size, self.place, self.folder = rank, size, place, folder
         self._group, self._processes = group, processes
         self._lost, self._owed = "", set[int]()
         self.closed = False
@@ -152,7 +158,7 @@ def started(workers: int, serve: Callable[[Team], None]) -> Team:
             process.start()
     finally:
         gc.unfreeze()
-    team = Team(_local_group(store, 0, workers), 0, workers, Path(folder.name), processes)
+    team = Team(_local_group(store, 0, workers), 0, workers, 0, Path(folder.name), processes)
     team._keep = folder  # type: ignore[attr-defined]
     return team
 
@@ -164,13 +170,13 @@ def joined() -> Team | None:
     store, rank, size = next(iter(dist.rendezvous("env://")))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = dist.PrefixStore(f"unalike-{attempt}", store)
-    return Team(_group(store, rank, size, _reachable()), rank, size)
+    return Team(_group(store, rank, size, _reachable()), rank, size, int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def _work(store: str, rank: int, size: int, serve: Callable[[Team], None]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader decides what an interruption means
     with suppress(RuntimeError, KeyboardInterrupt):  # the leader is gone
-        serve(Team(_local_group(store, rank, size), rank, size))
+        serve(Team(_local_group(store, rank, size), rank, size, rank))
     os._exit(0)
 
 

@@ -1,0 +1,126 @@
+"""A kind of device that is not there: tensors that say they are on it, and whose numbers lie in the CPU's memory.
+
+What an accelerator refuses is refused here, too: operations on tensors of two devices, indices on one of values on the CPU, and
+looking at numbers without copying them. So code that runs here has no such mistake, though nothing shows how fast it would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+
+KIND, COUNT = "pretended", 2
+aten = torch.ops.aten
+INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+"""Indices may lie on the CPU, values elsewhere."""
+COPIES = {aten._to_copy.default, aten.copy_.default}
+
+
+class Module(_DummyBackendModule):
+    """What torch asks of `torch.pretended`."""
+
+    used = False
+
+    def device_count(self) -> int:
+        return COUNT
+
+    def is_initialized(self) -> bool:
+        return self.used
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16]
+
+
+module, library = Module(), torch.library.Library("_", "IMPL")
+_setup_privateuseone_for_python_backend(KIND, module)
+library.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # nothing is rounded
+
+
+class There(Tensor):
+    """A tensor on one of the devices; `own` has its numbers."""
+
+    own: Tensor
+
+    @staticmethod
+    def __new__(cls, own: Tensor, device: torch.device) -> There:
+        module.used = True
+        layout = {"strides": own.stride(), "storage_offset": own.storage_offset()}
+        made = torch.Tensor._make_wrapper_subclass(cls, own.shape, dtype=own.dtype, device=device, **layout)
+        made.own = own
+        return made
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"There({self.own}, {self.device})"
+
+    def tolist(self) -> Any:
+        return self.own.tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        if not force:
+            raise TypeError(f"can't convert a tensor on {self.device} to numpy")
+        return self.own.detach().numpy()
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return computed(func, args, kwargs or {})
+
+
+class Pretending(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return computed(func, args, kwargs or {})
+
+
+def computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The operation on the CPU; what comes of it is where it would have come of it."""
+    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+    there = [t for t in tensors if isinstance(t, There)]
+    wanted = kwargs.get("device")
+    if wanted is not None:
+        place = torch.device(wanted)
+        kwargs, given = kwargs | {"device": torch.device("cpu")}, kwargs
+    else:
+        place, given = _place(func, args, tensors, there), kwargs
+    own_args, own_kwargs = tree_map_only(There, lambda t: t.own, (args, kwargs))
+    found = func(*own_args, **own_kwargs)
+    if place.type != KIND or func is aten._local_scalar_dense.default:
+        return found
+    index = place.index or 0
+    found = tree_map_only(Tensor, lambda t: There(t, torch.device(KIND, index)), found)
+    return return_and_correct_aliasing(func, args, given, found) if there else found
+
+
+def _place(func: Any, args: Any, tensors: list[Tensor], there: list[There]) -> torch.device:
+    if not there:
+        return torch.device("cpu")
+    if func in COPIES or func in INDEXING:
+        if func in INDEXING and not isinstance(args[0], There):
+            raise RuntimeError(f"{func}: indices on {there[0].device} of values on the CPU")
+        return args[0].device
+    places = {t.device for t in tensors if t.dim() or isinstance(t, There)}
+    if len(places) > 1:
+        shapes = ", ".join(f"{tuple(t.shape)} on {t.device}" for t in tensors)
+        raise RuntimeError(f"{func}: expected all tensors on the same device, found {shapes}")
+    return places.pop()
+
+
+@contextmanager
+def pretended() -> Iterator[None]:
+    """While it lasts, `torch.device("pretended:0")` and `torch.device("pretended:1")` can be used by this thread."""
+    torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(..., device=...)` makes a tensor here and moves it
+    try:
+        with Pretending():
+            yield
+    finally:
+        torch._C._set_only_lift_cpu_tensors(False)
+
+
+def here(t: Tensor) -> Tensor:
+    """The numbers of a tensor, wherever it is."""
+    return t.own if isinstance(t, There) else t
