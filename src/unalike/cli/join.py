@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,7 @@ def command(
     address: Annotated[
         str | None, typer.Option(help="host:port of the coordinator, where it is not the bundle's.")
     ] = None,
+    device: Annotated[str, typer.Option(help="What the site trains on: cpu, cuda, cuda:1, ...")] = "cpu",
     trainer: Annotated[
         bool,
         typer.Option("--trainer", help="The trainer alone, on the socket FOLDER/trainer, for a SuperNode of your own."),
@@ -53,4 +55,5 @@ def command(
         print("\n".join(wire_lines(found.federation, data, data_dir, found.site)))
         return
     home = folder or bundle.with_suffix("")
-    join(found, data, data_dir, home, address or found.address, lambda line: print(line, flush=True), node=not trainer)
+    tell = partial(print, flush=True)
+    join(found, data, data_dir, home, address or found.address, tell, node=not trainer, device=device)

@@ -100,6 +100,7 @@ def job_of(
     proxy: Pair | None = None,
     *,
     coordinated: bool = False,
+    device: str = "cpu",
 ) -> Job:
     """The federation's run as a job; when it ends and which round counts is known to the coordinator alone.
 
@@ -118,6 +119,7 @@ def job_of(
         seed=federation.seed,
         participation=share if isinstance(share, float) else 1.0,
         executor="loop",
+        device=device,
         evaluate_every=federation.evaluate_every,
         protocol=federation.protocol,
         buffers=federation.buffers,

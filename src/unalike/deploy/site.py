@@ -22,7 +22,14 @@ REST, LONGEST_REST = 3.0, 15.0
 
 
 def join(
-    bundle: Bundle, data: str, data_dir: Path | None, folder: Path, address: str, tell: Tell, node: bool = True
+    bundle: Bundle,
+    data: str,
+    data_dir: Path | None,
+    folder: Path,
+    address: str,
+    tell: Tell,
+    node: bool = True,
+    device: str = "cpu",
 ) -> None:
     """Take part in a federation with a site's data until this process is ended; without `node` only its trainer listens."""
     from unalike.deploy.trainer import Trainer
@@ -32,7 +39,7 @@ def join(
     with locked(
         folder, f"a site runs in {folder} already; one bundle is one site: choose another --folder, or end the other"
     ):
-        trainer = Trainer(bundle.federation, bundle.site, bundle.key, own, folder / "memory")
+        trainer = Trainer(bundle.federation, bundle.site, bundle.key, own, folder / "memory", device)
         about = f"{bundle.site}: {len(own.train[1])} training samples"
         if not node:
             bundle.unpack(folder)

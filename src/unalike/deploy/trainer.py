@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from unalike.core import tree
 from unalike.core.checkpoint import read_tensors, sweep, write_tensors
@@ -51,9 +52,18 @@ class Trainer:
     the methods and questions are those that the plan installed here has, and nothing else leaves it than what these say
     (`method.wire()`) and the sums and counts of its metrics. What it remembers lies in `folder`, and is written before it
     answers, so it may be killed at any moment. What it remembered of runs before the last two is removed when a new one begins.
+    It trains on its own `device`, which nobody else is told.
     """
 
-    def __init__(self, federation: Federation, name: str, key: PrivateKey, data: ClientData, folder: Path | str):
+    def __init__(
+        self,
+        federation: Federation,
+        name: str,
+        key: PrivateKey,
+        data: ClientData,
+        folder: Path | str,
+        device: str = "cpu",
+    ):
         self.federation, self.name, self.key, self.folder = federation, name, key, Path(folder)
         self.number = federation.number(name)
         enrolled = federation.sites[self.number]
@@ -70,7 +80,9 @@ class Trainer:
                 "use fewer, or ask the coordinator for a larger number"
             )
         own = self.population
-        self.job = job_of(federation, own, proxy=(own.x, own.y))  # a plan is laid out by samples that nobody uses
+        # a plan is laid out by samples that nobody uses
+        self.job = job_of(federation, own, proxy=(own.x, own.y), device=device).here()
+        self.population = self.job.population
         self.agreed = agreed(self.job)
         self._groups: dict[tuple[str, int, int], Group] = {}
         self._lock = Lock()
@@ -117,7 +129,7 @@ class Trainer:
         facts, tensors = request.open(self.limits)
         asked, me, report = Train.read(facts), self.number, None
         self._check_terms(asked)
-        group, order = self._ordered(request, asked, tree.unpack(self._whole(request, asked, tensors)))
+        group, order = self._ordered(request, asked, tree.unpack(self._here(self._whole(request, asked, tensors))))
         group.state = State(order.round, order.params, order.buffers, {})
         group.accepted = _standing(me, asked.accepted)
         group.memories.prune(group.accepted)
@@ -128,7 +140,7 @@ class Trainer:
         if report is not None and asked.local:
             group.accepted = {me: order.round}
             tallies["local"] = self._tallies(group.local_model(me, group.state, report))
-        return {"tallies": tallies}, {} if report is None else flat(report)
+        return {"tallies": tallies}, {} if report is None else tree.map(Tensor.cpu, flat(report))
 
     def _ask(self, request: Envelope) -> Answer:
         facts, tensors = request.open(self.limits)
@@ -151,10 +163,14 @@ class Trainer:
         setting, chain = replace(self.job.setting, model=model), self.job.options.chain
         answers = []
         for drawer in drawers:
-            values = _filled(model.params | model.buffers, found.get(drawer, {}))
+            values = _filled(model.params | model.buffers, self._here(found.get(drawer, {})))
             state = State(0, tree.only(values, model.params), tree.only(values, model.buffers), {})
-            answers.append(ask(question, setting, state, self.population, self.number, chain))
+            answers.append(tree.map(Tensor.cpu, ask(question, setting, state, self.population, self.number, chain)))
         return answers
+
+    def _here(self, tensors: Tree) -> Tree:
+        """Where the site computes."""
+        return tree.map(lambda t: t.to(self.population.x.device), tensors)
 
     def _check_terms(self, asked: Admit) -> None:
         if asked.terms != self.federation.terms:
@@ -215,7 +231,7 @@ class Trainer:
         own, found = self.population, {}
         for part in ("test", "val"):
             rows = self._rows(part)
-            index = torch.from_numpy(rows)
+            index = torch.from_numpy(rows).to(own.x.device)
             scores = score(own.task, chosen, own.x[index], own.y[index], rows)
             found[part] = Tally.of(own.task, scores).plain()
         return found
