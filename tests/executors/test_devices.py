@@ -15,6 +15,7 @@ from unalike import teamwork
 from unalike.core.errors import UnalikeError
 from unalike.core.method import plan
 from unalike.core.part import registry
+from unalike.executors import auto
 
 plan("fedavg")  # fills the registry
 NAMES = sorted(set(registry) - {"cluster_oracle"})
@@ -100,6 +101,16 @@ def test_rounded_steps(executor):
     with pretended():
         found = train("fedprox", f"{KIND}:0", executor, Normed(), precision="bf16")
     assert all(here(w).isfinite().all() for w in found.params.values())
+
+
+@pytest.mark.parametrize("long", [auto.LONG, 0.0])
+def test_the_choice_of_an_executor(long, monkeypatch):
+    """By rule, and by measurement."""
+    monkeypatch.setattr(auto, "LONG", long)
+    with pretended():
+        found = train("moon", f"{KIND}:0", "auto")
+    assert found._simulation.why.startswith("batched") and ("measured" in found._simulation.why) == (long == 0)
+    same(found, train("moon", "cpu", "batched"))
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fine_tuned", "median", "ifca(clusters=2)"])

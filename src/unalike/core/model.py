@@ -337,9 +337,7 @@ class WeightedBatchNorm(nn.Module):
         count = (weight.sum() * (x[0].numel() // x.shape[1])).clamp_min(1)
         shape = (1, -1, *[1] * (x.dim() - 2))
         mean = (w * x).sum(over) / count
-        centred = w * (
-            x - mean.reshape(shape)
-        )  # rows that do not count stay 0: divided by eps, layer after layer, they overflow
+        centred = w * (x - mean.reshape(shape))  # padding stays 0: it must not grow from layer to layer
         variance = centred.square().sum(over) / count
         if self.running_mean is not None:
             unbiased = variance.detach() * count / (count - 1).clamp_min(1)

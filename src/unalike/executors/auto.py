@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unalike.core import seed, spec, tree
 from unalike.core.client import Setting, open_memory
@@ -137,8 +138,10 @@ def _trial(site: Site, make: Callable[[Site], Executor], clients: int) -> float:
     order = issue(site.method, site.setting, open_state(site.method, site.setting), len(filled), ids)
     times = []
     for _ in range(TRIALS + 1):
-        started = time.perf_counter()
-        probe.feed(order, ids, {}, Stack(ids))
+        reports, started = Stack(ids), time.perf_counter()
+        probe.feed(order, ids, {}, reports)
+        assert reports.taken is not None
+        _wait_for([*reports.taken.report.update.values(), reports.taken.report.loss])
         times.append(time.perf_counter() - started)
     return min(times[1:]) / len(ids)
 
@@ -154,9 +157,17 @@ def _seconds_of_a_client(site: Site) -> float:
         for _ in range(TRIALS):
             started = time.perf_counter()
             output = setting.model(leaves, x, buffers=setting.model.buffers, context=site.some_context, training=True)
-            torch.autograd.grad(setting.task.loss(output.logits, y), list(leaves.values()), allow_unused=True)
+            loss = setting.task.loss(output.logits, y)
+            _wait_for(torch.autograd.grad(loss, list(leaves.values()), allow_unused=True))
             times.append(time.perf_counter() - started)
     return site.steps(size) * min(times)
+
+
+def _wait_for(found: Iterable[Tensor | None]) -> None:
+    """Return when the device has computed these: an accelerator is told what to do and answers later."""
+    for t in found:
+        if t is not None and t.device.type != "cpu":
+            t.sum().item()
 
 
 def _parallelism(site: Site, participants: int) -> float:
