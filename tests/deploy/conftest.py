@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-here = Path(__file__).parent
-sys.path[:0] = [str(here), str(here.parent / "executors")]
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-here = Path(__file__).parent
-sys.path[:0] = [str(here), str(here.parent / "contract"), str(here.parent / "parts")]
+sys.path[:0] = [str(Path(__file__).parents[1] / "contract"), str(Path(__file__).parents[1] / "parts")]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -117,7 +117,7 @@ def test_the_choice_of_an_executor(long, monkeypatch):
 def test_every_process_of_a_team_has_a_device_of_its_own(method, tmp_path):
     """In a process of its own: threads that compute gradients on a device are not copied. Steps by hand: torch has no such
     threads for the second device of a kind that Python pretends."""
-    script = "import sys, test_devices; test_devices.train_in_a_team(sys.argv[1], sys.argv[2])"
+    script = "import sys, on_devices; on_devices.train_in_a_team(sys.argv[1], sys.argv[2])"
     paths = os.pathsep.join(sys.path)
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script, method, str(tmp_path)],
