@@ -40,15 +40,17 @@ DISTINCT = list(dict.fromkeys(METHODS.values()))
 """The methods, each value once (`fedlws` and `lws` are one)."""
 
 
-def federation(method: Method | str, executor: str = "loop", *, norm: bool = False, **more: Any) -> Simulation:
+def federation(
+    method: Method | str, executor: str = "loop", *, norm: bool = False, dtype: torch.dtype = torch.float32, **more: Any
+) -> Simulation:
     """Two rounds are to be played on this; warnings of combinations known to mislead do not matter here."""
-    clients = Clients.random(SIZES)
+    clients = Clients.random(SIZES, dtype=dtype)
     proxy = Batch(clients.x[1:7], clients.y[1:7])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Simulation(
             method,
-            mlp(norm=norm, dropout=more.pop("dropout", 0.0)),
+            mlp(norm=norm, dropout=more.pop("dropout", 0.0)).to(dtype),
             clients,
             executor=executor,
             proxy=proxy,

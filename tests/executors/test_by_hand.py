@@ -46,11 +46,19 @@ def gap(method, *given, **more):
     return distance(one.params, other.params, one.setting.model.params)
 
 
+def gap64(method, module, **more):
+    """The same in float64, where the bound is tight on every processor."""
+    clients = Clients.random(SIZES, dtype=torch.float64)
+    assert gap(method, module.double(), clients, **more) < 1e-7
+
+
 @pytest.mark.parametrize("more", [{}, MOMENTUM, HEAVY], ids=["sgd", "momentum", "heavy"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method(name, more):
-    """1e-6 of the update; 1e-5 where the server trains. Clients are ragged, one has a single sample."""
-    assert gap(METHODS[name], **more) < (1e-5 if name in TEACHING else 1e-6)
+    """1e-6 of the update; in float64 where the server trains. Clients are ragged, one has a single sample."""
+    if name in TEACHING:  # a hundred steps of Adam enlarge the last bits as far as a processor's order of sums decides
+        return gap64(METHODS[name], mlp(), **more)
+    assert gap(METHODS[name], **more) < 1e-6
 
 
 def deep():
@@ -66,6 +74,8 @@ def test_other_models(module, method):
     built = module()
     if method == "fedrep" and len(list(built.parameters())) == 2:
         pytest.skip("it has no body")
+    if method == "fedrep":  # ten epochs of the head do so, too
+        return gap64(Method.parse(method), built)
     assert gap(Method.parse(method), built) < 1e-6
 
 
