@@ -210,16 +210,15 @@ def markdown(results: Results) -> str:
         "Where several of our settings were measured, the fastest one counts and is named. The read limit is the time to sum the",
         "stacked reports once. The steps that overheads are counted against are those of plain torch with batches cut beforehand,",
         "the fused optimiser and channels-last convolutions. Server memory is what a run adds to its process, training included.",
+        "",
+        "Below, start-up is the time from the start of the process to the end of its first round. Peak memory is that of all",
+        "processes, pages that k of them share counted as a k-th, or the first process's own where that is more.",
     ]
     for name, work in WORKLOADS.items():
-        lines += ["", f"## {work.text}", ""]
-        for cpu, measured in results.items():
-            if name in measured["sections"]:
-                lines += [f"### {cpu}", "", *_workload(measured["sections"][name]), ""]
-        lines += [
-            "Start-up is the time from the start of the process to the end of its first round. Peak memory is that of all",
-            "processes, pages that k of them share counted as a k-th, or the first process's own where that is more.",
-        ]
+        found = {cpu: m["sections"][name] for cpu, m in results.items() if name in m["sections"]}
+        lines += ["", f"## {work.text}"] if found else []
+        for cpu, section in found.items():
+            lines += ["", f"### {cpu}", "", *_workload(section)]
     return "\n".join([*lines, ""])
 
 

@@ -156,10 +156,15 @@ class Job:
     def key(self) -> str:
         return digest({k: v for k, v in self.config.items() if k not in ("executor", "device")})
 
+    @property
+    def device(self) -> torch.device:
+        """What it runs on."""
+        return torch.device(self.options.device)
+
     def here(self, place: int = 0) -> Job:
         """The same with its samples and its model on its device, until then on the CPU; where a name stands for several devices
         ("cuda"), the `place`-th process of a machine has the `place`-th of them."""
-        device = torch.device(self.options.device)
+        device = self.device
         if device.type == "cpu":
             return self
         if device.index is None:

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from unalike.core import spec
 from unalike.core.errors import UnalikeError
@@ -155,13 +154,7 @@ def _started(job: Job) -> Team | None:
         )
     if workers == 1 or (call.name == "auto" and not _worth_a_team(job)):
         return None
-    device = torch.device(job.options.device)
-    if device.type != "cpu" and torch.get_device_module(device).is_initialized():
-        raise UnalikeError(
-            f"executor {call}: its workers would be copies of this process, which has used {device} already, and copies cannot; "
-            f"start them with `torchrun --nproc-per-node={workers} -m unalike run ...` or from a script that torchrun starts"
-        )
-    return started(workers, partial(serve, job))
+    return started(workers, partial(serve, job), job.device)
 
 
 def _worth_a_team(job: Job) -> bool:
@@ -170,7 +163,7 @@ def _worth_a_team(job: Job) -> bool:
     Compiled loops train on all cores from within one process, which spares it the talking.
     """
     stage = next(job.plan.stages(job.scene))
-    alone = sys.platform != "linux" or job.options.device != "cpu" or multiprocessing.current_process().daemon
+    alone = sys.platform != "linux" or job.device.type != "cpu" or multiprocessing.current_process().daemon
     if alone or not isinstance(stage, Stage) or stage.pooled or not stage.trained:
         return False
     setting = replace(job.setting, model=stage.model or job.model, work=stage.method.local_work(job.work))

@@ -21,6 +21,7 @@ from unalike.core.validate import refusals
 from unalike.core.wire import SCALARS, wire
 
 every = pytest.mark.parametrize("name", METHODS)
+ADAPTED = ("perfedavg", "adapted_loss")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
@@ -334,8 +335,10 @@ def test_clients_that_do_not_take_part_keep_their_memory(name):
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.tuning is not None])
 def test_fine_tuning_leaves_no_trace(name):
-    """States and memories stay as they were, and so does the next round; executors agree, in float64, within 1e-6 of the way."""
-    about = {"momentum": 0.5, "dtype": torch.float64}
+    """States and memories stay as they were, and so does the next round; executors agree within 1e-5 of the way."""
+    # a step that others adapt is found through the adaptation: in float32 the rounding of that depends on the processor
+    dtype = torch.float64 if name in ADAPTED else torch.float32
+    about = {"momentum": 0.5, "dtype": dtype}
     loop, batched, plain = (federation(METHODS[name], e, **about) for e in ("loop", "batched", "loop"))
     for sim in (loop, batched, plain):
         sim.round()
@@ -345,7 +348,7 @@ def test_fine_tuning_leaves_no_trace(name):
     assert same(tuned, again) and list(tuned) == list(range(len(SIZES)))
     for k in range(len(SIZES)):
         assert set(tuned[k]) == set(loop.params) and distance(tuned[k], loop.params, loop.params) > 0
-        assert distance(other[k], tuned[k], loop.params) < 1e-6
+        assert distance(other[k], tuned[k], loop.params) < (1e-6 if name in ADAPTED else 1e-5)
     loop.round(), plain.round()
     assert same(loop.params, plain.params)
 

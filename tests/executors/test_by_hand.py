@@ -47,18 +47,18 @@ def gap(method, *given, **more):
 
 
 def gap64(method, module, **more):
-    """The same in float64, where the bound is tight on every processor."""
-    clients = Clients.random(SIZES, dtype=torch.float64)
-    assert gap(method, module.double(), clients, **more) < 1e-7
+    """The same in float64."""
+    return gap(method, module.double(), Clients.random(SIZES, dtype=torch.float64), **more)
 
 
 @pytest.mark.parametrize("more", [{}, MOMENTUM, HEAVY], ids=["sgd", "momentum", "heavy"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method(name, more):
     """1e-6 of the update; in float64 where the server trains. Clients are ragged, one has a single sample."""
-    if name in TEACHING:  # a hundred steps of Adam enlarge the last bits as far as a processor's order of sums decides
-        return gap64(METHODS[name], mlp(), **more)
-    assert gap(METHODS[name], **more) < 1e-6
+    if name in TEACHING:  # a hundred steps of Adam enlarge the last bits, how much depends on the processor
+        assert gap64(METHODS[name], mlp(), **more) < 1e-7
+    else:
+        assert gap(METHODS[name], **more) < 1e-6
 
 
 def deep():
@@ -75,8 +75,9 @@ def test_other_models(module, method):
     if method == "fedrep" and len(list(built.parameters())) == 2:
         pytest.skip("it has no body")
     if method == "fedrep":  # ten epochs of the head do so, too
-        return gap64(Method.parse(method), built)
-    assert gap(Method.parse(method), built) < 1e-6
+        assert gap64(Method.parse(method), built) < 1e-7
+    else:
+        assert gap(Method.parse(method), built) < 1e-6
 
 
 @pytest.mark.parametrize("labels", [torch.bool, torch.float32])

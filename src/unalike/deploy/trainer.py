@@ -73,13 +73,12 @@ class Trainer:
             )
         self.coordinator = public_key(federation.coordinator)
         self.limits = Limits(bytes=federation.message_bytes)
-        self.population = alone(federation, self.number, data)
-        if len(self._rows("train")) > enrolled.samples:
+        own = alone(federation, self.number, data)
+        if len(own.train[self.number]) > enrolled.samples:
             raise UnalikeError(
-                f"{name!r} has {len(self._rows('train'))} training samples and is enrolled for {enrolled.samples}; "
+                f"{name!r} has {len(own.train[self.number])} training samples and is enrolled for {enrolled.samples}; "
                 "use fewer, or ask the coordinator for a larger number"
             )
-        own = self.population
         # a plan is laid out by samples that nobody uses
         self.job = job_of(federation, own, proxy=(own.x, own.y), device=device).here()
         self.population = self.job.population
@@ -100,7 +99,8 @@ class Trainer:
                 found = replies.find(request)
                 if found is None:
                     facts, tensors = DESK[head.kind](self, request)
-                    found = seal(replace(head, kind="answer", answers=answers), facts, tensors, self.key)
+                    sent = tree.map(Tensor.cpu, tensors)
+                    found = seal(replace(head, kind="answer", answers=answers), facts, sent, self.key)
                     replies.keep(request, found)
                 return found
             except (UnalikeError, OSError) as error:
@@ -140,7 +140,7 @@ class Trainer:
         if report is not None and asked.local:
             group.accepted = {me: order.round}
             tallies["local"] = self._tallies(group.local_model(me, group.state, report))
-        return {"tallies": tallies}, {} if report is None else tree.map(Tensor.cpu, flat(report))
+        return {"tallies": tallies}, {} if report is None else flat(report)
 
     def _ask(self, request: Envelope) -> Answer:
         facts, tensors = request.open(self.limits)
@@ -165,7 +165,7 @@ class Trainer:
         for drawer in drawers:
             values = _filled(model.params | model.buffers, self._here(found.get(drawer, {})))
             state = State(0, tree.only(values, model.params), tree.only(values, model.buffers), {})
-            answers.append(tree.map(Tensor.cpu, ask(question, setting, state, self.population, self.number, chain)))
+            answers.append(ask(question, setting, state, self.population, self.number, chain))
         return answers
 
     def _here(self, tensors: Tree) -> Tree:
@@ -231,7 +231,7 @@ class Trainer:
         own, found = self.population, {}
         for part in ("test", "val"):
             rows = self._rows(part)
-            index = torch.from_numpy(rows).to(own.x.device)
+            index = torch.from_numpy(rows)
             scores = score(own.task, chosen, own.x[index], own.y[index], rows)
             found[part] = Tally.of(own.task, scores).plain()
         return found

@@ -140,10 +140,18 @@ def _message(take: Callable[[torch.Tensor], None]) -> Message:
     return message
 
 
-def started(workers: int, serve: Callable[[Team], None]) -> Team:
-    """`workers` processes: this one leads, the others are copies of it that `serve` and share its memory until they write."""
+def started(workers: int, serve: Callable[[Team], None], device: torch.device) -> Team:
+    """`workers` processes: this one leads, the others are copies of it that `serve` and share its memory until they write.
+
+    Raises `UnalikeError` where there are no copies, or where they could not use the `device` because this process has.
+    """
     if sys.platform != "linux":
         raise UnalikeError(f"workers are started on Linux only, found {sys.platform}; use torchrun, or executor='loop'")
+    if device.type != "cpu" and torch.get_device_module(device).is_initialized():
+        raise UnalikeError(
+            f"workers would be copies of this process, which has used {device} already, and copies cannot; start them with "
+            f"`torchrun --nproc-per-node={workers} -m unalike run ...`, or let torchrun start the script"
+        )
     folder = TemporaryDirectory(prefix="unalike-team-")
     store = str(Path(folder.name) / "store")
     context = multiprocessing.get_context("fork")
