@@ -14,7 +14,9 @@ TEAM = f"distributed(workers={CORES})"
 DENSE = ("2nn", "logistic")
 ALONE = ("resnet20",)
 """Workloads whose target is the bare loop alone: no peer is measured."""
-PEERS = {"flower": "Flower, simulation on Ray", "pfl": "pfl-research", "fedjax": "FedJAX", "fluke": "fluke"}
+PEERS = {"pfl": "pfl-research", "fedjax": "FedJAX", "fluke": "fluke"}
+FLOWER = {"default": "Flower's simulation", "1": "Flower's simulation, one core a client"}
+"""By how many cores each client asks for: as it comes, and what is fastest for small models."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,10 @@ def peer(name: str, workload: str) -> Contender:
     return Contender(PEERS[name], HERE / "peers" / f"{name}.py", (), name, 3, None, threads)
 
 
+def flower(cores: str) -> Contender:
+    return Contender(FLOWER[cores], HERE / "peers" / "flower.py", (cores,), "flower", 3)
+
+
 def contenders(workload: str) -> list[Contender]:
     """All that are measured on a workload, in the order of each repetition."""
     if workload in DENSE:
@@ -55,7 +61,8 @@ def contenders(workload: str) -> list[Contender]:
         rounds = 3
         found = [ours(TEAM, rounds), ours(TEAM, rounds, "bf16"), ours("loop", rounds, cores=1), ours("auto", rounds)]
     found += [bare(1, rounds), bare(CORES, rounds), bare(1, rounds, loader=True)]
-    return found + [peer(name, workload) for name in PEERS if workload not in ALONE]
+    peers = [*map(flower, FLOWER), *(peer(name, workload) for name in PEERS)]
+    return found + (peers if workload not in ALONE else [])
 
 
 assert set(DENSE) < set(WORKLOADS)

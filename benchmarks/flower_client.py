@@ -27,7 +27,6 @@ def client_app(name: str) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        torch.set_num_threads(1)  # an actor has one core
         module = network(name)
         module.load_state_dict(message.content["arrays"].to_torch_state_dict())
         optimiser = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM)

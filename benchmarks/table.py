@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from contenders import PEERS
+from contenders import FLOWER, PEERS
 from workloads import WORKLOADS
 
 Results = dict[str, Any]
@@ -74,8 +74,9 @@ def _ratio(what: str, factor: float, data: Results, name: str, precision: str = 
 
 
 def _peers(sections: Results) -> Iterator[Row]:
-    for peer, factor in (("flower", 40.0), ("pfl", 5.0), ("fedjax", 3.0)):
-        yield _ratio(f"2NN against {PEERS[peer]}", factor, sections.get("2nn", {}), PEERS[peer])
+    targets = [(name, 40.0) for name in FLOWER.values()] + [(PEERS["pfl"], 5.0), (PEERS["fedjax"], 3.0)]
+    for name, factor in targets:
+        yield _ratio(f"2NN against {name}", factor, sections.get("2nn", {}), name)
     yield Row("2NN against PFLlib", "6x faster", "not measured: PFLlib is not in the package registry", None)
 
 

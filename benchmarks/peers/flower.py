@@ -1,4 +1,7 @@
-"""Flower: a ServerApp with FedAvg and a ClientApp in its simulation on Ray, one core per client actor."""
+"""Flower: a ServerApp with FedAvg and a ClientApp in its simulation on Ray: `python flower.py WORKLOAD ROUNDS CORES`.
+
+A client gets as many cores as Flower gives it (CORES is "default"), which are two, or CORES.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from networks import moved, network
 from workloads import WORKLOADS
 
 
-def main(name: str, rounds: int) -> None:
+def main(name: str, rounds: int, cores: str) -> None:
     work, clock, server = WORKLOADS[name], Clock(), ServerApp()
 
     @server.main()
@@ -32,18 +35,13 @@ def main(name: str, rounds: int) -> None:
         found = strategy.start(grid, ArrayRecord(start), rounds, train_config=ConfigRecord(), evaluate_fn=lap)
         clock.moved = moved(start.values(), found.arrays.to_torch_state_dict().values())
 
-    cores = len(os.sched_getaffinity(0))
-    run_simulation(
-        server,
-        client_app(name),
-        work.clients,
-        backend_config={
-            "init_args": {"num_cpus": cores, "include_dashboard": False, "log_to_driver": False},
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-        },
-    )
+    all_cores = len(os.sched_getaffinity(0))
+    backend = {"init_args": {"num_cpus": all_cores, "include_dashboard": False, "log_to_driver": False}}
+    if cores != "default":
+        backend["client_resources"] = {"num_cpus": int(cores), "num_gpus": 0.0}
+    run_simulation(server, client_app(name), work.clients, backend_config=backend)
     clock.report(version=version("flwr"), ray=version("ray"), torch=torch.__version__)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
