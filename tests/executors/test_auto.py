@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from every_method import federation
@@ -10,7 +11,7 @@ from simulation import same
 import unalike as ua
 from unalike import teamwork
 from unalike.executors import auto, fused
-from unalike.executors.batched import Batched
+from unalike.executors.batched import Batched, cuts
 from unalike.job import prepare
 from unalike.simulation import Simulation
 
@@ -127,3 +128,12 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory():
     sim.executor = Broken(sim.executor.site)
     with pytest.raises(RuntimeError, match="shapes"):
         sim.round()
+
+
+def test_chunks_hold_like_clients():
+    """One large client among small ones makes nobody's batches as long as its own; equal ones are not parted."""
+    sizes = np.array([1] * 3 + [10] * 50 + [11, 20, 30, 5000])
+    chunks = np.split(sizes, cuts(sizes, 40))
+    assert [len(chunk) for chunk in chunks] == [3, 40, 12, 2]
+    assert all(len(chunk) * chunk.max() <= 2 * chunk.sum() for chunk in chunks)
+    assert cuts(np.full(100, 7), 40) == [40, 80] and cuts(sizes[:0], 4) == []

@@ -60,7 +60,8 @@ def share_out(function: Callable[[int, int], None], count: int) -> None:
     if crew is None or count == 1:
         return function(0, count)
     slices = min(count, SLICES * crew.size)
-    bounds = [-(-count * i // slices) for i in range(slices + 1)]  # a longer one before a shorter one, so that threads end together
+    # a longer slice before a shorter one, so that threads end together
+    bounds = [-(-count * i // slices) for i in range(slices + 1)]
     list(crew.pool.map(function, bounds, bounds[1:]))  # waits for all, and raises what one of them raised
 
 

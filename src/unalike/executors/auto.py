@@ -20,7 +20,7 @@ from unalike.core.method import Method
 from unalike.core.server import issue, open_state
 from unalike.core.stacked import suits
 from unalike.executors.base import Executor, Site, Source
-from unalike.executors.batched import CACHE, Batched
+from unalike.executors.batched import CACHE, Batched, cuts
 from unalike.executors.loop import Loop
 
 EXECUTORS: dict[str, Callable[..., Executor]] = {"loop": Loop, "batched": Batched}
@@ -173,11 +173,11 @@ def _wait_for(found: Iterable[Tensor | None]) -> None:
 def _parallelism(site: Site, participants: int) -> float:
     """Steps of a typical cohort over the stacked steps that do the same: what padding leaves of the width of a chunk."""
     sizes = site.sizes[site.sizes > 0]
-    kinds, counts = np.unique(sizes, return_counts=True)
-    steps = np.sort(np.repeat([site.steps(n) for n in kinds.tolist()], counts)).tolist()
-    cohort = [steps[i * len(steps) // participants] for i in range(participants)]
-    width = Batched(site).width
-    return sum(cohort) / sum(max(cohort[i : i + width]) for i in range(0, len(cohort), width))
+    cohort = np.sort(sizes)[np.arange(participants) * len(sizes) // participants]
+    kinds, counts = np.unique(cohort, return_counts=True)
+    steps = np.repeat([site.steps(n) for n in kinds.tolist()], counts)
+    chunks = np.split(steps, cuts(cohort, Batched(site).width))
+    return float(steps.sum() / sum(chunk.max() for chunk in chunks))
 
 
 def _obstacle(method: Method, setting: Setting, source: Source) -> str | None:

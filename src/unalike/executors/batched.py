@@ -1,7 +1,7 @@
 """Many clients at once: their models stacked along a leading dimension, one `torch.vmap(train)` per chunk.
 
-Clients are sorted by their number of samples and cut into chunks. Within a chunk shorter batches and finished clients are padded
-with rows of weight 0, which never count; a step of padding alone changes nothing.
+Clients are sorted by their number of samples and cut into chunks of like ones. Within a chunk shorter batches and finished clients
+are padded with rows of weight 0, which never count; a step of padding alone changes nothing.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class Batched(Answering):
     def _chunks(self, lessons: Lessons) -> list[list[int]]:
         """The clients by their number of samples, cut into chunks."""
         clients = np.array([*lessons], np.int64)
-        return _cut(clients[np.lexsort((clients, self.site.sizes[clients]))].tolist(), self.width)
+        clients = clients[np.lexsort((clients, self.site.sizes[clients]))]
+        return [chunk.tolist() for chunk in np.split(clients, cuts(self.site.sizes[clients], self.width))]
 
     @property
     def width(self) -> int:
@@ -207,6 +208,17 @@ class Batched(Answering):
             lot.transformed(transform(lot.x, _laid_out(numbers, lot.y.shape).to(lot.x.device))) if lot else lot
             for lot, numbers in zip(found, zip(*drawn), strict=True)
         ]
+
+
+def cuts(sizes: np.ndarray, width: int) -> list[int]:
+    """Where clients of ascending `sizes` are cut into chunks of at most `width`, of whose rows at most half are padding."""
+    found, first, rows = [], 0, 0
+    for i, size in enumerate(sizes.tolist()):
+        rows += size
+        if i - first == width or (i - first + 1) * size > 2 * rows:
+            found.append(i)
+            first, rows = i, size
+    return found
 
 
 def _cut(clients: list[int], width: int) -> list[list[int]]:
