@@ -37,7 +37,7 @@ def matrix(names: list[str]) -> str:
 def section(e: describe.Entry) -> str:
     text = inspect.getdoc(registry[e.name]) or ""
     others = [p for p in e.parts if p.name != e.name]
-    parts = [f"**`{registry.usage(p.name)}`**\n\n{as_text(inspect.getdoc(p) or '')}" for p in others]
+    parts = [f"**`{describe.call(p)}`**\n\n{as_text(inspect.getdoc(p) or '')}" for p in others]
     return "\n\n".join([f"### {e.name}", f"`{e.usage}`", as_text(text), *parts])
 
 

@@ -10,13 +10,13 @@ from functools import cache
 import torch
 
 from unalike.catalogue import KNOWN
-from unalike.core import tree
+from unalike.core import spec, tree
 from unalike.core.client import open_memory
 from unalike.core.errors import UnalikeError
 from unalike.core.local import Setting
 from unalike.core.method import DEFAULTS, Method
 from unalike.core.model import Model
-from unalike.core.part import Part, registry
+from unalike.core.part import Part, parameters, registry
 from unalike.core.server import open_state
 from unalike.core.task import TASKS
 from unalike.core.types import Batch
@@ -42,7 +42,7 @@ class Entry:
     server: float
     client: float
     needs: tuple[str, ...]
-    parts: tuple[type[Part], ...]
+    parts: tuple[Part, ...]
 
 
 def published() -> list[str]:
@@ -83,7 +83,7 @@ def entry(name: str) -> Entry:
     ways["up"] -= SCALARS if items else 0
     server = tree.nbytes(*open_state(method, setting).memory.values()) / size
     client = tree.nbytes(*open_memory(method, setting).values()) / size
-    own = tuple(type(p) for p in method.parts if p not in DEFAULTS.values())
+    own = tuple(p for p in method.parts if p not in DEFAULTS.values())
     return Entry(
         name,
         registry.usage(name),
@@ -96,6 +96,11 @@ def entry(name: str) -> Entry:
         _needs(method),
         own,
     )
+
+
+def call(part: Part) -> str:
+    """The part with its parameters, as they are written."""
+    return str(spec.Call(part.name, parameters(part)))
 
 
 def units(value: float) -> str:

@@ -169,8 +169,9 @@ class Group:
         return self.site.context(client) if self.method.conditioners else {}
 
     def shared_model(self, client: int) -> Predict:
-        """The shared model as the client uses it, fed with its own facts."""
-        return SharedModel(self.setting.model, self.state.params, self.state.buffers, self.context(client))
+        """The shared model as the client uses it: fed with its own facts, and with its own buffers where none are averaged."""
+        own = self.memory(client).get(BUFFERS, {}) if self.setting.buffers == "local" else {}
+        return SharedModel(self.setting.model, self.state.params, self.state.buffers | own, self.context(client))
 
     def personal_models(
         self, ids: Sequence[int], order: Order | None, executor: Executor | None = None
@@ -207,15 +208,13 @@ class Group:
         )
 
     def local_model(self, client: int, before: State, report: Report) -> Predict:
-        """The client's model after the local training from `before` that it reported."""
+        """The client's model after the local training from `before` that it reported: what it sent, as the server reads it, and
+        what is its own."""
+        model, part, memory = self.setting.model, self.method.personaliser, self.memory(client)
         update = tree.map(lambda u: u[None], report.update)
         update = tree.row(decoded(self.method, update, before.params), 0)
         params = before.params | tree.map(lambda u, w: w + u, update, before.params)
-        buffers = before.buffers | report.buffers | self.memory(client).get(BUFFERS, {})
-        return SharedModel(self.setting.model, params, buffers, self.context(client))
-
-    @property
-    def has_private(self) -> bool:
-        """Whether parameters train that are never sent."""
-        model, method = self.setting.model, self.method
-        return any(method.trains(n, model) and not method.shares(n, model) for n in model.params)
+        mine = {} if part is None else memory.get(part.name, {})
+        params |= {n: w for n, w in mine.items() if n in params and not self.method.shares(n, model)}
+        buffers = before.buffers | report.buffers | memory.get(BUFFERS, {})
+        return SharedModel(model, params, buffers, self.context(client))

@@ -91,7 +91,7 @@ def aggregate(
     held = {n: t for n, t in start.items() if not _is_buffer(n, t, buffers)}
     rest = {n: t for n, t in start.items() if n not in held}
     batch = None if proxy is None else Batch(torch.as_tensor(proxy[0]), torch.as_tensor(proxy[1]))
-    _require(method, batch, model, letters, facts, steps)
+    _require(method, batch, model, letters, facts, steps, work)
     setting = Setting(_frame(model, held, rest), TASKS["classification"], work or Work(), seed, proxy=batch)
     opened = open_state(method, setting)
     before = State(state.round if state else 0, held, rest, state.memory if state else opened.memory)
@@ -218,6 +218,7 @@ def _require(
     letters: Sequence[Letter] | None,
     facts: Mapping[str, Array] | None,
     steps: Sequence[float] | None,
+    work: Work | None,
 ) -> None:
     method.require(proxy)
     if proxy is not None and model is None and any(p.needs_proxy for p in method.parts):
@@ -231,6 +232,8 @@ def _require(
             raise UnalikeError(f"{part.name} needs letters=, the list of what every client's local_update returned")
         if part.needs_steps and letters is None and steps is None:
             raise UnalikeError(f"{part.name} needs steps=, the optimiser steps of every client, or their letters")
+        if part.needs_rate(method) and work is None:
+            raise UnalikeError(f"{part.name} needs work=Work(lr=...), the learning rate that the clients trained with")
 
 
 def _report(

@@ -1,9 +1,10 @@
 """What a round's evaluation measures: four protocols, which no table mixes in one column.
 
 server    the shared model on a held-out test set
-clients   the shared model on each client's own test samples, pooled and per client; a conditional one with its own statistic
+clients   the shared model on each client's own test samples, pooled and per client; with its own statistic where it is
+          conditional, and its own buffers where none are averaged
 personal  each client's own model (personal, fine-tuned or conditional) on its own test samples
-local     each participant's model after its local training, on its own test samples
+local     each participant's model after its local training, on its own test samples; what was sent as the server reads it
 
 Where clients have validation samples, each protocol but `server` is measured on those too; for `server` the shared model is.
 """
@@ -276,10 +277,13 @@ def _of(everybody: Sequence[int], scores: Scores) -> Scores:
 def _server(simulation: Simulation, done: Round | None) -> Models | None:
     if len(simulation.groups) > 1 or not simulation.has_shared_model:
         return None
-    if simulation.is_conditioned:
-        raise UnalikeError(
-            "protocol 'server' has one model for everybody, and this one is fed each client's statistic; use 'clients'"
+    if not simulation.is_everybodys:
+        own = (
+            "is fed each client's statistic"
+            if simulation.is_conditioned
+            else "has buffers of each client's (buffers='local')"
         )
+        raise UnalikeError(f"protocol 'server' has one model for everybody, and this one {own}; use 'clients'")
     [state] = simulation.states.values()
     everybody = range(len(simulation.population))
     return [(everybody, SharedModel(simulation.setting.model, state.params, state.buffers))]
@@ -289,7 +293,7 @@ def _clients(simulation: Simulation, done: Round | None) -> Models | None:
     if not simulation.has_shared_model:
         return None
     model, members, states = simulation.setting.model, simulation.members, simulation.states
-    if simulation.is_conditioned:
+    if not simulation.is_everybodys:
         everybody = sorted(k for ids in members.values() for k in ids)
         return (([k], simulation.shared_model(k)) for k in everybody)
     return [(members[g], SharedModel(model, s.params, s.buffers)) for g, s in states.items() if members[g]]

@@ -89,7 +89,8 @@ class Simulation:
         self.single = single
         self.method = stage.method
         model = (stage.model or setting.model).at(setting.model.precision)
-        self.setting = replace(setting, model=model, work=stage.method.local_work(setting.work))
+        buffers = "average" if stage.pooled else setting.buffers  # those of one client are everybody's
+        self.setting = replace(setting, model=model, work=stage.method.local_work(setting.work), buffers=buffers)
         self.method.require(setting.proxy)
         self.population = population
         self.participation = participation
@@ -263,8 +264,13 @@ class Simulation:
         """Whether the shared model is fed facts of the client it predicts for."""
         return self.setting.model.takes_context and bool(self.method.conditioners)
 
+    @property
+    def is_everybodys(self) -> bool:
+        """Whether the shared model is the same whoever uses it: fed no client's facts, and no client's buffers."""
+        return not self.is_conditioned and not (self.setting.buffers == "local" and self.setting.model.buffers)
+
     def shared_model(self, client: int) -> Predict:
-        """The shared model as the client uses it, fed with its own facts."""
+        """The shared model as the client uses it."""
         return self._group(client).shared_model(client)
 
     def personal_models(self, clients: Sequence[int]) -> Iterator[tuple[int, Predict]]:
@@ -287,8 +293,6 @@ class Simulation:
         """The participant's model after its local training in the round `done`."""
         name = next(name for name, cohort in done.cohorts.items() if client in cohort.ids)  # where it trained
         group, cohort = self.groups[name], done.cohorts[name]
-        if group.has_private and self.method.tuning is None:
-            return self.personal_model(client)
         return group.local_model(client, done.before[name], cohort.one(client))
 
     def personal(self, client: int) -> Tree:

@@ -24,7 +24,7 @@ PLANS = {
     "ifca": "ifca(clusters=2, method='fedprox + scaffold')",
     "clustered": "clustered(eps1=10, eps2=0.0001, warmup=2, method='fedavgm(momentum=0.5)')",
     "fedconcat": "fedconcat(clusters=2, encoder_rounds=1, classifier_rounds=1)",
-    "ccvr": "ccvr(steps=5, method='ditto')",
+    "ccvr": "ccvr(steps=5, method='scaffold')",
     "data_sharing": "data_sharing(fraction=0.2, method='scaffold')",
     "fedetf": "fedetf(width=5, method='fedprox')",
 }
@@ -174,6 +174,15 @@ def test_a_stage_goes_on_where_another_ended(people, small, method):
         same(one.params, two.params)
 
 
+def test_what_server_and_clients_remember_together_begins_afresh_in_a_stage(people, small):
+    """SCAFFOLD's c is the mean of the clients' variates, which a second stage opens at 0."""
+    group = small(InTwo("scaffold"), people, rounds=5)._simulation.groups["all"]
+    assert group.state.round == 5
+    mine = [group.memory(k)["control_variates"] for k in range(len(people)) if len(people[k].train[1])]
+    for name, c in group.state.memory["control_variates"].items():
+        torch.testing.assert_close(c, torch.stack([m[name] for m in mine]).mean(0), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("moment", [2, 3, 5])
 def test_stop_ends_the_run_and_not_the_stage(population, small, tmp_path, moment):
     """Three rounds of encoders, three of the head; a stopped run is read back as it was, and goes on when asked to."""
@@ -205,6 +214,8 @@ def test_what_a_plan_lacks_is_said_before_anything_is_trained(people, small, pop
         small("data_sharing(fraction=0.5)", people)
     with pytest.raises(ua.UnalikeError, match="private"):
         small("ccvr(method='local_only')", people)
+    with pytest.raises(ua.UnalikeError, match="models of the clients' own"):
+        small("ccvr(method='ditto')", people)
 
 
 # --- clusters ---------------------------------------------------------------------------------------------------------

@@ -139,6 +139,8 @@ def test_fednova_refuses_to_count_momentum_twice():
         Method.parse("fednova(prox_aware=True)").check(Work(momentum=0.9))
     with pytest.warns(UserWarning, match="adam"):
         Method.parse("fednova").check(Work(optimiser="adam"))
+    with pytest.warns(UserWarning, match="keep_optimiser_state"):
+        Method.parse("fednova").check(Work(momentum=0.9, keep_optimiser_state=True))
     for good in ("fednova", "fedmix"):
         Method.parse(good).check(Work(momentum=0.9))
 

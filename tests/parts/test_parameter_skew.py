@@ -9,6 +9,7 @@ import pytest
 import torch
 from simulation import Server
 
+import unalike as ua
 from unalike.core import tree
 from unalike.core.method import Method
 
@@ -242,3 +243,15 @@ def test_equal_clients_are_returned():
 def test_normalised_names_are_equal():
     assert Method.parse("fedsa") == Method.parse("fedpake")
     assert Method.parse("fedsa(variant='literal')") != Method.parse("fedpake(variant='literal')")
+
+
+@pytest.mark.parametrize("name", ["fedsa", "fedpake", "fedpake(weighted=True)"])
+def test_clients_of_weight_0_break_nothing(name):
+    """FedDisco gives 0 to all members of a cluster: it counts as their plain mean, or not at all where weights count."""
+    g = torch.Generator().manual_seed(0)
+    counts = torch.tensor([[30, 0, 0], [0, 30, 0], [10, 10, 10], [9, 11, 10], [0, 0, 30]])
+    start = {"w": torch.zeros(2, 3)}
+    sent = [{"w": torch.randn(2, 3, generator=g)} for _ in counts]
+    facts = {"label_histogram": counts}
+    new, _ = ua.aggregate(f"{name} + feddisco(discrepancy='l1', a=5.0)", start, sent, facts=facts)
+    assert new["w"].isfinite().all()

@@ -81,6 +81,45 @@ def test_an_interrupted_run_goes_on_bitwise(spec, tmp_path):
     assert all(same(resumed.personal(k), whole.personal(k)) for k in range(3))
 
 
+def kept(run):
+    """The models that the clients of a round sent and kept, in a run of two rounds: the first one's end, trained on."""
+    group, sim = run._simulation.groups["all"], run._simulation
+    before = group.state
+    order = group.order([0, 1, 2], 3)
+    cohort = group.executor.run(order, [0, 1, 2], group.accepted, 3)
+    group.accept(cohort)
+    for k in cohort.ids:
+        learnt = {n: before.params[n] + u[k] for n, u in cohort.update.items()}
+        yield k, {n: learnt.get(n, sim.personal(k)[n]) for n in run.job.model.params}
+
+
+@pytest.mark.parametrize("spec", ["fedper", "fedrep(epochs=2)", "fedbn", "local_only"])
+def test_after_local_training_everything_is_as_it_was_trained(spec):
+    """What is shared, too, and not as it was averaged."""
+    short, done = run(spec, rounds=2), run(spec, rounds=3, protocol=("clients", "local"))
+    found = done.history.clients.query("round == 3")["local_loss"].tolist()
+    for k, params in kept(short):
+        model, (x, y) = short.job.model, short.job.population[k].test
+        with torch.no_grad():
+            logits = model(params, x, buffers=_buffers(short, k)).logits
+        assert found[k] == pytest.approx(nn.functional.cross_entropy(logits, y).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("executor", ["loop", "distributed(workers=2)"])
+def test_buffers_of_their_own_are_those_that_clients_are_evaluated_with(executor):
+    """The shared parameters with each client's batch-norm statistics; no model is everybody's."""
+    more = {"model": mlp(norm=True), "buffers": "local"}
+    done = run("fedavg", executor=executor, **more)
+    last = done.history.clients.query("round == 4")
+    for k in range(3):
+        assert last["loss"].iloc[k] == pytest.approx(predictions(done, k), rel=1e-5)
+        assert any(not torch.equal(b, done.params[n]) for n, b in _buffers(done, k).items())
+    with pytest.raises(ua.UnalikeError, match="has buffers of each client's"):
+        run("fedavg", protocol="server", test=clients()[0].test, **more)
+    pooled = run("centralised", rounds=2, **more)
+    assert same(pooled.params, run("centralised", rounds=2, model=mlp(norm=True)).params)
+
+
 @pytest.mark.parametrize("spec", METHODS)
 def test_after_local_training_is_a_protocol_of_its_own(spec):
     done = run(spec, rounds=1, protocol=("clients", "local"))

@@ -178,6 +178,15 @@ def test_facts_steps_and_momentum_by_hand():
     assert new["w"].item() == pytest.approx(1.0)  # the second client's weight, 1/2 - 1, is cut off at 0
 
 
+def test_a_learning_rate_is_asked_for_where_the_server_reckons_with_it():
+    start, sent = {"w": torch.zeros(1)}, [{"w": torch.ones(1)}, {"w": torch.ones(1)}]
+    for spec in ("feddc", "fedprox(mu=0.5) + fednova(prox_aware=True)"):
+        with pytest.raises(ua.UnalikeError, match=r"needs work=Work\(lr="):
+            ua.aggregate(spec, start, sent, steps=[1, 2])
+        ua.aggregate(spec, start, sent, steps=[1, 2], work=ua.Work(lr=0.1))
+    ua.aggregate("fedprox(mu=0) + fednova(prox_aware=True)", start, sent, steps=[1, 2])
+
+
 def test_the_example_loop_learns():
     spec = importlib.util.spec_from_file_location("own_loop", EXAMPLES / "own_loop.py")
     module = importlib.util.module_from_spec(spec)

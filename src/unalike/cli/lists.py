@@ -57,7 +57,7 @@ def _tell(name: str) -> None:
     screen.print(f"[bold]{e.usage}[/bold]", highlight=False)
     screen.print(inspect.getdoc(registry[name]) or "", markup=False, highlight=False)
     for part in (p for p in e.parts if p.name != name):
-        screen.print(f"\n{registry.usage(part.name)}\n{inspect.getdoc(part)}", markup=False, highlight=False)
+        screen.print(f"\n{describe.call(part)}\n{inspect.getdoc(part)}", markup=False, highlight=False)
     if e.down == e.down:
         down, up, server, client = (describe.units(v) for v in (e.down, e.up, e.server, e.client))
         screen.print(f"\nIn units of the model: {down} down, {up} up; the server keeps {server}, a client {client}.")

@@ -137,6 +137,10 @@ class Part:
         """Its new memory on the server, from the folded sums."""
         return server.memory
 
+    def needs_rate(self, method: Method) -> bool:
+        """Whether its server half reckons with the clients' learning rate."""
+        return False
+
     def check(self, method: Method, work: Work) -> None:
         """Raise `UnalikeError` for a combination without meaning, or warn of one that is known to mislead."""
 

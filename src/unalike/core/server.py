@@ -131,9 +131,13 @@ class Server:
 
 
 def open_state(method: Method, setting: Setting, start: State | None = None) -> State:
-    """The server's state before the first round; with `start` its round, model and the memories of the parts it knows."""
+    """The server's state before the first round; with `start` its round, model and the memories of the parts it knows.
+
+    A part that clients remember something for begins afresh, as they do: SCAFFOLD's c is the mean of their c_k, which are 0.
+    """
     model, found = setting.model, {} if start is None else start.memory
-    memory = {p.name: m for p in method.parts if (m := found.get(p.name) or p.server_open(setting))}
+    kept = {p.name: found.get(p.name) for p in method.parts if type(p).client_init is Part.client_init}
+    memory = {p.name: m for p in method.parts if (m := kept.get(p.name) or p.server_open(setting))}
     if start is None:
         return State(0, model.params, model.buffers, memory)
     params, buffers = tree.only(start.params, model.params), tree.only(start.buffers, model.buffers)

@@ -43,7 +43,7 @@ class Orders:
 
     def __init__(self, remote: Remote, drawn: set[int], evaluate: tuple[str, ...]):
         self.remote, self.drawn, self.evaluate = remote, drawn, evaluate
-        self.local = remote.looks_at_local and not remote.private
+        self.local = remote.looks_at_local
         self._orders: dict[str, Order] = {}
         self._like: dict[str, Report] = {}
         self._fixed: dict[str, tuple[str, Tree]] = {}

@@ -179,24 +179,14 @@ class Remote(Simulation):
             p: {self.number[s]: r.tallies[p] for s, r in values.items() if p in r.tallies} if p in asked else None
             for p in ("clients", "personal")
         }
-        found["local"] = None
-        if done is not None and done.trained:
-            own = found["personal"] or {}
-            found["local"] = {k: own[k] for k in done.trained if k in own} if self.private else done.tallies
-        return found
+        return found | {"local": done.tallies if done is not None and done.trained else None}
 
     def has_scores(self, client: int) -> bool:
         """Whether a site has samples to evaluate on."""
         return bool(self.population.test.sizes[client] or self.population.val.sizes[client])
 
-    @property
-    def private(self) -> bool:
-        """Whether a client's model after training is the one that it has, whatever the others did."""
-        return next(iter(self.groups.values())).has_private and self.method.tuning is None
-
     def _looked_at(self, protocols: Sequence[str]) -> set[str]:
-        more = {"personal"} if "local" in protocols and self.private else set()
-        return {*protocols, *more} | ({"clients"} if "server" in protocols else set())
+        return {*protocols} | ({"clients"} if "server" in protocols else set())
 
     # the exchange ---------------------------------------------------------------------------------------------------
 

@@ -34,11 +34,20 @@ class NormalisedMean(LinearAggregator):
         tau = cohort.steps if self.prox_aware else a
         return (weights * tau).sum() * torch.where(a > 0, weights / a, 0.0)
 
+    def needs_rate(self, method: Method) -> bool:
+        return self.prox_aware and any(p.mu for p in method.role(Proximal))
+
     def check(self, method: Method, work: Work) -> None:
         if self.prox_aware and work.momentum:
             raise UnalikeError(
                 f"normalised_mean(prox_aware=True) with momentum={work.momentum} would count the momentum twice; "
                 "set momentum to 0 or prox_aware to False"
+            )
+        if work.momentum and work.keep_optimiser_state:
+            warnings.warn(
+                "normalised_mean: the accumulated weight of steps is that of a momentum buffer which starts at 0, and "
+                "keep_optimiser_state=True goes on with the last round's; clients of few steps count for too much",
+                stacklevel=2,
             )
         if work.optimiser != "sgd":
             warnings.warn(

@@ -18,7 +18,7 @@ class CosineMean(Aggregator):
     The coefficients are not renormalised: where clients diverge the norm shrinks, and a client that turned round counts with a
     negative sign. The cosine is taken as 1 for scalars, for w_kl = 0 and for w_l = 0 (where the authors' code gives NaN). Clients
     that did not move leave w as it is. The mean is uniform in the paper (`ldawa` brings `uniform`). Float buffers are averaged
-    like those of FedAvg; the authors' code scales them too.
+    with the same weights; the authors' code scales them too.
     """
 
     def combine(self, server: Server, cohort: Cohort, weights: Tensor) -> Tree:

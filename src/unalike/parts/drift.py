@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unalike.core import tree
 from unalike.core.client import Local
+from unalike.core.method import Method
 from unalike.core.part import Objective, Pull, ServerStep, part
 from unalike.core.server import Cohort, Server
 from unalike.core.types import Batch, Tree
@@ -31,6 +32,9 @@ class LocalDrift(Objective, ServerStep):
 
     alpha: NonNegativeFloat = 0.01
     rank: ClassVar[int] = ServerStep.DYNAMIC
+
+    def needs_rate(self, method: Method) -> bool:
+        return True
 
     def server_init(self, params: Tree) -> Tree:
         return _slots(drift=tree.zeros(params), pace=tree.zeros(params))

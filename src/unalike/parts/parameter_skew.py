@@ -147,7 +147,7 @@ class ParameterSkew(Aggregator):
         alpha = self.alpha(
             counts, modal, values.shape[1], share.to(values.dtype) if self.weighted else torch.ones_like(share)
         )
-        means = torch.stack([(weights[c] / weights[c].sum()).to(values.dtype) @ values[c] for c in clusters])
+        means = torch.stack([_shares(weights[c]).to(values.dtype) @ values[c] for c in clusters])
         return (alpha.to(values.dtype) * means).sum(0)
 
 
@@ -221,6 +221,12 @@ class LiteralSA(LiteralSkew):
 
     def alpha(self, counts: Tensor, modal: Tensor, high: int, share: Tensor) -> Tensor:
         return self._printed(counts, modal, share, self.macro * self.micro)
+
+
+def _shares(weights: Tensor) -> Tensor:
+    """Weights that sum to 1: equal ones where all are 0, as of clients that FedDisco leaves out."""
+    total = weights.sum()
+    return weights / total if total else torch.full_like(weights, 1 / len(weights))
 
 
 def _moments(u: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -46,6 +46,11 @@ class Ccvr(Recipe):
             raise UnalikeError(
                 f"ccvr calibrates the shared head and {self.method} keeps parameters private; choose another method"
             )
+        if method.personaliser is not None and method.tuning is None:
+            raise UnalikeError(
+                f"ccvr ends with a model that the server made, and {self.method} has models of the clients' own beside the shared "
+                "one, which do not see it; choose another method"
+            )
         states = yield Stage("train", method, max(scene.rounds - 1, 0))
         if not scene.rounds:
             return
