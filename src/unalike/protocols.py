@@ -2,7 +2,7 @@
 
 server    the shared model on a held-out test set
 clients   the shared model on each client's own test samples, pooled and per client; with its own statistic where it is
-          conditional, and its own buffers where none are averaged
+          conditional, and its own buffers where none are averaged. There is none where clients train what they never send
 personal  each client's own model (personal, fine-tuned or conditional) on its own test samples
 local     each participant's model after its local training, on its own test samples; what was sent as the server reads it
 

@@ -53,7 +53,9 @@ def _buffers(run, k):
 def test_personal_columns_are_those_of_the_personal_models(spec):
     done = run(spec)
     last = done.history.clients.query("round == 4")
-    assert np.isfinite(done.history.rounds[["loss", "personal_loss"]]).all(axis=None)
+    common = not spec.startswith(("fedrep", "fedbn"))  # whose heads or norms are trained and never sent
+    assert np.isfinite(done.history.rounds["personal_loss"]).all()
+    assert (np.isfinite(done.history.rounds["loss"]) == common).all()
     for k in range(3):
         assert last["personal_loss"].iloc[k] == pytest.approx(predictions(done, k), rel=1e-5)
     assert list(done.personal(0)) == list(done.module().state_dict())

@@ -170,8 +170,10 @@ class Method:
         return self.personaliser is not None or (model.takes_context and bool(self.conditioners))
 
     def has_shared_model(self, model: Model) -> bool:
-        """Whether anything is averaged at all."""
-        return any(self.shares(name, model) for name in model.params)
+        """Whether clients have a model in common: something is averaged, and nothing that they train in the rounds stays behind."""
+        apart = [name for name in model.params if not self.shares(name, model)]
+        moved = any(self.trains(name, model) and model.within(p.moves, name) for name in apart for p in self.phases)
+        return len(apart) < len(model.params) and not moved
 
     def shares(self, name: str, model: Model) -> bool:
         """Whether a parameter or buffer is sent and averaged."""
