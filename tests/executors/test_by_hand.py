@@ -120,6 +120,12 @@ class Skip(nn.Module):
         return self.head(x + self.one(x))
 
 
+def tied():
+    module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False))
+    module[2].weight = module[0].weight
+    return module
+
+
 class Own(nn.Linear):
     """Looks like a linear layer."""
 
@@ -130,6 +136,7 @@ class Own(nn.Linear):
 OTHERS = {
     "twice": Twice,
     "skip": Skip,
+    "tied": tied,
     "own": lambda: nn.Sequential(nn.Linear(4, 4), Own(4, 3)),
     "dropout": lambda: mlp(dropout=0.5),
     "norm": lambda: mlp(norm=True),

@@ -134,7 +134,8 @@ def chain(module: nn.Module) -> Chain | None:
         elif not (type(owner) is nn.Identity or (type(owner) is nn.Dropout and not owner.p)):
             return None
     names = [n for layer in layers for n in (layer.weight, layer.bias) if n is not None]
-    whole = names == [n for n, _ in module.named_parameters(remove_duplicate=False)] and not [*module.buffers()]
+    # with one name each: layers with tied weights, whose gradients would have to be added up, are no chain
+    whole = names == [n for n, _ in module.named_parameters()] and not [*module.buffers()]
     plain = len(nodes) > 1 and nodes[0].op == "placeholder" and last is nodes[-1]
     return Chain(tuple(layers), flattens) if layers and whole and plain and layers[-1].activation is None else None
 
