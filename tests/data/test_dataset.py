@@ -106,3 +106,10 @@ def test_divided_shares_the_arrays_it_is_given_and_so_does_a_second_wrapping():
     swapped = Dataset("swapped", data.test, data.train)
     assert swapped.merged()[1].tolist() == [0, 1, 0, 1, 0, 1] and swapped.merged()[0][0].tolist() == x[4].tolist()
     assert Dataset.divided("d", x, y, train=6).test is None
+
+
+@pytest.mark.parametrize("x", [torch.rand(6, 10)[:, :5], torch.rand(5, 6).T], ids=["sliced", "transposed"])
+def test_tensors_are_laid_out_in_order(x):
+    """Compiled loops read the samples as one row after the other."""
+    held = Dataset("d", (x, torch.arange(6) % 3)).merged()[0]
+    assert held.is_contiguous() and torch.equal(held, x)

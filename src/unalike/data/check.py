@@ -103,10 +103,9 @@ def class_names(y: Tensor, names: Sequence[str] | None) -> list[str] | None:
 
 def _tensor(found: Any, what: str) -> Tensor:
     if isinstance(found, Tensor):
-        kind = found.detach()
-        if kind.is_complex():
+        if found.is_complex():
             raise UnalikeError(f"{what} holds complex numbers; expected real ones: split them into two features")
-        return kind
+        return found.detach().contiguous()  # as the compiled loops read it
     array = np.asarray(found)
     if array.dtype.kind not in "biuf":
         raise UnalikeError(
