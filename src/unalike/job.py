@@ -251,12 +251,13 @@ def _try(model: Model, population: Population, context: Context) -> None:
         if isinstance(error, UnalikeError):
             raise
         raise UnalikeError(f"the model cannot take samples of shape {list(x.shape[1:])}: {error}") from error
-    wanted = population.outputs or 1
-    found = logits.shape[1] if logits.dim() > 1 else 1
-    if len(logits) != len(x) or found < wanted:
+    wanted = population.outputs
+    fits = logits.numel() == len(x) if wanted is None else logits.dim() > 1 and logits.shape[1] >= wanted
+    if len(logits) != len(x) or not fits:
+        kinds = "float labels mean regression and bool labels binary, integer labels make classes"
         raise UnalikeError(
-            f"the model gives outputs of shape {list(logits.shape)} for {len(x)} samples; expected [{len(x)}, {wanted}], "
-            f"one per {'class' if population.outputs else 'sample'}"
+            f"the model gives outputs of shape {list(logits.shape)} for {len(x)} samples; expected [{len(x)}, {wanted or 1}], "
+            + ("one per class" if wanted else f"one per sample: {kinds}")
         )
 
 

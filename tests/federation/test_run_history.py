@@ -301,6 +301,17 @@ def test_what_cannot_be_run_is_refused(people, small, options, message):
         small("fedavg", people, **options)
 
 
+@pytest.mark.parametrize("executor", ["auto", "loop", "batched"])
+@pytest.mark.parametrize("label", [float, bool])
+def test_labels_that_make_no_classes_need_one_output(small, label, executor):
+    """Also where there is no test sample that would show it."""
+    x, y = torch.randn(12, 6), torch.arange(12) % 2
+    clients = [ua.ClientData(train=(x, y.numpy().astype(label)))]
+    with pytest.raises(ua.UnalikeError, match=r"\[2, 2\].*expected \[2, 1\].*integer labels make classes"):
+        small("fedavg", clients, model=nn.Linear(6, 2), executor=executor)
+    small("fedavg", clients, model=nn.Linear(6, 1), executor=executor)
+
+
 def test_stop_ends_the_run(people, small):
     seen = []
     run = small("fedavg", people, rounds=9, stop=lambda row: seen.append(row["round"]) or row["round"] == 4)
