@@ -47,6 +47,11 @@ def test_a_short_run_is_decided_by_a_rule(monkeypatch):
     assert simulation(clients(), executor="loop").why == "loop: asked for"
 
 
+def test_it_does_not_matter_who_has_samples(monkeypatch):
+    monkeypatch.setattr(fused, "kernels", lambda: None)
+    assert simulation(clients(70, samples=0) + clients()).why == "batched: the model is small and dense"
+
+
 def test_a_long_run_is_measured_once_and_says_what(monkeypatch):
     monkeypatch.setattr(fused, "kernels", lambda: None)
     sim, trials = simulation(clients(), rounds=10**7), []

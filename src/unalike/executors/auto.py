@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from unalike.core import seed, spec, tree
-from unalike.core.client import Setting, open_memory
+from unalike.core.client import open_memory
 from unalike.core.errors import UnalikeError, unknown
 from unalike.core.gather import Stack
 from unalike.core.memory import ClientMemories
-from unalike.core.method import Method
 from unalike.core.server import issue, open_state
 from unalike.core.stacked import suits
 from unalike.executors.base import Executor, Site, Source
@@ -96,7 +95,7 @@ def _rule(site: Site, participants: int) -> Choice | str:
     worth = BY_HAND if suits(site.method, site.setting, site.source.x) else WORTH
     if gain < worth:
         return Choice("loop", f"stacking would do the work of {gain:.1f} clients at a time, and pays from {worth:g} on")
-    problem = _obstacle(site.method, site.setting, site.source)
+    problem = _obstacle(site)
     if problem:
         return Choice("loop", f"the model cannot be stacked: {problem}")
     return "the model is small and dense"
@@ -180,10 +179,11 @@ def _parallelism(site: Site, participants: int) -> float:
     return float(steps.sum() / sum(chunk.max() for chunk in chunks))
 
 
-def _obstacle(method: Method, setting: Setting, source: Source) -> str | None:
+def _obstacle(site: Site) -> str | None:
     """Why two clients cannot be trained stacked, found by doing it; None when they can."""
-    filled = [k for k in range(min(len(source), 64)) if len(source.train[k])][:2]
-    probe = Batched(Site(method, setting, _Few(source, filled), ClientMemories(open_memory(method, setting))))
+    method, setting, filled = site.method, site.setting, np.flatnonzero(site.sizes)[:2].tolist()
+    few = _Few(site.source, filled)
+    probe = Batched(Site(method, setting, few, ClientMemories(open_memory(method, setting))))
     try:
         probe.run(issue(method, setting, open_state(method, setting), 2, range(len(filled))), range(len(filled)), {}, 2)
     except UnalikeError:
