@@ -220,7 +220,8 @@ def test_accumulated_weight_of_adam_is_the_steps():
 
 
 @pytest.mark.parametrize(
-    "norm, shape", [(nn.BatchNorm1d, (6, 4)), (nn.BatchNorm1d, (6, 4, 5)), (nn.BatchNorm2d, (6, 4, 3, 2))]
+    "norm, shape",
+    [(nn.BatchNorm1d, (6, 4)), (nn.BatchNorm1d, (6, 4, 5)), (nn.BatchNorm2d, (6, 4, 3, 2)), (nn.SyncBatchNorm, (6, 4))],
 )
 @pytest.mark.parametrize(
     "options",
@@ -268,6 +269,53 @@ def test_weighted_norm_of_one_row():
     assert isinstance(model._training.module[0], WeightedBatchNorm) and isinstance(
         model.module(model.params, model.buffers)[0], nn.BatchNorm1d
     )
+
+
+class Activated(nn.BatchNorm1d):
+    """A norm and more."""
+
+    def forward(self, x):
+        return super().forward(x).relu()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_norm_with_a_forward_of_its_own_keeps_it(training):
+    module = nn.Sequential(nn.Linear(4, 5), Activated(5), nn.Linear(5, 3))
+    model, x = Model(module), torch.randn(6, 4)
+    found = model(model.params, x, buffers=model.buffers, training=training)
+    torch.testing.assert_close(found.logits, module.train(training)(x))
+    torch.testing.assert_close(found.buffers, dict(module.named_buffers()))
+
+
+class Frozen(nn.Module):
+    """Its norms stay in evaluation mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.norm, self.head = nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.head(self.norm(self.body(x)).relu())
+
+    def train(self, mode=True):
+        super().train(mode)
+        for m in self.modules():
+            if isinstance(m, nn.BatchNorm1d):
+                m.eval()
+
+
+def test_frozen_norms_stay_frozen():
+    module = Frozen()
+    module.norm.running_mean += 1
+    loop, batched = (
+        Simulation("fedavg", module, Clients.random(SIZES), executor=executor, batch_size=4)
+        for executor in ("loop", "batched")
+    )
+    for sim in (loop, batched):
+        sim.round(), sim.round()
+        assert same(sim.state.buffers, dict(module.named_buffers()))
+    torch.testing.assert_close(batched.params, loop.params, rtol=1e-5, atol=1e-6)
+    assert not same(loop.params, loop.setting.model.params)
 
 
 def test_the_module_given_is_not_changed():

@@ -52,6 +52,26 @@ def test_it_does_not_matter_who_has_samples(monkeypatch):
     assert simulation(clients(70, samples=0) + clients()).why == "batched: the model is small and dense"
 
 
+class Activated(torch.nn.BatchNorm1d):
+    """A norm in which padding would count."""
+
+    def forward(self, x):
+        return super().forward(x).relu()
+
+
+def test_padding_that_would_count_is_refused():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), Activated(8), torch.nn.Linear(8, 3))
+    chosen = simulation(clients(), model=model)
+    assert (
+        chosen.why
+        == "loop: the model cannot be stacked: padding would count in a batch norm with a forward of its own (Activated)"
+    )
+    chosen.round()
+    for asked in ("batched", "batched(chunk=2)"):
+        with pytest.raises(ua.UnalikeError, match=r"batched.*cannot be stacked: padding would count.*\(Activated\)"):
+            simulation(clients(), model=model, executor=asked).round()
+
+
 def test_a_long_run_is_measured_once_and_says_what(monkeypatch):
     monkeypatch.setattr(fused, "kernels", lambda: None)
     sim, trials = simulation(clients(), rounds=10**7), []

@@ -35,6 +35,7 @@ class _Call:
 
 _CALL: ContextVar[_Call] = ContextVar("call")
 
+BatchNorm = nn.modules.batchnorm._BatchNorm
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
@@ -55,8 +56,8 @@ class Model:
         self._entries = {n: held[n] for n in module.state_dict() if n in held}
         self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad}
         self._plain = copy.deepcopy(module)
-        self._training = _Swapped(_instrumented(module).train())
-        self._evaluating = _Swapped(_instrumented(module).eval())
+        self._training = _Swapped(_instrumented(module, training=True))
+        self._evaluating = _Swapped(_instrumented(module, training=False))
         self._head_prefix, self._head = _find_head(module)
         self._norms = {path for path, m in module.named_modules() if isinstance(m, NORMS)}
         self.takes_context = "context" in inspect.signature(module.forward).parameters
@@ -214,6 +215,13 @@ class Model:
         return module
 
     @cached_property
+    def unweighted(self) -> str | None:
+        """Why rows of weight 0 would count in training, if they would: a batch norm with a `forward` of its own."""
+        own = (type(m).__name__ for m in self._training.module.modules() if isinstance(m, BatchNorm))
+        found = next(own, None)
+        return found and f"padding would count in a batch norm with a forward of its own ({found})"
+
+    @cached_property
     def convolutional(self) -> bool:
         """Whether the module contains convolutions."""
         return any(isinstance(m, nn.modules.conv._ConvNd) for m in self._plain.modules())
@@ -307,8 +315,9 @@ class WeightedBatchNorm(nn.Module):
     running_var: Tensor
     num_batches_tracked: Tensor
 
-    def __init__(self, norm: nn.modules.batchnorm._BatchNorm):
+    def __init__(self, norm: BatchNorm):
         super().__init__()
+        self.training = norm.training
         self.eps, self.momentum = norm.eps, norm.momentum
         self.weight, self.bias = norm.weight, norm.bias
         for name in ("running_mean", "running_var", "num_batches_tracked"):
@@ -349,12 +358,13 @@ class WeightedBatchNorm(nn.Module):
         return normal * self.weight.reshape(shape) + self.bias.reshape(shape)
 
 
-def _instrumented(module: nn.Module) -> nn.Module:
-    """A copy with weighted batch norms and a hook that catches the features."""
+def _instrumented(module: nn.Module, training: bool) -> nn.Module:
+    """A copy with weighted batch norms, but where they have a `forward` of their own, and a hook that catches the features."""
     module = copy.deepcopy(module)
+    module.train(training)  # before norms are replaced: a module's own `train` may look for them, to freeze them
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, nn.modules.batchnorm._BatchNorm):
+            if isinstance(child, BatchNorm) and type(child).forward in (BatchNorm.forward, nn.SyncBatchNorm.forward):
                 setattr(parent, name, WeightedBatchNorm(child))
     projection = getattr(module, "projection", None)
     _, head = _find_head(module)

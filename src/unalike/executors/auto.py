@@ -42,6 +42,9 @@ def build(text: str, site: Site) -> Executor:
     call = spec.parse_one(text)
     if call.name not in EXECUTORS:
         raise unknown("executor", call.name, [*EXECUTORS, "auto", "distributed"])
+    problem = site.setting.model.unweighted if call.name == "batched" else None
+    if problem:
+        raise UnalikeError(f"executor {call}: the model cannot be stacked: {problem}; write 'loop' or 'auto'")
     try:
         return EXECUTORS[call.name](site, **call.parameters)
     except TypeError as error:
@@ -180,7 +183,9 @@ def _parallelism(site: Site, participants: int) -> float:
 
 
 def _obstacle(site: Site) -> str | None:
-    """Why two clients cannot be trained stacked, found by doing it; None when they can."""
+    """Why clients cannot be trained stacked, most of it found by doing it with two; None when they can."""
+    if site.setting.model.unweighted:
+        return site.setting.model.unweighted
     method, setting, filled = site.method, site.setting, np.flatnonzero(site.sizes)[:2].tolist()
     few = _Few(site.source, filled)
     probe = Batched(Site(method, setting, few, ClientMemories(open_memory(method, setting))))
