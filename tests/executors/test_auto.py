@@ -110,6 +110,12 @@ def test_a_team_is_not_started_for_compiled_loops(monkeypatch):
     assert teamwork._worth_a_team(job)
 
 
+@pytest.mark.parametrize("chunk", [0, -1, 2.5])
+def test_chunks_hold_at_least_one_client(chunk):
+    with pytest.raises(ua.UnalikeError, match=rf"batched\(chunk={chunk}\): .* at least 1"):
+        simulation(clients(), executor=f"batched(chunk={chunk})").round()
+
+
 class Tight(Batched):
     """A device with room for three clients."""
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unalike.core import seed, tree
 from unalike.core.client import begin, train, tune, without_solver
+from unalike.core.errors import UnalikeError
 from unalike.core.gather import Sink, join
 from unalike.core.labels import part_of
 from unalike.core.local import Data, Setting
@@ -57,6 +58,12 @@ class Batched(Answering):
     compile: bool = False
     fused: bool = True
     _fits: list[int] = field(default_factory=list, compare=False)  # clients that were left when memory ran out
+
+    def __post_init__(self) -> None:
+        if self.chunk is not None and (not isinstance(self.chunk, int) or self.chunk < 1):
+            raise UnalikeError(
+                f"batched(chunk={self.chunk!r}): expected a whole number of clients, at least 1, or None"
+            )
 
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
         lessons = self.site.lessons(ids, order.round)
