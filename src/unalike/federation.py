@@ -24,7 +24,7 @@ from unalike.results.metrics import USUAL, Custom
 from unalike.results.stopping import ALL_DONE
 from unalike.simulation import Round, Simulation
 from unalike.survey import survey as ask_all
-from unalike.teamwork import announce, assessor, employ, inner, report, simulation_of, team_for
+from unalike.teamwork import announce, assessor, employ, follow, inner, need_folder, report, simulation_of, team_for
 
 Stop = Callable[[dict[str, Any]], bool]
 """Called with each row of the history; True ends the run."""
@@ -98,6 +98,8 @@ def run(
         budget=budget,
         select=select,
     )
+    need_folder(job, out)
+    follow([job])
     called = None if isinstance(stop, str) else stop
     if progress is not None:
         return execute(job, out=out, resume=resume, stop=called, progress=progress)
@@ -146,7 +148,10 @@ def execute(
     stop: Stop | None = None,
     progress: Watch = lambda row, what="": None,
 ) -> Run:
-    """Carry out a job: the rounds it still lacks where `out` holds its beginning, all of them otherwise."""
+    """Carry out a job: the rounds it still lacks where `out` holds its beginning, all of them otherwise.
+
+    Under `torchrun` only the process that leads gets here (`teamwork.follow`).
+    """
     with team_for(job) if ground is None else nullcontext() as team:
         job = job.here(0 if team is None else team.place)
         directory = None if out is None else RunDirectory(out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from unalike.core import spec
+from unalike.core.client import open_memory
 from unalike.core.errors import UnalikeError
 from unalike.core.memory import ClientMemories
 from unalike.core.plan import Answers, Results, Stage, proceed
@@ -21,7 +22,7 @@ from unalike.executors.auto import Choice, work_seconds
 from unalike.executors.base import Site
 from unalike.executors.batched import Batched
 from unalike.executors.distributed import attend, states_in
-from unalike.executors.team import Message, Team, joined, started
+from unalike.executors.team import Message, Team, called, have_met, joined, neighbours, started
 from unalike.executors.threads import threads_for
 from unalike.job import Job
 from unalike.protocols import SCORING, Assessor
@@ -30,23 +31,52 @@ from unalike.simulation import Simulation
 
 @contextmanager
 def team_for(job: Job) -> Iterator[Team | None]:
-    """The processes that work for a run, None where it has but one; let go when the run ends.
-
-    A process that `torchrun` started and that does not lead works here until the run is over, and then leaves.
-    """
+    """The processes that work for a run, None where it has but one; let go when the run ends."""
     team = joined() or _started(job)
     if team is None:
         yield None
         return
-    if team.rank:
-        serve(job, team)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)  # an ordinary exit can abort: the threads of gloo may still wait for the leader
     try:
         yield team
     finally:
         team.close()
+
+
+def follow(jobs: Sequence[Job]) -> None:
+    """Before jobs are carried out: a process that `torchrun` started and that does not lead does its share of each, and leaves.
+
+    It does not come back, so these are all the runs of a process. Raises `UnalikeError` when there are more.
+    """
+    if not called():
+        return
+    if have_met():
+        raise UnalikeError(
+            "one torchrun makes one run or one comparison, and this would be another: its other processes have left; "
+            "start torchrun once for each, or put what belongs together into one ua.compare([...])"
+        )
+    if os.environ["RANK"] == "0":
+        return
+    for job in jobs:
+        team = joined()
+        assert team is not None
+        try:
+            serve(job, team)
+        except RuntimeError as error:
+            raise UnalikeError(f"the process that leads is gone: {str(error).splitlines()[0][:160]}") from None
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # an ordinary exit can abort: the threads of gloo may still wait for the leader
+
+
+def need_folder(job: Job, out: str | Path | None) -> None:
+    """Raise `UnalikeError` where what clients remember would be lost with the machines that remember it."""
+    if out is not None or not called() or neighbours():
+        return
+    for stage in job.outline:
+        if isinstance(stage, Stage) and open_memory(stage.method, replace(job.setting, model=stage.model or job.model)):
+            raise UnalikeError(
+                f"clients of {stage.method!r} remember something, and no folder is known that all machines see; give one by out="
+            )
 
 
 def inner(executor: str) -> str:

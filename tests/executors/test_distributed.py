@@ -26,7 +26,7 @@ from unalike.executors.parcel import packed, unpacked
 from unalike.executors.team import Team, started
 from unalike.job import prepare
 from unalike.simulation import Simulation
-from unalike.teamwork import announce, employ, serve, simulation_of
+from unalike.teamwork import announce, employ, need_folder, serve, simulation_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
@@ -356,6 +356,64 @@ def _kill_a_rank(agent, out):
             return False
         time.sleep(0.05)
     return False
+
+
+def said(folder, *command):
+    """What Python says to a command that ends well."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(ua.__file__).parents[1])}
+    done = subprocess.run([*command], env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+SCRIPT = """
+import unalike as ua
+
+clients = ua.partition(ua.load("digits"), "dirichlet(alpha=0.5)", clients=6, seed=0)
+played = lambda spec: ua.run(spec, clients, model="mlp(hidden=(8,))", rounds=3, executor="loop", work=ua.Work(lr=0.1))
+run = played("ditto")
+print("own models:", *(round(float(sum(t.abs().sum() for t in run.personal(k).values())), 3) for k in range(6)))
+try:
+    played("fedavg")
+except ua.UnalikeError as error:
+    print(error)
+"""
+
+
+def test_a_script_under_torchrun_has_one_run_and_the_models_of_all_clients(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    output = said(tmp_path, *TORCHRUN, "script.py")
+    assert output.count("one torchrun makes one run or one comparison") == 1, output
+    run = played("ditto", "loop")
+    own = [float(sum(t.abs().sum() for t in run.personal(k).values())) for k in range(6)]
+    [line] = [line for line in output.splitlines() if line.startswith("own models:")]
+    assert [float(word) for word in line.split()[2:]] == pytest.approx(own, abs=2e-3)
+
+
+def test_machines_without_a_common_folder_are_refused_where_clients_remember(monkeypatch):
+    """Two machines with a process each; on one machine the leader makes a folder, and without memories there is no need."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    with pytest.raises(UnalikeError, match="remember something, and no folder is known that all machines see"):
+        played("ditto", "loop")
+    need_folder(job_of("fedavg"), None)
+    need_folder(job_of("ditto"), "folder")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    need_folder(job_of("ditto"), None)
+
+
+@pytest.mark.slow
+def test_a_comparison_under_torchrun_is_that_of_one_process(tmp_path):
+    """The same processes work for all cells, one that diverges among them, and only one of them reports."""
+    flags = ["-m", "unalike", "compare", "--data", "digits", "--clients", "6", "--model", "mlp(hidden=(8,))"]
+    flags += ["--rounds", "3", "--seeds", "2", "--executor", "loop", "--lr", "0.1"]
+    for method in ("ditto", "fedprox(mu=1e38)", "scaffold"):
+        flags += ["--method", method]
+    output = said(tmp_path, *TORCHRUN, *flags, "--out", "joined")
+    assert output.count("report: ") == 1 and "is left out" in output, output
+    said(tmp_path, sys.executable, *flags, "--out", "alone")
+    mine, theirs = (pd.read_parquet(tmp_path / name / "rounds.parquet") for name in ("joined", "alone"))
+    pd.testing.assert_frame_equal(mine.drop(columns="seconds"), theirs.drop(columns="seconds"), rtol=1e-3, atol=1e-4)
 
 
 def received(header, pieces):

@@ -49,6 +49,7 @@ def command(
     from unalike.progress import watch
     from unalike.study.estimate import ROUNDS, estimated
     from unalike.study.single import keep_facts
+    from unalike.teamwork import follow
 
     rounds = training["rounds"]
     found, learn, held = o.dataset(data, data_dir, proxy, test, training["protocol"])
@@ -57,6 +58,7 @@ def command(
     with watch(ROUNDS if dry_run else rounds, method, lines=True) as progress:
         if dry_run:
             return estimate_table(estimated(job.key, {method: job}, 1, progress))
+        follow([job])
         with Profile(rounds) if profile else nullcontext() as seen:
             result = execute(job, out=out, progress=progress if seen is None else seen.watching(progress))
     run_table(result)

@@ -1,4 +1,4 @@
-"""Processes that work for one run: started here, or by `torchrun` on one or many machines. Rank 0 leads, the others answer.
+"""Processes that work for a run: started here, or by `torchrun` on one or many machines. Rank 0 leads, the others answer.
 
 They talk over `torch.distributed` (gloo) in a group of their own, so that no global group is touched.
 """
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -150,7 +150,7 @@ def started(workers: int, serve: Callable[[Team], None], device: torch.device) -
     if device.type != "cpu" and torch.get_device_module(device).is_initialized():
         raise UnalikeError(
             f"workers would be copies of this process, which has used {device} already, and copies cannot; start them with "
-            f"`torchrun --nproc-per-node={workers} -m unalike run ...`, or let torchrun start the script"
+            f"`torchrun --nproc-per-node={workers} -m unalike run ...`, or let torchrun start a script with this run alone"
         )
     folder = TemporaryDirectory(prefix="unalike-team-")
     store = str(Path(folder.name) / "store")
@@ -171,14 +171,39 @@ def started(workers: int, serve: Callable[[Team], None], device: torch.device) -
     return team
 
 
+def called() -> bool:
+    """Whether `torchrun` started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def neighbours() -> bool:
+    """Whether all processes of `torchrun` are on this machine."""
+    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+
+
 def joined() -> Team | None:
-    """The team that `torchrun` made this process a member of; None outside of it."""
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    """The team of the next run in which `torchrun` made this process a member; None outside of it."""
+    if not called():
         return None
+    group, rank, size = _members()
+    team = Team(group, rank, size, int(os.environ.get("LOCAL_RANK", "0")))
+    if neighbours() and not rank:
+        team._keep = folder = TemporaryDirectory(prefix="unalike-team-")  # type: ignore[attr-defined]
+        team.folder = Path(folder.name)
+    return team
+
+
+@cache
+def _members() -> tuple[Any, int, int]:
+    """The processes of `torchrun`, which meet once: their group, and which one of how many this is."""
     store, rank, size = next(iter(dist.rendezvous("env://")))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"unalike-{attempt}", store)
-    return Team(_group(store, rank, size, _reachable()), rank, size, int(os.environ.get("LOCAL_RANK", "0")))
+    return _group(dist.PrefixStore(f"unalike-{attempt}", store), rank, size, _reachable()), rank, size
+
+
+def have_met() -> bool:
+    """Whether the processes of `torchrun` have had a run."""
+    return bool(_members.cache_info().currsize)
 
 
 def _work(store: str, rank: int, size: int, serve: Callable[[Team], None]) -> None:

@@ -21,6 +21,7 @@ from unalike.job import Job
 from unalike.progress import Watch
 from unalike.results.history import Row
 from unalike.results.stopping import Budget
+from unalike.teamwork import follow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,6 +97,7 @@ class Estimate:
 def estimated(key: str, jobs: dict[str, Job], seeds: int, watch: Watch) -> Estimate:
     """Calibrate one job of each method, by label."""
     costs, memory = [], 0.0
+    follow([_short(job) for job in jobs.values()])
     for label, job in jobs.items():
         costs.append(_calibrated(label, job, watch))
         memory = max(memory, _remembered(job))
@@ -109,9 +111,7 @@ def peak_mb() -> float:
 
 
 def _calibrated(label: str, job: Job, watch: Watch) -> Cost:
-    full = _rounds(job)
-    options = replace(job.options, rounds=min(job.options.rounds, ROUNDS * len(full)), evaluate_every=1, stop=None)
-    short = replace(job, options=replace(options, budget=None, select="last"))
+    full, short = _rounds(job), _short(job)
     moments = [time.perf_counter()]
 
     def tick(row: Row, what: str = "") -> None:
@@ -136,6 +136,14 @@ def _calibrated(label: str, job: Job, watch: Watch) -> Cost:
         spent["bytes_down"] / 1e6,
         spent["bytes_up"] / 1e6,
     )
+
+
+def _short(job: Job) -> Job:
+    """The job with a few rounds of each stage."""
+    options = replace(
+        job.options, rounds=min(job.options.rounds, ROUNDS * len(_rounds(job))), evaluate_every=1, stop=None
+    )
+    return replace(job, options=replace(options, budget=None, select="last"))
 
 
 _COSTS = ("seconds", "bytes_down", "bytes_up")

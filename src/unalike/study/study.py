@@ -19,6 +19,7 @@ from unalike.results.directory import digest
 from unalike.results.history import selected
 from unalike.study.comparison import Comparison, Facts, labelled, last_rounds
 from unalike.study.estimate import ROUNDS, Estimate, estimated, peak_mb
+from unalike.teamwork import follow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,6 +84,7 @@ class Study:
         folder = None if out is None else Path(out)
         if folder is not None and (folder / "checkpoints").exists():
             raise UnalikeError(f"{folder} holds a single run; choose another folder for the comparison")
+        follow([cell.job for cell in self.cells])
         rounds: list[pd.DataFrame] = []
         clients: list[pd.DataFrame] = []
         notes: list[str] = []
