@@ -3,6 +3,7 @@
 import pandas as pd
 from typer.testing import CliRunner
 
+import unalike as ua
 from unalike.cli import app
 
 
@@ -15,3 +16,38 @@ def test_the_config_of_a_run_repeats_it(tmp_path):
     assert CliRunner().invoke(app, again).exit_code == 0
     a, b = (pd.read_parquet(tmp_path / name / "rounds.parquet").drop(columns="seconds") for name in "ab")
     pd.testing.assert_frame_equal(a, b)
+
+
+def test_the_config_of_a_run_means_the_same_data(cli, samples, tmp_path):
+    drawn = ["--data", "synthetic(clients=4, features=8, classes=4)", "--partition", "natural"]
+    held = ["--data", samples, "--clients", 3, "--partition", "iid", "--protocol", "server", "--test", 0.5]
+    for name, flags in (("drawn", drawn), ("held", held)):
+        out = tmp_path / name
+        assert cli("run", *flags, "--model", "linear", "--rounds", 1, "--seed", 2, "--out", out)[0] == 0
+        for command in ("run", "compare"):
+            again = tmp_path / f"{name}-{command}"
+            code, _, err = cli(command, "--config", out / "config.toml", "--out", again)
+            assert code == 0, err
+            assert pd.read_parquet(again / "rounds.parquet")["loss"].equals(
+                pd.read_parquet(out / "rounds.parquet")["loss"]
+            )
+
+
+def test_the_config_of_a_run_of_a_program(cli, samples, tmp_path):
+    for data, names in ((samples, ()), ("digits", ("run", "compare"))):
+        people = ua.partition(ua.load(data), "iid", clients=3, split=0.5, seed=1)
+        out = tmp_path / str(len(names))
+        rounds = ua.run("fedavg", people, model="linear", rounds=1, seed=1, out=out).history.rounds
+        for command in names:
+            code, _, err = cli(command, "--config", out / "config.toml", "--out", out / command)
+            assert code == 0, err
+            assert pd.read_parquet(out / command / "rounds.parquet")["loss"].equals(rounds["loss"])
+        if not names:
+            code, _, err = cli("run", "--config", out / "config.toml")
+            assert code == 2 and "does not say where its data came from" in err
+
+
+def test_a_table_of_ones_own_in_a_file(cli, tmp_path):
+    (tmp_path / "own.toml").write_text("[work]\nlr = 0.1")
+    code, _, err = cli("run", "--config", tmp_path / "own.toml")
+    assert code == 2 and "sets work" in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import tomllib
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -24,8 +25,8 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
         found = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UnalikeError(f"cannot read {path}: {error}; expected a TOML file of flags, such as rounds = 50") from None
-    values = {key.replace("-", "_"): value for key, value in _flags_of(found).items()}
     known = {p.name for p in context.command.params}
+    values = {key.replace("-", "_"): value for key, value in _flags_of(path, found, known).items()}
     if strange := sorted(set(values) - known):
         expected = ", ".join(sorted(name for name in known if name))
         raise UnalikeError(f"{path} sets {', '.join(strange)}, which the command does not know; it knows {expected}")
@@ -44,15 +45,38 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
-def _flags_of(found: dict[str, Any]) -> dict[str, Any]:
-    """A table of flags as it is; the record that `unalike run --out` keeps, as the flags that repeat the run."""
-    if not isinstance(found.get("work"), dict):
+def _flags_of(file: Path, found: dict[str, Any], known: set[str]) -> dict[str, Any]:
+    """A table of flags as it is; the record that a kept run leaves, as the flags that repeat the run."""
+    if not all(isinstance(found.get(name), dict) for name in ("work", "model", "data")):
         return found
-    data, work = found["data"], found["work"]
-    plain = {k: v for k, v in found.items() if not isinstance(v, dict) and k != "unalike"}
-    divided = {k: data[k] for k in ("partition", "clients", "val") if "partition" in data and k in data}
-    named = {"model": found["model"]["name"], **({"data": data["name"]} if "name" in data else {})}
-    return plain | divided | named | work | {"batch_size": str(work.get("batch_size", "full"))}
+    try:
+        kept = tomllib.loads(json.loads((file.parent / "comparison.json").read_text())["config"])
+    except (OSError, ValueError, KeyError):
+        kept = {}
+    flags = kept if "data" in kept else _recorded(file, found)
+    if "seeds" in known:
+        return flags
+    return {k: v for k, v in flags.items() if k != "seeds"} | {"method": flags["method"][0], "seed": found["seed"]}
+
+
+def _recorded(file: Path, found: dict[str, Any]) -> dict[str, Any]:
+    """The flags of a run without the command that made it: its plan vouches for the data.
+
+    Raises `UnalikeError` where the data's name does not say all of it.
+    """
+    from unalike.data.source import registry
+
+    data, work, plan = found["data"], found["work"], file.parent / "plan.json"
+    name = data.get("name")
+    named = name in registry and registry.usage(name) == f"{name}()"
+    if not named or not plan.exists() or "test" in data or "proxy" in data:
+        raise UnalikeError(
+            f"{file} does not say where its data came from: no command finished the run; give a TOML file of flags, such as "
+            "data = 'mine.npz', or the config.toml of a finished `unalike run --out`"
+        )
+    plain = {k: v for k, v in found.items() if not isinstance(v, dict) and k not in ("unalike", "seed")}
+    own = {"data": name, "plan": str(plan), "model": found["model"]["name"], "method": [found["method"]]}
+    return plain | own | work | {"seeds": f"{found['seed']},", "batch_size": str(work.get("batch_size", "full"))}
 
 
 Config = Annotated[
