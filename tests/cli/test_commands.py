@@ -100,6 +100,15 @@ def test_run_says_what_python_says(cli, small, samples, tmp_path):
     assert len(again.history) == 5
 
 
+def test_a_run_carries_its_notes(cli, small, tmp_path):
+    for _ in range(2):  # the second time it is read
+        code, text, _ = cli("run", *small, "--stop", "accuracy > 0", "--out", tmp_path)
+        assert code == 0 and "note: the stop rule" in text and cli("report", tmp_path)[0] == 0
+        assert "final score is flattered" in (tmp_path / "report.html").read_text()
+    (tmp_path / "comparison.json").unlink()  # as a program leaves it
+    assert any("flattered" in note for note in Comparison.load(tmp_path).facts.notes)
+
+
 def test_full_batches_and_steps(cli, small, tmp_path):
     assert cli("run", *small, "--batch-size", "full", "--steps", 2, "--out", tmp_path)[0] == 0
     work = tomllib.loads((tmp_path / "config.toml").read_text())["work"]

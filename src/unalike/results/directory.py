@@ -9,6 +9,7 @@ import hashlib
 import json
 import time
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,20 @@ class RunDirectory:
                 file.write(line + "\n")
         except OSError as error:
             raise UnalikeError(f"cannot write {self.path / 'events.jsonl'}: {error.strerror}") from error
+
+    @property
+    def notes(self) -> list[str]:
+        """What the events warn of, each once."""
+        found: dict[str, None] = {}
+        try:
+            lines = (self.path / "events.jsonl").read_text(errors="replace").splitlines()
+        except OSError:
+            return []
+        for line in lines:
+            with suppress(ValueError, KeyError, TypeError):  # a line that was cut
+                event = json.loads(line)
+                found |= {event["text"]: None} if event["event"] == "warning" else {}
+        return list(found)
 
     def save_checkpoint(self, round: int, tensors: Tree, facts: dict[str, Any]) -> None:
         """Write the checkpoint of a round, then remove all but the newest two."""

@@ -179,6 +179,7 @@ def facts_of_run(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> F
         command="# the run came from a program: call ua.run(...) there with the configuration below",
         partition=_divided(data, plan) | (summary(plan.train.sizes, plan.counts) if plan else {}),
         label_counts=counts,
+        notes=RunDirectory(folder).notes,
         versions={"unalike": config["unalike"]},  # of the rest, the folder says nothing
         seed=config["seed"],
         clients=names,

@@ -17,5 +17,6 @@ def keep_facts(run: Run, label: str, front: dict[str, Any]) -> None:
     if run.out is not None:
         seed = run.job.options.seed
         cell = Cell(label, seed, run.job)
-        facts = replace(facts_of([cell], {label: label}, label, [seed], front), ends=[cell.end(run)])
+        facts = facts_of([cell], {label: label}, label, [seed], front)
+        facts = replace(facts, ends=[cell.end(run)], notes=list(run.notes))
         write_bytes(run.out / "comparison.json", json.dumps(asdict(facts), indent=1).encode())
