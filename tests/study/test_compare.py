@@ -329,6 +329,8 @@ def test_the_baseline_is_chosen_and_kept(dataset, people, small):
         (["fedavg"], {"model": "mpl"}, "did you mean 'mlp'"),
         (["fedavg"], {"data": "digits"}, "both data= and clients"),
         (["fedavg"], {"epochs": 3}, "epochs"),
+        (["fedavg"], {"val": 0.1}, "val=0.1 beside clients"),
+        (["fedavg"], {"partition": "iid"}, "partition='iid' beside clients"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_training(people, small, trained, methods, options, message):

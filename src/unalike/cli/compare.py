@@ -56,7 +56,7 @@ def command(
 
     numbers = read_seeds(seeds)
     found, learn, held = o.dataset(data, data_dir, proxy, test, training["protocol"])
-    fixed = o.divided(found, partition, plan, clients, 0) if plan is not None else None
+    fixed = o.divided(found, partition, plan, clients, 0, val) if plan is not None else None
     flags = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}
     flags |= {"partition": partition, "clients": clients, "val": val or None} if plan is None else {"plan": str(plan)}
     study = lay_out(

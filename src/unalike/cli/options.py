@@ -255,8 +255,10 @@ def divided(data: Any, partition: str, plan: Path | None, clients: int | None, s
     """The clients that the flags of a command make of a data set."""
     from unalike.data import PartitionPlan
     from unalike.data import partition as divide
-    from unalike.data.partition import usual_clients
+    from unalike.data.partition import divided_already, usual_clients
 
     if plan is not None:
-        return PartitionPlan.load(plan).apply(data)
+        found = PartitionPlan.load(plan)
+        divided_already("a plan", "make the plan with it: `unalike partition --save`", partition, val, clients)
+        return found.apply(data)
     return divide(data, partition, usual_clients(partition) if clients is None else clients, seed=seed, val=val)

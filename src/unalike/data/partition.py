@@ -19,6 +19,9 @@ from unalike.data.plan import PartitionPlan
 from unalike.data.ragged import Ragged
 from unalike.data.scheme import Division, registry
 
+USUAL = "dirichlet(alpha=0.1)"
+"""What a comparison draws unless told otherwise."""
+
 
 def partition(
     data: Dataset,
@@ -78,6 +81,16 @@ def partition(
         counts=label_counts(labels, data.classes, train),
     )
     return plan.apply(data)
+
+
+def divided_already(what: str, remedy: str, partition: str, val: float, clients: int | None = None) -> None:
+    """Raises `UnalikeError` for what only a new partition takes, given where `what` is divided already."""
+    asked = {"partition": partition if partition != USUAL else None, "clients": clients, "val": val or None}
+    given = [f"{name}={value!r}" for name, value in asked.items() if value is not None]
+    if given:
+        raise UnalikeError(
+            f"found {', '.join(given)} beside {what}: it would change nothing; leave it out, or {remedy}"
+        )
 
 
 def usual_clients(spec: str) -> int | None:

@@ -17,7 +17,7 @@ from unalike.core.work import Work
 from unalike.data import Dataset, Population, load
 from unalike.data import partition as divide
 from unalike.data.diagnose import summary
-from unalike.data.partition import usual_clients
+from unalike.data.partition import USUAL, divided_already, usual_clients
 from unalike.job import Clients, Job, ModelLike, Pair, prepare
 from unalike.progress import Watch, watch
 from unalike.results.directory import plain
@@ -34,7 +34,7 @@ def compare(
     *,
     data: Dataset | str | None = None,
     data_dir: str | Path | None = None,
-    partition: str = "dirichlet(alpha=0.1)",
+    partition: str = USUAL,
     val: float = 0.0,
     model: ModelLike = "mlp",
     rounds: int = 50,
@@ -99,7 +99,7 @@ def lay_out(
     *,
     data: Dataset | str | None = None,
     data_dir: str | Path | None = None,
-    partition: str = "dirichlet(alpha=0.1)",
+    partition: str = USUAL,
     val: float = 0.0,
     model: ModelLike = "mlp",
     rounds: int = 50,
@@ -206,6 +206,7 @@ def _populations(
         raise UnalikeError(
             "found no data; give clients (from ua.partition, or a list of ua.ClientData) or data='digits'"
         )
+    divided_already("clients", "make them with it: ua.partition(..., val=0.1)", partition, val)
     fixed = clients if isinstance(clients, Population) else Population.of(clients)
     return lambda seed: fixed
 
