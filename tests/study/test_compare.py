@@ -329,6 +329,7 @@ def test_the_baseline_is_chosen_and_kept(dataset, people, small):
         (["fedavg"], {"model": "mpl"}, "did you mean 'mlp'"),
         (["fedavg"], {"data": "digits"}, "both data= and clients"),
         (["fedavg"], {"epochs": 3}, "epochs"),
+        (["fedavg"], {"rounds": 0}, "expected 1 or more"),
         (["fedavg"], {"val": 0.1}, "val=0.1 beside clients"),
         (["fedavg"], {"partition": "iid"}, "partition='iid' beside clients"),
     ],
@@ -337,6 +338,14 @@ def test_what_cannot_be_compared_is_refused_before_training(people, small, train
     with pytest.raises(ua.UnalikeError, match=message):
         small(methods, people, **options)
     assert not trained
+
+
+def test_somebody_must_have_test_samples(people, small, trained):
+    untested = [ua.ClientData(train=c.train) for c in people]
+    with pytest.raises(ua.UnalikeError, match="no client has a test sample"):
+        small(["fedavg"], untested)
+    assert not trained
+    assert len(small(["fedavg"], untested, protocol="server", test=people[0].test, seeds=1).summary) == 1
 
 
 def test_no_data_and_impossible_partitions(dataset, small):

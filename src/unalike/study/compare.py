@@ -142,6 +142,7 @@ def lay_out(
         for seed in numbers
         for label, spec in named.items()
     ]
+    _check_scored(cells[0].job)
     if source is None and isinstance(data, str):
         source = {
             "data": data,
@@ -184,6 +185,17 @@ def _check(methods: object, named: dict[str, object], numbers: list[int], baseli
         )
     if baseline not in named:
         raise UnalikeError(f"baseline {baseline!r} is none of the methods {list(named)}; name one of them")
+
+
+def _check_scored(job: Job) -> None:
+    """Raises `UnalikeError` where no round or no test sample would give a score to compare."""
+    if not job.options.rounds:
+        raise UnalikeError("found rounds=0, after which all methods are where they began; expected 1 or more")
+    if not len(job.population.test.values) and "server" not in job.options.protocols:
+        raise UnalikeError(
+            "no client has a test sample to compare methods by; give ClientData(test=...), ua.partition(..., split=0.75), or "
+            "protocol='server' with test=(x, y)"
+        )
 
 
 def _shared_first(found: str | Sequence[str]) -> tuple[str, ...]:
