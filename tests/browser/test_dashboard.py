@@ -159,6 +159,11 @@ def test_it_reads_only_and_only_for_those_who_may(kept):
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(UnalikeError, match="neither a run nor a federation"):
         Followed(tmp_path)
+    cells = [tmp_path / "results" / "cells" / f"{method}-seed0-12" for method in ("fedavg", "fedprox")]
+    for cell in cells:
+        cell.mkdir(parents=True)
+    with pytest.raises(UnalikeError, match=f"holds a comparison.*: {cells[0]}, {cells[1]}"):
+        Followed(tmp_path / "results")
     with pytest.raises(UnalikeError, match="is no folder"):
         Followed(tmp_path / "nothing")
 

@@ -30,6 +30,9 @@ class Followed:
             raise UnalikeError(
                 f"{self.path} is no folder; give one that `unalike run --out` or `unalike federation init` wrote"
             )
+        if (self.path / "cells").is_dir():
+            some = ", ".join(str(cell) for cell in sorted((self.path / "cells").iterdir())[:3])
+            raise UnalikeError(f"{self.path} holds a comparison, which is many runs; give one of them: {some}")
         self.federation = self.path / "federation.toml"
         self.run = self.path / "run" if self.federation.exists() else self.path
         if not self.federation.exists() and not (self.run / "config.toml").exists():
