@@ -200,6 +200,11 @@ def prepare(
     asked = model if isinstance(model, str) else name
     _try(made, population, context)
     if chosen.chain is not None:
+        if population.x.dim() != 4:
+            shape = list(population.input_shape)
+            raise UnalikeError(
+                f"transform={chosen.transform!r} is for images; found samples of shape {shape}: leave it out"
+            )
         chosen.chain(population.x[:1], torch.zeros(1, chosen.chain.draws))  # says at once what does not fit
     population, made = population.to("cpu"), made.to("cpu").at(chosen.precision)
     held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)

@@ -138,6 +138,12 @@ def test_tied_weights_stay_tied(people, activation):
         torch.testing.assert_close(run.params, runs[0].params, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("text", ["normalise", "flip", "crop"])
+def test_tables_are_no_images(people, small, text):
+    with pytest.raises(ua.UnalikeError, match=f"transform='{text}' is for images"):
+        small("fedavg", people, transform=text)
+
+
 @pytest.mark.parametrize("spec", ["fedavg", "ditto"])
 def test_augmentation_is_the_same_in_both_executors(spec):
     """Crops and flips are drawn per client and round; evaluation normalises only."""
