@@ -348,6 +348,15 @@ def test_bad_data_is_one_message(cli, small, tmp_path):
     assert cli("run", *small, "--data", tmp_path / "bad.npz")[0] == 2
 
 
+def test_a_table_needs_its_target(cli, small, tmp_path):
+    table = tmp_path / "patients.csv"
+    pd.DataFrame({"age": range(20), "weight": range(20, 40), "ill": [0, 1] * 10}).to_csv(table, index=False)
+    code, _, err = cli("run", *small, "--data", table)
+    assert code == 2 and "target='COLUMN'" in err
+    advice = err.split('"')[1].replace("COLUMN", "ill")
+    assert cli("run", *small, "--data", advice, "--partition", "iid")[0] == 0
+
+
 def test_a_folder_of_another_run(cli, small, tmp_path):
     assert cli("run", *small, "--out", tmp_path)[0] == 0
     code, _, err = cli("run", *small, "--lr", 0.2, "--method", "fedprox", "--out", tmp_path)

@@ -103,7 +103,7 @@ def test_texts_become_tokens_of_a_training_vocabulary(tmp_path, bag):
     [
         ({}, {"target": "result"}, r"no column 'result'; expected one of age, visits, sex, hospital, outcome, part"),
         ({}, {"group": "ward"}, "no column 'ward'"),
-        ({}, {}, r"\.csv\(\): missing a required argument: 'target'; it takes \.csv\(target"),
+        ({}, {}, r"no column is named to be predicted; write .file\(path='.*', target='COLUMN'\)"),
         ({"outcome": [None] + ["ill"] * 39}, {}, "'outcome' is missing in 1 rows, the first row 0"),
         ({"age": [np.inf] + [1.0] * 39}, {}, "column 'age' is infinite in row 0"),
         ({"age": [None] * 40}, {}, "column 'age' has no value in the training rows; drop='age'"),

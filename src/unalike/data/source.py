@@ -75,7 +75,13 @@ def read(path: Path, encoding: Encoding | None = None, **options: Any) -> Datase
         raise UnalikeError(
             f"{path} has a suffix that cannot be read; expected {' or '.join(formats)}: convert the file"
         )
-    agreed = {"encoding": encoding} if encoding and "encoding" in inspect.signature(formats[end]).parameters else {}
+    taken = inspect.signature(formats[end]).parameters
+    if "target" in taken and taken["target"].default is inspect.Parameter.empty and "target" not in options:
+        raise UnalikeError(
+            f"{path} is a table, and no column is named to be predicted; write "
+            f"\"file(path={str(path)!r}, target='COLUMN')\""
+        )
+    agreed = {"encoding": encoding} if encoding and "encoding" in taken else {}
     return formats.build(Call(end, options), path=path, **agreed)
 
 
