@@ -189,6 +189,8 @@ def test_partition_shows_and_saves(cli, samples, tmp_path):
     code, text, _ = cli("partition", "--data", samples, "--clients", 4, "--partition", "iid", "--save", plan)
     assert code == 0 and "client-3" in text and json.loads(plan.read_text())["clients"] == 4
     assert cli("partition", "--data", samples, "--plan", plan)[0] == 0
+    code, _, err = cli("partition", "--data", samples, "--plan", plan, "--figure", tmp_path / "x.foo")
+    assert code == 2 and "x.foo cannot be drawn" in err and ".svg" in err
     for command in ("partition", "run", "compare"):
         for flag, value in (("--val", 0.1), ("--partition", "iid"), ("--clients", 3)):
             code, _, err = cli(command, "--data", samples, "--plan", plan, flag, value)

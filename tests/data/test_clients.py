@@ -44,6 +44,12 @@ def test_pooled_is_one_client_with_every_sample_once(blobs):
     assert pooled.test[0].tolist() == sorted(set(overlapping.test.values.tolist()))
 
 
+def test_what_are_no_clients_is_refused(blobs):
+    for wrong, found in (([blobs.train], "tuple"), (blobs, "Dataset"), ("digits", "str")):
+        with pytest.raises(UnalikeError, match=f"found a {found} where clients were expected"):
+            Population.of(wrong)
+
+
 def test_index_takes_names_and_positions():
     everyone = Population.of([client([0], "north"), client([1], "south")])
     assert everyone.index("south") == everyone.index(1) == everyone.index(-1) == 1

@@ -48,6 +48,11 @@ def test_bad_input_is_refused_in_one_message_each(blobs):
         partition(blobs, "iid")
 
 
+def test_only_a_data_set_is_divided():
+    with pytest.raises(UnalikeError, match=r"found a str to divide, expected a data set: ua.load\('digits'\)"):
+        partition("digits", "iid", clients=3)
+
+
 def test_min_test_moves_samples_or_says_who_lacks_them(blobs):
     everyone = partition(blobs, "iid", clients=100, split=0.9, min_test=3)
     assert set(everyone.test.sizes) == {3} and set(everyone.sizes) == {5}

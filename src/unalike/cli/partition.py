@@ -32,6 +32,7 @@ def command(
     """
     from unalike.cli.bubbles import bubbles
     from unalike.cli.show import console
+    from unalike.core.errors import UnalikeError
 
     people = o.divided(o.dataset(data, data_dir)[0], partition, plan, clients, seed, val)
     if people.plan is None:
@@ -40,7 +41,11 @@ def command(
     if people.classes is not None:
         print(bubbles(people.plan.counts, people.classes))
     if figure is not None:
-        people.plan.figure(people.classes).savefig(figure, bbox_inches="tight", dpi=150)
+        drawn = people.plan.figure(people.classes)
+        known = drawn.canvas.get_supported_filetypes()
+        if figure.suffix[1:].lower() not in known:
+            raise UnalikeError(f"{figure} cannot be drawn; expected a name that ends in .{', .'.join(sorted(known))}")
+        drawn.savefig(figure, bbox_inches="tight", dpi=150)
         print(f"figure: {figure.resolve()}")
     if export is not None:
         print(f"index files: {people.plan.export(export).resolve()}")

@@ -68,9 +68,17 @@ class Population(Sequence[ClientData]):
         """Join clients whose inputs have one shape and kind; without `classes`, C is the largest label of all + 1.
 
         `task` overrides what the labels' dtype asks for: 0/1 integers as binary, integers as regression.
-        Raises `UnalikeError`, which names the client, for shapes, kinds or labels that do not fit together.
+        Raises `UnalikeError` for what are no clients and, with the client's name, for shapes, kinds or labels that do not fit
+        together.
         """
-        return cls(*join(list(clients), classes, task))
+        found: list[Any] = list(clients) if isinstance(clients, Iterable) else [clients]
+        wrong = next((client for client in found if not isinstance(client, ClientData)), None)
+        if wrong is not None:
+            raise UnalikeError(
+                f"found a {type(wrong).__name__} where clients were expected; give what ua.partition(data, 'iid', clients=10) "
+                "returns, or a list of ua.ClientData(train=(x, y), test=(x, y))"
+            )
+        return cls(*join(found, classes, task))
 
     @property
     def input_shape(self) -> tuple[int, ...]:

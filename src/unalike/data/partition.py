@@ -48,10 +48,15 @@ def partition(
     >>> partition(load("digits"), "dirichlet(alpha=0.1)", clients=20).sizes.sum()   # doctest: +SKIP
     1339
 
-    Raises `UnalikeError` for an unknown scheme, more clients than samples, an empty class in a scheme that divides by
-    classes, a column that the data lacks, any other constraint that cannot be met (which, and by how much), and a
-    client that would have fewer than `min_test` test samples.
+    Raises `UnalikeError` for what is no data set, an unknown scheme, more clients than samples, an empty class in a scheme
+    that divides by classes, a column that the data lacks, any other constraint that cannot be met (which, and by how
+    much), and a client that would have fewer than `min_test` test samples.
     """
+    if not isinstance(data, Dataset):
+        raise UnalikeError(
+            f"found a {type(data).__name__} to divide, expected a data set: ua.load('digits'), ua.load('my.npz') or "
+            "ua.Dataset('mine', (x, y))"
+        )
     if not 0 < split <= 1:
         raise UnalikeError(f"found split={split!r}, expected the training share of each client, above 0 and at most 1")
     if not 0 <= val < 1:
