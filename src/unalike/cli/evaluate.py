@@ -19,7 +19,8 @@ def command(
 ) -> None:
     """Evaluate a run's shared model.
 
-    On its own clients' test samples, or on all samples of another data set.
+    On its own clients' test samples, or on all samples of another data set: tables are read as the run read its own, and classes
+    are known by their names.
 
     \b
     unalike evaluate runs/prox
@@ -28,10 +29,11 @@ def command(
     import numpy as np
     from rich.table import Table
 
-    from unalike.cli.loaded import fitting, load_model, source_of
+    from unalike.cli.loaded import fitting, labels, load_model, source_of
     from unalike.cli.options import dataset
     from unalike.cli.show import console, number
     from unalike.core.errors import UnalikeError
+    from unalike.core.task import find_task
     from unalike.data import PartitionPlan
     from unalike.results.evaluation import score
     from unalike.results.metrics import measure, per_client
@@ -40,8 +42,8 @@ def command(
     table = Table(box=None, pad_edge=False)
     if data is not None:
         other = fitting(data, data_dir, folder, config)
-        x, y = other.merged()
-        task, scores = other.task, score(other.task, predict, x, y, np.zeros(len(y), np.int64))
+        x, y, task = other.merged()[0], labels(other, folder, config), find_task(config["data"]["task"])
+        scores = score(task, predict, x, y, np.zeros(len(y), np.int64))
         rows = {data: measure(task, scores)}
     else:
         if not (folder / "plan.json").exists():

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from unalike.data import Dataset
+    from unalike.data.columns import Encoding
     from unalike.results.evaluation import Predict
 
 
@@ -46,22 +49,79 @@ def load_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
 
 
 def fitting(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any]) -> Dataset:
-    """A data set whose samples have the shape that the run's model takes; a table with the encoding of the run's federation.
+    """A data set whose samples have the shape that the run's model takes; a table as the run read its own.
 
-    Raises `UnalikeError` for samples of another shape.
+    Raises `UnalikeError` for samples of another shape, and for tables and tokens that could only be read in another way.
     """
     from unalike.core.errors import UnalikeError
     from unalike.data import load
 
-    encoding, terms = None, folder.resolve().parent / "federation.toml"
-    if "federation" in config and terms.exists():
-        from unalike.deploy.federation import Federation
-
-        encoding = Federation.load(terms).data.encoding
+    encoding = _encoding(folder, config)
     dataset, wanted = load(data, data_dir, encoding=encoding), config["data"]["input_shape"]
+    if encoding is None and dataset.encoding is not None:
+        raise UnalikeError(
+            f"{data} is a table, and {folder} does not say how to read one: it is older, or its clients came from no table; "
+            "if they did, run its command again (nothing is trained again), else give a file of numbers (.npz)"
+        )
+    if dataset.encoding is None and not dataset.train[0].is_floating_point() and "partition" in config["data"]:
+        raise UnalikeError(
+            f"{data} holds tokens, and the run numbered its words anew, from its clients' training samples; expected a table of "
+            "texts, of a run on one, or no --data for the run's own clients"
+        )
     if list(dataset.input_shape) != wanted:
         raise UnalikeError(f"{data} has samples of shape {list(dataset.input_shape)}, the model takes {wanted}")
     return dataset
+
+
+def samples(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any]) -> Tensor:
+    """The samples of a data set without their labels; the rows of a table, which needs no target, in the order of the file.
+
+    Raises `UnalikeError` as `fitting` does.
+    """
+    from unalike.data.sources import table_at
+    from unalike.data.tables import opened
+
+    encoding, path = _encoding(folder, config), table_at(data, data_dir)
+    if encoding is None or path is None:
+        return fitting(data, data_dir, folder, config).merged()[0]
+    return encoding.apply(opened(path), path.name)
+
+
+def labels(found: Dataset, folder: Path, config: dict[str, Any]) -> Tensor:
+    """The labels of all samples as the run has them: classes by their names, numbers by their values.
+
+    Raises `UnalikeError` for labels that the run does not know.
+    """
+    import torch
+
+    from unalike.core.errors import UnalikeError
+    from unalike.data.join import LABELS
+
+    y, task = found.merged()[1], config["data"]["task"]
+    if task == "classification" and found.classes is not None:
+        return found.numbered(y, config["data"]["classes"], f"the run in {folder}")
+    if found.task.name == task:
+        return y
+    try:
+        values = torch.tensor([float(name) for name in found.classes or ("none",)])
+        if task != "classification" and torch.equal(values.to(LABELS[task]).float(), values):
+            return values.to(LABELS[task])[y.long()]
+    except ValueError:
+        pass
+    kinds = {"classification": "classes", "binary": "true/false", "regression": "numbers"}
+    raise UnalikeError(f"{found.name}: the labels are {kinds[found.task.name]}; the run in {folder} has {kinds[task]}")
+
+
+def _encoding(folder: Path, config: dict[str, Any]) -> Encoding | None:
+    """How the run, or its federation, reads tables."""
+    from unalike.data.columns import Encoding
+
+    terms = folder.resolve().parent / "federation.toml"
+    if "federation" in config and terms.exists():
+        from unalike.deploy.federation import Federation
+
+        return Federation.load(terms).data.encoding
+    return Encoding.load(folder / "encoding.json")
 
 
 def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:

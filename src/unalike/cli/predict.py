@@ -20,22 +20,22 @@ def command(
 ) -> None:
     """Predict every sample of a data set with a run's shared model.
 
-    One CSV row each, in the order of the data.
+    One CSV row each, in the order of the data. A table needs no target: it is read as the run read its own.
 
     \b
     unalike predict runs/prox --data new.npz --out predictions.csv
+    unalike predict runs/ward --data new_patients.csv
     """
     import pandas as pd
     import torch
 
-    from unalike.cli.loaded import fitting, load_model
+    from unalike.cli.loaded import load_model, samples
     from unalike.core.checkpoint import write_bytes
     from unalike.core.task import find_task
     from unalike.results.evaluation import outputs
 
     predict, config = load_model(folder)
-    x, _ = fitting(data, data_dir, folder, config).merged()
-    logits = torch.cat([*outputs(predict, x)])
+    logits = torch.cat([*outputs(predict, samples(data, data_dir, folder, config))])
     task = find_task(config["data"]["task"])
     predicted = task.predict(logits).numpy()
     names = config["data"].get("classes")

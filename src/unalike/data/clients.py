@@ -25,6 +25,7 @@ from unalike.data.ragged import Ragged
 if TYPE_CHECKING:
     import pandas as pd
 
+    from unalike.data.columns import Encoding
     from unalike.data.plan import PartitionPlan
 
 
@@ -34,7 +35,7 @@ class Population(Sequence[ClientData]):
 
     `x` [N, ...] and `y` [N] hold every sample; `train`, `test` and `val` say which of them each client has (a sample
     may have several owners). `classes` names the classes, None for regression. `plan` is the partition that made it, if
-    one did; `clusters` numbers the true cluster of each client, where it is known.
+    one did; `clusters` numbers the true cluster of each client, where it is known. `encoding` says how a table became x.
     """
 
     x: Tensor
@@ -47,6 +48,7 @@ class Population(Sequence[ClientData]):
     task: Task
     plan: PartitionPlan | None = field(default=None, repr=False)
     clusters: Sequence[int] | None = None
+    encoding: Encoding | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         counts = {"y": len(self.y) == len(self.x)} | {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -10,6 +13,7 @@ import torch
 from pydantic import Field, FiniteFloat, PositiveInt
 
 from unalike.core.checked import checked
+from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
 from unalike.data import text as texts
 
@@ -117,6 +121,20 @@ class Encoding:
         missing = [np.isnan(x) for number, x in zip(self.numbers, found) if number.gaps]
         kinds = [category.apply(frame, where) for category in self.categories]
         return torch.from_numpy(np.column_stack([part.astype(np.float32) for part in (*scaled, *missing, *kinds)]))
+
+    def save(self, path: Path) -> None:
+        """Write JSON, whole or not at all."""
+        write_bytes(path, (json.dumps(asdict(self)) + "\n").encode())
+
+    @classmethod
+    def load(cls, path: Path) -> Encoding | None:
+        """Read what `save` wrote; None where there is no file. Raises `UnalikeError` for one that cannot be read."""
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise UnalikeError(f"{path} is not the encoding of a table ({error}); restore it") from None
 
 
 def fit(frame: pd.DataFrame, train: int, where: str) -> Encoding:

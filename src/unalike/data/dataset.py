@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -107,6 +107,21 @@ class Dataset:
     def merged(self) -> Pair:
         """Training and test samples in one (x, y), the training samples first."""
         return self._whole
+
+    def numbered(self, y: Tensor, names: Sequence[str] | None, whose: str) -> Tensor:
+        """Labels of this data set as others number their classes `names`, by name: a file that lacks a class numbers the rest anew.
+
+        A file without names has their numbers already. Raises `UnalikeError` for a class that is not among theirs.
+        """
+        own = self.classes
+        if names is None or own is None:
+            return y
+        if set(own) <= set(names):
+            return torch.tensor([names.index(name) for name in own])[y.long()]
+        if self.encoding is None and own == [str(i) for i in range(len(own))] and len(own) <= len(names):
+            return y
+        unknown, known = (", ".join(map(repr, found)) for found in ([n for n in own if n not in names], names))
+        raise UnalikeError(f"found the classes {unknown}; expected those of {whose}, {known}: rename or leave them out")
 
     @cached_property
     def fingerprint(self) -> str:

@@ -35,7 +35,7 @@ def hold_out(data: Dataset, share: float, seed: int = 0) -> tuple[Dataset, Pair]
     rows = torch.from_numpy(kept)
     groups = {column: values[kept] for column, values in data.groups.items()}
     train = int((kept < trains).sum())
-    rest = Dataset.divided(data.name, x[rows], y[rows], train, data.classes, groups)
+    rest = Dataset.divided(data.name, x[rows], y[rows], train, data.classes, groups, data.encoding)
     return rest, (x[torch.from_numpy(chosen)], y[torch.from_numpy(chosen)])
 
 
@@ -45,7 +45,7 @@ def test_apart(data: Dataset, share: float = 0.2) -> tuple[Dataset, Pair]:
         return hold_out(data, share)
     count = len(data.train[1])
     groups = {column: values[:count] for column, values in data.groups.items()}
-    return Dataset.divided(data.name, *data.train, count, data.classes, groups), data.test
+    return Dataset.divided(data.name, *data.train, count, data.classes, groups, data.encoding), data.test
 
 
 def _balanced(labels: np.ndarray, pool: np.ndarray, classes: int, share: float, rng: np.random.Generator) -> np.ndarray:

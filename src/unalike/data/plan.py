@@ -87,7 +87,8 @@ class PartitionPlan:
         calls = [call for call in parse(self.spec) if call.name in features.registry]
         if calls:
             x, y, (train, test, val) = self._changed(x, y, [features.registry.build(call) for call in calls])
-        made = Population(x, y, train, test, val, self.names, data.classes, task_for(y), self, self.clusters)
+        known = (self.names, data.classes, task_for(y), self, self.clusters, data.encoding)
+        made = Population(x, y, train, test, val, *known)
         return made if x.is_floating_point() else text.from_training_clients(made)
 
     def _changed(self, x: Tensor, y: Tensor, changes: list[features.Change]) -> tuple[Tensor, Tensor, list[Ragged]]:

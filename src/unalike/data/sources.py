@@ -44,6 +44,17 @@ def load(
     raise _not_found(text, folder)
 
 
+def table_at(name_or_path: str, data_dir: str | Path | None = None) -> Path | None:
+    """The file of a table that `load` would read; None for other data, and where there is none."""
+    text, folder = name_or_path, data_folder(data_dir)
+    if "(" in text and (call := parse_one(text)).name == "file":
+        text = str(call.parameters.get("path", ""))
+    if text in registry or "(" in text:
+        return None
+    found = [Path(text), *_candidates(text, folder)]
+    return next((path for path in found if ending(path.name) in tables.OPEN and path.exists()), None)
+
+
 @registry.register("file")
 def file(data_dir: Path | None, encoding: Encoding | None = None, *, path: str, **options: Any) -> Dataset:
     """A file or folder with its reader's options: file(path='patients.csv', target='outcome')."""

@@ -67,8 +67,7 @@ def read_table(
 
     Raises `UnalikeError` for a file that cannot be read, a column that is not there and a target that is missing.
     """
-    with reading(path, "a table"):
-        frame = OPEN[ending(path.name) or ""](path).rename(columns=str)
+    frame = opened(path)
     drop, group = _several(drop), _several(group)
     _require(frame, [target, *drop, *group, *_several(split or ()), *_several(text or ())], path.name)
     y, classes = labels(frame[target], path.name)
@@ -89,6 +88,15 @@ def read_table(
 
 for name in OPEN:
     formats.register(name)(read_table)
+
+
+def opened(path: Path) -> pd.DataFrame:
+    """The columns of a table as they are in the file. Raises `UnalikeError` for one that cannot be read, or has no rows."""
+    with reading(path, "a table"):
+        frame = OPEN[ending(path.name) or ""](path).rename(columns=str)
+    if not len(frame):
+        raise UnalikeError(f"{path.name} has columns but no rows; expected one row per sample")
+    return frame
 
 
 def tokens(found: Sequence[str], train: int, length: int, vocabulary: int) -> torch.Tensor:
@@ -147,8 +155,6 @@ def _require(frame: pd.DataFrame, columns: Sequence[str], where: str) -> None:
     if missing:
         known = ", ".join(map(str, frame.columns))
         raise UnalikeError(f"{where} has no column {', '.join(map(repr, missing))}; expected one of {known}")
-    if not len(frame):
-        raise UnalikeError(f"{where} has columns but no rows; expected one row per sample")
 
 
 def _several(columns: Columns) -> list[str]:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ from torch import Tensor
 
 from unalike.core.errors import UnalikeError
 from unalike.data.clients import Population
+
+if TYPE_CHECKING:
+    from unalike.data.columns import Encoding
 
 PADDING, UNKNOWN = 0, 1
 WORD = re.compile(r"\w+(?:'\w+)?")
@@ -73,9 +77,9 @@ def from_training_clients(clients: Population, size: int | None = None) -> Popul
     """The same clients, with a vocabulary made of the clients' training samples and of nothing else.
 
     Words (tokens 2 and up) are counted in the training samples of all clients and numbered anew, most frequent first,
-    up to `size` tokens in all (None: all that occur); every other word becomes unknown. What `load` numbered comes
-    from the training part of the published data, of which a partition makes some clients' test samples; every
-    partition of tokens calls this.
+    up to `size` tokens in all (None: all that occur); every other word becomes unknown. The `encoding` says the new numbers.
+    What `load` numbered comes from the training part of the published data, of which a partition makes some clients' test
+    samples; every partition of tokens calls this.
 
     Raises `UnalikeError` for inputs that are not tokens.
     """
@@ -92,4 +96,12 @@ def from_training_clients(clients: Population, size: int | None = None) -> Popul
     renumbered = torch.full_like(counts, UNKNOWN)
     renumbered[PADDING] = PADDING
     renumbered[frequent] = torch.arange(len(frequent), device=counts.device) + UNKNOWN + 1
-    return replace(clients, x=renumbered[clients.x])
+    return replace(clients, x=renumbered[clients.x], encoding=_kept(clients.encoding, frequent.tolist()))
+
+
+def _kept(encoding: Encoding | None, tokens: Sequence[int]) -> Encoding | None:
+    """The encoding of a text with these words of its vocabulary only, in this order."""
+    if encoding is None or encoding.words is None:
+        return None
+    known = encoding.words.words
+    return replace(encoding, words=replace(encoding.words, words=tuple(known[token - UNKNOWN - 1] for token in tokens)))

@@ -24,7 +24,7 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
     if test is None:
         tests = torch.from_numpy(every_fifth(y.numpy()))
         x, y, test = x[~tests], y[~tests], (x[tests], y[tests])
-    y, test = numbered(y, found, federation.data), (test[0], numbered(test[1], found, federation.data))
+    y, test = _numbered(y, found, federation.data), (test[0], _numbered(test[1], found, federation.data))
     if not federation.val:
         return ClientData(train=(x, y), test=test, name=site)
     chosen = share_apart(np.arange(len(y)), federation.val, federation.seed, federation.number(site))
@@ -36,7 +36,7 @@ def own_samples(schema: Schema, data: str, data_dir: Path | None = None) -> Pair
     """All samples of a data set or file."""
     found = _read(schema, data, data_dir)
     x, y = found.merged()
-    return x, numbered(y, found, schema)
+    return x, _numbered(y, found, schema)
 
 
 def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
@@ -56,19 +56,6 @@ def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
     return found
 
 
-def numbered(y: Tensor, found: Dataset, schema: Schema) -> Tensor:
-    """Labels as the federation numbers them, by their names: a file that lacks a class numbers the others in its own way.
-
-    A file without names has the federation's numbers already. Raises `UnalikeError` for a class that the federation does not have.
-    """
-    names, own = schema.names, found.classes
-    if schema.task != "classification" or names is None or own is None:
-        return y
-    if set(own) <= set(names):
-        return torch.tensor([names.index(name) for name in own])[y]
-    if own == [str(i) for i in range(len(own))] and len(own) <= len(names):
-        return y
-    unknown, known = (", ".join(map(repr, found)) for found in ([name for name in own if name not in names], names))
-    raise UnalikeError(
-        f"found the classes {unknown}; expected those of the federation, {known}: rename or leave them out"
-    )
+def _numbered(y: Tensor, found: Dataset, schema: Schema) -> Tensor:
+    """Labels as the federation numbers them. Raises `UnalikeError` for a class that it does not have."""
+    return found.numbered(y, schema.names if schema.task == "classification" else None, "the federation")

@@ -1,6 +1,7 @@
 """The run directory: one layout for simulations and federations.
 
-config.toml  plan.json  rounds.parquet  clients.parquet  events.jsonl  model.safetensors  checkpoints/  memory/  report.html
+config.toml  plan.json  encoding.json  rounds.parquet  clients.parquet  events.jsonl  model.safetensors  checkpoints/  memory/
+report.html
 """
 
 from __future__ import annotations
