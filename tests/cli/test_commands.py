@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import tomllib
 
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.torch import load_file
 
 import unalike as ua
 from unalike.study import Comparison
@@ -208,6 +210,110 @@ def test_evaluate_and_predict(cli, small, samples, tmp_path):
     table = pd.read_csv(csv)
     assert list(table) == ["sample", "prediction", "probability"] and len(table) == 120
     assert table["probability"].between(0.25, 1).all()
+
+
+def patients(file, older=0.0, kinds=("ill", "well"), seed=0):
+    """A table of patients, of whom those are ill whose pressure is high; elsewhere all have a higher age and pressure."""
+    rng = np.random.default_rng(seed)
+    pressure, ward = rng.normal(130, 10, 200) + older, rng.choice(["a", "b"] if not older else ["b", "c"], 200)
+    label = np.where(pressure > 130, *kinds)
+    frame = pd.DataFrame({"age": rng.normal(60, 8, 200) + older, "pressure": pressure, "ward": ward, "outcome": label})
+    frame.to_csv(file, index=False)
+    return f"file(path={file!r}, target='outcome')"
+
+
+def scores(text):
+    """What the last row of `evaluate` says, by its column."""
+    head, *_, last = text.strip().splitlines()
+    names = re.split("  +", head.strip())
+    return dict(zip(names, map(float, last.split()[-len(names) :]), strict=True))
+
+
+def trained(cli, out, data, *more):
+    flags = ["--partition", "iid", "--clients", 2, "--rounds", 10, "--lr", 0.5, "--model", "linear", *more]
+    code, _, err = cli("run", "--data", data, *flags, "--out", out)
+    assert code == 0, err
+    return out
+
+
+def test_other_tables_are_read_as_the_run_read_its_own(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # short names, which are not folded
+    run = trained(cli, tmp_path / "run", patients("p.csv"))
+    other = patients("new.csv", older=15, seed=1)
+    x, y = ua.load(other, encoding=ua.load(patients("p.csv")).encoding).merged()
+    model = ua.model("linear", (4,), 2)
+    model.load_state_dict(load_file(run / "model.safetensors"))
+    right = pytest.approx((model(x).argmax(1) == y).float().mean().item(), abs=1e-4)
+    code, text, err = cli("evaluate", run, "--data", other)
+    assert code == 0, err
+    assert scores(text)["accuracy"] == right and scores(text)["accuracy"] > 0.9
+    frame = pd.read_csv("new.csv")  # a table needs no target; rows are in its order
+    frame.drop(columns="outcome").to_csv("unknown.csv", index=False)
+    for data in (other, tmp_path / "unknown.csv"):
+        assert cli("predict", run, "--data", data, "--out", tmp_path / "out.csv")[0] == 0
+        found = pd.read_csv("out.csv")["prediction"]
+        assert (found == frame["outcome"]).mean() == right
+    (run / "encoding.json").unlink()
+    for command in ("evaluate", "predict"):
+        code, _, err = cli(command, run, "--data", other)
+        assert code == 2 and "does not say how to read one" in err
+    assert cli("evaluate", run)[0] == 0
+    trained(cli, run, patients("p.csv"))
+    assert cli("evaluate", run, "--data", other)[:2] == (0, text)
+
+
+def test_labels_are_matched_by_name(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # short names, which are not folded
+    run = trained(cli, tmp_path / "run", patients("p.csv"))
+    frame = pd.read_csv("p.csv")
+    frame[frame["outcome"] == "well"].to_csv("one.csv", index=False)
+    code, text, err = cli("evaluate", run, "--data", "file(path='one.csv', target='outcome')")
+    assert code == 0 and scores(text)["accuracy"] > 0.9, err
+    for kinds, said in ((("dead", "well"), "found the classes 'dead'"), ((1, 0), "found the classes '0', '1'")):
+        code, _, err = cli("evaluate", run, "--data", patients("typo.csv", kinds=kinds))
+        assert code == 2 and said in err and "'ill', 'well'" in err
+    code, _, err = cli("evaluate", run, "--data", patients("cost.csv", kinds=(1.5, 0.5)))
+    assert code == 2 and "the labels are numbers" in err and "has classes" in err
+    many = write(tmp_path, x=np.ones((8, 4), np.float32), y=np.arange(8) % 4)
+    code, _, err = cli("evaluate", run, "--data", many)
+    assert code == 2 and "found the classes '0', '1', '2', '3'" in err
+
+
+@pytest.mark.parametrize("kinds, whole, column", [((10.5, 9), (10, 9), "rmse"), ((True, False), (1, 0), "accuracy")])
+def test_whole_numbers_are_the_labels_of_runs_on_other_numbers(cli, tmp_path, monkeypatch, kinds, whole, column):
+    monkeypatch.chdir(tmp_path)
+    run = trained(cli, tmp_path / "run", patients("p.csv", kinds=kinds), "--lr", 0.05)
+    found = []
+    for values in (kinds, whole):
+        code, text, err = cli("evaluate", run, "--data", patients("same.csv", kinds=values))
+        assert code == 0, err
+        found.append(scores(text)[column])
+    assert found[0] == pytest.approx(found[1], abs=0.5)  # numbered 1 and 0, both would be 9 too low
+    code, _, err = cli("evaluate", run, "--data", patients("same.csv"))
+    assert code == 2 and "the labels are classes" in err
+
+
+def test_texts_are_numbered_by_the_words_of_the_run(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # short names, which are not folded
+    rng = np.random.default_rng(0)
+    kinds = {"good": ["superb", "fine"], "bad": ["awful", "grim", "nasty"]}
+    rows = [(" ".join(rng.choice(["the", "film", *kinds[k]], 6)) + f" {kinds[k][0]}", k) for k in ["good", "bad"] * 60]
+
+    def file(name, rows):
+        pd.DataFrame(rows, columns=["review", "stars"]).to_csv(name, index=False)
+        return f"file(path={name!r}, target='stars', text='review', length=8, vocabulary=50)"
+
+    own = file("own.csv", rows)
+    model = "textcnn(vocabulary=50, embedding=8, filters=8, widths=(1, 2))"
+    run = trained(cli, tmp_path / "run", own, "--model", model)
+    for data in (own, file("new.csv", [("awful grim words", "bad"), ("the superb superb film", "good")])):
+        code, text, err = cli("evaluate", run, "--data", data)
+        assert code == 0 and scores(text)["accuracy"] > 0.95, err
+    x, y = ua.load(own).merged()
+    tokens = write(tmp_path, x=x.numpy(), y=y.numpy())
+    for command in ("evaluate", "predict"):
+        code, _, err = cli(command, run, "--data", tokens)
+        assert code == 2 and "numbered its words anew" in err
 
 
 @pytest.mark.parametrize(

@@ -91,12 +91,9 @@ for name in OPEN:
 
 
 def opened(path: Path) -> pd.DataFrame:
-    """The columns of a table as they are in the file. Raises `UnalikeError` for one that cannot be read, or has no rows."""
+    """The columns of a table as they are in the file. Raises `UnalikeError` for one that cannot be read."""
     with reading(path, "a table"):
-        frame = OPEN[ending(path.name) or ""](path).rename(columns=str)
-    if not len(frame):
-        raise UnalikeError(f"{path.name} has columns but no rows; expected one row per sample")
-    return frame
+        return OPEN[ending(path.name) or ""](path).rename(columns=str)
 
 
 def tokens(found: Sequence[str], train: int, length: int, vocabulary: int) -> torch.Tensor:
@@ -155,6 +152,8 @@ def _require(frame: pd.DataFrame, columns: Sequence[str], where: str) -> None:
     if missing:
         known = ", ".join(map(str, frame.columns))
         raise UnalikeError(f"{where} has no column {', '.join(map(repr, missing))}; expected one of {known}")
+    if not len(frame):
+        raise UnalikeError(f"{where} has columns but no rows; expected one row per sample")
 
 
 def _several(columns: Columns) -> list[str]:
