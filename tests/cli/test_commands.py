@@ -248,8 +248,8 @@ def test_other_tables_are_read_as_the_run_read_its_own(cli, tmp_path, monkeypatc
     assert code == 0, err
     assert scores(text)["accuracy"] == right and scores(text)["accuracy"] > 0.9
     frame = pd.read_csv("new.csv")  # a table needs no target; rows are in its order
-    frame.drop(columns="outcome").to_csv("unknown.csv", index=False)
-    for data in (other, tmp_path / "unknown.csv"):
+    frame.drop(columns="outcome").to_csv("unknown (1).csv", index=False)
+    for data in (other, tmp_path / "unknown (1).csv"):
         assert cli("predict", run, "--data", data, "--out", tmp_path / "out.csv")[0] == 0
         found = pd.read_csv("out.csv")["prediction"]
         assert (found == frame["outcome"]).mean() == right

@@ -59,9 +59,11 @@ def fitting(data: str, data_dir: Path | None, folder: Path, config: dict[str, An
     encoding = _encoding(folder, config)
     dataset, wanted = load(data, data_dir, encoding=encoding), config["data"]["input_shape"]
     if encoding is None and dataset.encoding is not None:
+        why = "it is older, or its clients came from no table; if they did, run its command again (nothing is trained again), else"
+        if "federation" in config:
+            why = "the federation agreed on no encoding of tables;"
         raise UnalikeError(
-            f"{data} is a table, and {folder} does not say how to read one: it is older, or its clients came from no table; "
-            "if they did, run its command again (nothing is trained again), else give a file of numbers (.npz)"
+            f"{data} is a table, and {folder} does not say how to read one: {why} give a file of numbers (.npz)"
         )
     if dataset.encoding is None and not dataset.train[0].is_floating_point() and "partition" in config["data"]:
         raise UnalikeError(
@@ -99,7 +101,7 @@ def labels(found: Dataset, folder: Path, config: dict[str, Any]) -> Tensor:
 
     y, task = found.merged()[1], config["data"]["task"]
     if task == "classification" and found.classes is not None:
-        return found.numbered(y, config["data"]["classes"], f"the run in {folder}")
+        return found.numbered(y, config["data"].get("classes"), f"the run in {folder}")
     if found.task.name == task:
         return y
     try:
@@ -125,15 +127,18 @@ def _encoding(folder: Path, config: dict[str, Any]) -> Encoding | None:
 
 
 def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:
-    """A run's data set, the folder to look in and what the server kept, as its command said: the arguments of `dataset`.
+    """The data set of a run or cell, the folder to look in and what the server kept, as its command said, for `dataset`.
 
     Without a command the data set goes by the name that the run knows it by.
     """
     import json
     import tomllib
 
+    place = folder.resolve()
+    if place.parent.name == "cells":
+        place = place.parents[1]
     try:
-        flags = tomllib.loads(json.loads((folder / "comparison.json").read_text())["config"])
+        flags = tomllib.loads(json.loads((place / "comparison.json").read_text())["config"])
     except (OSError, ValueError, KeyError):
         flags = {}
     kept = flags.get("data_dir")

@@ -47,10 +47,12 @@ def load(
 def table_at(name_or_path: str, data_dir: str | Path | None = None) -> Path | None:
     """The file of a table that `load` would read; None for other data, and where there is none."""
     text, folder = name_or_path, data_folder(data_dir)
-    if "(" in text and (call := parse_one(text)).name == "file":
-        text = str(call.parameters.get("path", ""))
-    if text in registry or "(" in text:
-        return None
+    if ending(text) is None and (text.isidentifier() or "(" in text):
+        call = parse_one(text)
+        if call.name == "file" and "path" in call.parameters:
+            return table_at(str(call.parameters["path"]), data_dir)
+        if call.name in registry:
+            return None
     found = [Path(text), *_candidates(text, folder)]
     return next((path for path in found if ending(path.name) in tables.OPEN and path.exists()), None)
 
