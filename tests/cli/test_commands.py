@@ -262,6 +262,16 @@ def test_other_tables_are_read_as_the_run_read_its_own(cli, tmp_path, monkeypatc
     assert cli("evaluate", run, "--data", other)[:2] == (0, text)
 
 
+def test_cells_are_evaluated_as_runs_are(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flags = ["--partition", "iid", "--clients", 2, "--rounds", 10, "--lr", 0.5, "--model", "linear", "--seeds", 1]
+    assert cli("compare", "--data", patients("p.csv"), *flags, "--method", "fedavg", "--out", "both")[0] == 0
+    [cell] = (tmp_path / "both" / "cells").iterdir()
+    for more in ([], ["--data", patients("new.csv", older=15, seed=1)]):
+        code, text, err = cli("evaluate", cell, *more)
+        assert code == 0 and scores(text)["accuracy"] > 0.9, err
+
+
 def test_labels_are_matched_by_name(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # short names, which are not folded
     run = trained(cli, tmp_path / "run", patients("p.csv"))

@@ -140,6 +140,10 @@ def test_without_an_agreement_tables_are_read_alone_and_texts_not_at_all(made, t
     schema = Schema(shape=(3,), classes=("ill", "well"))
     with pytest.warns(UserWarning, match="agreed on no encoding of tables"):
         own_samples(schema, table(str(files["north"]), "outcome"))
+    with pytest.raises(UnalikeError, match="the federation agreed on no encoding of tables; give a file of numbers"):
+        fitting(
+            table(str(files["north"]), "outcome"), None, tmp_path, {"federation": "fed", "data": {"input_shape": [5]}}
+        )
     texts = f"file(path={str(files['north'])!r}, target='outcome', text='ward', length=3)"
     with pytest.raises(UnalikeError, match="agreed on no vocabulary"):
         own_samples(schema, texts)
