@@ -212,6 +212,26 @@ def test_evaluate_and_predict(cli, small, samples, tmp_path):
     assert table["probability"].between(0.25, 1).all()
 
 
+def test_no_model_is_evaluated_where_none_is_everybodys(cli, small, tmp_path):
+    batch_norm = [
+        "--buffers",
+        "local",
+        "--model",
+        "cnn(channels=(3,), norm='batch')",
+        "--data",
+        "digits",
+        "--clients",
+        3,
+    ]
+    for name, flags, why in (
+        ("heads", [*small, "--method", "fedper"], "train and never send"),
+        ("norms", ["--rounds", 1, *batch_norm], "statistics of their own"),
+    ):
+        assert cli("run", *flags, "--out", tmp_path / name)[0] == 0
+        code, _, err = cli("evaluate", tmp_path / name)
+        assert code == 2 and why in err and "personal(k)" in err
+
+
 def patients(file, older=0.0, kinds=("ill", "well"), seed=0):
     """A table of patients, of whom those are ill whose pressure is high; elsewhere all have a higher age and pressure."""
     rng = np.random.default_rng(seed)
@@ -503,7 +523,7 @@ def test_commands_that_cannot_be_carried_out(cli, tmp_path, words):
 
 def test_models_that_do_not_fit_the_data(cli, small, tmp_path):
     run = tmp_path / "run"
-    assert cli("run", *small, "--method", "local_only", "--out", run)[0] == 0
+    assert cli("run", *small, "--method", "fedavg", "--out", run)[0] == 0
     other = write(tmp_path, x=np.ones((8, 5), np.float32), y=np.arange(8) % 4)
     for command in ("evaluate", "predict"):
         code, _, err = cli(command, run, "--data", other)

@@ -83,7 +83,7 @@ def test_two_processes_are_the_loop_for_every_method(norm):
     """All in one pair of processes: the worker is told of one method after the other."""
     names = list(METHODS)
     jobs = {name: job_of(METHODS[name], norm) for name in names}
-    team = started(2, partial(_serve_all, jobs))
+    team = started(2, partial(_serve_all, jobs), torch.device("cpu"))
     try:
         for name, job in jobs.items():
             stage = next(job.plan.stages(job.scene))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from unalike.core.model import Model
     from unalike.data import Dataset
     from unalike.data.columns import Encoding
     from unalike.results.evaluation import Predict
@@ -43,9 +45,29 @@ def load_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
             f"{weights} does not fit the model {name!r}: {config['method']} made another one of it (load it in Python with "
             "ua.run(..., out=folder).module()), or the folder was changed"
         )
+    _check_shared(folder, config, made)
     predict = SharedModel(made, {n: tensors[n] for n in made.params}, {n: tensors[n] for n in made.buffers})
     text = config.get("transform")
     return (predict if text is None else transform(text).fixed.before(predict)), config
+
+
+def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
+    """Raise `UnalikeError` where the clients of a run have no model in common that could be evaluated without them."""
+    from unalike.core.errors import UnalikeError
+    from unalike.core.method import Method, plan
+
+    own = ""
+    with suppress(UnalikeError):  # a method of a program's own parts is taken as it is
+        method = plan(config["method"])
+        if isinstance(method, Method) and not method.has_shared_model(model):
+            own = "parameters that they train and never send"
+    if config.get("buffers") == "local" and model.buffers:
+        own = "batch-norm statistics of their own (buffers='local')"
+    if own:
+        raise UnalikeError(
+            f"the clients of {folder} have {own}, so no model is everybody's; their scores are in `unalike report`, "
+            "their models in Python: ua.run(..., out=folder).personal(k)"
+        )
 
 
 def fitting(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any]) -> Dataset:
