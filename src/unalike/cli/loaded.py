@@ -153,16 +153,12 @@ def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> di
 
     Without a command the data set goes by the name that the run knows it by.
     """
-    import json
-    import tomllib
+    from unalike.cli.options import kept_flags
 
     place = folder.resolve()
     if place.parent.name == "cells":
         place = place.parents[1]
-    try:
-        flags = tomllib.loads(json.loads((place / "comparison.json").read_text())["config"])
-    except (OSError, ValueError, KeyError):
-        flags = {}
+    flags = kept_flags(place)
     kept = flags.get("data_dir")
     return {
         "data": flags.get("data", config["data"]["name"]),

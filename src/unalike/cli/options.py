@@ -49,14 +49,19 @@ def _flags_of(file: Path, found: dict[str, Any], known: set[str]) -> dict[str, A
     """A table of flags as it is; the record that a kept run leaves, as the flags that repeat the run."""
     if not all(isinstance(found.get(name), dict) for name in ("work", "model", "data")):
         return found
-    try:
-        kept = tomllib.loads(json.loads((file.parent / "comparison.json").read_text())["config"])
-    except (OSError, ValueError, KeyError):
-        kept = {}
+    kept = kept_flags(file.parent)
     flags = kept if "data" in kept else _recorded(file, found)
     if "seeds" in known:
         return flags
     return {k: v for k, v in flags.items() if k != "seeds"} | {"method": flags["method"][0], "seed": found["seed"]}
+
+
+def kept_flags(folder: Path) -> dict[str, Any]:
+    """The flags of the command that wrote a folder; empty where none did."""
+    try:
+        return tomllib.loads(json.loads((folder / "comparison.json").read_text())["config"])
+    except (OSError, ValueError, KeyError):
+        return {}
 
 
 def _recorded(file: Path, found: dict[str, Any]) -> dict[str, Any]:

@@ -45,10 +45,11 @@ class Team:
         rank: int,
         size: int,
         place: int,
-        folder: Path | None = None,
+        room: TemporaryDirectory[str] | None = None,
         processes: Sequence[BaseProcess] = (),
     ):
-        self.rank, self.size, self.place, self.folder = rank, size, place, folder
+        self.rank, self.size, self.place, self._room = rank, size, place, room
+        self.folder = None if room is None else Path(room.name)
         self._group, self._processes = group, processes
         self._lost, self._owed = "", set[int]()
         self.closed = False
@@ -152,8 +153,8 @@ def started(workers: int, serve: Callable[[Team], None], device: torch.device) -
             f"workers would be copies of this process, which has used {device} already, and copies cannot; start them with "
             f"`torchrun --nproc-per-node={workers} -m unalike run ...`, or let torchrun start a script with this run alone"
         )
-    folder = TemporaryDirectory(prefix="unalike-team-")
-    store = str(Path(folder.name) / "store")
+    room = TemporaryDirectory(prefix="unalike-team-")
+    store = str(Path(room.name) / "store")
     context = multiprocessing.get_context("fork")
     processes = [
         context.Process(target=_work, args=(store, rank, workers, serve), daemon=True, name=f"unalike-{rank}")
@@ -166,9 +167,7 @@ def started(workers: int, serve: Callable[[Team], None], device: torch.device) -
             process.start()
     finally:
         gc.unfreeze()
-    team = Team(_local_group(store, 0, workers), 0, workers, 0, Path(folder.name), processes)
-    team._keep = folder  # type: ignore[attr-defined]
-    return team
+    return Team(_local_group(store, 0, workers), 0, workers, 0, room, processes)
 
 
 def called() -> bool:
@@ -186,11 +185,8 @@ def joined() -> Team | None:
     if not called():
         return None
     group, rank, size = _members()
-    team = Team(group, rank, size, int(os.environ.get("LOCAL_RANK", "0")))
-    if neighbours() and not rank:
-        team._keep = folder = TemporaryDirectory(prefix="unalike-team-")  # type: ignore[attr-defined]
-        team.folder = Path(folder.name)
-    return team
+    room = TemporaryDirectory(prefix="unalike-team-") if neighbours() and not rank else None
+    return Team(group, rank, size, int(os.environ.get("LOCAL_RANK", "0")), room)
 
 
 @cache
