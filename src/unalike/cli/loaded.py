@@ -73,7 +73,7 @@ def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
 def fitting(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any]) -> Dataset:
     """A data set whose samples have the shape that the run's model takes; a table as the run read its own.
 
-    Raises `UnalikeError` for samples of another shape, and for tables and tokens that could only be read in another way.
+    Raises `UnalikeError` for samples of another shape, and for tables that could only be read in another way.
     """
     from unalike.core.errors import UnalikeError
     from unalike.data import load
@@ -86,11 +86,6 @@ def fitting(data: str, data_dir: Path | None, folder: Path, config: dict[str, An
             why = "the federation agreed on no encoding of tables;"
         raise UnalikeError(
             f"{data} is a table, and {folder} does not say how to read one: {why} give a file of numbers (.npz)"
-        )
-    if dataset.encoding is None and not dataset.train[0].is_floating_point() and "partition" in config["data"]:
-        raise UnalikeError(
-            f"{data} holds tokens, and the run numbered its words anew, from its clients' training samples; expected a table of "
-            "texts, of a run on one, or no --data for the run's own clients"
         )
     if list(dataset.input_shape) != wanted:
         raise UnalikeError(f"{data} has samples of shape {list(dataset.input_shape)}, the model takes {wanted}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -26,14 +25,13 @@ class ClientMemories:
     """The memories of many clients, in rows of one table: beside the model up to `budget` bytes, beyond it in mapped files.
 
     `initial` is the memory of a client that never took part; where it is empty nothing is ever kept. All others have its
-    names and shapes. What is handed out are copies. What `save` brings to `folder` are safetensors, one per client and round,
-    in a temporary folder unless one is given.
+    names and shapes. What is handed out are copies. What `save` brings to `folder` are safetensors, one per client and round;
+    without a folder nothing is brought to disk.
     """
 
     def __init__(self, initial: Drawers, folder: Path | None = None, budget: int = 4 * 2**30):
         self._initial = initial
-        self._temporary = TemporaryDirectory(prefix="unalike-") if folder is None else None
-        self._folder = Path(self._temporary.name) if self._temporary else Path(folder or "")
+        self._folder = folder
         self._table, self._places = Table(tree.pack(initial), budget), Places()
         self._on_disk: set[Version] = set()
         self._standing: dict[int, int] = {}
@@ -85,6 +83,8 @@ class ClientMemories:
 
     def save(self, accepted: dict[int, int]) -> None:
         """Bring the standing and the pinned version of every client to disk."""
+        if self._folder is None:
+            return
         versions = [*accepted.items(), *self._pinned.items()]
         rows = self._places.find(*np.array(versions, np.int64).reshape(-1, 2).T)
         for version, row in zip(versions, rows, strict=True):
@@ -107,6 +107,8 @@ class ClientMemories:
 
     def adopt(self, accepted: dict[int, int]) -> None:
         """Take over the files that an earlier process saved, and remove those of versions that do not stand."""
+        if self._folder is None:
+            return
         self._on_disk = {
             (int(path.parent.name), int(path.stem.removeprefix("round-")))
             for path in self._folder.glob("*/round-*.safetensors")
@@ -127,6 +129,7 @@ class ClientMemories:
 
     def _path(self, version: Version) -> Path:
         client, round = version
+        assert self._folder is not None, "only memories of a folder are files"
         return self._folder / f"{client:08d}" / f"round-{round:06d}.safetensors"
 
 

@@ -69,7 +69,10 @@ class Category:
 
 @checked
 class Words:
-    """A column of text as tokens [N, length] of a vocabulary, or with `bag` as counts [N, size - 2] of its words."""
+    """A column of text as tokens [N, length] of a vocabulary, or with `bag` as counts [N, size - 2] of its words.
+
+    Words count from token 2; an empty one stands for a token that no text has.
+    """
 
     name: str
     words: tuple[str, ...]
@@ -79,7 +82,7 @@ class Words:
 
     def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
         column = _column(frame, self.name, [TEXTS, TRUTH, NUMBERS], where)
-        known = {word: token for token, word in enumerate(self.words, start=texts.UNKNOWN + 1)}
+        known = {word: token for token, word in enumerate(self.words, start=texts.UNKNOWN + 1) if word}
         x = torch.from_numpy(texts.encode(_strings(column), known, self.length))
         return texts.bag(x, self.size) if self.bag else x
 

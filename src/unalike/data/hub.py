@@ -10,6 +10,7 @@ import numpy as np
 
 from unalike.core.errors import UnalikeError
 from unalike.data.arrays import images
+from unalike.data.columns import Encoding
 from unalike.data.dataset import Dataset
 from unalike.data.source import registry
 from unalike.data.tables import tokens
@@ -17,6 +18,7 @@ from unalike.data.tables import tokens
 
 @registry.register("hub")
 def hub(
+    encoding: Encoding | None = None,
     *,
     path: str,
     x: str | tuple[str, ...] = "image",
@@ -30,7 +32,8 @@ def hub(
     """A data set of the Hugging Face hub, with its column `x` of images, rows or texts and its column `y` of labels.
 
     `hub(path='ylecun/mnist')`. Several columns of texts are joined by a space. `train` and `test` name the splits
-    (None: no test set); `length` and `vocabulary` are as for text files. Needs the extra: pip install 'unalike[hub]'.
+    (None: no test set); `length`, `vocabulary` and `encoding` are as for text files.
+    Needs the extra: pip install 'unalike[hub]'.
 
     Raises `UnalikeError` without the package, without a network, and for splits or columns that are not there.
     """
@@ -39,10 +42,14 @@ def hub(
     tables = _fetch(path, config, parts, (*columns, y))
     found = [[_joined(row) for row in zip(*(tables[part][column] for column in columns))] for part in parts]
     flat = list(chain.from_iterable(found))
-    samples = tokens(flat, len(found[0]), length, vocabulary) if isinstance(flat[0], str) else _stacked(flat, path)
+    samples: Any
+    if isinstance(flat[0], str):
+        samples, encoding = tokens(flat, len(found[0]), length, vocabulary, encoding)
+    else:
+        samples, encoding = _stacked(flat, path), None
     labels = np.concatenate([np.asarray(list(tables[part][y])) for part in parts])
     classes = getattr(tables[train].features[y], "names", None)
-    return Dataset.divided(path.split("/")[-1], samples, labels, len(found[0]), classes)
+    return Dataset.divided(path.split("/")[-1], samples, labels, len(found[0]), classes, encoding=encoding)
 
 
 def available() -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from unalike.core.errors import UnalikeError
+from unalike.data.columns import Encoding
 from unalike.data.dataset import Dataset
 from unalike.data.published import find
 from unalike.data.source import first_file, reading, registry
@@ -20,31 +21,41 @@ PUT = "train.csv and test.csv"
 
 
 @registry.register("ag_news")
-def ag_news(data_dir: Path | None, *, length: int = 64, vocabulary: int = 20000) -> Dataset:
+def ag_news(
+    data_dir: Path | None, encoding: Encoding | None = None, *, length: int = 64, vocabulary: int = 20000
+) -> Dataset:
     """120000 + 7600 English news of 4 topics (Zhang et al. 2015): the tokens of the first `length` words."""
     columns = {"path": "fancyzhx/ag_news", "x": "text"}
-    return _news("ag_news", data_dir, AG, columns, length, vocabulary)
+    return _news("ag_news", data_dir, AG, columns, length, vocabulary, encoding)
 
 
 @registry.register("sogou_news")
-def sogou_news(data_dir: Path | None, *, length: int = 256, vocabulary: int = 20000) -> Dataset:
+def sogou_news(
+    data_dir: Path | None, encoding: Encoding | None = None, *, length: int = 256, vocabulary: int = 20000
+) -> Dataset:
     """450000 + 60000 Chinese news in pinyin, 5 topics (Zhang et al. 2015): the tokens of the first `length` words."""
     columns = {"path": "community-datasets/sogou_news", "x": ("title", "content")}
-    return _news("sogou_news", data_dir, SOGOU, columns, length, vocabulary)
+    return _news("sogou_news", data_dir, SOGOU, columns, length, vocabulary, encoding)
 
 
 def _news(
-    name: str, data_dir: Path | None, classes: list[str], columns: Mapping[str, Any], length: int, vocabulary: int
+    name: str,
+    data_dir: Path | None,
+    classes: list[str],
+    columns: Mapping[str, Any],
+    length: int,
+    vocabulary: int,
+    encoding: Encoding | None,
 ) -> Dataset:
     def read(folder: Path, stem: str = "") -> Dataset:
         parts = [_rows(_part(folder, stem + part)) for part in ("train", "test")]
         (train_y, train), (test_y, test) = parts
-        x = tokens([*train, *test], len(train), length, vocabulary)
-        return Dataset.divided(name, x, np.concatenate([train_y, test_y]), len(train), classes)
+        x, used = tokens([*train, *test], len(train), length, vocabulary, encoding)
+        return Dataset.divided(name, x, np.concatenate([train_y, test_y]), len(train), classes, encoding=used)
 
     if data_dir is not None and first_file(data_dir, f"{name}_train.csv*"):
         return read(data_dir, f"{name}_")
-    fetch = {**columns, "length": length, "vocabulary": vocabulary}
+    fetch = {**columns, "length": length, "vocabulary": vocabulary, "encoding": encoding}
     return find(name, data_dir, [f"{name}_csv", name], PUT, fetch, read)
 
 

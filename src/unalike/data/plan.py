@@ -73,7 +73,7 @@ class PartitionPlan:
     def apply(self, data: Dataset) -> Population:
         """The population this plan makes of `data`: its samples, or copies of them where the spec changes features.
 
-        Tokens are numbered anew from the clients' training samples, so that no test sample shapes the vocabulary.
+        Words that no client trains on become unknown, so that no test sample shapes the vocabulary.
 
         Raises `UnalikeError` for another data set than the plan's.
         """

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from unalike.core.errors import UnalikeError
-from unalike.data import text as texts
 from unalike.data.columns import Encoding, fit, fit_words
 from unalike.data.dataset import Dataset
 from unalike.data.source import ending, every_fifth, formats, reading
@@ -96,9 +95,17 @@ def opened(path: Path) -> pd.DataFrame:
         return OPEN[ending(path.name) or ""](path).rename(columns=str)
 
 
-def tokens(found: Sequence[str], train: int, length: int, vocabulary: int) -> torch.Tensor:
-    """Texts as tokens int64 [N, length]; the vocabulary comes from the first `train` texts."""
-    return torch.from_numpy(texts.encode(found, texts.vocabulary(found[:train], vocabulary), length))
+def tokens(
+    found: Sequence[str], train: int, length: int, vocabulary: int, encoding: Encoding | None = None
+) -> tuple[torch.Tensor, Encoding]:
+    """Texts as tokens int64 [N, length] by an encoding of the column "text", and that one: where none is agreed already its
+    vocabulary comes from the first `train` texts.
+    """
+    import pandas as pd
+
+    frame = pd.DataFrame({"text": found}, dtype=object)
+    encoding = encoding or fit_words(frame["text"], train, length, vocabulary, bag=False)
+    return encoding.apply(frame, "the texts"), encoding
 
 
 def labels(column: pd.Series, where: str) -> tuple[np.ndarray, list[str] | None]:

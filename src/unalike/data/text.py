@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,13 +73,12 @@ def bag(x: Tensor, size: int) -> Tensor:
     return counts[:, UNKNOWN + 1 :]
 
 
-def from_training_clients(clients: Population, size: int | None = None) -> Population:
-    """The same clients, with a vocabulary made of the clients' training samples and of nothing else.
+def from_training_clients(clients: Population) -> Population:
+    """The same clients, whose vocabulary are the words of their training samples: every other word becomes unknown.
 
-    Words (tokens 2 and up) are counted in the training samples of all clients and numbered anew, most frequent first,
-    up to `size` tokens in all (None: all that occur); every other word becomes unknown. The `encoding` says the new numbers.
-    What `load` numbered comes from the training part of the published data, of which a partition makes some clients' test
-    samples; every partition of tokens calls this.
+    Words keep their numbers, so that samples set apart for the server mean the same by them. What `load` numbered comes from
+    the training part of the published data, of which a partition makes some clients' test samples; every partition of tokens
+    calls this.
 
     Raises `UnalikeError` for inputs that are not tokens.
     """
@@ -88,20 +87,17 @@ def from_training_clients(clients: Population, size: int | None = None) -> Popul
             f"found inputs of shape {list(clients.x.shape)} and {clients.x.dtype}, expected tokens [N, T]"
         )
     rows = torch.from_numpy(np.unique(clients.train.values)).to(clients.x.device)
-    counts = torch.bincount(clients.x[rows].flatten(), minlength=max(int(clients.x.max()), UNKNOWN) + 1)
-    counts[: UNKNOWN + 1] = 0
-    frequent = counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())][
-        : None if size is None else size - 2
-    ]
-    renumbered = torch.full_like(counts, UNKNOWN)
-    renumbered[PADDING] = PADDING
-    renumbered[frequent] = torch.arange(len(frequent), device=counts.device) + UNKNOWN + 1
-    return replace(clients, x=renumbered[clients.x], encoding=_kept(clients.encoding, frequent.tolist()))
+    trained = torch.zeros(int(clients.x.max()) + 1, dtype=torch.bool, device=clients.x.device)
+    trained[clients.x[rows].flatten()] = True
+    trained[PADDING] = True
+    return replace(clients, x=clients.x.where(trained[clients.x], UNKNOWN), encoding=_kept(clients.encoding, trained))
 
 
-def _kept(encoding: Encoding | None, tokens: Sequence[int]) -> Encoding | None:
-    """The encoding of a text with these words of its vocabulary only, in this order."""
+def _kept(encoding: Encoding | None, trained: Tensor) -> Encoding | None:
+    """The encoding of a text without the words that nobody trains on."""
     if encoding is None or encoding.words is None:
-        return None
-    known = encoding.words.words
-    return replace(encoding, words=replace(encoding.words, words=tuple(known[token - UNKNOWN - 1] for token in tokens)))
+        return encoding
+    words = (
+        word if known else "" for word, known in zip_longest(encoding.words.words, trained[UNKNOWN + 1 :].tolist())
+    )
+    return replace(encoding, words=replace(encoding.words, words=tuple(words)))
