@@ -20,6 +20,7 @@ import unalike as ua
 from unalike import simulation as federation
 from unalike.core import fast
 from unalike.core.errors import UnalikeError
+from unalike.core.gather import Fold
 from unalike.core.model import Model
 from unalike.executors import fused
 from unalike.executors.threads import threads_for
@@ -129,9 +130,9 @@ def test_they_are_as_exact_as_torch():
     found = torch.empty(1, len(exact))
     start = torch.cat([p.detach().flatten() for p in names.values()])[None]
     rows = (x.flatten(0, 1).numpy(), np.arange(100).reshape(1, 10, 10), y[None].float().numpy(), np.full((1, 10), 10))
-    numbers = (loops.CLASSES, np.float32(0.05), np.float32(0.9), False, False)
+    numbers = (loops.CLASSES, np.float32(0.05), np.float32(0.9), False, False, np.empty(0, np.float32))
     nothing = (layout.strengths(0.0, 0.0, ()), np.empty((0, 0), np.float32))
-    loops.train(start.numpy(), *rows, layout.table, layout.held, *nothing, *numbers, found.numpy(), np.zeros(1), 0, 1)
+    loops.train(start.numpy(), *rows, layout.table, layout.held, *nothing, *numbers, np.zeros(1), found.numpy(), 0, 1)
     assert (found[0].double() - exact).norm() <= 1.5 * (usual - exact).norm()
 
 
@@ -146,6 +147,33 @@ def test_a_client_that_diverges_leaves_the_others_alone():
     )
     for name, update in sick.items():
         assert update[0].isnan().any() and torch.equal(update[1:], plain[name][1:])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fednova", "fedprox(mu=0.3) + uniform", "fedadam(lr=0.1)"])
+@pytest.mark.parametrize("sick", [False, True])
+def test_what_is_added_up_in_the_loops_is_what_single_reports_come_to(method, sick, monkeypatch):
+    """40 clients of unequal sizes, of whom one's report may have to be refused."""
+    torch.manual_seed(0)
+    sizes = [1 + k % 7 for k in range(40)]
+    people = [ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3)) for n in sizes]
+    job = prepare(method, people, model="mlp(hidden=(8,))", rounds=2, work=ua.Work(lr=0.1, momentum=0.9, batch_size=3))
+    if sick:
+        job.population.x[job.population.train[3]] = float("nan")
+    chunks, plain = [], Fold.add
+
+    def add(self, ids, report, summed=False):
+        chunks.append((len(ids), summed))
+        plain(self, ids, report, summed)
+
+    monkeypatch.setattr(Fold, "add", add)
+    stage = next(job.plan.stages(job.scene))
+    runs = [federation.Simulation(stage, job.setting, job.population, executor="batched") for _ in range(2)]
+    (apart,), (together,) = ([*run.groups.values()] for run in runs)
+    for _ in range(2):
+        assert [*apart.round(range(40), 40, single=True).refused] == ([3] if sick else [])
+        assert [*together.round(range(40), 40).refused] == ([3] if sick else [])
+    assert chunks.count((40, True)) == (0 if sick else 2)
+    assert distance(together.state.params, apart.state.params, job.model.params) < 1e-5
 
 
 def test_a_label_beyond_the_outputs_is_refused():

@@ -54,15 +54,17 @@ def crew_of(size: int) -> Iterator[None]:
             crew.pool.shutdown()
 
 
-def share_out(function: Callable[[int, int], None], count: int) -> None:
-    """`function(first, end)` of `count` things, a few at a time, on all threads of the run at once."""
+def share_out(function: Callable[[int, int], R], count: int, slices: int | None = None) -> list[R]:
+    """`function(first, end)` of `count` things, a few at a time, on all threads of the run at once.
+
+    `slices`: into how many the things are cut where the run has no more threads than that.
+    """
     crew = _crew.get()
-    if crew is None or count == 1:
-        return function(0, count)
-    slices = min(count, SLICES * crew.size)
+    size, run = (1, map) if crew is None else (crew.size, crew.pool.map)
+    slices = min(count, max(slices, size) if slices else SLICES * size if crew else 1)
     # a longer slice before a shorter one, so that threads end together
     bounds = [-(-count * i // slices) for i in range(slices + 1)]
-    list(crew.pool.map(function, bounds, bounds[1:]))  # waits for all, and raises what one of them raised
+    return list(run(function, bounds, bounds[1:]))  # waits for all, and raises what one of them raised
 
 
 def each(function: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:

@@ -23,10 +23,15 @@ Nest = TypeVar("Nest")
 
 
 class Sink(Protocol):
-    """Takes reports as they come: `add` a few stacked ones, `merge` what another sink of the same round took."""
+    """Takes reports as they come: `add` a few stacked ones, `merge` what another sink of the same round took.
 
+    `factors` [k] are what the updates of `ids` are multiplied with, where nothing but their sum is kept of them; whoever trains
+    them may add it up (`summed`: the update is that sum, along a leading [1], and all of the report is sound).
+    """
+
+    def factors(self, ids: Sequence[int]) -> Tensor | None: ...
     @part_of("aggregation")
-    def add(self, ids: Sequence[int], report: Report) -> None: ...
+    def add(self, ids: Sequence[int], report: Report, summed: bool = False) -> None: ...
     @part_of("aggregation")
     def merge(self, other: Any) -> None: ...
 
@@ -51,8 +56,12 @@ class Stack:
         self._came: set[int] = set()
         self._rows: Report | None = None
 
+    def factors(self, ids: Sequence[int]) -> None:
+        """None: they are kept apart."""
+
     @part_of("aggregation")
-    def add(self, ids: Sequence[int], report: Report) -> None:
+    def add(self, ids: Sequence[int], report: Report, summed: bool = False) -> None:
+        assert not summed, "reports that are kept apart were asked for"
         self._came.update(ids)
         if list(ids) == self.ids:
             self._rows = report
@@ -124,10 +133,16 @@ class Fold:
         """What has been added up so far."""
         return replace(self._sums, taken=self._numbers.taken)
 
+    def factors(self, ids: Sequence[int]) -> Tensor | None:
+        """The coefficients of `ids`; None where parts look at their updates one by one."""
+        if self.folding or self.method.role(Upload):
+            return None
+        return torch.tensor([self.shares[client].coefficient for client in ids])
+
     @part_of("aggregation")
-    def add(self, ids: Sequence[int], report: Report) -> None:
+    def add(self, ids: Sequence[int], report: Report, summed: bool = False) -> None:
         """Take in the reports of `ids`, stacked along a leading [k]."""
-        total = self._together(ids, report)
+        total = tree.row(report.update, 0) if summed else self._together(ids, report)
         bad = unsound(ids, report._replace(update={}) if total else report)
         if bad:
             self._sums.refused |= bad
@@ -136,7 +151,7 @@ class Fold:
                 self.add([ids[i] for i in keep], rows(report, torch.tensor(keep)))
             return
         sums, mine = self._sums, [self.shares[client] for client in ids]
-        sums.sent = tree.nbytes(report.update) // len(ids)
+        sums.sent = tree.nbytes(report.update) // (1 if summed else len(ids))
         update = decoded(self.method, report.update, self.params)
         sums.update = _onto(sums.update, total) if total else _plus(sums.update, update, [s.coefficient for s in mine])
         self._buffers(report.buffers, ids, [s.weight for s in mine])

@@ -210,6 +210,11 @@ class Method:
         """The parts that act after a client's training: on its update, its memory or a letter."""
         return tuple(p for p in self.parts if type(p).finish is not Part.finish or isinstance(p, Upload))
 
+    @cached_property
+    def only_adds(self) -> bool:
+        """Whether all that a client's training comes to is what its one phase adds to the parameters that it received."""
+        return len(self.phases) == 1 and not self.closing and not self.role(Personaliser)
+
     def facts(self, data: Batch, setting: Setting) -> Context:
         """The static facts of a client with these training samples, by name."""
         return {name: fact for p in self.parts for name, fact in p.facts(data, setting).items()}

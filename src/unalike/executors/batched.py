@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from unalike.core.gather import Sink, join
 from unalike.core.labels import part_of
 from unalike.core.local import Data, Setting
 from unalike.core.part import Personaliser
+from unalike.core.sound import unsound
 from unalike.core.stacked import suits
 from unalike.core.stepping import functional
 from unalike.core.types import Drawers, Order, Report, Tree
@@ -39,6 +40,8 @@ CACHE = 15 * 2**20
 """Bytes that the parameters, gradients and momenta of a chunk may take on a CPU: about what stays in its caches."""
 DEVICE = 2**30
 """The same on an accelerator."""
+SUMMED = 4
+"""How many times as many clients are in a chunk of which nothing but a sum is written."""
 
 Lessons = dict[int, list[Batches]]
 """Client -> its batches in each phase."""
@@ -67,8 +70,8 @@ class Batched(Answering):
 
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
         lessons = self.site.lessons(ids, order.round)
-        for chunk, report in self._each_chunk(order, lessons, accepted, self._train):
-            sink.add(chunk, report)
+        for chunk, (report, summed) in self._each_chunk(order, lessons, accepted, partial(self._train, sink)):
+            sink.add(chunk, report, summed)
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
         lessons = self.site.tuning_lessons(ids, order.round)
@@ -111,7 +114,7 @@ class Batched(Answering):
             return min([*self._fits, *([self.chunk] if self.chunk else [])])
         model = tree.nbytes(self.site.setting.model.params)
         if self.fuses:  # one client at a time is in the cache; what they come to is written into memory that is kept
-            return max(1, KEPT // model)
+            return max(1, KEPT // model) * (SUMMED if self.site.method.linear and self.site.method.only_adds else 1)
         return max(1, (CACHE if self.site.source.x.device.type == "cpu" else DEVICE) // (3 * model))
 
     @cached_property
@@ -122,15 +125,23 @@ class Batched(Answering):
         by_hand = self.fused and suits(site.method, setting, site.source.x)
         return by_hand and fusible(site.method, site.method.phases, setting, site.source.x, rows)
 
-    def _train(self, order: Order, number: int, lessons: Lessons, accepted: Accepted) -> Report:
-        site, method = self.site, self.site.method
+    def _train(
+        self, sink: Sink, order: Order, number: int, lessons: Lessons, accepted: Accepted
+    ) -> tuple[Report, bool]:
+        """The reports of a chunk, and whether their updates are summed up already."""
+        site, method, summed = self.site, self.site.method, False
         with self._chunk(order, number, "dropout of chunks", lessons, accepted) as chunk:
             if suits(method, self.setting, self.site.source.x):
-                report, kept = Course(method, method.phases, self.setting, chunk, fused=self.fused).reports
+                course = Course(
+                    method, method.phases, self.setting, chunk, None, self.fused, sink.factors(list(lessons))
+                )
+                (report, kept), summed = course.reports, course.summed
+                if summed and unsound(list(lessons), report):  # whose it is shows when they are apart
+                    (report, kept), summed = replace(course, factors=None).reports, False
             else:
                 report, kept = self._compiled(chunk) or chunk.each(self._trained)
         site.memories.put_stacked(list(lessons), order.round, kept, accepted)
-        return report
+        return report, summed
 
     @cached_property
     def programs(self) -> Programs:

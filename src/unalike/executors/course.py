@@ -32,6 +32,7 @@ class Course:
     """What `train` does: only the steps are made for stacked clients, all else is the method's own code.
 
     `programs` keeps compiled steps; without it the method `suits` steps by hand, `fused` into compiled loops where they can be.
+    `factors` [K]: nothing is kept of the updates but their sum with these factors.
     """
 
     method: Method
@@ -40,13 +41,19 @@ class Course:
     chunk: Chunk
     programs: Programs | None = None
     fused: bool = True
+    factors: Tensor | None = None
+
+    @property
+    def summed(self) -> bool:
+        """Whether the update in `reports` is that sum, along a leading [1]: compiled loops add it up."""
+        return self.factors is not None and self.method.only_adds and self.programs is None and self._fusible
 
     @property
     def reports(self) -> tuple[Report, Drawers]:
         """The clients' reports and what they remember."""
         sizes, contexts = self.chunk.given["size"], self.chunk.given["context"]
         if not self.method.closing:  # nobody looks at what a client's parameters have become
-            learnt = self._learnt(apart=len(self.phases) == 1 and self._as_received)
+            learnt = self._learnt(self.method.only_adds)
             return conclude(self.method, self.setting, self.chunk.order, sizes, contexts, _blind, learnt)
 
         def one(look: Look, order: Order, size: Tensor, context: Any, learnt: Learnt) -> tuple[Report, Drawers]:
@@ -57,9 +64,9 @@ class Course:
     @cached_property
     def learnt(self) -> Learnt:
         """The clients after their training."""
-        return self._learnt(apart=False)
+        return self._learnt()
 
-    def _learnt(self, apart: bool) -> Learnt:
+    def _learnt(self, apart: bool = False) -> Learnt:
         """The same; `apart`: compiled loops tell what they added to the parameters instead."""
         params, memory = self._begun
         sent = [n for n in params if self.method.shares(n, self.setting.model)]
@@ -76,7 +83,7 @@ class Course:
         steps, loss = (torch.as_tensor(t).expand(len(self.chunk)) for t in (learnt.steps, learnt.loss))
         return learnt._replace(steps=steps, loss=loss)
 
-    @property
+    @cached_property
     def _fusible(self) -> bool:
         lots = [rows for rows in self.chunk.phases if rows and isinstance(rows, Lot)]
         if not self.fused or not lots:
@@ -94,7 +101,8 @@ class Course:
         for constant in self._each(drawn, params, memory) if parts else []:
             total = tree.add(total, constant) if total and constant else total or constant
         start = tree.only(self.chunk.order.params, sent)
-        return Fused(self.setting, work, params, start, Pull(sum(strengths), total), apart)
+        factors = self.factors if self.summed else None
+        return Fused(self.setting, work, params, start, Pull(sum(strengths), total), apart, factors)
 
     def _by_hand(self, sent: list[str]) -> Make:
         def each(function: Callable[..., Any], *stacked: Any) -> Any:

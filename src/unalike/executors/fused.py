@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from types import ModuleType
 
 import numpy as np
@@ -26,6 +26,10 @@ from unalike.executors.chunk import Cut, Lot
 
 TILE = 10_240
 """Floats of a batch up to which the loops are fast: about what the innermost cache holds. Beyond it torch's products are faster."""
+
+SUMS = 16
+"""Sums of some clients each, which threads make for themselves and which then are added up: up to that many threads give the same
+bits."""
 
 
 def kernels() -> ModuleType | None:
@@ -51,7 +55,8 @@ def fusible(method: Method, phases: Sequence[Phase], setting: Setting, x: Tensor
 class Fused:
     """The practice of a phase; all tensors have a leading [K]. `pull` is what all parts together add to the gradient.
 
-    `start` are the shared parameters as received, [...]. `apart`: the tally says what was added to the parameters, which stay.
+    `start` are the shared parameters as received, [...]. `apart`: the tally says what was added to the parameters, which stay;
+    with `factors` [K] it says the sum of that over the clients, along a leading [1].
     """
 
     setting: Setting
@@ -59,7 +64,8 @@ class Fused:
     params: Tree
     start: Tree
     pull: Pull
-    apart: bool
+    apart: bool = False
+    factors: Tensor | None = None
 
     def phase(self, before: Moving, batches: Sequence[Batch], number: int) -> tuple[Tally, Moving]:
         loops, chain, solver = kernels(), self.setting.model.chain, self.work.solver
@@ -72,8 +78,7 @@ class Fused:
         layout = _layout(chain, tuple((n, w.shape[1:]) for n, w in params.items()), frozenset(moves))
         with part("forward and backward"):
             start = layout.flat(params)
-            trained = torch.empty(len(lot.sizes), start.shape[1])
-            losses = np.zeros(len(lot.sizes))
+            losses, factors = np.zeros(len(lot.sizes)), torch.empty(0) if self.factors is None else self.factors.float()
             given = (
                 start.numpy(),
                 lot.samples.flatten(1).numpy(),
@@ -89,16 +94,31 @@ class Fused:
                 np.float32(solver.momentum),
                 solver.nesterov,
                 self.apart,
-                trained.numpy(),
+                factors.numpy(),
                 losses,
             )
-            fast.share_out(partial(loops.train, *given), len(losses))
+            trained = self._apiece(partial(loops.train, *given), len(losses), start.shape[1])
         made = {n: w for n, w in layout.views(trained).items() if n in moves}
         counts = lot.sizes.sum(1), (lot.sizes > 0).sum(1)
         loss, rows, steps = (torch.from_numpy(column).float() for column in (losses, *counts))
         if self.apart:
             return Tally(loss, rows, steps, made), replace(before, state={})
         return Tally(loss, rows, steps), replace(before, variables=before.variables | {MODEL: made}, state={})
+
+    def _apiece(self, train: Callable[[np.ndarray, int, int], None], clients: int, width: int) -> Tensor:
+        """What `train` writes of each client, [K, P], or adds up of all, [1, P]."""
+        if self.factors is None:
+            rows = torch.empty(clients, width)
+            fast.share_out(partial(train, rows.numpy()), clients)
+            return rows
+
+        def summed(first: int, end: int) -> Tensor:
+            row = torch.zeros(1, width)
+            train(row.numpy(), first, end)
+            return row
+
+        first, *others = fast.share_out(summed, clients, SUMS)
+        return reduce(Tensor.add_, others, first)
 
     def _pulls(self, layout: Layout, params: Tree) -> Tensor:
         """What is added to the gradients beside strength v: constant - strength w, [1 or K, P]; nothing of no pull, [0, P]."""

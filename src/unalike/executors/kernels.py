@@ -29,7 +29,7 @@ MATHS = {"reassoc", "contract", "nsz", "arcp"}  # a NaN stays one: it is how div
 FLOATS, WHOLE = "f4[:,::1]", "i8[:,::1]"
 SIGNATURE = (
     f"void({FLOATS}, {FLOATS}, i8[:,:,::1], f4[:,:,::1], {WHOLE}, {WHOLE}, i8, "
-    f"{FLOATS}, {FLOATS}, i8, f4, f4, b1, b1, {FLOATS}, f8[::1], i8, i8)"
+    f"{FLOATS}, {FLOATS}, i8, f4, f4, b1, b1, f4[::1], f8[::1], {FLOATS}, i8, i8)"
 )
 """That `train` is compiled for when this module is imported, once on a machine."""
 inline = njit(fastmath=MATHS, inline="always")
@@ -193,21 +193,26 @@ def load(layers, own, weights):
 
 
 @inline
-def store(layers, weights, begun, apart, own):
-    """Parameters out of the workspace, or (`apart`) what they are more than the client's first ones, `begun`."""
+def store(layers, weights, begun, apart, summed, factor, own):
+    """Parameters out of the workspace, or (`apart`) what they are more than the client's first ones, `begun`, or (`summed`) that
+    times `factor` onto what is there.
+    """
     for layer in layers:
         for o in range(layer[OUT]):
             at, to = layer[WEIGHT] + o * layer[COLUMNS], layer[SOURCE] + o * layer[WIDE]
-            put(weights[at:], begun[to:], apart, own[to : to + layer[WIDE]])
+            put(weights[at:], begun[to:], apart, summed, factor, own[to : to + layer[WIDE]])
         at, to = layer[BIAS], layer[BIAS_SOURCE]
         if to >= 0:
-            put(weights[at:], begun[to:], apart, own[to : to + layer[OUT]])
+            put(weights[at:], begun[to:], apart, summed, factor, own[to : to + layer[OUT]])
 
 
 @inline
-def put(now, then, apart, out):
-    """out = now, or now - then."""
-    if apart:
+def put(now, then, apart, summed, factor, out):
+    """out = now, or now - then, or out + factor (now - then)."""
+    if summed:
+        for i in range(len(out)):
+            out[i] += factor * (now[i] - then[i])
+    elif apart:
         for i in range(len(out)):
             out[i] = now[i] - then[i]
     else:
@@ -230,13 +235,14 @@ def train(
     keep,
     nesterov,
     apart,
-    trained,
+    factors,
     losses,
+    trained,
     first,
     end,
 ):
     """Writes what clients `first` to `end` - 1 come to: sums of losses into `losses` [K], and into `trained` [K, P] parameters,
-    or (`apart`) what was added to them.
+    or (`apart`) what was added to them. With `factors` [K] the sum of that over these clients is added to `trained` [1, P].
 
     start: parameters [1 or K, P]. x: samples [N, D], of which `index` [K, T, B] makes the batches. y: labels [K, T, B].
     sizes: samples of every step [K, T], 0 for none. layers: the table described above, whose parameters take `held` floats of the
@@ -248,7 +254,7 @@ def train(
     while lowest < depth - 1 and not (layers[lowest, MOVES] or layers[lowest, BIAS_MOVES]):
         lowest += 1
     tile = up(index.shape[2], ROWS) * max(top, up(layers[-1, OUT], LANES))
-    pulled = len(pulls) > 0
+    pulled, summed = len(pulls) > 0, len(factors) > 0
     models = 3 if pulled else 2
     space = np.empty(models * held + top + 2 * (depth + 1) * tile + LANES, np.float32)
     space = space[(-space.ctypes.data % 64) // 4 :]
@@ -307,6 +313,6 @@ def train(
                     at, past = layer[BIAS], layer[BIAS] + layer[OUT]
                     m, p = momenta[at:past], pull[at:past]
                     descend_bias(d, weights[at:past], m, p, pulled, rate, keep, decays[i, 1], nesterov)
-        store(layers, weights, begun, apart, trained[k])
+        store(layers, weights, begun, apart, summed, factors[k] if summed else ONE, trained[0 if summed else k])
         if not np.isfinite(losses[k]):
             space[:] = ZERO  # it went into the zeros, too
