@@ -42,7 +42,7 @@ def _bar(total: int, title: str) -> Iterator[Watch]:
         TimeRemainingColumn,
     )
 
-    text = TextColumn("{task.description} {task.fields[now]}")
+    text = TextColumn("{task.description} {task.fields[now]}", markup=False)
     columns = text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task, done = progress.add_task(title, total=total, now=""), dict[str, int]()

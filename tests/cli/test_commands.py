@@ -232,6 +232,17 @@ def test_no_model_is_evaluated_where_none_is_everybodys(cli, small, tmp_path):
         assert code == 2 and why in err and "personal(k)" in err
 
 
+def test_one_client_with_all_data_has_norms_that_are_everybodys(cli, tmp_path):
+    flags = ["--method", "centralised", "--buffers", "local", "--model", "cnn(channels=(3,), norm='batch')"]
+    run = tmp_path / "run"
+    assert cli("run", "--data", "digits", "--clients", 3, "--rounds", 1, *flags, "--out", run)[0] == 0
+    code, text, err = cli("evaluate", run)
+    assert code == 0, err
+    assert scores(text)["accuracy"] == pytest.approx(
+        pd.read_parquet(run / "rounds.parquet")["accuracy"].iloc[-1], abs=1e-4
+    )
+
+
 def patients(file, older=0.0, kinds=("ill", "well"), seed=0):
     """A table of patients, of whom those are ill whose pressure is high; elsewhere all have a higher age and pressure."""
     rng = np.random.default_rng(seed)
@@ -365,6 +376,10 @@ def test_the_servers_samples_mean_the_same_by_a_word_as_the_clients(cli, tmp_pat
 def test_lists(cli, what, name):
     code, out, _ = cli("list", what)
     assert code == 0 and name in out
+
+
+def test_what_is_in_brackets_is_shown(cli):
+    assert "y = [x, 1]^T W mu" in cli("list", "models")[1]
 
 
 # --- config files --------------------------------------------------------------------------------------------------

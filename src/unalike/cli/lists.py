@@ -54,10 +54,10 @@ def _tell(name: str) -> None:
     from unalike.core.part import registry
 
     screen, e = console(), describe.entry(name)
-    screen.print(f"[bold]{e.usage}[/bold]", highlight=False)
-    screen.print(inspect.getdoc(registry[name]) or "", markup=False, highlight=False)
+    screen.print(e.usage, style="bold", highlight=False)
+    screen.print(inspect.getdoc(registry[name]) or "", highlight=False)
     for part in (p for p in e.parts if p.name != name):
-        screen.print(f"\n{describe.call(part)}\n{inspect.getdoc(part)}", markup=False, highlight=False)
+        screen.print(f"\n{describe.call(part)}\n{inspect.getdoc(part)}", highlight=False)
     if e.down == e.down:
         down, up, server, client = (describe.units(v) for v in (e.down, e.up, e.server, e.client))
         screen.print(f"\nIn units of the model: {down} down, {up} up; the server keeps {server}, a client {client}.")

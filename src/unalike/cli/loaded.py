@@ -55,13 +55,14 @@ def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
     """Raise `UnalikeError` where the clients of a run have no model in common that could be evaluated without them."""
     from unalike.core.errors import UnalikeError
     from unalike.core.method import Method, plan
+    from unalike.recipes.references import Centralised
 
-    own = ""
+    own, method = "", None
     with suppress(UnalikeError):  # a method of a program's own parts is taken as it is
         method = plan(config["method"])
         if isinstance(method, Method) and not method.has_shared_model(model):
             own = "parameters that they train and never send"
-    if config.get("buffers") == "local" and model.buffers:
+    if config.get("buffers") == "local" and model.buffers and not isinstance(method, Centralised):  # who has one client
         own = "batch-norm statistics of their own (buffers='local')"
     if own:
         raise UnalikeError(

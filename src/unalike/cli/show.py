@@ -16,8 +16,8 @@ def console() -> Console:
     """As wide as the terminal, and wide enough for a table where there is none."""
     from rich.console import Console
 
-    made = Console()
-    return made if made.is_terminal else Console(width=160)
+    made = Console(markup=False)  # what is in brackets are people's names and formulas
+    return made if made.is_terminal else Console(width=160, markup=False)
 
 
 def profile_table(profile: Profile) -> None:
@@ -76,7 +76,7 @@ def summary_table(comparison: Comparison) -> None:
     ):
         screen.print(warning, highlight=False)
     for note in facts.notes:
-        screen.print(f"note: {note}", markup=False)
+        screen.print(f"note: {note}")
 
 
 def estimate_table(estimate: Estimate) -> None:
@@ -116,9 +116,9 @@ def run_table(run: Run) -> None:
     cost = f"{(rows['bytes_down'] + rows['bytes_up']).sum() / 1e6:.1f} MB, {rows['seconds'].sum():.1f} s of training"
     text = ", ".join(f"{str(k).replace('_', ' ')} {number(v) if k != 'round' else int(v)}" for k, v in shown.items())
     screen = console()
-    screen.print(f"{text}; {cost} ({run.executor})", markup=False, highlight=False)
+    screen.print(f"{text}; {cost} ({run.executor})", highlight=False)
     for note in run.notes:
-        screen.print(f"note: {note}", markup=False)
+        screen.print(f"note: {note}")
 
 
 def number(value: Any, sign: str = "") -> str:
