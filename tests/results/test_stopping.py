@@ -67,6 +67,15 @@ def test_rules_read_validation_samples_where_there_are_any():
     assert not stop_rule("personal_val_accuracy >= 0.75", VALIDATED)(seen)
 
 
+def test_personal_models_are_read_where_there_is_no_shared_one():
+    nothing = math.nan
+    seen = history(nothing, nothing, nothing, personal_accuracy=[0.1, 0.8, 0.7, 0.7])
+    assert stop_rule("accuracy >= 0.7", PLAIN)(seen) and not stop_rule("accuracy > 0.7", PLAIN)(seen)
+    for row in seen.rows:
+        row |= {"val_accuracy": nothing, "personal_val_accuracy": row["personal_accuracy"]}
+    assert stop_rule("patience(rounds=2)", VALIDATED)(seen) and not stop_rule("patience(rounds=3)", VALIDATED)(seen)
+
+
 def test_names_of_the_first_protocol_are_the_plain_columns():
     assert SERVER.column("server_accuracy") == SERVER.column("accuracy") == "accuracy"
     assert SERVER.column("clients_accuracy") == "clients_accuracy" and SERVER.column("local_accuracy") is None

@@ -8,7 +8,7 @@ A rule is text. Conditions are joined by `and`, `or`:
     seconds >= 600                 totals of the run: `round seconds bytes bytes_up bytes_down`
 
 Scores are those of the validation samples where the clients have any. A patience rule needs them: a round chosen by test samples
-makes their score too good.
+makes their score too good. A method without a shared model is judged by its personal models.
 """
 
 from __future__ import annotations
@@ -125,18 +125,29 @@ def _reader(name: str, known: Known) -> Callable[[History], float]:
         return lambda history: TOTALS[name](history.rows)
     column = known.column(name)
     if column is not None:
-        return lambda history: history.last.get(column, math.nan)
+        return lambda history: _score(history.last, column)
     over = re.match(f"({'|'.join(OVER_CLIENTS)})_(.+)", name)
     own = known.column(over[2]) if over else None
     if over is None or own is None:
         raise UnalikeError(f"stop: {name!r} is unknown; expected one of {', '.join(known.names)}")
 
     def over_clients(history: History) -> float:
-        found = np.array([row.get(own, math.nan) for row in history.last_clients], float)
+        found = np.array([_score(row, own) for row in history.last_clients], float)
         found = found[~np.isnan(found)]
         return float(OVER_CLIENTS[over[1]](found)) if len(found) else math.nan
 
     return over_clients
+
+
+def _score(row: Row, column: str) -> float:
+    return row.get(_filled(row, column), math.nan)
+
+
+def _filled(row: Row, column: str) -> str:
+    """The column; that of the personal models where it is empty, as of methods that have no shared model."""
+    own = f"personal_{column}"
+    missing = {name for name in (column, own) if math.isnan(row.get(name, math.nan))}
+    return own if missing == {column} else column
 
 
 def _patience(node: ast.Call, known: Known) -> Rule:
@@ -162,7 +173,7 @@ def _patience(node: ast.Call, known: Known) -> Rule:
         )
 
     def stale(history: History) -> bool:
-        best = best_row(history.rows, column, delta)
+        best = best_row(history.rows, _filled(history.last, column), delta)
         return best is not None and history.last["round"] - best["round"] >= rounds
 
     return stale
