@@ -7,6 +7,7 @@ refused or lost report left behind is dropped, and the memory before it stands. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,9 @@ from unalike.core import tree
 from unalike.core.checkpoint import read_tensors, write_tensors
 from unalike.core.table import NEVER, Places, Table
 from unalike.core.types import Drawers, Tree
+
+WRITERS = 8
+"""Files that are written at a time."""
 
 Version = tuple[int, int]
 """(client, round): the memory that the client made in that round."""
@@ -87,10 +91,15 @@ class ClientMemories:
             return
         versions = [*accepted.items(), *self._pinned.items()]
         rows = self._places.find(*np.array(versions, np.int64).reshape(-1, 2).T)
-        for version, row in zip(versions, rows, strict=True):
-            if row and version not in self._on_disk:
-                write_tensors(self._path(version), tree.row(self._table.read(np.array([row])), 0))
-                self._on_disk.add(version)
+        found = dict(zip(versions, rows, strict=True))
+        due = [version for version, row in found.items() if row and version not in self._on_disk]
+
+        def write(version: Version) -> None:
+            write_tensors(self._path(version), tree.row(self._table.read(found[version][None]), 0))
+            self._on_disk.add(version)
+
+        with ThreadPoolExecutor(WRITERS) as writers:  # a disk takes long for one small file, and no longer for several
+            list(writers.map(write, due))
 
     def prune(self, accepted: dict[int, int]) -> None:
         """Delete the files of versions that neither stand now, nor stood at the last call, nor are pinned.
