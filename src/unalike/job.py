@@ -255,7 +255,9 @@ def _try(model: Model, population: Population, context: Context) -> None:
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         if isinstance(error, UnalikeError):
             raise
-        raise UnalikeError(f"the model cannot take samples of shape {list(x.shape[1:])}: {error}") from error
+        found = {str(w.dtype).removeprefix("torch.") for w in model.params.values() if w.is_floating_point()}
+        mend = f"; its parameters are {' and '.join(sorted(found))}: give module.float()" if found - {"float32"} else ""
+        raise UnalikeError(f"the model cannot take samples of shape {list(x.shape[1:])}: {error}{mend}") from error
     wanted = population.outputs
     fits = logits.numel() == len(x) if wanted is None else logits.dim() > 1 and logits.shape[1] >= wanted
     if len(logits) != len(x) or not fits:

@@ -138,6 +138,21 @@ def test_tied_weights_stay_tied(people, activation):
         torch.testing.assert_close(run.params, runs[0].params, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+def test_frozen_whole_numbers_stay_whole(people, small, executor):
+    class Ordered(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.order = torch.nn.Parameter(torch.tensor([3, 1, 0, 2]), requires_grad=False)
+            self.head = torch.nn.Linear(6, 4)
+
+        def forward(self, x):
+            return self.head(x)[:, self.order]
+
+    run = small("fedavg", people, model=Ordered(), rounds=2, executor=executor)
+    assert torch.equal(run.params["order"], torch.tensor([3, 1, 0, 2]))
+
+
 @pytest.mark.parametrize("text", ["normalise", "flip", "crop"])
 def test_tables_are_no_images(people, small, text):
     with pytest.raises(ua.UnalikeError, match=f"transform='{text}' is for images"):

@@ -223,7 +223,7 @@ def _moved(
         update, memory[s.name] = s.step(replace(look(s), memory=memory[s.name]), update, _own(cohort, s))
     return State(
         round=state.round + 1,
-        params=state.params | {n: state.params[n] + u for n, u in update.items()},
+        params=state.params | {n: state.params[n] + u.to(state.params[n].dtype) for n, u in update.items()},
         buffers=state.buffers | buffers,
         memory={name: m for name, m in memory.items() if m},
     )
