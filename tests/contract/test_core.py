@@ -14,7 +14,8 @@ from unalike.core.checkpoint import read_tensors, write_tensors
 from unalike.core.errors import UnalikeError
 from unalike.core.memory import ClientMemories
 from unalike.core.method import Method, plan
-from unalike.core.model import Model, WeightedBatchNorm
+from unalike.core.model import Model
+from unalike.core.norms import WeightedBatchNorm
 from unalike.core.solver import SGD, Adam, AdamW
 from unalike.core.spec import Call, parse, parse_one
 from unalike.core.validate import refusals

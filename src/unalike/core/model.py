@@ -6,37 +6,20 @@ import copy
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from unalike.core import tree
 from unalike.core.dense import Chain, chain
 from unalike.core.errors import UnalikeError
+from unalike.core.norms import CALL, NORMS, BatchNorm, Call, WeightedBatchNorm
 from unalike.core.seed import isolated
+from unalike.core.swapped import Swapped
 from unalike.core.types import Context, Output, Tree
-
-
-@dataclass
-class _Call:
-    """What one forward pass shares with the hooks and norms inside the module."""
-
-    weight: Tensor | None = None
-    features: Tensor | None = None
-    mixes: bool = False
-    """Nothing is stacked: torch's own batch norm takes bf16 activations beside float32 statistics."""
-
-
-_CALL: ContextVar[_Call] = ContextVar("call")
-
-BatchNorm = nn.modules.batchnorm._BatchNorm
-NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 class Model:
@@ -56,8 +39,8 @@ class Model:
         self._entries = {n: held[n] for n in module.state_dict() if n in held}
         self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad}
         self._plain = copy.deepcopy(module)
-        self._training = _Swapped(_instrumented(module, training=True))
-        self._evaluating = _Swapped(_instrumented(module, training=False))
+        self._training = Swapped(_instrumented(module, training=True))
+        self._evaluating = Swapped(_instrumented(module, training=False))
         self._head_prefix, self._head = _find_head(module)
         self._norms = {path for path, m in module.named_modules() if isinstance(m, NORMS)}
         self.takes_context = "context" in inspect.signature(module.forward).parameters
@@ -78,13 +61,13 @@ class Model:
         """Forward pass on `x` [B, ...]. In training `Output.buffers` are new; rows of weight 0 do not count in them."""
         state = {n: params[n] for n in self.params}
         state |= {n: b.clone() if training else b for n, b in buffers.items()}
-        call = _Call(weight, mixes=self._format is torch.channels_last)
-        token = _CALL.set(call)
+        call = Call(weight, mixes=self._format is torch.channels_last)
+        token = CALL.set(call)
         try:
             with self._rounded(training, x.device):
                 result = (self._training if training else self._evaluating)(state, self._image(x), self._extra(context))
         finally:
-            _CALL.reset(token)
+            CALL.reset(token)
         output = result if isinstance(result, Output) else Output(_logits(result), call.features)
         if training and self.precision != "float32":
             output = output._replace(logits=output.logits.float(), features=_float(output.features))
@@ -250,114 +233,6 @@ GROUPS: dict[str, Callable[[Model, str], bool]] = {
 }
 
 
-class _Swapped:
-    """A module called with other parameters and buffers than its own, by several threads at once if need be.
-
-    The same as `torch.func.functional_call`, with the places of the tensors looked up once instead of in every call, which
-    matters for small models. Tied tensors have several places. Buffers that the module assigns anew are written to `state`.
-    """
-
-    def __init__(self, module: nn.Module):
-        self.module = module
-        self._idle: list[_Places] = []
-
-    def __call__(self, state: Tree, x: Tensor, extra: dict[str, Any]) -> Any:
-        try:
-            mine = self._idle.pop()
-        except IndexError:  # the first call, or other threads are calling it
-            same = {id(t): t for t in [*self.module.parameters(), *self.module.buffers()]}
-            mine = _Places(copy.deepcopy(self.module, same))
-        try:
-            return mine.call(state, x, extra)
-        finally:
-            self._idle.append(mine)
-
-    def to(self, device: torch.device | str) -> _Swapped:
-        return _Swapped(copy.deepcopy(self.module).to(device))
-
-
-class _Places:
-    """Where a module keeps its tensors."""
-
-    def __init__(self, module: nn.Module):
-        self.module = module
-        first: dict[Tensor, str] = {}
-        self.places: list[tuple[dict[str, Any], str, str]] = []
-        for path, owner in module.named_modules():
-            for held in (owner._parameters, owner._buffers):
-                for name, tensor in held.items():
-                    if tensor is not None:
-                        full = first.setdefault(tensor, f"{path}.{name}" if path else name)
-                        self.places.append((held, name, full))
-        self.own = [held[name] for held, name, _ in self.places]
-
-    def call(self, state: Tree, x: Tensor, extra: dict[str, Any]) -> Any:
-        try:
-            for held, name, full in self.places:
-                held[name] = state[full]
-            result = self.module(x, **extra)
-            for held, name, full in self.places:
-                state[full] = held[name]
-        finally:
-            for (held, name, _), own in zip(self.places, self.own, strict=True):
-                held[name] = own
-        return result
-
-
-class WeightedBatchNorm(nn.Module):
-    """Batch normalisation whose statistics ignore rows of weight 0; otherwise torch's own, with the same parameter names.
-
-    A channel with a single value has variance 0: it is normalised to 0 instead of refused, so that a client with one sample
-    can train.
-    """
-
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
-
-    def __init__(self, norm: BatchNorm):
-        super().__init__()
-        self.training = norm.training
-        self.eps, self.momentum = norm.eps, norm.momentum
-        self.weight, self.bias = norm.weight, norm.bias
-        for name in ("running_mean", "running_var", "num_batches_tracked"):
-            self.register_buffer(name, getattr(norm, name))
-
-    def forward(self, x: Tensor) -> Tensor:
-        tracked = self.running_mean is not None
-        if not self.training and tracked:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-        rate = self._count() if tracked else 0.0
-        call = _CALL.get(_Call())
-        weight = call.weight
-        if x.dtype == torch.bfloat16 and not (call.mixes and weight is None):
-            x = x.float()  # statistics are never rounded; torch's own kernel sums in float32
-        if weight is None and isinstance(rate, float) and x.numel() > x.shape[1]:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, True, rate, self.eps)
-        return self._weighted(x, x.new_ones(x.shape[0]) if weight is None else weight.to(x.dtype), rate)
-
-    def _count(self) -> float | Tensor:
-        self.num_batches_tracked.add_(1)
-        return self.momentum if self.momentum is not None else 1.0 / self.num_batches_tracked
-
-    def _weighted(self, x: Tensor, weight: Tensor, rate: float | Tensor) -> Tensor:
-        w = weight.reshape(-1, *[1] * (x.dim() - 1))
-        over = [d for d in range(x.dim()) if d != 1]
-        count = (weight.sum() * (x[0].numel() // x.shape[1])).clamp_min(1)
-        shape = (1, -1, *[1] * (x.dim() - 2))
-        mean = (w * x).sum(over) / count
-        centred = w * (x - mean.reshape(shape))  # padding stays 0: it must not grow from layer to layer
-        variance = centred.square().sum(over) / count
-        if self.running_mean is not None:
-            unbiased = variance.detach() * count / (count - 1).clamp_min(1)
-            self.running_mean.add_(rate * (mean.detach() - self.running_mean))
-            self.running_var.add_(rate * (unbiased - self.running_var))
-        normal = centred * (variance.reshape(shape) + self.eps).rsqrt()
-        if self.weight is None:
-            return normal
-        return normal * self.weight.reshape(shape) + self.bias.reshape(shape)
-
-
 def _instrumented(module: nn.Module, training: bool) -> nn.Module:
     """A copy with weighted batch norms, but where they have a `forward` of their own, and a hook that catches the features."""
     module = copy.deepcopy(module)
@@ -376,7 +251,7 @@ def _instrumented(module: nn.Module, training: bool) -> nn.Module:
 
 
 def _catch(features: Tensor) -> None:
-    call = _CALL.get(None)
+    call = CALL.get(None)
     if call is not None:
         call.features = features
 
