@@ -219,6 +219,36 @@ def put(now, then, apart, summed, factor, out):
         out[:] = now[: len(out)]
 
 
+@inline
+def block(floats, at, rows, columns):
+    """The matrix that begins at a place among the floats."""
+    return floats[at : at + rows * columns].reshape(rows, columns)
+
+
+@inline
+def gather(x, index, h):
+    """h = the rows `index` of x, then zeros."""
+    h[len(index) :] = ZERO
+    for r in range(len(index)):
+        at = index[r]
+        if at < 0 or at >= len(x):
+            raise IndexError("a sample is not among the data")
+        for i in range(x.shape[1]):
+            h[r, i] = x[at, i]
+
+
+@inline
+def forward(layers, weights, tiles, tile, rows):
+    """Each layer's tile from the one before."""
+    for i in range(len(layers)):
+        layer = layers[i]
+        even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], LANES)
+        h, z = block(tiles, i * tile, rows, columns), block(tiles, (i + 1) * tile, rows, after)
+        affine(h, block(weights, layer[WEIGHT], even, columns), weights[layer[BIAS] : layer[BIAS] + even], z)
+        if layer[ACTIVATION]:
+            activate(layer[ACTIVATION], z, layer[OUT])
+
+
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
 def train(
     start,
@@ -272,42 +302,22 @@ def train(
             if n == 0:
                 continue
             rows = up(n, ROWS)
-            columns = layers[0, COLUMNS]
-            h = tiles[: rows * columns].reshape(rows, columns)
-            h[n:] = ZERO
-            for r in range(n):
-                at = index[k, t, r]
-                if at < 0 or at >= len(x):
-                    raise IndexError("a sample is not among the data")
-                for i in range(x.shape[1]):
-                    h[r, i] = x[at, i]
-            for i in range(depth):
-                layer = layers[i]
-                even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], LANES)
-                w = weights[layer[WEIGHT] : layer[WEIGHT] + even * columns].reshape(even, columns)
-                h = tiles[i * tile : i * tile + rows * columns].reshape(rows, columns)
-                z = tiles[(i + 1) * tile : (i + 1) * tile + rows * after].reshape(rows, after)
-                affine(h, w, weights[layer[BIAS] : layer[BIAS] + even], z)
-                if layer[ACTIVATION]:
-                    activate(layer[ACTIVATION], z, layer[OUT])
-            classes, after = layers[-1, OUT], up(layers[-1, OUT], LANES)
-            z = tiles[depth * tile : depth * tile + rows * after].reshape(rows, after)
-            d = tiles[(2 * depth + 1) * tile : (2 * depth + 1) * tile + rows * after].reshape(rows, after)
-            losses[k] += slopes(loss, z, y[k, t, :n], classes, d)
+            gather(x, index[k, t, :n], block(tiles, 0, rows, layers[0, COLUMNS]))
+            forward(layers, weights, tiles, tile, rows)
+            after = up(layers[-1, OUT], LANES)
+            z, d = block(tiles, depth * tile, rows, after), block(tiles, (2 * depth + 1) * tile, rows, after)
+            losses[k] += slopes(loss, z, y[k, t, :n], layers[-1, OUT], d)
             for i in range(depth - 1, lowest - 1, -1):
-                layer = layers[i]
+                layer, here = layers[i], (depth + 1 + i) * tile
                 even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], LANES)
-                at, past = layer[WEIGHT], layer[WEIGHT] + even * columns
-                w = weights[at:past].reshape(even, columns)
-                h = tiles[i * tile : i * tile + rows * columns].reshape(rows, columns)
-                here = (depth + 1 + i) * tile
-                d = tiles[here + tile : here + tile + rows * after].reshape(rows, after)
+                w = block(weights, layer[WEIGHT], even, columns)
+                h, d = block(tiles, i * tile, rows, columns), block(tiles, here + tile, rows, after)
                 if i > lowest:
-                    e = tiles[here : here + rows * columns].reshape(rows, columns)
+                    e = block(tiles, here, rows, columns)
                     errors(d, w, e)
                     back(layers[i - 1, ACTIVATION], e, h, layer[WIDE])
                 if layer[MOVES]:
-                    m, p = momenta[at:past].reshape(even, columns), pull[at:past].reshape(even, columns)
+                    m, p = block(momenta, layer[WEIGHT], even, columns), block(pull, layer[WEIGHT], even, columns)
                     descend(h, d, w, m, p, pulled, g, rate, keep, decays[i, 0], nesterov)
                 if layer[BIAS_MOVES]:
                     at, past = layer[BIAS], layer[BIAS] + layer[OUT]
