@@ -94,6 +94,10 @@ class Group:
         trained = self._stacked(order, ids, population)
         return trained if single else replace(trained, cohort=trained.cohort.numbers)
 
+    def wait(self) -> None:
+        """A round of the run in which none of its clients takes part."""
+        self.state = self.state._replace(round=self.state.round + 1)
+
     def _stacked(self, order: Order, ids: Sequence[int], population: int) -> Trained:
         cohort = self.executor.run(order, ids, self.accepted, population)
         refused = refusals(cohort)

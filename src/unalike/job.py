@@ -24,7 +24,7 @@ from unalike.core.plan import Plan, Scene, Stage, Step
 from unalike.core.types import Batch, Context
 from unalike.core.wire import Item, outline, plan_wire
 from unalike.core.work import Work
-from unalike.data import ClientData, Population, check
+from unalike.data import ClientData, Population, check, text
 from unalike.data.transforms import Chain
 from unalike.data.transforms import transform as chain_of
 from unalike.models import model as build_model
@@ -248,6 +248,13 @@ def _model(given: ModelLike, population: Population, seed: int) -> tuple[Model, 
 
 def _try(model: Model, population: Population, context: Context) -> None:
     """One forward pass on two samples, so that a model that does not fit the data says so before anything is trained."""
+    trained = {n: str(w.dtype).removeprefix("torch.") for n, w in model.params.items() if model.trainable(n)}
+    rounded = next((n for n, kind in trained.items() if kind not in ("float32", "float64")), None)
+    if rounded is not None:
+        raise UnalikeError(
+            f"the model's parameter {rounded} is {trained[rounded]}, whose small steps would be rounded away; give module.float(), "
+            "and precision='bf16' for speed"
+        )
     x = population.x[:2].cpu()
     try:
         with torch.no_grad():
@@ -255,9 +262,8 @@ def _try(model: Model, population: Population, context: Context) -> None:
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         if isinstance(error, UnalikeError):
             raise
-        found = {str(w.dtype).removeprefix("torch.") for w in model.params.values() if w.is_floating_point()}
-        mend = f"; its parameters are {' and '.join(sorted(found))}: give module.float()" if found - {"float32"} else ""
-        raise UnalikeError(f"the model cannot take samples of shape {list(x.shape[1:])}: {error}{mend}") from error
+        double = "; its parameters are float64: give module.float()" if "float64" in trained.values() else ""
+        raise UnalikeError(f"the model cannot take samples of shape {list(x.shape[1:])}: {error}{double}") from error
     wanted = population.outputs
     fits = logits.numel() == len(x) if wanted is None else logits.dim() > 1 and logits.shape[1] >= wanted
     if len(logits) != len(x) or not fits:
@@ -290,7 +296,10 @@ def _tensors(name: str, found: Pair | None, population: Population) -> tuple[tor
         )
     if population.outputs is not None:
         check.label_range(y, population.outputs, name)
-    return x.to(population.x), y.to(population.y)
+    x, y = x.to(population.x), y.to(population.y)
+    if population.plan is not None and not x.is_floating_point():
+        x = text.only(text.trained_words(population), x)  # as the partition did with the clients' own
+    return x, y
 
 
 def _batch(pair: tuple[torch.Tensor, torch.Tensor] | None) -> Batch | None:

@@ -117,12 +117,14 @@ def local_update(
     memory: Drawers | None = None,
     mail: Drawers | None = None,
     context: Context | None = None,
+    num_examples: int | None = None,
 ) -> tuple[dict[str, Array], Letter, Drawers]:
     """One client's work under a method: its parameters after one step per batch, its letter, and the memory it keeps.
 
     model: the module; its own values do not matter. params: the global parameters and buffers received. batches: (x, y) in
     order. memory: what the last call returned, None at the first. mail: `state.mail` of the server, None before its first round.
-    context: the client's static facts; computed from the batches unless given. Dropout and the like draw from torch's own
+    context: the client's static facts; computed from the batches unless given. num_examples: the client's training samples; the
+    rows of the batches unless given, which counts a sample once in every pass. Dropout and the like draw from torch's own
     generator.
 
     Raises `UnalikeError` for parameters that do not fit the model, or no batch at all.
@@ -143,7 +145,7 @@ def local_update(
     if mail is None:
         mail = issue(method, setting, open_state(method, setting), 1).mail
     facts = method.facts(whole, setting) if context is None else context
-    size = torch.tensor(float(len(whole.y)), dtype=tree.dtype(held))
+    size = torch.tensor(float(len(whole.y) if num_examples is None else num_examples), dtype=tree.dtype(held))
     order = Order(0, held, rest, mail, lr)
     kept = open_memory(method, setting) if memory is None else memory
     with torch.no_grad():

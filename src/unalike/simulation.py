@@ -114,7 +114,7 @@ class Simulation:
         self.groups = {
             name: Group(
                 stage,
-                self.setting,
+                replace(self.setting, group=i),
                 self._source(ids),
                 lambda: self.choice.executor,
                 None if folder is None else folder / f"group-{i:04d}",
@@ -234,6 +234,8 @@ class Simulation:
                 trained = group.round(ids, self._population(name), self.single)
                 cohorts[name], refused = trained.cohort, refused | trained.refused
                 sent += 0 if self.stage.pooled else len(ids) * (self._bytes["up"] + trained.sent)
+            else:
+                group.wait()
         self.done += 1
         self._choices = {}
         seconds = time.perf_counter() - started

@@ -64,6 +64,14 @@ def test_a_saved_plan_makes_the_same_samples_again(arrows, tmp_path):
     assert other.fingerprint != everyone.fingerprint
 
 
+def test_what_a_sample_becomes_does_not_depend_on_its_part(arrows):
+    plain, apart = (partition(arrows, "noise(level=1)", clients=5, val=share) for share in (0.0, 0.2))
+    for one, other in zip(plain, apart):
+        assert torch.equal(one.test[0], other.test[0])
+        kept = torch.cat([other.train[0], other.val[0]]).flatten(1)
+        assert torch.equal(one.train[0].flatten(1).sort(0).values, kept.sort(0).values)
+
+
 def test_what_cannot_be_changed_is_refused(arrows):
     with pytest.raises(UnalikeError, match="expected images"):
         partition(Dataset("rows", (np.ones((9, 2)), np.zeros(9, int))), "rotation", clients=2)

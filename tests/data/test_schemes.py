@@ -64,6 +64,15 @@ def test_clusters_share_ranges_of_labels():
     assert held == [{0, 1}] * 2 + [{2, 3, 4}] * 2 + [{5, 6, 7, 8, 9}] * 2 and set(sizes(parts)) == {100}
 
 
+def test_a_number_of_clusters_cuts_ranges_of_like_width():
+    labels = np.repeat(np.arange(10), np.arange(20, 30))  # classes of unequal sizes
+    parts = partition_labels("clusters(groups=3)", labels, clients=3)
+    assert [sorted(set(labels[part])) for part in parts] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    for mistake in ("groups=0", "groups=11", "size=0", "size=-5"):
+        with pytest.raises(UnalikeError, match="clusters: found"):
+            partition_labels(f"clusters({mistake})", labels, clients=12)
+
+
 def test_quantity_shares_have_the_variance_of_their_dirichlet_and_labels_stay_mixed():
     """Shares ~ Dir(beta 1_K): mean 1/K, variance (1/K)(1 - 1/K) / (K beta + 1) = 0.09 / 21 for K = 10, beta = 2."""
     draws = [partition_labels("quantity(beta=2, min_size=0)", LABELS, 10, seed) for seed in range(60)]

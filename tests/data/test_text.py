@@ -9,6 +9,7 @@ import torch
 
 from unalike.core.errors import UnalikeError
 from unalike.data import ClientData, Dataset, Population, load, partition, text
+from unalike.job import prepare
 
 SENTENCES = ["The cat saw the dog.", "A dog!", "...", "the unseen"]
 
@@ -69,6 +70,22 @@ def test_news_with_a_label_out_of_range_or_no_table_are_refused(tmp_path):
     (tmp_path / "sogou_news_csv" / "train.csv").unlink()
     with pytest.raises(UnalikeError, match=r"holds no train\.csv or train\.csv\.gz"):
         load("sogou_news", tmp_path)
+
+
+def test_samples_of_the_server_know_the_words_of_training_clients_only():
+    x, y = torch.tensor([[2, 4], [4, 2], [3, 3], [3, 2]]), torch.tensor([0, 1, 0, 1])
+    clients = partition(Dataset("notes", (x, y), None, ["a", "b"]), "iid", clients=1, split=0.5)
+    kept = torch.tensor([[2, 3, 4, 0], [4, 9, 3, 2]])
+    job = prepare(
+        "fedavg",
+        clients,
+        model="textcnn(vocabulary=10, embedding=2, filters=2, widths=(1,))",
+        rounds=1,
+        test=(kept[:, :2], y[:2]),
+    )
+    trained = {0, *clients[0].train[0].flatten().tolist()}
+    assert 9 not in trained and {2, 3, 4} - trained
+    assert job.test[0].tolist() == [[t if t in trained else text.UNKNOWN for t in row] for row in kept[:, :2].tolist()]
 
 
 def test_a_partition_takes_its_words_from_training_clients_only():

@@ -1,5 +1,6 @@
 """What "auto" stands for, and chunks that do not fit into memory."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from simulation import same
 
 import unalike as ua
 from unalike import teamwork
+from unalike.core.model import Model
 from unalike.executors import auto, fused
 from unalike.executors.batched import Batched, cuts
 from unalike.job import prepare
@@ -70,6 +72,49 @@ def test_padding_that_would_count_is_refused():
     for asked in ("batched", "batched(chunk=2)"):
         with pytest.raises(ua.UnalikeError, match=r"batched.*cannot be stacked: padding would count.*\(Activated\)"):
             simulation(clients(), model=model, executor=asked).round()
+
+
+class Centred(torch.nn.Module):
+    """Its outputs depend on the whole batch; or only a buffer that is no norm's does."""
+
+    def __init__(self, outputs=True, dropout=0.0):
+        super().__init__()
+        self.outputs, self.dropout, self.head = outputs, torch.nn.Dropout(dropout), torch.nn.Linear(8, 3)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.head(self.dropout(x - x.mean(0) if self.outputs else x - self.mean))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize(
+    "model, where",
+    [
+        (Centred(), "the buffer 0.mean"),
+        (Centred(outputs=False), "the buffer 0.mean"),
+        (
+            torch.nn.Sequential(torch.nn.Unflatten(1, (2, 4)), torch.nn.InstanceNorm1d(2, track_running_stats=True)),
+            "running",
+        ),
+    ],
+)
+def test_padding_would_count_in_whatever_looks_at_batches_as_a_whole(model, where, dropout):
+    model = torch.nn.Sequential(model, torch.nn.Flatten(), torch.nn.Dropout(dropout), torch.nn.LazyLinear(3))
+    model(torch.randn(4, 8))
+    chosen = simulation(clients(), model=model)
+    assert re.match(f"loop: the model cannot be stacked: padding would count in .*{where}", chosen.why)
+    with pytest.raises(ua.UnalikeError, match="padding would count"):
+        simulation(clients(), model=model, executor="batched").round()
+
+
+def test_padding_is_no_matter_for_samples_by_themselves():
+    torch.manual_seed(0)
+    norms = [torch.nn.LayerNorm(8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5)]
+    model = torch.nn.Sequential(*norms, torch.nn.GELU(), torch.nn.Linear(8, 3))
+    assert Model(model).counting_padding(torch.randn(5, 8)) is None
+    assert Model(model).counting_padding(torch.randn(1, 8)) is None
 
 
 def test_a_long_run_is_measured_once_and_says_what(monkeypatch):

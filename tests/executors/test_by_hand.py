@@ -179,3 +179,16 @@ def test_what_is_not_trained_by_hand():
         assert not suits(sim.method, sim.setting, clients.x)
     model = Model(mlp())
     assert model.chain is not None and not model.chain.takes(torch.zeros(2, 3, 4))
+
+
+@pytest.mark.parametrize("activation", [nn.GELU, nn.Tanh])
+def test_padding_is_a_client_s_own(activation):
+    """What others hold, here a fill value of a file in row 0, never meets its numbers."""
+    clients = Clients.random(SIZES)
+    clients.y = clients.y.float()
+    clients.x[0], clients.y[0] = 9.96921e36, 9.96921e36
+    module = nn.Sequential(nn.Linear(4, 5), activation(), nn.Linear(5, 1))
+    report = (
+        Simulation("fedavg", module, clients, task="regression", lr=0.01, batch_size=4, executor="by hand").run().report
+    )
+    assert report.loss.isfinite().all() and all(u.isfinite().all() for u in report.update.values())

@@ -149,6 +149,22 @@ def test_a_client_that_diverges_leaves_the_others_alone():
         assert update[0].isnan().any() and torch.equal(update[1:], plain[name][1:])
 
 
+def test_a_client_whose_last_step_overflows_leaves_the_others_alone():
+    """Its loss is finite, its errors are not."""
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
+    fair = [(torch.randn(3, 3), torch.randn(3)) for _ in range(2)]
+    wild = (torch.tensor([[50.0] * 3, [1e-3] * 3]), torch.tensor([1e19, 1.9e20]))
+    work = {"task": "regression", "batch_size": 1, "lr": 10.0}
+    sick, alone = (
+        Simulation("fedavg", module, Clients.of(*data), executor="batched", **work).run().report
+        for data in ((wild, *fair), ((torch.zeros(2, 3), torch.zeros(2)), *fair))
+    )
+    assert sick.loss[0].isfinite() and not sick.update["0.weight"][0].isfinite().all()
+    for name, update in alone.update.items():
+        assert torch.equal(sick.update[name][1:], update[1:])
+
+
 @pytest.mark.parametrize("method", ["fedavg", "fednova", "fedprox(mu=0.3) + uniform", "fedadam(lr=0.1)"])
 @pytest.mark.parametrize("sick", [False, True])
 def test_what_is_added_up_in_the_loops_is_what_single_reports_come_to(method, sick, monkeypatch):

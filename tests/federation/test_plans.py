@@ -16,6 +16,7 @@ from unalike.core.part import registry
 from unalike.core.plan import Stage
 from unalike.core.question import Asked
 from unalike.core.task import TASKS
+from unalike.group import Group
 from unalike.recipes.recipe import Recipe
 
 PLANS = {
@@ -233,6 +234,33 @@ def test_the_oracle_is_a_run_in_each_cluster(small, crowd):
                 torch.testing.assert_close(run.personal(k)[n], t, rtol=1e-5, atol=1e-6)
 
 
+def test_groups_keep_the_time_of_the_run(small, crowd):
+    """One client a round: a group that waits does not train with an older learning rate afterwards."""
+    seen, plain = [], Group.order
+
+    def order(self, ids, population):
+        made = plain(self, ids, population)
+        seen.append((made.round, made.lr))
+        return made
+
+    work = ua.Work(batch_size=None, lr=0.4, schedule=0.5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Group, "order", order)
+        people = replace(ua.Population.of(crowd), clusters=[0, 0, 0, 1, 2])
+        run = small("cluster_oracle", people, work=work, rounds=4, participation=0.2)
+    assert seen == [(r, 0.4 * 0.5**r) for r in range(4)]
+    assert {state.round for state in run._simulation.states.values()} == {4}
+
+
+def test_every_group_draws_noise_of_its_own(small, crowd):
+    spec = "cluster_oracle(method='clip(norm=1) + gaussian_noise(std=1.0)')"
+    people, work = replace(ua.Population.of(crowd), clusters=[0, 0, 0, 1, 1]), ua.Work(batch_size=None, lr=1e-9)
+    run = small(spec, people, work=work, rounds=1)
+    one, other = (state.params for state in run._simulation.states.values())
+    for name, noisy in one.items():
+        assert (noisy - other[name]).abs().max() > 0.01
+
+
 def test_the_oracle_takes_the_partition_s_clusters():
     data = ua.load("linear_clusters(clusters=2, clients=4, points=20)")
     clients = ua.partition(data, "natural(column='client', cluster='cluster')", clients=8, seed=0)
@@ -286,6 +314,7 @@ def test_clustered_splits_opposed_groups_and_leaves_others_whole():
     members = run._simulation.members
     assert sorted(members.values()) == [(0, 1, 2), (3, 4, 5)] and set(members) == {"all.0", "all.1"}
     assert run.history.rounds["rmse"].iloc[-1] < 0.2
+    options["executor"] = "batched(fused=False)"  # compiled loops add up in another order where only sums are needed
     alike = ua.run(spec, linear([(2, 1)] * 6), **options)
     assert list(alike._simulation.members) == ["all"]
     same(alike.params, ua.run("fedavg", linear([(2, 1)] * 6), **options).params)

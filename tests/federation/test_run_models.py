@@ -138,7 +138,7 @@ def test_tied_weights_stay_tied(people, activation):
         torch.testing.assert_close(run.params, runs[0].params, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("executor", ["loop", "batched"])
+@pytest.mark.parametrize("executor", ["loop", "batched", "auto"])
 def test_frozen_whole_numbers_stay_whole(people, small, executor):
     class Ordered(torch.nn.Module):
         def __init__(self):

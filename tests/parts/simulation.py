@@ -38,7 +38,7 @@ class Clients:
 
     @classmethod
     def of(cls, *data: tuple[Any, Any], dtype: torch.dtype = torch.float32) -> Clients:
-        """One (x, y) for each client; row 0 of the common tensors belongs to nobody (padding repeats it)."""
+        """One (x, y) for each client; row 0 of the common tensors belongs to nobody."""
         x = torch.cat(
             [torch.zeros_like(torch.as_tensor(data[0][0][:1], dtype=dtype))] + [_tensor(x, dtype) for x, _ in data]
         )

@@ -178,6 +178,14 @@ def test_facts_steps_and_momentum_by_hand():
     assert new["w"].item() == pytest.approx(1.0)  # the second client's weight, 1/2 - 1, is cut off at 0
 
 
+def test_a_client_that_passes_over_its_samples_several_times_says_how_many_they_are():
+    net = network()
+    batches = [(torch.ones(3, 5), torch.zeros(3, dtype=torch.long))] * 4
+    for given, size in ((None, 12), (3, 3)):
+        _, letter, _ = ua.local_update("fedavg", net, net.state_dict(), batches, lr=0.1, num_examples=given)
+        assert letter.size == size
+
+
 def test_a_learning_rate_is_asked_for_where_the_server_reckons_with_it():
     start, sent = {"w": torch.zeros(1)}, [{"w": torch.ones(1)}, {"w": torch.ones(1)}]
     for spec in ("feddc", "fedprox(mu=0.5) + fednova(prox_aware=True)"):

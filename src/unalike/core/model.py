@@ -197,12 +197,32 @@ class Model:
                 tensor.copy_(values[name])
         return module
 
-    @cached_property
-    def unweighted(self) -> str | None:
-        """Why rows of weight 0 would count in training, if they would: a batch norm with a `forward` of its own."""
-        own = (type(m).__name__ for m in self._training.module.modules() if isinstance(m, BatchNorm))
-        found = next(own, None)
-        return found and f"padding would count in a batch norm with a forward of its own ({found})"
+    def counting_padding(self, x: Tensor, context: Context | None = None) -> str | None:
+        """Why rows of weight 0 would count in training, if they would: in a batch norm with a `forward` of its own, or in
+        whatever else looks at a batch as a whole, which two of the samples `x` show, with padding and without.
+        """
+        own = next((type(m).__name__ for m in self._training.module.modules() if isinstance(m, BatchNorm)), None)
+        if own:
+            return f"padding would count in a batch norm with a forward of its own ({own})"
+        few = x[:2]
+        padded = torch.cat([few, torch.zeros_like(few)])
+        first, again, beside = (self._trained(rows, len(few), context, i) for i, rows in enumerate((few, few, padded)))
+        same = {n for n, t in first.items() if torch.equal(t, again[n])}  # the others draw numbers
+        changed = [n for n in same if not torch.allclose(first[n], beside[n], 1e-3, 1e-4, equal_nan=True)]
+        return (
+            f"padding would count in {', '.join(sorted(changed))}: the model looks at batches as a whole"
+            if changed
+            else None
+        )
+
+    def _trained(self, x: Tensor, real: int, context: Context | None, number: int) -> Tree:
+        """What a forward pass in training comes to, of whose rows only the first are real."""
+        weight = (torch.arange(len(x), device=x.device) < real).float()
+        with isolated(number, x.device), torch.no_grad():
+            found = self.at("float32")(
+                self.params, x, buffers=self.buffers, context=context, training=True, weight=weight
+            )
+        return {f"the buffer {n}": b for n, b in found.buffers.items()} | {"its outputs": found.logits[:real]}
 
     @cached_property
     def convolutional(self) -> bool:

@@ -126,8 +126,9 @@ class Server:
 
     @property
     def generator(self) -> torch.Generator:
-        """A generator of this part's own for this round."""
-        return torch.Generator().manual_seed(seed.number(self.setting.seed, f"server.{self.part}", self.round))
+        """A generator of this part's own for this round and group: noise that two groups had in common would cancel out."""
+        group = (self.setting.group,) if self.setting.group else ()
+        return torch.Generator().manual_seed(seed.number(self.setting.seed, f"server.{self.part}", self.round, *group))
 
 
 def open_state(method: Method, setting: Setting, start: State | None = None) -> State:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor
 
 from unalike.core.errors import UnalikeError
+
+MOST_CLASSES, MOST_TOKENS = 100_000, 2**24
 
 Pair = tuple[Tensor, Tensor]
 """Inputs [N, ...] and labels [N]."""
@@ -44,6 +47,10 @@ def inputs(found: Any, where: str) -> Tensor:
     if x.is_floating_point() or x.dtype == torch.bool:
         return _finite(x.to(torch.float32), f"{where}: x")
     x = x.to(torch.int64)
+    if x.numel() and x.max() >= MOST_TOKENS:
+        raise UnalikeError(
+            f"{where}: x holds the token {int(x.max())}, expected less than {MOST_TOKENS}; numbers are float32"
+        )
     if x.numel() and x.min() < 0:
         raise UnalikeError(
             f"{where}: x holds the token {int(x.min())}, expected 0 or more; use float32 for signed numbers"
@@ -91,14 +98,25 @@ def group(found: Any, samples: int, where: str) -> np.ndarray:
 
 
 def class_names(y: Tensor, names: Sequence[str] | None) -> list[str] | None:
-    """The names given, or "0", "1", ... up to the largest label; "False" and "True" for bool, None for regression."""
+    """The names given, or "0", "1", ... up to the largest label; "False" and "True" for bool, None for regression.
+
+    Raises `UnalikeError` for a name that occurs twice and for labels that can be no numbers of classes.
+    """
     if y.is_floating_point():
         return None
     if names is not None:
+        twice = [name for name, times in Counter(map(str, names)).items() if times > 1]
+        if twice:
+            raise UnalikeError(f"two classes have the name {twice[0]!r}; expected each name once: rename one")
         return [str(name) for name in names]
     if y.dtype == torch.bool:
         return ["False", "True"]
-    return [str(label) for label in range(int(y.max()) + 1 if len(y) else 0)]
+    largest = int(y.max()) if len(y) else -1
+    if largest >= MOST_CLASSES:
+        raise UnalikeError(
+            f"found the label {largest}, expected classes numbered from 0; for regression give float labels"
+        )
+    return [str(label) for label in range(largest + 1)]
 
 
 def _tensor(found: Any, what: str) -> Tensor:

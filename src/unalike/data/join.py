@@ -52,10 +52,11 @@ def join(clients: list[ClientData], classes: Sequence[str] | None = None, task: 
     }
     _check_inputs(blocks)
     task = find_task(task) if isinstance(task, str) else task or _first_task(blocks)
-    y = torch.cat([_labels(pair[1], task, owner) for owner, pair in blocks.items()])
+    labels = {owner: _labels(pair[1], task, owner) for owner, pair in blocks.items()}
+    y = torch.cat([*labels.values()])
     known = check.class_names(y, classes)
-    for owner, pair in blocks.items() if known is not None else ():
-        check.label_range(pair[1], len(known or ()), owner)
+    for owner, own in labels.items() if known is not None else ():
+        check.label_range(own, len(known or ()), owner)
     sizes = np.array([[0 if pair is None else len(pair[1]) for pair in row] for row in parts])
     starts = (sizes.cumsum() - sizes.ravel()).reshape(sizes.shape)
     train, test, val = (Ragged.ranges(starts[:, i], sizes[:, i]) for i in range(len(PARTS)))
@@ -92,7 +93,7 @@ def _labels(y: Tensor, task: Task, owner: str) -> Tensor:
     """Labels in the dtype of the task; nothing is rounded, and no two labels become one."""
     expected = LABELS[task.name]
     converted = y.to(expected)
-    if (converted != y).any():
+    if (converted.to(y.dtype) != y).any():
         found, wanted = (str(dtype).removeprefix("torch.") for dtype in (y.dtype, expected))
         raise UnalikeError(
             f"{owner}: labels are {found} in {y.min().item()}..{y.max().item()}, which task {task.name} cannot take; "

@@ -96,10 +96,11 @@ class PartitionPlan:
         parts = [getattr(self, part) for part in PARTS]
         blocks, rows = [], [np.concatenate(own) for own in zip(*parts)]
         for k, mine in enumerate(rows):
-            block = x[torch.from_numpy(mine)]
+            order = np.argsort(mine)  # what a sample becomes does not depend on the part that it is in
+            block = x[torch.from_numpy(mine[order])]
             for i, change in enumerate(changes):
                 block = change(block, k, self.clients, generator(self.seed, "features", i, k))
-            blocks.append(block)
+            blocks.append(block[torch.from_numpy(np.argsort(order))])
         starts = Ragged.of(rows).offsets[:-1]
         placed = []
         for part in parts:

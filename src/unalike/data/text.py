@@ -86,11 +86,22 @@ def from_training_clients(clients: Population) -> Population:
         raise UnalikeError(
             f"found inputs of shape {list(clients.x.shape)} and {clients.x.dtype}, expected tokens [N, T]"
         )
+    trained = trained_words(clients)
+    return replace(clients, x=only(trained, clients.x), encoding=_kept(clients.encoding, trained))
+
+
+def trained_words(clients: Population) -> Tensor:
+    """Which tokens occur in the clients' training samples, bool [largest token + 1]; padding counts as one."""
     rows = torch.from_numpy(np.unique(clients.train.values)).to(clients.x.device)
     trained = torch.zeros(int(clients.x.max()) + 1, dtype=torch.bool, device=clients.x.device)
     trained[clients.x[rows].flatten()] = True
     trained[PADDING] = True
-    return replace(clients, x=clients.x.where(trained[clients.x], UNKNOWN), encoding=_kept(clients.encoding, trained))
+    return trained
+
+
+def only(trained: Tensor, x: Tensor) -> Tensor:
+    """The tokens `x`, those that are not `trained` being unknown."""
+    return x.where((x < len(trained)) & trained[x.clamp_max(len(trained) - 1)], UNKNOWN)
 
 
 def _kept(encoding: Encoding | None, trained: Tensor) -> Encoding | None:

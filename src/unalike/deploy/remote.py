@@ -295,6 +295,8 @@ class Remote(Simulation):
             ids = tuple(sorted(k for k in replies if self.group_of(k) == name))
             if ids:
                 cohorts[name] = self._accepted(name, ids, join([replies[k].report for k in ids], torch.stack))
+            else:
+                self.groups[name].wait()
         self._shelf.clear()
         self.done += 1
         seconds = self._seconds + time.monotonic() - started

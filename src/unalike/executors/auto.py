@@ -42,8 +42,7 @@ def build(text: str, site: Site) -> Executor:
     call = spec.parse_one(text)
     if call.name not in EXECUTORS:
         raise unknown("executor", call.name, [*EXECUTORS, "auto", "distributed"])
-    problem = site.setting.model.unweighted if call.name == "batched" else None
-    if problem:
+    if call.name == "batched" and (problem := _padding(site)):
         raise UnalikeError(f"executor {call}: the model cannot be stacked: {problem}; write 'loop' or 'auto'")
     try:
         return EXECUTORS[call.name](site, **call.parameters)
@@ -153,14 +152,14 @@ def _seconds_of_a_client(site: Site) -> float:
     setting, size = site.setting, max(1, int(site.sizes[site.sizes > 0].mean()))
     rows = min(len(site.source.x), setting.work.batch_size or size, size)
     x, y = site.source.x[:rows], site.source.y[:rows]
-    leaves = {n: w.detach().requires_grad_() for n, w in setting.model.params.items()}
+    leaves = {n: w.detach().requires_grad_(setting.model.trainable(n)) for n, w in setting.model.params.items()}
     times = []
     with seed.isolated(0, x.device):  # dropout
         for _ in range(TRIALS):
             started = time.perf_counter()
             output = setting.model(leaves, x, buffers=setting.model.buffers, context=site.some_context, training=True)
             loss = setting.task.loss(output.logits, y)
-            _wait_for(torch.autograd.grad(loss, list(leaves.values()), allow_unused=True))
+            _wait_for(torch.autograd.grad(loss, [w for w in leaves.values() if w.requires_grad], allow_unused=True))
             times.append(time.perf_counter() - started)
     return site.steps(size) * min(times)
 
@@ -182,10 +181,15 @@ def _parallelism(site: Site, participants: int) -> float:
     return float(steps.sum() / sum(chunk.max() for chunk in chunks))
 
 
+def _padding(site: Site) -> str | None:
+    """Why padding would count in the model, if it would."""
+    return site.setting.model.counting_padding(site.source.x, site.some_context)
+
+
 def _obstacle(site: Site) -> str | None:
     """Why clients cannot be trained stacked, most of it found by doing it with two; None when they can."""
-    if site.setting.model.unweighted:
-        return site.setting.model.unweighted
+    if problem := _padding(site):
+        return problem
     method, setting, filled = site.method, site.setting, np.flatnonzero(site.sizes)[:2].tolist()
     few = _Few(site.source, filled)
     probe = Batched(Site(method, setting, few, ClientMemories(open_memory(method, setting))))

@@ -198,7 +198,7 @@ class Site:
 
     def sizes_of(self, ids: Sequence[int]) -> Tensor:
         """The clients' training samples, [K] floats."""
-        kind = tree.dtype(self.setting.model.params)
+        kind = torch.promote_types(tree.dtype(self.setting.model.params), torch.float32)
         return torch.tensor(self.sizes[list(ids)], dtype=kind, device=self.source.x.device)
 
     def expected(self, ids: Sequence[int], population: int) -> Cohort:

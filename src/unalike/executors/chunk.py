@@ -44,11 +44,12 @@ class Lot(Rows):
 
     @classmethod
     def of(cls, samples: Tensor, labels: Tensor, batches: Sequence[Batches]) -> Lot:
-        """Those of one phase, by client. Padding repeats sample 0."""
+        """Those of one phase, by client. Padding repeats a client's first sample, whatever its numbers are."""
         steps = [*zip_longest(*(client.sizes for client in batches), fillvalue=0)]
         sizes = np.array(steps, np.int64).reshape(-1, len(batches)).T
         counts = np.arange(sizes.max(initial=0)) < sizes[:, :, None]
-        places = np.zeros(counts.shape, np.int64)
+        first = [client.rows[0] if len(client.rows) else 0 for client in batches]
+        places = np.broadcast_to(np.reshape(first, (-1, 1, 1)), counts.shape).astype(np.int64)
         places[counts] = np.concatenate([client.rows for client in batches])
         index = torch.from_numpy(places).to(samples.device)
         y = labels.index_select(0, index.flatten()).view(index.shape)

@@ -324,5 +324,5 @@ def train(
                     m, p = momenta[at:past], pull[at:past]
                     descend_bias(d, weights[at:past], m, p, pulled, rate, keep, decays[i, 1], nesterov)
         store(layers, weights, begun, apart, summed, factors[k] if summed else ONE, trained[0 if summed else k])
-        if not np.isfinite(losses[k]):
+        if not (np.isfinite(losses[k]) and np.isfinite(weights.sum())):
             space[:] = ZERO  # it went into the zeros, too

@@ -16,7 +16,7 @@ from unalike.core.types import Tree
 
 @part
 class ServerMomentum(ServerOptimiser):
-    """v <- momentum v + (1 - dampening) d, v = d in the first round; w+ = w + lr v (FedAvgM, Hsu et al. 2019).
+    """v <- momentum v + (1 - dampening) d, v = d at the first step; w+ = w + lr v (FedAvgM, Hsu et al. 2019).
 
     d is the combined update; with `nesterov` w+ = w + lr (d + momentum v). momentum = 0 and lr = 1 is FedAvg.
     """
@@ -36,7 +36,8 @@ class ServerMomentum(ServerOptimiser):
         return tree.zeros(params)
 
     def step(self, server: Server, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        share = 1.0 if server.round == 0 else 1 - self.dampening
+        moving = self.dampening and any(v.any() for v in server.memory.values())
+        share = 1 - self.dampening if moving else 1.0
         velocity = tree.map(lambda d, v: self.momentum * v + share * d, update, server.memory)
         ahead = tree.map(lambda d, v: d + self.momentum * v, update, velocity) if self.nesterov else velocity
         return tree.scale(ahead, self.lr), server.memory | velocity
@@ -46,7 +47,7 @@ class ServerMomentum(ServerOptimiser):
 class Adaptive(ServerOptimiser):
     """m <- b1 m + (1 - b1) d, v by the rule, w+ = w + lr m / (sqrt(v) + tau) (Reddi et al. 2021, algorithm 2).
 
-    d is the combined update, m and v start at 0. `bias_correction` multiplies lr by sqrt(1 - b2^t) / (1 - b1^t) in round t =
+    d is the combined update, m and v start at 0. `bias_correction` multiplies lr by sqrt(1 - b2^t) / (1 - b1^t) at its step t =
     1, 2, ..., as Adam does; the paper has none.
     """
 
@@ -65,7 +66,8 @@ class Adaptive(ServerOptimiser):
         return math.sqrt(1 - self.b2**t) / (1 - self.b1**t)
 
     def server_init(self, params: Tree) -> Tree:
-        return tree.pack({"m": tree.zeros(params), "v": tree.zeros(params)})
+        steps = next(iter(params.values())).new_zeros(())
+        return tree.pack({"m": tree.zeros(params), "v": tree.zeros(params), "steps": {"t": steps}})
 
     def step(self, server: Server, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         if not update:
@@ -73,9 +75,10 @@ class Adaptive(ServerOptimiser):
         old = tree.unpack(server.memory)
         m = tree.map(lambda d, m: self.b1 * m + (1 - self.b1) * d, update, old["m"])
         v = tree.map(lambda d, v: self.square(v, d.square()), update, old["v"])
-        lr = self.lr * (self.correction(server.round + 1) if self.bias_correction else 1.0)
+        t = old["steps"]["t"] + 1
+        lr = self.lr * (self.correction(int(t)) if self.bias_correction else 1.0)
         moved = tree.map(lambda m, v: lr * m / (v.sqrt() + self.tau), m, v)
-        return moved, server.memory | tree.pack({"m": m, "v": v})
+        return moved, server.memory | tree.pack({"m": m, "v": v, "steps": {"t": t}})
 
 
 @part
