@@ -11,6 +11,7 @@ import torch
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 from pydantic.dataclasses import dataclass as validated
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from unalike import __version__
 from unalike.core import seed as seeds
@@ -235,25 +236,41 @@ def _model(given: ModelLike, population: Population, seed: int) -> tuple[Model, 
     if isinstance(given, str):
         return Model(build_model(given, population.input_shape, population.outputs, seed)), given
     if isinstance(given, nn.Module):
-        return Model(given), type(given).__name__
+        return _filled(given), type(given).__name__
     if callable(given):
-        with seeds.isolated(seeds.number(seed, "model")):
-            module = given()
+        try:
+            with seeds.isolated(seeds.number(seed, "model")):
+                module = given()
+        except TypeError as error:
+            raise UnalikeError(
+                f"model={given!r}: {error}; expected a function that makes a module of nothing"
+            ) from error
         if isinstance(module, nn.Module):
-            return Model(module), getattr(given, "__name__", type(module).__name__)
+            return _filled(module), getattr(given, "__name__", type(module).__name__)
     raise UnalikeError(
         f"model={given!r}: expected a name such as 'mlp', a torch.nn.Module or a function that makes one"
     )
 
 
+def _filled(module: nn.Module) -> Model:
+    """The model of a module whose parameters are there."""
+    if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
+        raise UnalikeError(
+            "the model has lazy layers, whose size is not known yet; call it once with a few samples first"
+        )
+    return Model(module)
+
+
 def _try(model: Model, population: Population, context: Context) -> None:
     """One forward pass on two samples, so that a model that does not fit the data says so before anything is trained."""
     trained = {n: str(w.dtype).removeprefix("torch.") for n, w in model.params.items() if model.trainable(n)}
-    rounded = next((n for n, kind in trained.items() if kind not in ("float32", "float64")), None)
-    if rounded is not None:
+    if not trained:
+        raise UnalikeError("the model has no parameter that trains; expected one that requires a gradient")
+    odd = next((n for n, kind in trained.items() if kind not in ("float32", "float64")), None)
+    if odd is not None:
         raise UnalikeError(
-            f"the model's parameter {rounded} is {trained[rounded]}, whose small steps would be rounded away; give module.float(), "
-            "and precision='bf16' for speed"
+            f"the model's parameter {odd} is {trained[odd]}, expected float32, or small steps would be rounded away; give "
+            "module.float(), and precision='bf16' for speed"
         )
     x = population.x[:2].cpu()
     try:
