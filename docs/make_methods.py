@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 from unalike import describe
@@ -15,6 +16,8 @@ the docstrings by `docs/make_methods.py`. What is sent and kept is counted in un
 per client and round.
 
 """
+
+ESCAPED = {"_": "\\_", "*": "\\*", "<": "&lt;"}
 
 
 def table(entries: list[describe.Entry]) -> str:
@@ -42,8 +45,8 @@ def section(e: describe.Entry) -> str:
 
 
 def as_text(docstring: str) -> str:
-    """A docstring as Markdown: formulas may hold signs that Markdown would read."""
-    return docstring.replace("<-", "←").replace("_", "\\_").replace("*", "\\*").replace("<", "&lt;")
+    """A docstring as Markdown: formulas may hold signs that Markdown would read, but within backticks."""
+    return re.sub("`[^`]*`|[_*<]", lambda found: ESCAPED.get(found[0], found[0]), docstring.replace("<-", "←"))
 
 
 def main() -> None:
