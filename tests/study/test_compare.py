@@ -412,6 +412,28 @@ def test_a_single_run_has_the_same_report(people, tmp_path):
     assert "mine" in loaded.report(tmp_path / "report.html").read_text()
 
 
+def test_what_a_run_said_of_itself_does_not_outlive_it(people, tmp_path):
+    """Its facts are of two rounds; it goes on to ten, is interrupted after four, and a program brings it to its end."""
+    from unalike.study.single import keep_facts
+
+    def run(rounds, until):
+        def interrupted(row, what=""):
+            if row["round"] == until:
+                raise KeyboardInterrupt
+
+        return ua.run("ditto", people, model="linear", rounds=rounds, out=tmp_path, progress=interrupted)
+
+    keep_facts(run(2, None), "mine", {"data": "digits"})
+    assert "--rounds 2" in Comparison.load(tmp_path).facts.command
+    with pytest.raises(KeyboardInterrupt):
+        run(10, 4)
+    begun = Comparison.load(tmp_path).facts
+    assert begun.unfinished == "4 of 10 rounds" and "unfinished" in begun.command and "rounds = 10" in begun.config
+    run(10, None)
+    done = Comparison.load(tmp_path).facts
+    assert not done.unfinished and "rounds = 10" in done.config and "--rounds 2" not in done.command
+
+
 @pytest.mark.parametrize("spec", ["fedavg", "ditto", "local_only"])
 def test_a_run_kept_by_a_program_has_a_report_too(tmp_path, spec):
     clients = ua.partition(ua.load("digits"), "iid", clients=3)

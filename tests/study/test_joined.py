@@ -136,6 +136,38 @@ def test_the_run_of_a_program_with_other_work_or_other_clients_stands_apart(kept
     assert "cannot be compared with each other" in work.page() and "too few partitions" in clients.page()
 
 
+def test_an_unfinished_run_is_shown_with_a_note_and_never_joined(kept, dataset, tmp_path):
+    whole = kept("whole", rounds=3)
+    people = ua.partition(dataset, "dirichlet(alpha=0.5, min_size=2)", clients=4, seed=0)
+
+    def interrupted(row, what=""):
+        if row["round"] == 2:
+            raise KeyboardInterrupt
+
+    for name, spec in (("one", "ditto"), ("two", "fedprox(mu=1)")):
+        with pytest.raises(KeyboardInterrupt):
+            ua.run(
+                spec,
+                people,
+                model=MODEL,
+                rounds=3,
+                work=ua.Work(batch_size=5, lr=0.1),
+                out=tmp_path / name,
+                progress=interrupted,
+            )
+    one, two = ((name, Comparison.load(tmp_path / name)) for name in ("one", "two"))
+    assert one[1].facts.unfinished == "2 of 3 rounds" and not whole[1].facts.unfinished
+    alone = join([one])
+    assert "This run is unfinished: 2 of 3 rounds are done" in alone.page()
+    assert alone.blocks[0].name.endswith(" (unfinished: 2 of 3 rounds)")
+    assert "call ua.run" not in alone.page() and "goes on from here" in alone.page()
+
+    joined = join([one, two, whole])
+    assert len(joined.blocks) == 3 and not joined.pooled
+    assert joined.obstacles == [f"{x} is unfinished (2 of 3 rounds), so nothing is joined with it" for x in "AB"]
+    assert "A is unfinished (2 of 3 rounds)" in joined.page()
+
+
 def test_federations_join_under_one_name_only(people, small):
     """All that is known of a federation's clients are their names and sizes, so its own name has to vouch for them."""
 

@@ -87,18 +87,27 @@ class RunDirectory:
             raise UnalikeError(f"cannot write {self.path / 'events.jsonl'}: {error.strerror}") from error
 
     @property
-    def notes(self) -> list[str]:
-        """What the events warn of, each once."""
-        found: dict[str, None] = {}
+    def events(self) -> list[dict[str, Any]]:
+        """The lines of `events.jsonl`, oldest first; none where there is no such file."""
         try:
             lines = (self.path / "events.jsonl").read_text(errors="replace").splitlines()
         except OSError:
             return []
+        found = []
         for line in lines:
-            with suppress(ValueError, KeyError, TypeError):  # a line that was cut
-                event = json.loads(line)
-                found |= {event["text"]: None} if event["event"] == "warning" else {}
-        return list(found)
+            with suppress(ValueError):  # a line that was cut
+                found.append(json.loads(line))
+        return [event for event in found if isinstance(event, dict) and "event" in event]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the events warn of, each once."""
+        return list(dict.fromkeys(event["text"] for event in self.events if event["event"] == "warning"))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end, and nobody began to continue it since."""
+        return [e["event"] for e in self.events if e["event"] in ("resumed", "finished")][-1:] == ["finished"]
 
     def save_checkpoint(self, round: int, tensors: Tree, facts: dict[str, Any]) -> None:
         """Write the checkpoint of a round, then remove all but the newest two."""

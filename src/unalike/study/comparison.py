@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from unalike import __version__
 from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
+from unalike.results.directory import MAY_DIFFER, RunDirectory, plain
 from unalike.results.history import Row, selected
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class Facts:
 
     `plain` is the protocol whose columns have no prefix; empty where the tables are to tell. `ends` says of each run how many
     rounds it did, why it ended and which round was selected (None: the last ones count). `estimate` sets what was estimated
-    before beside what it took: a row per method, and one for the memory.
+    before beside what it took: a row per method, and one for the memory. `unfinished` says how far a run came that is not at its
+    end; such a run is shown, but nothing is ever joined with it.
     """
 
     methods: list[dict[str, Any]]
@@ -52,6 +54,7 @@ class Facts:
     plain: str = ""
     ends: list[dict[str, Any]] = field(default_factory=list)
     estimate: list[dict[str, Any]] = field(default_factory=list)
+    unfinished: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,14 +130,17 @@ class Comparison:
 
     @classmethod
     def load(cls, folder: str | Path) -> Comparison:
-        """Read a comparison that was kept in a folder. Raises `UnalikeError` where there is none."""
+        """Read a comparison or a run that was kept in a folder; of a run that is not at its end, the rounds that it has done.
+
+        Raises `UnalikeError` where there is no finished comparison and no round of a run.
+        """
         import pandas as pd
 
         folder = Path(folder)
         try:
             rounds, clients = (pd.read_parquet(folder / f"{name}.parquet") for name in ("rounds", "clients"))
-            kept = folder / "comparison.json"
-            facts = Facts(**json.loads(kept.read_text())) if kept.exists() else facts_of_run(folder, rounds, clients)
+            alone = RunDirectory(folder).events  # those of a single run
+            facts = facts_of_run(folder, rounds, clients) if alone else kept_facts(folder)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UnalikeError(
                 f"{folder} holds no finished comparison or run ({error}); give a folder that `unalike compare --out` or "
@@ -149,13 +155,40 @@ class Comparison:
         return self.summary.to_string(index=False, float_format=lambda v: f"{v:.4f}", na_rep="-")
 
 
+def kept_facts(folder: Path) -> Facts:
+    """What a comparison, or the command that ended a run, wrote beside the tables."""
+    return Facts(**json.loads((folder / "comparison.json").read_text()))
+
+
 def facts_of_run(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> Facts:
-    """What the folder of a single run says of itself, where no command wrote it."""
+    """What the folder of a single run says of itself: in the words of the command that ended it, if one did."""
+    directory = RunDirectory(folder)
+    config = directory.config or {}
+    if not directory.finished:
+        return _unfinished(_own_facts(folder, rounds, clients), f"{rounds['round'].max()} of {config['rounds']} rounds")
+    kept = kept_facts(folder) if (folder / "comparison.json").exists() else None
+    if kept is None or _differ(tomllib.loads(kept.config), config):
+        return _own_facts(folder, rounds, clients)
+    return kept
+
+
+def _differ(told: dict[str, Any], config: dict[str, Any]) -> bool:
+    """Whether a run was continued with other settings since."""
+    return any(told.get(name) != config.get(name) for name in MAY_DIFFER)
+
+
+def _unfinished(facts: Facts, done: str) -> Facts:
+    note = f"This run is unfinished: {done} are done, and all that follows is where it stands after them."
+    command = "# the run is unfinished: what began it, with the same folder, goes on from here"
+    return replace(facts, unfinished=done, notes=[note, *facts.notes], command=command)
+
+
+def _own_facts(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> Facts:
+    """What the folder of a single run says without the command that ended it."""
     import tomli_w
 
     from unalike.data import PartitionPlan
     from unalike.data.diagnose import summary
-    from unalike.results.directory import RunDirectory, plain
 
     config = RunDirectory(folder).config or {}
     data, method = config["data"], config["method"]

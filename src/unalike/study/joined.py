@@ -67,6 +67,11 @@ class Source:
         seeds = table["seed"].unique().tolist()
         return {s: list(table[table["seed"] == s].itertuples(index=False, name=None)) for s in seeds}
 
+    def same_training(self, other: Source) -> bool:
+        """Both came to their ends under the same settings."""
+        ended = not (self.comparison.facts.unfinished or other.comparison.facts.unfinished)
+        return ended and self.training == other.training
+
     def same_data(self, other: Source) -> bool:
         """The same clients under every seed that both have, as far as names, sizes and labels tell."""
         mine, others = self.comparison.facts, other.comparison.facts
@@ -116,14 +121,14 @@ class Joined:
 
     @property
     def obstacles(self) -> list[str]:
-        """One sentence for each setting that keeps sources apart."""
+        """One sentence for each setting that keeps sources apart, and for each that is unfinished."""
         apart = {*self.sources[0].training}.union(*(source.training for source in self.sources))
         found = [
             f"{name.replace('_', ' ')} differs ({_said(self.sources, values)})"
             for name, values in self.differences
             if name in apart
         ]
-        return found + _clashes(self.sources)
+        return found + _begun(self.sources) + _clashes(self.sources)
 
     @cached_property
     def scores(self) -> pd.DataFrame:
@@ -202,7 +207,7 @@ def join(comparisons: Sequence[tuple[str, Comparison]]) -> Joined:
         else:
             home.append(source)
     blocks = _named([Block("", group, _merged(group)) for group in groups])
-    kinds = [[b for b in blocks if b.sources[0].training == a.sources[0].training] for a in blocks]
+    kinds = [[b for b in blocks if b.sources[0].same_training(a.sources[0])] for a in blocks]
     kind = max(kinds, key=len)
     pooled = [block for i, block in enumerate(kind) if not any(_same(block, other) for other in kind[:i])]
     return Joined(sources, blocks, pooled if len(pooled) > 1 else [])
@@ -231,7 +236,7 @@ def _called(comparison: Comparison, named: dict[str, str]) -> Comparison:
 
 
 def _together(a: Source, b: Source) -> bool:
-    return a.training == b.training and a.same_data(b) and not _contradict(a, b)
+    return a.same_training(b) and a.same_data(b) and not _contradict(a, b)
 
 
 def _same(a: Block, b: Block) -> bool:
@@ -260,7 +265,15 @@ def _clashes(sources: Sequence[Source]) -> list[str]:
         f"{a.letter} and {b.letter} hold other results of {label} for the same settings and seed, so they are kept apart"
         for i, a in enumerate(sources)
         for b in sources[i + 1 :]
-        if a.training == b.training and a.same_data(b) and (label := _contradict(a, b))
+        if a.same_training(b) and a.same_data(b) and (label := _contradict(a, b))
+    ]
+
+
+def _begun(sources: Sequence[Source]) -> list[str]:
+    return [
+        f"{source.letter} is unfinished ({source.comparison.facts.unfinished}), so nothing is joined with it"
+        for source in sources
+        if source.comparison.facts.unfinished
     ]
 
 
@@ -296,11 +309,16 @@ def _merged(group: Sequence[Source]) -> Comparison:
 
 
 def _named(blocks: Sequence[Block]) -> list[Block]:
-    """Blocks under the name of their data and partition, with their letters where that is not unique."""
-    names = [block.sources[0].comparison.name for block in blocks]
+    """Blocks under the name of their data and partition, with how far they are and their letters where that is not unique."""
+    names = [_told(block.sources[0].comparison) for block in blocks]
     return [
         replace(b, name=name if names.count(name) == 1 else f"{name} [{b.letters}]") for b, name in zip(blocks, names)
     ]
+
+
+def _told(comparison: Comparison) -> str:
+    done = comparison.facts.unfinished
+    return f"{comparison.name} (unfinished: {done})" if done else comparison.name
 
 
 def _said(sources: Sequence[Source], values: list[str]) -> str:
