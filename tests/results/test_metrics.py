@@ -114,7 +114,28 @@ def test_a_binary_task_has_its_columns():
     assert rounds[["balanced_accuracy", "auroc", "auprc"]].notna().all(axis=None)
 
 
-@pytest.mark.parametrize("name", ["accuracy", "val_mine", "my metric", "min_x"])
+@pytest.mark.parametrize(
+    "name", ["accuracy", "rmse", "auroc", "val_mine", "my metric", "min_x", "selected", "preselected", "bytes"]
+)
 def test_names_that_are_taken(name):
     with pytest.raises(ua.UnalikeError, match="metrics: found the name"):
         metric_names(TASKS["classification"], {name: lambda y, p, s: 0.0})
+
+
+def test_every_column_of_the_tables_is_taken():
+    rng = np.random.default_rng(2)
+    people = [ua.ClientData(*[(rng.normal(size=(9, 4)), rng.normal(size=9))] * 3) for _ in range(3)]
+    table = ua.compare(["fedavg", "ditto"], people, model="linear", rounds=1, seeds=1, select="best")
+    for name in {*table.rounds, *table.clients, *table.summary}:
+        with pytest.raises(ua.UnalikeError, match="metrics: found the name"):
+            metric_names(TASKS["classification"], {name: lambda y, p, s: 0.0})
+
+
+def test_a_report_takes_every_name_that_is_free(tmp_path):
+    rng = np.random.default_rng(2)
+    people = [ua.ClientData(*[(rng.normal(size=(9, 4)), rng.integers(0, 2, 9))] * 2) for _ in range(3)]
+    own = dict.fromkeys(("worst", "better_off", "worse_off", "largest_loss", "mb"), lambda y, p, s: 7.5)
+    table = ua.compare(["fedavg", "ditto"], people, model="linear", rounds=1, seeds=1, metrics=own)
+    assert (
+        "Worst client" in table.report(tmp_path / "report.html").read_text() and (table.summary["worst"] == 7.5).all()
+    )

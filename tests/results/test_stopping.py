@@ -97,6 +97,19 @@ def test_patience_counts_rounds_since_the_best(values, options, ends):
         assert rule(history(*values[:n], val_accuracy=[0.9, *values], val_loss=losses)) is wanted, n
 
 
+def test_patience_on_one_s_own_metric_is_told_which_way_is_better():
+    """A cost that falls every round ends no run; a gain that falls ends it two rounds after its best."""
+    own = Known(("clients",), ("loss", "accuracy", "cost"), True)
+    seen = history(0.5, 0.6, 0.7, val_cost=[9.0, 8.0, 7.0, 6.0])
+    assert not stop_rule('patience(2, metric="cost", less=True)', own)(seen)
+    assert stop_rule('patience(2, metric="cost", less=False)', own)(seen)
+    for text in ('patience(2, metric="cost")', "patience(2, less=True)", 'patience(2, metric="loss", less=False)'):
+        with pytest.raises(ua.UnalikeError, match="less=True or less=False for a metric of one's own"):
+            stop_rule(text, own)
+    with pytest.raises(ua.UnalikeError, match="is no rule"):
+        stop_rule('patience(2, metric="cost", less="yes")', own)
+
+
 def test_the_untrained_model_is_never_the_best_and_ties_go_to_the_first():
     seen = history(0.5, 0.7, 0.7, 0.6)
     seen.rows[0]["accuracy"] = 0.99

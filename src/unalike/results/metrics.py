@@ -146,17 +146,26 @@ METRICS: dict[str, dict[str, Callable[[Grouped], np.ndarray]]] = {
 
 def metric_names(task: Task, custom: Custom | None = None) -> tuple[str, ...]:
     """The columns that `measure` fills. Raises `UnalikeError` for a metric of one's own whose name is taken or no name."""
-    known = METRICS[task.name]
     for name in custom or {}:
-        if name in known or not name.isidentifier() or name.split("_")[0] in _RESERVED:
+        fits = name.isidentifier() and not name.endswith("selected") and name.split("_")[0] not in _RESERVED
+        if not fits or name in BUILT_IN | _COLUMNS:
             raise UnalikeError(
-                f"metrics: found the name {name!r}; expected a name of letters, digits and underscores that is none of "
-                f"{', '.join(known)} and does not begin with {', '.join(_RESERVED)}"
+                f"metrics: found the name {name!r}; expected a name of letters, digits and underscores that does not begin with "
+                f"{', '.join(_RESERVED)}, does not end in selected and is none of {', '.join(sorted(BUILT_IN | _COLUMNS))}"
             )
-    return (*known, *(custom or {}))
+    return (*METRICS[task.name], *(custom or {}))
 
 
+BUILT_IN = frozenset(name for metrics in METRICS.values() for name in metrics)
+"""The metrics of all tasks."""
 _RESERVED = ("val", "server", "clients", "personal", "local", "min", "max", "mean", "std")
+_HISTORY = "round seconds participants train_loss bytes bytes_down bytes_up client n_train n_test status method seed"
+_SUMMARY = (
+    "partition protocol baseline seeds pairs accuracy_sd rmse_sd difference ci_low ci_high boot_low boot_high p p_holm wilcoxon "
+    "wilcoxon_holm better client_sd worst_decile mb_down mb_up"
+)
+_COLUMNS = frozenset(f"{_HISTORY} {_SUMMARY}".split())
+"""The other columns of the history and of a comparison's summary."""
 
 
 def measure(task: Task, scores: Scores, custom: Custom | None = None) -> Metrics:

@@ -4,7 +4,8 @@ A rule is text. Conditions are joined by `and`, `or`:
 
     min_accuracy >= 0.8            every client's accuracy has reached 0.8 (also `max_`, `mean_`, `std_` over clients)
     accuracy >= 0.9 or round >= 40
-    patience(rounds=10)            the score has not improved for ten rounds; `patience(10, metric="loss", delta=0.001)`
+    patience(rounds=10)            the score has not improved for ten rounds; `patience(10, metric="loss", delta=0.001)`, and for a
+                                   metric of one's own which way is better: `patience(10, metric="cost", less=True)`
     seconds >= 600                 totals of the run: `round seconds bytes bytes_up bytes_down`
 
 Scores are those of the validation samples where the clients have any. A patience rule needs them: a round chosen by test samples
@@ -25,6 +26,7 @@ import numpy as np
 
 from unalike.core.errors import UnalikeError
 from unalike.results.history import History, Row
+from unalike.results.metrics import BUILT_IN
 
 Rule = Callable[[History], bool]
 """Whether a run with this history has come to its end."""
@@ -80,9 +82,12 @@ def better(column: str) -> int:
     return -1 if column.endswith(("loss", "rmse")) else 1
 
 
-def best_row(rows: Iterable[Row], column: str, delta: float = 0.0) -> Row | None:
-    """The first row after round 0 that no later one improves by more than `delta`; None where none was scored."""
-    best, sign = None, better(column)
+def best_row(rows: Iterable[Row], column: str, delta: float = 0.0, less: bool | None = None) -> Row | None:
+    """The first row after round 0 that no later one improves by more than `delta`; None where none was scored.
+
+    less: whether less is better, for columns of which `better` does not know it.
+    """
+    best, sign = None, better(column) if less is None else 1 - 2 * less
     for row in rows:
         value = row.get(column)
         if value is None or math.isnan(value) or row["round"] < 1:
@@ -157,8 +162,9 @@ def _patience(node: ast.Call, known: Known) -> Rule:
     except ValueError:
         given = {}
     rounds, metric, delta = given.get("rounds"), given.get("metric", known.metrics[1]), given.get("delta", 0.0)
+    less = given.get("less")
     told = isinstance(rounds, int) and rounds > 0 and isinstance(delta, int | float) and isinstance(metric, str)
-    if not told or set(given) - {"rounds", "metric", "delta"}:
+    if not told or set(given) - {"rounds", "metric", "delta", "less"} or not isinstance(less, bool | None):
         raise UnalikeError(
             f"stop: {ast.unparse(node)!r} is no rule; expected patience(rounds=10) or "
             'patience(rounds=10, metric="loss", delta=0.001)'
@@ -171,9 +177,14 @@ def _patience(node: ast.Call, known: Known) -> Rule:
             "stop: patience chooses when to stop by a score, which must not be that of the test samples, and the clients have no "
             "validation samples; give ua.partition(..., val=0.1), --val 0.1 or ClientData(val=...)"
         )
+    if (less is None) != (column.partition("val_")[2] in BUILT_IN):
+        raise UnalikeError(
+            f"stop: found {ast.unparse(node)!r}; expected less=True or less=False for a metric of one's own, of which nobody else "
+            "knows which way is better, and neither for the others"
+        )
 
     def stale(history: History) -> bool:
-        best = best_row(history.rows, _filled(history.last, column), delta)
+        best = best_row(history.rows, _filled(history.last, column), delta, less)
         return best is not None and history.last["round"] - best["round"] >= rounds
 
     return stale
