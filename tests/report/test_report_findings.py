@@ -51,6 +51,38 @@ def test_one_seed_shows_no_difference(simulate):
     assert all("shows no difference" in sentence for _, sentence in found.details)
 
 
+def test_a_baseline_left_with_one_seed_is_said(content):
+    table = scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.55, 0.66, 0.75])
+    lost = (table.rounds["method"] == "fedavg") & (table.rounds["seed"] > 0)
+    found = found_in(dataclasses.replace(table, rounds=table.rounds[~lost]))
+    assert (
+        found.answer.startswith("No method shares more than one seed with fedavg") and "Run three" not in found.answer
+    )
+    assert "in the one seed that both ran" in found.details[0][1]
+
+
+def test_a_method_that_diverged_is_said(simulate):
+    content = simulate(methods=3, regression=True)
+    names = content.labels
+    content.rounds.loc[content.rounds["method"] == names[1], "rmse"] = math.inf
+    found = found_in(content)
+    assert found.details[0] == (names[1], "inf; it diverged, so that there is no difference to test.")
+    assert "95 % interval" in found.details[1][1]
+    turned = found_in(dataclasses.replace(content, baseline=names[1]))
+    assert turned.answer == f"No difference to {names[1]} can be tested; what follows says why."
+    assert all(s.endswith(f"; {names[1]} diverged, so that there is no difference to test.") for _, s in turned.details)
+
+
+def test_the_same_gain_under_every_seed_is_no_proof(content):
+    found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.6, 0.7, 0.8], ditto=[0.5, 0.6, 0.7]))
+    told = dict(found.details)
+    assert (
+        told["fedmix"] == "70.0 %, +10.0 points against fedavg under every seed alike: there is no spread to test by."
+    )
+    assert told["ditto"] == "60.0 %, the same as fedavg under every seed."
+    assert "did better" not in found.answer
+
+
 def test_one_method_has_nothing_to_be_compared_with(simulate):
     assert "Nothing to compare with fedavg" in found_in(simulate(methods=1)).answer
 

@@ -47,6 +47,21 @@ def test_no_difference_anywhere_is_no_evidence():
     assert math.isnan(one.p) and math.isnan(one.boot_low) and one.wilcoxon == 1 and one.better == 1
 
 
+@pytest.mark.parametrize("d", [[0.1, 0.1], [0.1] * 3, [0.1, 0.1 + 1e-12, 0.1], [-2.0] * 5])
+def test_the_same_difference_every_time_has_no_spread_to_test_by(d):
+    """t = mean sqrt(n) / 0 is not defined: neither p nor interval, where p was 0 or 1e-32."""
+    found = inf.paired(d, [0.0] * len(d))
+    assert found.difference == pytest.approx(d[0]) and found.n == len(d)
+    assert all(map(math.isnan, (found.p, found.low, found.high)))
+    assert found.wilcoxon == inf.least_p(len(d))
+
+
+def test_what_is_not_finite_is_not_tested():
+    found = inf.paired([1.0, math.inf, 2.0], [0.5, 1.0, 1.5])
+    assert found.difference == math.inf and found.n == 3
+    assert all(map(math.isnan, (found.p, found.low, found.high, found.boot_low, found.boot_high)))
+
+
 def test_the_probability_counts_ties_half_and_follows_the_sign():
     assert inf.paired([1, 2, 3, 4], [0, 2, 4, 3]).better == pytest.approx((2 + 0.5) / 4)
     assert inf.paired([1, 2, 3], [2, 3, 3], sign=-1).better == pytest.approx((2 + 0.5) / 3)

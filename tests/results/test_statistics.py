@@ -93,6 +93,9 @@ def test_seeds_are_paired_by_their_number_not_their_position():
     rounds = ROUNDS[~((ROUNDS["method"] == "other") & (ROUNDS["seed"] == 0))]
     other = st.summary(rounds, CLIENTS, "base").iloc[1]
     assert other["difference"] == pytest.approx(0.25) and other["seeds"] == 2
+    less = ROUNDS[~((ROUNDS["method"] == "base") & (ROUNDS["seed"] > 0))]
+    base, other = st.summary(less, CLIENTS, "base").to_dict("records")
+    assert (base["pairs"], other["pairs"], other["seeds"]) == (0, 1, 3)
 
 
 def test_protocols_are_never_mixed():

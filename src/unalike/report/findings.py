@@ -44,10 +44,14 @@ def _answer(others: list[Row], content: ReportContent, metric: Metric) -> str:
     base = content.baseline
     if not others:
         return f"Nothing to compare with {base}: no other method has a shared model that was evaluated after training."
-    if all(math.isnan(row["difference"]) for row in others):
+    if not _pairs(others):
         return f"Nothing can be paired with a shared model of {base} by seed; choose another baseline."
-    if all(math.isnan(row["ci_low"]) for row in others):
+    if len(content.seeds) == 1:
         return "One seed cannot show a difference: what follows happened once and may be chance. Run three or more."
+    if _pairs(others) == 1:
+        return f"No method shares more than one seed with {base}, which cannot show a difference: what follows may be chance."
+    if all(math.isnan(row["p"]) for row in others):
+        return f"No difference to {base} can be tested; what follows says why."
     better = [row for row in others if verdict(row, metric) == "better"]
     worse = [row["method"] for row in others if verdict(row, metric) == "worse"]
     fell = f" Worse than {base}: {_few(worse)}." if worse else ""
@@ -85,10 +89,15 @@ _SHOWN = {"hint": "open"}
 def _sentence(row: Row, baseline: str, metric: Metric) -> str:
     level = words.score(row[metric.column], metric)
     gain = words.change(row["difference"], metric)
-    if math.isnan(row["difference"]):
+    if not row["pairs"]:
         return f"{level}; it shares no seed with {baseline}, so the two cannot be paired."
-    if math.isnan(row["ci_low"]):
+    if not math.isfinite(row["difference"]):
+        who = baseline if math.isfinite(row[metric.column]) else "it"
+        return f"{level}; {who} diverged, so that there is no difference to test."
+    if row["pairs"] == 1:
         return f"{level}, {gain} against {baseline} in the one seed that both ran; this shows no difference."
+    if math.isnan(row["p"]):
+        return f"{level}, {gain} against {baseline} under every seed alike: there is no spread to test by."
     if row["ci_low"] == row["ci_high"] == 0:
         return f"{level}, the same as {baseline} under every seed."
     between = words.interval(row["ci_low"], row["ci_high"], metric)
@@ -109,7 +118,7 @@ _MEANING = {
 
 
 def _limits(content: ReportContent, others: list[Row]) -> list[str]:
-    seeds = len(content.seeds)
+    seeds = _pairs(others)
     limits = []
     if seeds == 2:
         limits.append("Two seeds give very wide intervals; three are the least that is usual, five are better.")
@@ -121,9 +130,14 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
             f"The p values are corrected by Holm for the {tested} methods compared; "
             "the intervals are not: where nothing differs, one in twenty still leaves out 0."
         )
-    if seeds > 1:
+    if len(content.seeds) > 1:
         limits.append("Methods are compared with the baseline only, not with each other.")
     return limits
+
+
+def _pairs(others: list[Row]) -> int:
+    """The most seeds that a method shares with the baseline."""
+    return max((row["pairs"] for row in others), default=0)
 
 
 def few_seeds(seeds: int, tested: int) -> str:

@@ -162,7 +162,7 @@ def crossed(content: ReportContent, looks: dict[str, Look]) -> Table | None:
     columns: list[Column] = [
         ("Personal models of", _method(looks)),
         *_compared(f"Difference to {content.baseline}'s shared model", content.metric),
-        ("Seeds", lambda r: Cell(str(r["seeds"]), r["seeds"])),
+        ("Seeds", lambda r: Cell(str(r["pairs"]), r["pairs"])),
     ]
     caption = "A model of one's own, or the one for all? Both on the same test data of the same clients"
     return _table(caption, columns, personal_against_shared(content.rounds, content.baseline, plain=content.plain))

@@ -61,25 +61,26 @@ def paired_difference(values: Sequence[float], baseline_values: Sequence[float])
     """Mean of d = values - baseline_values with its 95 % interval: mean(d) +- t(0.975, n - 1) sd(d) / sqrt(n).
 
     Position i of both belongs to the same seed: same data, same start, same clients drawn. The interval is NaN for
-    one pair, which cannot show a difference; all three are NaN for none.
+    one pair, which cannot show a difference, for pairs with one and the same difference other than 0, whose spread nobody
+    knows, and where a difference is not finite; all three are NaN for none.
     """
     d = np.asarray(differences(values, baseline_values))
     n = len(d)
     if n == 0:
         return math.nan, math.nan, math.nan
     mean = float(d.mean())
-    if n == 1:
+    if n == 1 or not math.isfinite(mean) or (mean != 0 and without_spread(d)):
         return mean, math.nan, math.nan
     margin = float(stats.t.ppf(1 - ALPHA / 2, n - 1)) * float(d.std(ddof=1)) / math.sqrt(n)
     return mean, mean - margin, mean + margin
 
 
 def bootstrap(d: Sequence[float]) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of mean(d), from 9,999 resamples of fixed seed; NaN for fewer than two.
+    """95 % percentile bootstrap interval of mean(d), from 9,999 resamples of fixed seed; NaN for fewer than two or not finite ones.
 
     It is too narrow for few pairs: n values have only n^n resamples, and their means never leave [min(d), max(d)].
     """
-    if len(d) < 2:
+    if len(d) < 2 or not np.isfinite(d).all():
         return math.nan, math.nan
     draws = np.random.default_rng(BOOTSTRAP_SEED).integers(0, len(d), (DRAWS, len(d)))
     low, high = np.quantile(np.asarray(d)[draws].mean(1), [ALPHA / 2, 1 - ALPHA / 2])
@@ -89,14 +90,20 @@ def bootstrap(d: Sequence[float]) -> tuple[float, float]:
 def t_test(d: Sequence[float]) -> float:
     """Two-sided p of t = mean(d) sqrt(n) / sd(d) with n - 1 degrees of freedom; NaN for fewer than two.
 
-    Differences that are all the same number have no spread: p is 1 if that is 0 and 0 otherwise, as for the interval.
+    Differences that are all the same number have no spread, so that t is not defined: p is 1 if that number is 0 and NaN
+    otherwise. It is NaN, too, where a difference is not finite.
     """
-    if len(d) < 2:
+    if len(d) < 2 or not np.isfinite(d).all():
         return math.nan
     mean, sd = float(np.mean(d)), float(np.std(d, ddof=1))
-    if sd == 0:
-        return 1.0 if mean == 0 else 0.0
+    if without_spread(d):
+        return 1.0 if mean == 0 else math.nan
     return float(2 * stats.t.sf(abs(mean) * math.sqrt(len(d)) / sd, len(d) - 1))
+
+
+def without_spread(d: Sequence[float] | np.ndarray) -> bool:
+    """Whether one or more differences are all the same number, up to rounding."""
+    return bool(np.ptp(d) <= 1e-9 * np.max(np.abs(d)))
 
 
 def wilcoxon(d: Sequence[float]) -> float:

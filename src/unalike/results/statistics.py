@@ -118,12 +118,12 @@ def summary(
 ) -> pd.DataFrame:
     """One row per method and protocol, in order of appearance; written here for accuracy.
 
-    `method protocol seeds accuracy accuracy_sd macro_f1 [further metrics] loss difference ci_low ci_high boot_low boot_high p
-    p_holm wilcoxon wilcoxon_holm better client_sd worst_decile mb_down mb_up seconds`
+    `method protocol seeds accuracy accuracy_sd macro_f1 [further metrics] loss pairs difference ci_low ci_high boot_low boot_high
+    p p_holm wilcoxon wilcoxon_holm better client_sd worst_decile mb_down mb_up seconds`
 
     `accuracy` is the mean over seeds of `tail_mean`, `accuracy_sd` its standard deviation (ddof 1; NaN for one seed).
-    `difference` and its interval pair a row by seed with the baseline's row of the same protocol; they are NaN where
-    the baseline has none, so that a personal model is never set against a shared one (`personal_against_shared` does
+    `difference` and its interval pair a row by seed with the baseline's row of the same protocol, `pairs` of them; they are NaN
+    where the baseline has none, so that a personal model is never set against a shared one (`personal_against_shared` does
     that under its own name). The tests are those of `inference.paired`; `p_holm` and `wilcoxon_holm` are corrected by
     Holm for the methods compared under one protocol. `mb_down`, `mb_up` and `seconds` are totals of a run, averaged
     over seeds. `plain` is the protocol of the columns without a prefix.
@@ -159,8 +159,8 @@ def personal_against_shared(
     shared = _by_seed(rounds, prefixes(plain)["clients"] + metric.column, last).get(baseline, pd.Series(dtype=float))
     personal = _by_seed(rounds, "personal_" + metric.column, last)
     rows: list[dict[str, Any]] = [{"method": name} | _difference(v, shared, metric) for name, v in personal.items()]
-    table = pd.DataFrame(rows, columns=["method", "seeds", *_COMPARED])
-    return _corrected(table[table["seeds"] > 0])
+    table = pd.DataFrame(rows, columns=["method", *_COMPARED])
+    return _corrected(table[table["pairs"] > 0])
 
 
 def to_target(rounds: pd.DataFrame, target: float, column: str | None = None) -> pd.DataFrame:
@@ -274,11 +274,11 @@ def _difference(values: pd.Series, others: pd.Series, metric: Metric) -> dict[st
     """`paired` over the seeds that both have."""
     shared = [seed for seed in values.index if seed in others.index]
     found = paired(values.loc[shared].to_list(), others.loc[shared].to_list(), metric.sign)
-    return {"seeds": found.n} | {column: getattr(found, name) for column, name in _COMPARED.items() if name}
+    return {column: getattr(found, name) for column, name in _COMPARED.items() if name}
 
 
 _COMPARED = {
-    "difference": "difference", "ci_low": "low", "ci_high": "high", "boot_low": "boot_low", "boot_high": "boot_high",
+    "pairs": "n", "difference": "difference", "ci_low": "low", "ci_high": "high", "boot_low": "boot_low", "boot_high": "boot_high",
     "p": "p", "p_holm": "", "wilcoxon": "wilcoxon", "wilcoxon_holm": "", "better": "better",
 }  # fmt: skip
 """Column -> the field of `Paired` that fills it; the corrected ones need all methods."""
