@@ -212,6 +212,14 @@ def test_beyond_the_end_of_a_seed_there_is_no_mean(simulate):
     assert {len(trace.x) for trace in figure.data} == {5}
 
 
+def test_the_data_shown_is_that_of_the_seed_named(simulate):
+    content = dataclasses.replace(simulate(methods=2, seeds=3, rounds=4), seed=2)
+    clients = content.clients.assign(n_train=100 + content.clients["seed"])
+    page = Document(render(dataclasses.replace(content, clients=clients))).text
+    assert "Training samples by client and class, seed 2" in page and "Every client, seed 2" in page
+    assert "102" in page[page.index("Every client, seed 2") :].split("clinic 2")[0]
+
+
 def test_where_runs_ended_is_listed(simulate):
     ends = [{"method": "fedavg", "seed": 0, "rounds": 4, "why": "patience", "selected": 3}]
     ends += [{"method": "fedavg", "seed": 1, "rounds": 8, "why": "all rounds", "selected": None}]

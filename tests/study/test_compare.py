@@ -281,6 +281,20 @@ def test_save_and_load(people, small, tmp_path):
         Comparison.load(tmp_path / "out")
 
 
+def test_the_data_in_the_report_is_that_of_the_first_seed_given(small, dataset, tmp_path):
+    small(["fedavg"], 4, data=dataset, seeds=[3, 1], rounds=1, out=tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "by client and class, seed 3:" in page and "Every client, seed 3" in page
+
+
+def test_another_comparison_in_the_same_folder_is_said_to_replace_the_first(people, small, tmp_path, recwarn):
+    small(["fedavg"], people, out=tmp_path)
+    small(["fedavg"], people, out=tmp_path)
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=r"other settings \(rounds\): its report and tables will be replaced"):
+        small(["fedavg"], people, rounds=4, out=tmp_path)
+
+
 def test_the_report_holds_every_label(people, small, tmp_path):
     table = small({"plain & simple": "fedavg", "own": "ditto", "alone": "local_only"}, people, out=tmp_path)
     text = (tmp_path / "report.html").read_text()

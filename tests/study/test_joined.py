@@ -204,6 +204,21 @@ def test_the_page_shows_curves_and_clients_of_every_block_in_the_same_colours(ke
     assert len(colours) == len(METHODS)
 
 
+def test_a_label_of_several_methods_is_not_ranked(kept):
+    mild = kept("mild", {"fedavg": "fedavg", "ours": "fedavgm", "scaffold": "scaffold"}, partition="iid")
+    severe = kept("severe", {"fedavg": "fedavg", "ours": "fedprox(mu=50)", "scaffold": "scaffold"})
+    joined = join([mild, severe])
+    assert list(joined.ranks.mean.index) == ["fedavg", "scaffold"]
+    assert joined.obstacles[0].startswith("ours stands for 2 methods (") and "mu=50" in joined.obstacles[0]
+    assert joined.obstacles[0].endswith("), so it is not ranked") and "ours stands for 2 methods" in joined.page()
+
+
+def test_a_target_is_shown_in_every_part(kept):
+    joined = join([kept("mild", partition="iid"), kept("severe")])
+    assert joined.page(target=0.123).count("<span>To a first accuracy of 12.3 %, shared model") == 2
+    assert "To a first" not in joined.page()
+
+
 def test_the_page_is_the_same_every_time(kept):
     pair = [kept("mild", partition="iid"), kept("severe")]
     assert join(pair).page() == join(pair).page()
@@ -237,6 +252,8 @@ def test_figures_and_tables_go_where_they_are_told(kept, tmp_path, monkeypatch, 
     monkeypatch.setattr("sys.argv", ["unalike", *map(str, words)])
     with pytest.raises(SystemExit):
         main()
+    again = Comparison.load(tmp_path / "one").summary["loss"].tolist()
+    assert pd.read_csv(table, float_precision="round_trip")["loss"].tolist() == again  # nothing is rounded
     assert len(pd.read_csv(table)) == len(METHODS) and (tmp_path / "figures" / "pareto.svg").exists()
     monkeypatch.setattr("sys.argv", ["unalike", "report", str(tmp_path / "one"), "--format", "markdwn"])
     with pytest.raises(SystemExit) as left:

@@ -39,8 +39,8 @@ class ReportContent:
       where nothing was evaluated.
     * `clients`: `method seed client n_train n_test loss accuracy macro_f1 personal_accuracy status`, one row per
       method, seed and client.
-    * `label_counts`: training samples by client (index) and class (columns) of the first seed; None for regression.
-    * `partition`: facts about how the data differs, shown as they are.
+    * `label_counts`: training samples by client (index) and class (columns) under `seed`; None for regression.
+    * `partition`: facts about how the data differs under `seed`, shown as they are.
     * `target`: the score whose cost is compared; None for the baseline's final mean.
     * `protocol`: that of the columns without a prefix; empty where the tables are to tell.
     * `ends`: `method seed rounds why selected`, a row per run; `estimate`: `what unit estimated actual`.
@@ -56,6 +56,7 @@ class ReportContent:
     clients: pd.DataFrame
     config: str
     command: str
+    seed: int = 0
     label_counts: pd.DataFrame | None = None
     partition: dict[str, object] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)

@@ -81,7 +81,7 @@ def _csv(blocks: Sequence[Block]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(table.columns)
     for row in table.itertuples(index=False, name=None):
-        writer.writerow("" if pd.isna(cell) else f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row)
+        writer.writerow("" if pd.isna(cell) else cell for cell in row)
     return out.getvalue()
 
 

@@ -157,6 +157,11 @@ def _part(i: int, name: str, part: ReportContent, style: dict[str, Look]) -> dic
         "name": name,
         "found": findings(part, table),
         "panels": {name: panel and replace(panel, key=f"{panel.key}-{i}") for name, panel in drawn.items()},
-        "tables": [tables.scores(part, table, protocol, style) for protocol in part.prefixes],
+        "tables": [tables.scores(part, table, protocol, style) for protocol in part.prefixes] + _targets(part, style),
         "command": part.command,
     }
+
+
+def _targets(part: ReportContent, style: dict[str, Look]) -> list[Table | None]:
+    """What it costs to get to a target, where one was asked for."""
+    return [] if part.target is None else [tables.target(part, protocol, style) for protocol in part.prefixes]

@@ -119,7 +119,7 @@ def labels(content: ReportContent) -> Panel | None:
     most = content.label_counts.to_numpy().max()
     alt = f"Training samples of {clients} clients in {classes} classes, at most {most} in one cell."
     figure = charts.labels(content.label_counts)
-    caption = f"Training samples by client and class, seed {content.seeds[0]}: the larger or darker, the more."
+    caption = f"Training samples by client and class, seed {content.seed}: the larger or darker, the more."
     return _panel("labels", caption, [View("Labels", figure, alt)], [])
 
 

@@ -171,7 +171,7 @@ def crossed(content: ReportContent, looks: dict[str, Look]) -> Table | None:
 def effects(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: dict[str, Look]) -> Table | None:
     """Spread over clients, the worst off, and who gains or loses against the baseline."""
     metric, base = content.metric, content.baseline
-    shown = summary[summary["protocol"] == protocol].merge(
+    shown = summary.loc[summary["protocol"] == protocol, ["method", "client_sd", "worst_decile"]].merge(
         client_effects(content.clients, base, content.prefixes[protocol]), on="method"
     )
     shown = shown[shown["worst"].notna()]
@@ -199,12 +199,12 @@ _AFFECTED = {
 
 
 def single_clients(content: ReportContent, looks: dict[str, Look]) -> Table | None:
-    """One row per client of the first seed: its samples and its score under each method.
+    """One row per client of the seed whose data is shown: its samples and its score under each method.
 
     One seed only, since where each seed draws its own partition a client of one seed is not that of another.
     """
     metric = content.metric
-    first = content.clients[content.clients["seed"] == content.seeds[0]]
+    first = content.clients[content.clients["seed"] == content.seed]
     wide = pd.concat(
         [_wide(first, prefix + metric.column, _TAGS[name]) for name, prefix in content.prefixes.items()], axis=1
     )
@@ -212,7 +212,7 @@ def single_clients(content: ReportContent, looks: dict[str, Look]) -> Table | No
     columns: list[Column] = [("Client", lambda r: Cell(str(r["client"]), str(r["client"])))]
     columns += [_count("Training samples", "n_train"), _count("Test samples", "n_test")]
     columns += [(str(name), _score_of(str(name), metric)) for name in wide]
-    return _table(f"Every client, seed {content.seeds[0]}", columns, facts.join(wide).reset_index())
+    return _table(f"Every client, seed {content.seed}", columns, facts.join(wide).reset_index())
 
 
 _TAGS = {"server": "", "clients": "", "personal": ", personal", "local": ", after local training"}

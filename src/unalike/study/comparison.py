@@ -109,6 +109,7 @@ class Comparison:
             clients=self.clients,
             config=facts.config,
             command=facts.command,
+            seed=facts.seed,
             label_counts=counts,
             partition=dict(facts.partition),
             versions=facts.versions,

@@ -121,18 +121,21 @@ class Joined:
 
     @property
     def obstacles(self) -> list[str]:
-        """One sentence for each setting that keeps sources apart, and for each that is unfinished."""
+        """One sentence for each setting that keeps sources apart, each unfinished source, each label of several methods."""
         apart = {*self.sources[0].training}.union(*(source.training for source in self.sources))
         found = [
             f"{name.replace('_', ' ')} differs ({_said(self.sources, values)})"
             for name, values in self.differences
             if name in apart
         ]
-        return found + _begun(self.sources) + _clashes(self.sources)
+        return found + _begun(self.sources) + _clashes(self.sources) + _homonyms(self.pooled)
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """Partitions (rows) x methods that all of them ran (columns), under the plain protocol: one mean over seeds each."""
+        """Partitions (rows) x methods that all of them ran (columns), under the plain protocol: one mean over seeds each.
+
+        A label that stands for other methods elsewhere is left out.
+        """
         import pandas as pd
 
         from unalike.results.statistics import headline
@@ -142,7 +145,8 @@ class Joined:
             table = block.comparison.summary
             protocol = self.pooled[0].sources[0].training["protocol"]
             rows[block.name] = table[table["protocol"] == protocol].set_index("method")[headline(table).column]
-        return pd.DataFrame(rows).T.dropna(axis=1) if rows else pd.DataFrame()
+        table = pd.DataFrame(rows).T.dropna(axis=1) if rows else pd.DataFrame()
+        return table.drop(columns=_ambiguous(self.pooled), errors="ignore")
 
     @property
     def ranks(self) -> Ranks | None:
@@ -161,7 +165,7 @@ class Joined:
         if len(self.blocks) == 1:
             content = self.blocks[0].comparison.content(title, target)
             return render(replace(content, warnings=[*self._origin(), *content.warnings]))
-        return joint.render(self.content(title))
+        return joint.render(self.content(title, target))
 
     def _origin(self) -> list[str]:
         """Of several sources that make one comparison: which they are, and in what they differ all the same."""
@@ -171,14 +175,14 @@ class Joined:
         given = words.listing(f"{source.letter} ({source.given})" for source in self.sources)
         return [f"Joined from {given}" + (f", which differ in {words.listing(apart)}." if apart else ".")]
 
-    def content(self, title: str | None = None) -> JointContent:
-        """What the page of several comparisons is made of."""
+    def content(self, title: str | None = None, target: float | None = None) -> JointContent:
+        """What the page of several comparisons is made of; with a `target`, each says what it costs to get there."""
         from unalike.report.joint import JointContent, Pooled
 
         found = self.ranks
         return JointContent(
             title=title or f"{len(self.blocks)} comparisons side by side",
-            parts=[(block.name, block.comparison.content()) for block in self.blocks],
+            parts=[(block.name, block.comparison.content(target=target)) for block in self.blocks],
             letters=[source.letter for source in self.sources],
             differences=[("given as", [source.given for source in self.sources]), *self.differences],
             obstacles=self.obstacles,
@@ -266,6 +270,21 @@ def _clashes(sources: Sequence[Source]) -> list[str]:
         for i, a in enumerate(sources)
         for b in sources[i + 1 :]
         if a.same_training(b) and a.same_data(b) and (label := _contradict(a, b))
+    ]
+
+
+def _ambiguous(blocks: Sequence[Block]) -> dict[str, list[str]]:
+    """Label -> its methods, for the labels that stand for several."""
+    specs: dict[str, dict[str, None]] = {}
+    for method in (m for block in blocks for m in block.comparison.facts.methods):
+        specs.setdefault(method["label"], {})[method["spec"]] = None
+    return {label: list(found) for label, found in specs.items() if len(found) > 1}
+
+
+def _homonyms(blocks: Sequence[Block]) -> list[str]:
+    return [
+        f"{label} stands for {len(specs)} methods ({'; '.join(specs)}), so it is not ranked"
+        for label, specs in _ambiguous(blocks).items()
     ]
 
 
