@@ -70,7 +70,8 @@ def run(
     run. budget: what the run may spend, "30 rounds", "10 min" of training or "500 MB" to and from all clients. select: "last", or
     "best", the round with the best validation score (of the personal models where there are any), whose models the run gives.
     metrics: further columns, name -> function of labels [n], predictions [n] and logits ([n, C]; [n] for one output), as arrays,
-    that returns a number; of all test samples, and of each client's.
+    that returns a number; of all test samples, and of each client's. A folder knows them by their names alone: a function that was
+    changed needs another name or folder.
     proxy: (x, y) on the server, for methods that learn from it. out: a folder that keeps the run; one that holds the
     beginning of the same run is resumed. progress: called with each row; by default a bar when standard error is a terminal.
 

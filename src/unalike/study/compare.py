@@ -54,7 +54,8 @@ def compare(
     another. clients: clients as for `ua.run`, the same for every seed; or with `data` their number (10, or what the data
     says, unless given), and then every seed draws its own `partition`, of which a share `val` of the training samples
     validates. seeds: how many (0, 1, ...) or which. out: a folder that keeps one cell per method and seed; finished cells are read
-    and never run again, an interrupted one goes on where it stopped. `options` are further keywords of `ua.run` (participation,
+    and never run again, an interrupted one goes on where it stopped. metrics: as for `ua.run`; a folder knows them by their names
+    alone, so a function that was changed needs another name or folder. `options` are further keywords of `ua.run` (participation,
     executor, evaluate_every, protocol, device, buffers, transform, precision, stop as text, budget, select). With `budget` methods
     are compared at equal cost, with `select="best"` each run by the round that its validation samples choose. The plain columns are
     always those of the shared model.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tomllib
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +17,7 @@ from unalike.group import Diverged
 from unalike.job import Job
 from unalike.progress import Watch
 from unalike.record import Run
-from unalike.results.directory import digest
+from unalike.results.directory import RunDirectory, digest
 from unalike.results.history import selected
 from unalike.study.comparison import Comparison, Facts, labelled, last_rounds
 from unalike.study.estimate import ROUNDS, Estimate, estimated, peak_mb
@@ -84,6 +86,8 @@ class Study:
         folder = None if out is None else Path(out)
         if folder is not None and (folder / "checkpoints").exists():
             raise UnalikeError(f"{folder} holds a single run; choose another folder for the comparison")
+        if folder is not None and (folder / "comparison.json").exists():
+            _say_what_is_replaced(folder, self.facts)
         follow([cell.job for cell in self.cells])
         rounds: list[pd.DataFrame] = []
         clients: list[pd.DataFrame] = []
@@ -128,6 +132,18 @@ class Study:
             comparison.report(folder / "report.html")
             write_bytes(folder / "config.toml", self.facts.config.encode())
         return comparison
+
+
+def _say_what_is_replaced(folder: Path, facts: Facts) -> None:
+    """Warn where the folder's report and tables are those of a comparison with other settings; its cells stay."""
+    found, wanted = RunDirectory(folder).config or {}, tomllib.loads(facts.config)
+    names = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
+    if names:
+        warnings.warn(
+            f"{folder} holds a comparison with other settings ({', '.join(names)}): its report and tables will be replaced, its "
+            "cells stay",
+            stacklevel=3,
+        )
 
 
 def _home(out: Path, cell: Cell) -> Path:
