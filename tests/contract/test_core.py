@@ -7,11 +7,12 @@ from every_method import SIZES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import Clients, Simulation, mlp, same
-from torch import nn
+from torch import Tensor, nn
 
 from unalike.core import tree
 from unalike.core.checkpoint import read_tensors, write_tensors
-from unalike.core.errors import UnalikeError
+from unalike.core.errors import InvalidValue, UnalikeError
+from unalike.core.kinds import check_kinds
 from unalike.core.memory import ClientMemories
 from unalike.core.method import Method, plan
 from unalike.core.model import Model
@@ -59,6 +60,31 @@ def test_spec_refuses_anything_else(text, hint):
 def test_one_name_is_one_name():
     with pytest.raises(UnalikeError, match="2 names"):
         parse_one("a + b")
+
+
+def test_kinds_are_checked_by_annotation():
+    def build(
+        x: Tensor, *, n: int = 1, pair: tuple[float, int] | None = None, more: tuple[str, ...] = (), **rest: object
+    ):
+        """Built of plain values."""
+
+    check_kinds(build, {"n": np.int64(2), "pair": [1, 2], "more": ("a", "b"), "x": 3, "other": 4})
+    for wrong, expected in (
+        ({"n": True}, "found n=True, expected a whole number"),
+        ({"n": 2.0}, "found n=2.0, expected a whole number"),
+        ({"pair": (1, 2, 3)}, r"expected \(a number, a whole number\) or None"),
+        ({"pair": (1, 2.5)}, r"expected \(a number, a whole number\) or None"),
+        ({"more": "ab"}, r"expected \(a text, \.\.\.\)"),
+    ):
+        with pytest.raises(InvalidValue, match=expected):
+            check_kinds(build, wrong)
+
+
+def test_kinds_that_only_type_checkers_know_are_not_checked():
+    def build(n: "Nowhere" = 1):  # noqa: F821
+        """Built of what this module does not import."""
+
+    check_kinds(build, {"n": "text"})
 
 
 @pytest.mark.parametrize(

@@ -47,3 +47,9 @@ def test_the_documentation_says_what_it_is_not():
     assert "not EMNIST" in glyphs.__doc__ and load("glyphs", train=3, test=0).test is None
     with pytest.raises(UnalikeError, match="found train=0"):
         load("glyphs(train=0)")
+
+
+@pytest.mark.parametrize("option", ["train=0", "test=-1", "seed=-1", "train=1.5"])
+def test_counts_and_seed_must_make_sense(option):
+    with pytest.raises(UnalikeError, match=f"found {option}, expected a whole number"):
+        load(f"glyphs({option})")

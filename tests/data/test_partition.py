@@ -70,6 +70,21 @@ def test_split_must_be_a_share(blobs):
         partition(blobs, "iid", 2, split=0)
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("spec", 3, "a text"),
+        ("split", "a", "a number"),
+        ("val", "a", "a number"),
+        ("min_test", 1.5, "a whole number"),
+        ("merge", "no", "True or False"),
+    ],
+)
+def test_options_of_another_kind_are_refused(blobs, option, value, expected):
+    with pytest.raises(UnalikeError, match=f"found {option}={value!r}, expected {expected}$"):
+        partition(blobs, **{"spec": "iid", "clients": 2, option: value})
+
+
 def test_split_keeps_the_draw_of_the_scheme(blobs):
     half, most = (partition(blobs, "dirichlet(alpha=0.5)", 5, split=split) for split in (0.5, 0.9))
     for k in range(5):

@@ -191,6 +191,17 @@ def test_dirichlet_limits():
         ("mixture(zipf_more=9, even_more=1)", 11, "add up to 10 clients, found clients=11"),
         ("iid + quantity", 4, "divides samples in 2 ways"),
         ("noise", 4, "changes samples, found labels only"),
+        ("classes(k=2.0)", 10, "found k=2.0, expected a whole number; it takes classes"),
+        ("zipf(a='x')", 5, "found a='x', expected a number"),
+        ("zipf(order=3)", 5, "found order=3, expected a text"),
+        ("mixture(zipf_more=1.5)", None, "found zipf_more=1.5, expected a whole number"),
+        ("dirichlet(alpha=True)", 5, "found alpha=True, expected a number"),
+        ("dirichlet(alpha=0.1, balance='no')", 5, "found balance='no', expected True or False"),
+        ("dirichlet(alpha=0.1, min_size='x')", 5, "found min_size='x', expected a whole number or None"),
+        ("dirichlet(alpha=0.1, min_size=1.5)", 5, "found min_size=1.5, expected a whole number or None"),
+        ("dirichlet(alpha=0.1, min_size=-4)", 5, "found min_size=-4, expected a whole number of 0 or more"),
+        ("quantity(min_size=-1)", 5, "found min_size=-1, expected a whole number of 0 or more"),
+        ("clusters(groups=2.0)", 4, r"found groups=2.0, expected a whole number or \(a whole number, \.\.\.\)"),
     ],
 )
 def test_what_cannot_be_satisfied_is_refused_with_the_constraint(spec, clients, message):

@@ -54,5 +54,9 @@ def test_synthetic_heterogeneity_grows_with_alpha_and_beta():
 def test_the_seed_decides_and_counts_must_make_sense():
     prints = [load(f"synthetic(clients=3, seed={seed})").fingerprint for seed in (0, 0, 1)]
     assert prints[0] == prints[1] != prints[2]
-    with pytest.raises(UnalikeError, match="clusters=0"):
-        load("linear_clusters(clusters=0)")
+    for spec in ("linear_clusters(clusters=0)", "linear_clusters(seed=-1)", "logistic_clusters(seed=-1)"):
+        with pytest.raises(UnalikeError, match="expected a whole number of"):
+            load(spec)
+    for spec in ("linear_clusters(noise=-1)", "synthetic(alpha=-1)", "synthetic(beta=-1)"):
+        with pytest.raises(UnalikeError, match="=-1, expected a finite number of 0 or more"):
+            load(spec)

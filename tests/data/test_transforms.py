@@ -63,6 +63,11 @@ def test_evaluation_keeps_what_draws_nothing():
         ("normalise(std=0)", "std=0"),
         ("blur", "unknown transform"),
         ("flip(q=1)", "it takes flip"),
+        ("crop(padding=1.5)", "found padding=1.5, expected a whole number"),
+        ("flip(p='a')", "found p='a', expected a number"),
+        ("normalise(mean='a')", r"found mean='a', expected a number or \(a number, \.\.\.\)"),
+        ("normalise(mean=(1, 'a'))", r"found mean=\(1, 'a'\)"),
+        ("normalise(std=())", r"found std=\(\), expected numbers above 0"),
     ],
 )
 def test_what_cannot_be_built_is_refused(spec, message):

@@ -55,6 +55,15 @@ def test_mlp_without_hidden_layers_is_linear():
     assert all(torch.equal(a, b) for a, b in zip(mlp.parameters(), linear.parameters()))
 
 
+def test_a_width_may_stand_alone_or_in_a_list():
+    assert size(model("mlp(hidden=3)", (4,), 2)) == size(model("mlp", (4,), 2, hidden=[3])) == 5 * 3 + 4 * 2
+
+
+def test_a_seed_is_a_number():
+    with pytest.raises(UnalikeError, match="found seed=None, expected a whole number"):
+        model("mlp", (4,), 3, seed=None)
+
+
 def test_padding_may_be_chosen():
     assert size(model("cnn(padding=1)", (3, 32, 32), 10)) > 122_570
 
@@ -71,6 +80,15 @@ def test_padding_may_be_chosen():
         ("mlp(width=3)", (4,), "it takes mlp"),
         ("mpl", (4,), "did you mean 'mlp'"),
         ("mlp", (), "input_shape"),
+        ("mlp", 4, r"found input_shape=4, expected \(a whole number, \.\.\.\)"),
+        ("cnn(channels=())", (1, 28, 28), r"found channels=\(\), expected whole numbers"),
+        ("conditional_cnn(channels=())", (1, 28, 28), r"found channels=\(\), expected whole numbers"),
+        ("textcnn(widths=())", (4,), r"found widths=\(\), expected whole numbers"),
+        ("cnn(hidden=(3, 4))", (1, 28, 28), r"found hidden=\(3, 4\), expected a whole number"),
+        ("cnn(padding=1.5)", (1, 28, 28), "found padding=1.5, expected a whole number or None"),
+        ("cnn(norm=3)", (1, 28, 28), "found norm=3, expected a text or None"),
+        ("densenet121(norm=None)", (3, 32, 32), "found norm=None, expected a text"),
+        ("conditional_ensemble(experts=(1, 2))", (4,), r"found experts=\(1, 2\), expected a whole number"),
     ],
 )
 def test_what_cannot_be_built_is_refused(spec, shape, message):

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from unalike.core.checked import explain
 from unalike.core.errors import InvalidValue, UnalikeError, unknown
+from unalike.core.kinds import check_kinds
 from unalike.core.spec import Call
 
 
@@ -43,13 +44,17 @@ class Registry:
         return add
 
     def build(self, call: Call, **context: Any) -> Any:
-        """Call the builder of `call.name` with its parameters; `context` fills in what the person does not write."""
+        """Call the builder of `call.name` with its parameters; `context` fills in what the person does not write.
+
+        Raises `UnalikeError` for parameters that the builder does not take, of the wrong kind and out of range.
+        """
         builder = self[call.name]
         try:
             inspect.signature(builder).bind(**context, **call.parameters)
         except TypeError as error:
             raise UnalikeError(f"{call}: {error}; it takes {self.usage(call.name)}") from None
         try:
+            check_kinds(builder, call.parameters)
             return builder(**context, **call.parameters)
         except InvalidValue as error:
             raise InvalidValue(f"{call}: {error}; it takes {self.usage(call.name)}") from None

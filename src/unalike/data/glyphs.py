@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unalike.core.errors import UnalikeError
 from unalike.core.seed import generator
 from unalike.data.dataset import Dataset
+from unalike.data.scheme import check_count
 from unalike.data.source import registry
 
 CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
@@ -46,8 +46,8 @@ def glyphs(*, train: int = 20000, test: int = 4000, seed: int = 0) -> Dataset:
     Sample i is a function of (seed, part, i): more samples extend fewer. Results on it must be reported as results on
     glyphs; accuracies on EMNIST are different ones.
     """
-    if train < 1 or test < 0:
-        raise UnalikeError(f"glyphs: found train={train}, test={test}, expected at least 1 and 0 samples")
+    check_count("glyphs", train=train)
+    check_count("glyphs", 0, test=test, seed=seed)
     parts = [_part(count, seed, part) for part, count in enumerate((train, test))]
     x, y, font = (torch.cat(column) for column in zip(*parts))
     return Dataset.divided("glyphs", x, y, train, list(CLASSES), {"font": np.array(FONTS)[font.numpy()]})

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from unalike.core.errors import UnalikeError, unknown
+from unalike.core.kinds import check_kinds
 from unalike.core.seed import generator
 from unalike.core.spec import Call, parse
 from unalike.data import features
@@ -57,6 +58,7 @@ def partition(
             f"found a {type(data).__name__} to divide, expected a data set: ua.load('digits'), ua.load('my.npz') or "
             "ua.Dataset('mine', (x, y))"
         )
+    check_kinds(partition, {"spec": spec, "split": split, "min_test": min_test, "merge": merge, "val": val})
     if not 0 < split <= 1:
         raise UnalikeError(f"found split={split!r}, expected the training share of each client, above 0 and at most 1")
     if not 0 <= val < 1:

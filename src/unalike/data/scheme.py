@@ -64,15 +64,23 @@ def check_positive(name: str, **values: float) -> None:
             raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a finite number above 0")
 
 
-def check_count(name: str, **values: int) -> None:
-    """Refuse a parameter that is not a whole number of 1 or more."""
+def check_not_negative(name: str, **values: float) -> None:
+    """Refuse a parameter that is not a finite number of 0 or more."""
     for parameter, value in values.items():
-        if not (isinstance(value, int) and value >= 1):
-            raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a whole number of 1 or more")
+        if not (isinstance(value, int | float) and 0 <= value < np.inf):
+            raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a finite number of 0 or more")
+
+
+def check_count(name: str, least: int = 1, /, **values: int) -> None:
+    """Refuse a parameter that is not a whole number of `least` or more."""
+    for parameter, value in values.items():
+        if not (isinstance(value, int) and value >= least):
+            raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a whole number of {least} or more")
 
 
 def check_smallest(name: str, min_size: int, clients: int, samples: int) -> None:
-    """Refuse a smallest size that the samples cannot give to every client."""
+    """Refuse a smallest size below 0, and one that the samples cannot give to every client."""
+    check_count(name, 0, min_size=min_size)
     if min_size * clients > samples:
         raise UnalikeError(
             f"{name} with min_size={min_size} and {clients} clients needs {min_size * clients} samples, "

@@ -14,7 +14,7 @@ import numpy as np
 from unalike.core.seed import generator
 from unalike.data import check
 from unalike.data.dataset import Dataset
-from unalike.data.scheme import check_count
+from unalike.data.scheme import check_count, check_not_negative
 from unalike.data.sources import registry
 
 Labels = Callable[[np.ndarray, np.random.Generator], np.ndarray]
@@ -31,6 +31,7 @@ def linear_clusters(
     One model for all reaches rmse sqrt(features 100/3 (1 - 1/clusters)) at best, 14.9 for 3 clusters; least squares on
     one client reach noise sqrt(1 + (features + 1) / points) or so, 0.106.
     """
+    check_not_negative("linear_clusters", noise=noise)
     return _clustered(
         "linear_clusters", clusters, clients, points, features, seed, lambda s, rng: s + rng.normal(0, noise, len(s))
     )
@@ -46,6 +47,7 @@ def logistic_clusters(
 
 def _clustered(name: str, clusters: int, clients: int, points: int, features: int, seed: int, label: Labels) -> Dataset:
     check_count(name, clusters=clusters, clients=clients, points=points, features=features)
+    check_count(name, 0, seed=seed)
     theta = generator(seed, name).uniform(-10, 10, (clusters, features))
     cluster = np.repeat(np.arange(clusters), clients)
     parts = []
@@ -69,6 +71,8 @@ def synthetic(
     authors' code. Client k has floor(lognormal(4, 2)) + 50 samples, of which the last tenth tests.
     """
     check_count("synthetic", clients=clients, features=features, classes=classes)
+    check_count("synthetic", 0, seed=seed)
+    check_not_negative("synthetic", alpha=alpha, beta=beta)
     scale = np.arange(1, features + 1) ** -0.6
     parts: list[list[tuple[np.ndarray, np.ndarray]]] = [[], []]
     for k in range(clients):

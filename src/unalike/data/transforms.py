@@ -91,7 +91,7 @@ class Normalise:
     draws: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        if min(self.std if isinstance(self.std, tuple) else (self.std,)) <= 0:
+        if min(self.std if isinstance(self.std, tuple) else (self.std,), default=0) <= 0:
             raise UnalikeError(f"normalise: found std={self.std!r}, expected numbers above 0")
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:

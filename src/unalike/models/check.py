@@ -10,14 +10,14 @@ from torch import nn
 from unalike.core.errors import UnalikeError, unknown
 
 
-def widths(model: str, option: str, found: object) -> tuple[int, ...]:
-    """The widths as a tuple; a single number counts as one layer. Refuses anything but whole numbers of 1 or more."""
-    several = (found,) if isinstance(found, int) else found
-    if not isinstance(several, tuple | list) or not all(isinstance(n, int) and n >= 1 for n in several):
+def widths(model: str, option: str, found: int | tuple[int, ...], least: int = 0) -> tuple[int, ...]:
+    """The widths as a tuple; a single number counts as one layer. Refuses anything but `least` or more whole numbers from 1 on."""
+    several = (found,) if isinstance(found, int) else tuple(found)
+    if len(several) < least or not all(isinstance(n, int) and n >= 1 for n in several):
         raise UnalikeError(
             f"{model}: found {option}={found!r}, expected whole numbers of 1 or more, such as (200, 200)"
         )
-    return tuple(several)
+    return several
 
 
 def images(model: str, input_shape: tuple[int, ...], smallest: int = 1) -> tuple[int, int, int]:

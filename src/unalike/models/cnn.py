@@ -28,14 +28,14 @@ class CNN(nn.Module):
         input_shape: tuple[int, ...],
         classes: int | None,
         *,
-        channels: tuple[int, ...] = (32, 64, 64),
+        channels: int | tuple[int, ...] = (32, 64, 64),
         hidden: int = 64,
         norm: str | None = None,
         padding: int | None = None,
     ):
         super().__init__()
         colours, *sides = check.images("cnn", input_shape)
-        widths = check.widths("cnn", "channels", channels)
+        widths = check.widths("cnn", "channels", channels, least=1)
         (units,) = check.widths("cnn", "hidden", hidden)
         self.convolutions, area = convolutions(colours, sides, widths, norm, padding)
         self.hidden = nn.Sequential(nn.Flatten(), nn.Linear(area * widths[-1], units), nn.ReLU())

@@ -111,7 +111,7 @@ class ConditionalMLP(nn.Module):
         input_shape: tuple[int, ...],
         classes: int | None,
         *,
-        hidden: tuple[int, ...] = (200, 200),
+        hidden: int | tuple[int, ...] = (200, 200),
         statistic: int | None = None,
     ):
         super().__init__()
@@ -140,16 +140,16 @@ class ConditionalCNN(nn.Module):
         classes: int | None,
         *,
         components: int = 1,
-        channels: tuple[int, ...] = (32, 64, 64),
+        channels: int | tuple[int, ...] = (32, 64, 64),
         hidden: int = 64,
         norm: str | None = None,
     ):
         super().__init__()
         self.image = check.images("conditional_cnn", input_shape)
         colours, *sides = self.image
-        self.components, *_ = check.widths("conditional_cnn", "components", components)
+        (self.components,) = check.widths("conditional_cnn", "components", components)
         self.labels = classes or 1
-        widths = check.widths("conditional_cnn", "channels", channels)
+        widths = check.widths("conditional_cnn", "channels", channels, least=1)
         (units,) = check.widths("conditional_cnn", "hidden", hidden)
         self.convolutions, area = convolutions(colours * (1 + self.components), sides, widths, norm, None)
         width = area * widths[-1] + self.components * self.labels

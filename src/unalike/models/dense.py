@@ -33,7 +33,9 @@ class MLP(nn.Module):
     hidden=() is `linear`.
     """
 
-    def __init__(self, input_shape: tuple[int, ...], classes: int | None, *, hidden: tuple[int, ...] = (200, 200)):
+    def __init__(
+        self, input_shape: tuple[int, ...], classes: int | None, *, hidden: int | tuple[int, ...] = (200, 200)
+    ):
         super().__init__()
         widths = [math.prod(input_shape), *check.widths("mlp", "hidden", hidden)]
         self.body = nn.Sequential(nn.Flatten(), *hidden_layers(widths))

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from unalike.core.errors import UnalikeError
+from unalike.core.kinds import check_kinds
 from unalike.core.registry import Registry
 from unalike.core.seed import isolated
 from unalike.core.spec import Call, parse_one
@@ -33,6 +34,8 @@ def model(
 
     Raises `UnalikeError` for an unknown name or option, and for inputs the model cannot take.
     """
+    asked = {"name_or_spec": name_or_spec, "input_shape": input_shape, "classes": classes, "seed": seed}
+    check_kinds(model, asked)
     call = read(name_or_spec)
     shape = tuple(int(n) for n in input_shape)
     if not shape or min(shape) < 1 or (classes is not None and classes < 1):

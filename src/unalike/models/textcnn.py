@@ -28,7 +28,7 @@ class TextCNN(nn.Module):
         vocabulary: int = 20_000,
         embedding: int = 300,
         filters: int = 100,
-        widths: tuple[int, ...] = (3, 4, 5),
+        widths: int | tuple[int, ...] = (3, 4, 5),
         dropout: float = 0.5,
     ):
         super().__init__()
@@ -39,7 +39,7 @@ class TextCNN(nn.Module):
         check.widths("textcnn", "vocabulary, embedding and filters", (vocabulary, embedding, filters))
         if not 0 <= dropout < 1:
             raise UnalikeError(f"textcnn: found dropout={dropout!r}, expected a share of 0 or more and below 1")
-        windows = check.widths("textcnn", "widths", widths)
+        windows = check.widths("textcnn", "widths", widths, least=1)
         self.words = nn.Embedding(vocabulary, embedding)
         nn.init.uniform_(self.words.weight, -0.25, 0.25)
         self.windows = nn.ModuleList(
