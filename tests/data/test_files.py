@@ -227,6 +227,35 @@ def test_image_folders_without_a_division_test_every_fifth_and_stay_grey(tmp_pat
     assert data.test[0][:, 0, 0, 0].tolist() == pytest.approx([0.8, 0.8]) and data.test[1].tolist() == [0, 1]
 
 
+@pytest.mark.parametrize(("ending", "order"), [("png", "<"), ("tif", "<"), ("tif", ">")])
+def test_sixteen_bits_are_scaled_alone_and_among_colours(tmp_path, ending, order):
+    grey = np.array([[0, 13107], [52428, 65535]], f"{order}u2")
+    for kind in ("a", "b"):
+        (tmp_path / kind).mkdir()
+        Image.fromarray(grey).save(tmp_path / kind / f"1.{ending}")
+    assert load(tmp_path).train[0][1].flatten().tolist() == pytest.approx([0, 0.2, 0.8, 1])
+    assert load(tmp_path, size=1).train[0][1].item() == pytest.approx(0.5)
+    picture(tmp_path / "a" / "2.png", size=(2, 2))
+    data = load(tmp_path)
+    assert data.input_shape == (3, 2, 2)
+    assert data.train[0][2].flatten(1).tolist() == [pytest.approx([0, 0.2, 0.8, 1])] * 3
+
+
+@pytest.mark.parametrize(("kind", "mode"), [(np.int32, "I"), (np.float32, "F")])
+def test_pixels_without_a_largest_number_are_refused(tmp_path, kind, mode):
+    picture(tmp_path / "a" / "1.png")
+    Image.fromarray(np.ones((4, 6), kind)).save(tmp_path / "a" / "2.tif")
+    with pytest.raises(UnalikeError, match=rf"2\.tif holds pixels of mode '{mode}' \(32 bits each\), expected 8 bits"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("size", [-3, 0, (4, 0), "a", (1, 2, 3), 2.5])
+def test_sizes_are_whole_numbers_of_pixels(tmp_path, size):
+    picture(tmp_path / "a" / "1.png")
+    with pytest.raises(UnalikeError, match=r"found size=.*, expected"):
+        load(tmp_path, size=size)
+
+
 def test_images_of_several_sizes_need_a_size(tmp_path):
     picture(tmp_path / "a" / "1.png")
     picture(tmp_path / "a" / "2.png")

@@ -13,7 +13,11 @@ from unalike.data.dataset import Dataset
 from unalike.data.source import every_fifth, layouts, reading
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
-GREY = {"1", "L", "LA", "I;16"}
+DEEP = {"I;16", "I;16L", "I;16B", "I;16N"}
+GREY = {"1", "L", "LA"} | DEEP
+UNBOUNDED = {"I", "F"}
+"""Pillow's modes of 16 bits, of grey, and of numbers that no number of bits bounds."""
+
 TESTS = ("test", "val", "valid")
 
 Size = int | tuple[int, int] | None
@@ -29,7 +33,8 @@ def read_image_folder(path: Path, *, size: Size = None) -> Dataset:
     tests. Images become float32 [C, H, W] in 0..1, grey (C = 1) where every one is grey, else RGB. `size` (a number or
     (height, width)) resizes them; without it they must all be of one size.
 
-    Raises `UnalikeError` for a class without images, images of several sizes and files that are no images.
+    Raises `UnalikeError` for a class without images, images of several sizes, pixels that are floats or whole numbers of
+    32 bits, and files that are no images.
     """
     if not (path / "train").is_dir():
         files, names = _by_folder(path)
@@ -71,12 +76,21 @@ def decode(files: Sequence[Path], size: Size) -> np.ndarray:
     """Images as float32 [N, C, H, W] in 0..1, all of one size."""
     from PIL import Image
 
+    if size is not None and min(size if isinstance(size, tuple) else (size,)) < 1:
+        raise UnalikeError(
+            f"found size={size!r}, expected 1 or more pixels, such as 64 or (48, 64) for height and width"
+        )
     headers: Counter[tuple[int, int]] = Counter()
     grey = True
     for file in files:
         with reading(file, "an image", Image.DecompressionBombError), Image.open(file) as image:
             headers[image.height, image.width] += 1
             grey = grey and image.mode in GREY
+            if image.mode in UNBOUNDED:
+                raise UnalikeError(
+                    f"{file} holds pixels of mode {image.mode!r} (32 bits each), expected 8 bits, or 16 of grey in a PNG or TIFF "
+                    "file: convert it, so that its largest number is white"
+                )
     if size is None and len(headers) > 1:
         found = ", ".join(f"{h}x{w} ({count})" for (h, w), count in headers.most_common(5))
         raise UnalikeError(
@@ -87,10 +101,13 @@ def decode(files: Sequence[Path], size: Size) -> np.ndarray:
     x = np.empty((len(files), 1 if grey else 3, height, width), np.float32)
     for row, file in zip(x, files):
         with reading(file, "an image", Image.DecompressionBombError), Image.open(file) as image:
-            pixels = image.convert("L" if grey else "RGB")
+            deep = image.mode in DEEP  # which `convert` would clip to 8 bits
+            pixels = Image.fromarray(np.asarray(image, np.float32)) if deep else image.convert("L" if grey else "RGB")
             if pixels.size != (width, height):
                 pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
-            row[:] = np.asarray(pixels, np.float32).reshape(height, width, -1).transpose(2, 0, 1) / 255
+            row[:] = np.asarray(pixels, np.float32).reshape(height, width, -1).transpose(2, 0, 1) / (
+                65535 if deep else 255
+            )
     return x
 
 
