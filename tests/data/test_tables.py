@@ -1,5 +1,9 @@
 """Tables with a target column: csv, parquet and jsonl."""
 
+import datetime
+import json
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -85,6 +89,71 @@ def test_the_target_decides_the_task(tmp_path, values, task, classes):
     assert (data.task.name, data.classes, len(data.test[1])) == (task, classes, 2)
 
 
+@pytest.mark.parametrize(
+    ("values", "task", "classes", "labels"),
+    [
+        ([Decimal("1.5"), Decimal("2.25")], "regression", None, [1.5, 2.25]),
+        (pd.Categorical(["b", "a"]), "classification", ["a", "b"], [1, 0]),
+        (pd.array([10, 9], "Int64"), "classification", ["9", "10"], [1, 0]),
+        (pd.array([0.5, 2.5], "Float64"), "regression", None, [0.5, 2.5]),
+        (pd.array([True, False], "boolean"), "binary", ["False", "True"], [True, False]),
+    ],
+)
+def test_targets_of_parquet_are_what_they_hold(tmp_path, values, task, classes, labels):
+    data = load(save(pd.DataFrame({"x": [1, 2], "y": values}), tmp_path / "t.parquet"), target="y")
+    assert (data.task.name, data.classes, data.train[1].tolist()) == (task, classes, labels)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([datetime.date(2020, 1, 1), datetime.date(2020, 1, 2)], "date"),
+        (pd.to_datetime(["2020-01-01", "2020-01-02"]), "Timestamp"),
+        ([[1], [2]], "ndarray"),
+    ],
+)
+def test_other_targets_are_no_classes(tmp_path, values, kind):
+    file = save(pd.DataFrame({"x": [1, 2], "y": values}), tmp_path / "t.parquet")
+    with pytest.raises(
+        UnalikeError, match=rf"the target 'y' holds {kind}, expected texts, numbers or true/false; convert it"
+    ):
+        load(file, target="y")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"), [([1, "a", 2], "int and str"), ([-1, 2**63, 3], "whole numbers beyond 64 bits")]
+)
+def test_whole_numbers_that_are_none_are_told_apart(tmp_path, values, kind):
+    file = tmp_path / "t.jsonl"
+    file.write_text("".join(json.dumps({"a": value, "y": 0}) + "\n" for value in values))
+    with pytest.raises(UnalikeError, match=f"column 'a' holds {kind}, expected numbers"):
+        load(file, target="y")
+
+
+@pytest.mark.parametrize(
+    ("values", "known"),
+    [
+        (pd.Categorical(["hot", None, "cold"]), {"hot": 3, "cold": 2}),
+        (pd.array([7, None, 7], "Int64"), {"7": 2}),
+        (pd.array([True, None, True], "boolean"), {"true": 2}),
+    ],
+)
+def test_texts_may_have_gaps_whatever_their_column_is(tmp_path, values, known):
+    file = save(pd.DataFrame({"a": values, "y": [0, 1, 0]}), tmp_path / "t.parquet")
+    data = load(file, target="y", text="a", length=1)
+    found = ["1" if value is pd.NA or value is None or value != value else str(value).lower() for value in values]
+    assert data.train[0][:, 0].tolist() == [known.get(value, 1) for value in found]
+
+
+@pytest.mark.parametrize(
+    "options", [{"vocabulary": 3.5, "text": "hospital"}, {"target": ["outcome"]}, {"length": "a"}, {"bag": 1}]
+)
+def test_options_of_another_kind_are_named(tmp_path, options):
+    file = save(patients(), tmp_path / "p.csv")
+    with pytest.raises(UnalikeError, match=r"found (vocabulary|target|length|bag)=.*, expected (a|True)"):
+        load(file, **{"target": "outcome", **options})
+
+
 @pytest.mark.parametrize("bag", [False, True])
 def test_texts_become_tokens_of_a_training_vocabulary(tmp_path, bag):
     frame = pd.DataFrame({"text": ["a b", "b c", "", "d d d"], "label": [0, 1, 0, 1], "split": [0, 0, 0, 1]})
@@ -110,6 +179,11 @@ def test_texts_become_tokens_of_a_training_vocabulary(tmp_path, bag):
         ({"hospital": None}, {"group": "hospital"}, "group 'hospital': found .*expected one integer or text"),
         ({"part": "later"}, {"split": "part"}, "the split 'part' holds later; expected train and test"),
         ({"part": "test"}, {"split": "part"}, "no training rows"),
+        (
+            {"part": ["train"] * 39 + [None]},
+            {"split": "part"},
+            r"the split 'part' holds \(missing\); expected train and test",
+        ),
         ({}, {"drop": ["age", "visits", "sex", "hospital", "part"]}, "no column left for features"),
     ],
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST_CATEGORIES = 256
 MISSING = "(missing)"
 NOTHING, NUMBERS, TRUTH, TEXTS = "nothing", "numbers", "true/false", "texts"
-"""What a column may hold; of other kinds the name of the type is said."""
+"""What a column may hold; of other kinds the names of the types are said."""
 
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -62,7 +62,7 @@ class Category:
     def apply(self, frame: pd.DataFrame, where: str) -> np.ndarray:
         """Bool [N, len(values)]."""
         such = f", such as {', '.join(map(repr, self.values[:3]))}"
-        found = _texts(_column(frame, self.name, [TEXTS, TRUTH], where, such))
+        found = texts_of(_column(frame, self.name, [TEXTS, TRUTH], where, such))
         number = {value: k for k, value in enumerate(self.values)}
         return np.array([number.get(value, -1) for value in found])[:, None] == np.arange(len(self.values))
 
@@ -83,7 +83,7 @@ class Words:
     def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
         column = _column(frame, self.name, [TEXTS, TRUTH, NUMBERS], where)
         known = {word: token for token, word in enumerate(self.words, start=texts.UNKNOWN + 1) if word}
-        x = torch.from_numpy(texts.encode(_strings(column), known, self.length))
+        x = torch.from_numpy(texts.encode(texts_of(column, ""), known, self.length))
         return texts.bag(x, self.size) if self.bag else x
 
 
@@ -162,7 +162,7 @@ def fit(frame: pd.DataFrame, train: int, where: str) -> Encoding:
 
 def fit_words(column: pd.Series, train: int, length: int, vocabulary: int, bag: bool) -> Encoding:
     """The encoding of one column of text: the `vocabulary` of its first `train` rows."""
-    words = texts.vocabulary(_strings(column)[:train], vocabulary)
+    words = texts.vocabulary(texts_of(column, "")[:train], vocabulary)
     return Encoding(words=Words(str(column.name), tuple(words), length, vocabulary, bag))
 
 
@@ -185,13 +185,13 @@ def _numbers(frame: pd.DataFrame, train: int, where: str) -> tuple[Number, ...]:
 
 
 def _category(column: pd.Series, train: int, where: str) -> Category:
-    kind = _kind(column)
+    kind = kind_of(column)
     if kind not in (NOTHING, TRUTH, TEXTS):
         raise UnalikeError(
             f"{where}: column {column.name!r} holds {kind}, expected numbers, texts or true/false; "
             f"convert it, or leave it out with drop={column.name!r}"
         )
-    values = sorted(set(_texts(column[:train])))
+    values = sorted(set(texts_of(column[:train])))
     if len(values) > MOST_CATEGORIES:
         raise UnalikeError(
             f"{where}: column {column.name!r} has {len(values)} different texts, expected at most {MOST_CATEGORIES} "
@@ -200,7 +200,8 @@ def _category(column: pd.Series, train: int, where: str) -> Category:
     return Category(str(column.name), tuple(values))
 
 
-def _kind(column: pd.Series) -> str:
+def kind_of(column: pd.Series) -> str:
+    """What a column holds, missing values aside: `NOTHING`, `NUMBERS`, `TRUTH`, `TEXTS`, or of which types the values are."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     present = column[column.notna()]
@@ -208,9 +209,10 @@ def _kind(column: pd.Series) -> str:
         return NOTHING
     if is_numeric_dtype(column):
         return TRUTH if is_bool_dtype(column) else NUMBERS
-    plain = present.astype(object)
-    other = next((type(value).__name__ for value in plain if not isinstance(value, str | bool)), None)
-    return other or (TRUTH if all(isinstance(value, bool) for value in plain) else TEXTS)
+    types = set(map(type, present.astype(object)))
+    if types <= {str, bool}:
+        return TRUTH if types == {bool} else TEXTS
+    return "whole numbers beyond 64 bits" if types == {int} else " and ".join(sorted(kind.__name__ for kind in types))
 
 
 def _column(frame: pd.DataFrame, name: str, kinds: Sequence[str], where: str, such: str = "") -> pd.Series:
@@ -220,19 +222,16 @@ def _column(frame: pd.DataFrame, name: str, kinds: Sequence[str], where: str, su
         raise UnalikeError(
             f"{where}: found no column {name!r}, expected one of {expected}; it has {', '.join(map(str, frame.columns))}"
         )
-    kind = _kind(frame[name])
+    kind = kind_of(frame[name])
     if kind not in (NOTHING, *kinds):
         raise UnalikeError(f"{where}: column {name!r} holds {kind}, expected {expected}; convert it")
     return frame[name]
 
 
-def _texts(column: pd.Series) -> list[str]:
+def texts_of(column: pd.Series, missing: str = MISSING) -> list[str]:
+    """The values of a column as texts, `missing` where there is none."""
     plain = column.astype(object)
-    return [str(value) for value in plain.where(plain.notna(), MISSING)]
-
-
-def _strings(column: pd.Series) -> list[str]:
-    return column.fillna("").astype(str).tolist()
+    return [str(value) for value in plain.where(plain.notna(), missing)]
 
 
 def _floats(column: pd.Series, where: str) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 
 from unalike.core.errors import UnalikeError
-from unalike.data.columns import Encoding, fit, fit_words
+from unalike.data.columns import NUMBERS, TEXTS, TRUTH, Encoding, fit, fit_words, kind_of, texts_of
 from unalike.data.dataset import Dataset
 from unalike.data.source import ending, every_fifth, formats, reading
 
@@ -53,7 +54,7 @@ def read_table(
     encoding: Encoding | None = None,
 ) -> Dataset:
     """One row per sample. `target` names the column to predict: texts and whole numbers are classes (numbered in
-    sorted order), true/false is binary, other numbers are regression.
+    sorted order), true/false is binary, other numbers (decimals too) are regression.
 
     The other columns are features, as `columns.fit` describes them; or the column `text` alone is read, as the tokens
     of its first `length` words, from a `vocabulary` of that size (`bag`: as rows that count the words). Columns in
@@ -64,7 +65,8 @@ def read_table(
     `encoding` is one that is agreed already, such as another file's: it alone decides what is read and how, and columns
     that it does not name are left out.
 
-    Raises `UnalikeError` for a file that cannot be read, a column that is not there and a target that is missing.
+    Raises `UnalikeError` for a file that cannot be read, a column that is not there and a target that is missing or of
+    another kind, such as dates.
     """
     frame = opened(path)
     drop, group = _several(drop), _several(group)
@@ -109,8 +111,11 @@ def tokens(
 
 
 def labels(column: pd.Series, where: str) -> tuple[np.ndarray, list[str] | None]:
-    """Labels and class names of a column: classes, true/false, or numbers. Raises `UnalikeError` for missing values."""
-    from pandas.api.types import is_bool_dtype, is_float_dtype, is_integer_dtype
+    """Labels and class names of a column: classes, true/false, or numbers.
+
+    Raises `UnalikeError` for missing values and other kinds, such as dates.
+    """
+    from pandas.api.types import is_float_dtype
 
     missing = np.flatnonzero(column.isna())
     if len(missing):
@@ -118,23 +123,27 @@ def labels(column: pd.Series, where: str) -> tuple[np.ndarray, list[str] | None]
             f"{where}: the target {column.name!r} is missing in {len(missing)} rows, the first row {missing[0]}; "
             "expected a value in every row: leave those rows out"
         )
-    if is_bool_dtype(column):
+    kind = kind_of(column)
+    if kind == TRUTH:
         return column.to_numpy(bool), None
-    if is_float_dtype(column):
+    if kind == Decimal.__name__ or is_float_dtype(column):
         return column.to_numpy(np.float32), None
-    values = column if is_integer_dtype(column) else column.astype(str)
-    kinds, codes = np.unique(values.to_numpy(), return_inverse=True)
+    if kind not in (NUMBERS, TEXTS):
+        raise UnalikeError(
+            f"{where}: the target {column.name!r} holds {kind}, expected texts, numbers or true/false; convert it"
+        )
+    kinds, codes = np.unique(column.to_numpy() if kind == NUMBERS else texts_of(column), return_inverse=True)
     return codes, [str(kind) for kind in kinds]
 
 
 def _tests(column: pd.Series, where: str) -> np.ndarray:
-    values = column.astype(str).str.lower()
+    values = [text.lower() for text in texts_of(column)]
     wrong = sorted(set(values) - PARTS.keys())
     if wrong:
         raise UnalikeError(
             f"{where}: the split {column.name!r} holds {', '.join(wrong[:5])}; expected train and test, or 0 and 1"
         )
-    test = values.map(PARTS).to_numpy(bool)
+    test = np.array([PARTS[value] for value in values])
     if test.all():
         raise UnalikeError(f"{where}: the split {column.name!r} has no training rows; expected train or 0 in some")
     return test
