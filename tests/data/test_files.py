@@ -191,6 +191,15 @@ def test_a_hostile_batch_runs_nothing(tmp_path):
         (table(data=array(IMAGES), labels=numbers([1, 2])), r"data is uint8 \[3, 3072\], expected uint8 \[2, 3072\]"),
         (table(data=array(IMAGES)), r"data is uint8 \[3, 3072\], expected uint8 \[0, 3072\]"),
         (table(labels=numbers([1])), "expected a table with data"),
+        (
+            table(data=array(IMAGES), labels=b"](" + numbers([1]) + numbers([1, 2]) + b"e"),
+            "cannot be read as a CIFAR batch",
+        ),
+        (
+            table(data=array(IMAGES), labels=b"](" + numbers([1]) * 3 + b"e"),
+            r"labels have shape \[3, 1\], expected one for each",
+        ),
+        (table(data=array(IMAGES), labels=number(1)), r"labels have shape \[\], expected one for each image"),
         (table(data=array(IMAGES), labels=numbers([1, 2, 9])), r"labels lie in 0\.\.9, expected 0\.\.5"),
     ],
 )
@@ -325,6 +334,27 @@ def test_npz_groups_follow_the_samples(tmp_path):
     np.savez(tmp_path / "mine.npz", x=np.zeros((3, 2)), y=np.arange(3), test_x=np.zeros((3, 2)))
     with pytest.raises(UnalikeError, match="expected test_x and test_y, or neither"):
         load("mine", tmp_path)
+
+
+def test_archives_that_are_none_and_names_that_are_no_text_are_refused(tmp_path):
+    file = tmp_path / "mine.npz"
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    (tmp_path / "x.npy").rename(file)
+    with pytest.raises(UnalikeError, match=r"mine\.npz holds one array without a name, expected an archive"):
+        load(file)
+    np.savez(file, x=np.zeros((3, 2)), y=np.arange(3), classes=np.array([b"\xff", b"b", b"c"]))
+    with pytest.raises(UnalikeError, match=r"mine\.npz cannot be read as arrays with class names in UTF-8"):
+        load(file)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_single_label_is_refused(tmp_path, part):
+    arrays = {
+        f"{name}_{kind}": np.zeros((3, 2)[: 2 if kind == "x" else 1]) for name in ("train", "test") for kind in "xy"
+    }
+    np.savez(tmp_path / "mine.npz", **(arrays | {f"{part}_y": np.array(1.0)}))
+    with pytest.raises(UnalikeError, match=rf"mine, {part}: y has shape \[\], expected \[N\]"):
+        load(tmp_path / "mine.npz")
 
 
 def damaged(good: bytes, rng: np.random.Generator) -> bytes:

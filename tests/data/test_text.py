@@ -67,6 +67,9 @@ def test_news_with_a_label_out_of_range_or_no_table_are_refused(tmp_path):
     (tmp_path / "sogou_news_csv" / "train.csv").write_text("x,y\n1,2\n")
     with pytest.raises(UnalikeError, match="cannot be read as a table of news"):
         load("sogou_news", tmp_path)
+    (tmp_path / "sogou_news_csv" / "train.csv").write_text("1\n2\n")
+    with pytest.raises(UnalikeError, match=r"train\.csv holds one column, expected the class and then the texts"):
+        load("sogou_news", tmp_path)
     (tmp_path / "sogou_news_csv" / "train.csv").unlink()
     with pytest.raises(UnalikeError, match=r"holds no train\.csv or train\.csv\.gz"):
         load("sogou_news", tmp_path)

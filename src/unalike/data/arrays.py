@@ -27,7 +27,13 @@ def read_npz(path: Path) -> Dataset:
     becomes [N, 3, H, W]. Integer labels are classes, floats are regression. `group_hospital` [N] becomes the group
     "hospital": one value per sample, training samples first.
     """
-    with reading(path, "an archive of plain arrays"), np.load(path, allow_pickle=False) as archive:
+    with reading(path, "an archive of plain arrays"):
+        archive = np.load(path, allow_pickle=False)
+    if isinstance(archive, np.ndarray):
+        raise UnalikeError(
+            f"{path} holds one array without a name, expected an archive: write it with numpy.savez(x=x, y=y)"
+        )
+    with reading(path, "an archive of plain arrays"), archive:
         arrays = {name: archive[name] for name in archive.files if name in NAMES or name.startswith(GROUP)}
         found = ", ".join(archive.files)
     return _dataset(path, arrays, found)
@@ -70,7 +76,7 @@ def joined(
 ) -> Dataset:
     """The data set of one or two raw parts, which are joined while they are bytes: that takes half the memory."""
     alike = test is not None and all(a.dtype == b.dtype and a.shape[1:] == b.shape[1:] for a, b in zip(train, test))
-    if test is None or not alike or any(len(x) != len(y) for x, y in (train, test)):
+    if test is None or not alike or any(not y.ndim or x.shape[:1] != y.shape[:1] for x, y in (train, test)):
         # Parts that do not fit together are told apart, and refused, by the data set itself.
         tested = None if test is None else check.pair((images(test[0]), test[1]), f"{name}, test")
         return Dataset(name, check.pair((images(train[0]), train[1]), f"{name}, train"), tested, classes, groups or {})
@@ -87,10 +93,12 @@ def _dataset(path: Path, arrays: Mapping[str, np.ndarray], found: str) -> Datase
     train = arrays[f"{part}x"], arrays[f"{part}y"]
     test = (arrays["test_x"], arrays["test_y"]) if "test_x" in arrays else None
     groups = {name.removeprefix(GROUP): values for name, values in arrays.items() if name.startswith(GROUP)}
-    return joined(path.stem, train, test, texts(arrays.get("classes")), groups)
+    with reading(path, "arrays with class names in UTF-8"):
+        classes = _texts(arrays.get("classes"))
+    return joined(path.stem, train, test, classes, groups)
 
 
-def texts(names: np.ndarray | None) -> list[str] | None:
+def _texts(names: np.ndarray | None) -> list[str] | None:
     """Names stored as an array of texts or bytes, as a list of texts."""
     if names is None:
         return None

@@ -89,13 +89,23 @@ def _table(path: Path, key: bytes) -> dict[bytes, Any]:
 
 def _python_batch(file: Path) -> Batch:
     table = _table(file, b"data")
-    fine = np.asarray(table.get(b"fine_labels", table.get(b"labels", ())))
-    coarse = np.asarray(table[b"coarse_labels"]) if b"coarse_labels" in table else None
+    fine = _labels(file, table.get(b"fine_labels", table.get(b"labels", ())))
+    coarse = _labels(file, table[b"coarse_labels"]) if b"coarse_labels" in table else None
     x = table.get(b"data")
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.shape != (len(fine), PIXELS):
         found = f"{x.dtype} {list(x.shape)}" if isinstance(x, np.ndarray) else type(x).__name__
         raise UnalikeError(f"{file}: data is {found}, expected uint8 [{len(fine)}, {PIXELS}] for its labels")
     return x, fine, coarse
+
+
+def _labels(file: Path, found: Any) -> np.ndarray:
+    with reading(file, "a CIFAR batch"):
+        labels = np.asarray(found)
+    if labels.ndim != 1:
+        raise UnalikeError(
+            f"{file}: labels have shape {list(labels.shape)}, expected one for each image: fetch it again"
+        )
+    return labels
 
 
 def _binary_batch(file: Path, labels: int) -> Batch:

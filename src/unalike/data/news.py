@@ -72,6 +72,8 @@ def _rows(file: Path) -> tuple[np.ndarray, Sequence[str]]:
         import pandas as pd
 
         frame = pd.read_csv(file, header=None, dtype=str, keep_default_na=False)
+        if len(frame.columns) < 2:
+            raise UnalikeError(f"{file} holds one column, expected the class and then the texts; fetch it again")
         first = 0 if frame.iloc[0, 0] == "label" else 1
         frame = frame.iloc[1 - first :]
         y = frame[0].to_numpy().astype(np.int64) - first
