@@ -81,6 +81,8 @@ def test_a_client_is_named_in_its_own_errors():
         ClientData((np.zeros((1, 1)), np.zeros(1)), test=(np.array([[np.nan]]), np.zeros(1)), name="west")
     with pytest.raises(UnalikeError, match=r"client 'west', train: .*expected \(x, y\)"):
         ClientData(None, name="west")
+    with pytest.raises(UnalikeError, match="found a client with name=3, expected a text: write name='3'"):
+        ClientData((np.zeros((1, 1)), np.zeros(1)), name=3)
 
 
 def test_named_classes_bound_the_labels_of_every_client():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from unalike.core.errors import UnalikeError
-from unalike.data import ClientData, Population, partition, partition_labels
+from unalike.data import ClientData, Dataset, Population, partition, partition_labels
 
 
 def test_index_files_round_trip(blobs, tmp_path):
@@ -25,6 +25,15 @@ def test_names_that_file_systems_forbid_survive(blobs, tmp_path):
     assert len(list(folder.iterdir())) == 4 and not (tmp_path / "ward").exists()
     x = np.load(folder / "ä b%".replace("ä", "%C3%A4").replace("b%", "b%25") / "train.npz")["x"]
     assert np.array_equal(x, blobs.train[0].numpy())
+
+
+@pytest.mark.parametrize(("name", "length"), [("", 0), ("n" * 300, 300), ("\u533b" * 40, 360)])
+def test_names_that_no_folder_can_have_are_refused(tmp_path, name, length):
+    data = Dataset("one", (np.zeros((4, 1)), np.zeros(4, int)), groups={"client": [name, name, "south", "south"]})
+    everyone = partition(data, "natural")
+    for export in (everyone.plan.export, everyone.export):
+        with pytest.raises(UnalikeError, match=f"a folder with a name of {length} characters, expected 1 to 255"):
+            export(tmp_path / export.__qualname__)
 
 
 def test_exported_samples_are_the_clients_own(blobs, tmp_path):
@@ -60,6 +69,8 @@ def test_other_tools_files_are_read(tmp_path):
         ("[", "no list of sample numbers"),
         ("3", "no list of sample numbers"),
         ("[]", "holds no client"),
+        ("[[0, 9223372036854775808]]", "no list of sample numbers per client .*too large"),
+        ('{"north": {"train": [0], "tset": [1]}}', "client 'north' has tset beside train, test, val"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(tmp_path, text, message):
@@ -76,6 +87,12 @@ def test_paths_that_hold_nothing_are_refused(tmp_path):
         partition_labels(f"index_files(path={str(tmp_path)!r})", [0, 1])
     (tmp_path / "a.txt").write_text("0 one")
     with pytest.raises(UnalikeError, match="holds 'one', expected sample numbers"):
+        partition_labels(f"index_files(path={str(tmp_path)!r})", [0, 1])
+    (tmp_path / "a.txt").write_text("0 9223372036854775808")
+    with pytest.raises(UnalikeError, match=r"a\.txt cannot be read as sample numbers of 64 bits"):
+        partition_labels(f"index_files(path={str(tmp_path)!r})", [0, 1])
+    (tmp_path / "a.txt").write_bytes(b"0 \xff")
+    with pytest.raises(UnalikeError, match=r"a\.txt cannot be read as a text file of sample numbers"):
         partition_labels(f"index_files(path={str(tmp_path)!r})", [0, 1])
     (tmp_path / "a.txt").write_text("0 1")
     with pytest.raises(UnalikeError, match="holds 1 clients, found clients=2"):

@@ -59,6 +59,12 @@ def test_domains_fall_evenly_to_their_own_clients(sites):
         partition(sites, "domains(column='site')", clients=3)
 
 
+def test_domains_that_are_called_like_numbered_clients_keep_their_names_apart():
+    data = Dataset("two", (np.zeros((6, 1)), np.arange(6) % 2), groups={"domain": ["a"] * 4 + ["a-0"] * 2})
+    assert list(partition(data, "domains", clients=3).names) == ["a-0", "a-1", "a-0-0"]
+    assert list(partition(data, "domains", clients=2).names) == ["a", "a-0"]
+
+
 def test_a_plan_keeps_names_and_clusters(sites, tmp_path):
     plan = partition(sites, "domains(column='site')", clients=5).plan
     again = PartitionPlan.load(plan.save(tmp_path))

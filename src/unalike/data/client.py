@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unalike.core.errors import UnalikeError
 from unalike.data import check
 from unalike.data.check import Pair
 
@@ -13,7 +14,8 @@ class ClientData:
     """One client's data: `train`, `test` and `val` are (x, y) of tensors or arrays, as in `Dataset`.
 
     A client without training samples is allowed: it is listed and never selected. Raises `UnalikeError`, which names
-    the client, for unequal lengths, numbers that are not finite, and kinds of arrays that cannot be used.
+    the client, for unequal lengths, numbers that are not finite, kinds of arrays that cannot be used and a name that is no
+    text.
     """
 
     train: Pair
@@ -22,6 +24,10 @@ class ClientData:
     name: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str | None):
+            raise UnalikeError(
+                f"found a client with name={self.name!r}, expected a text: write name={str(self.name)!r}"
+            )
         owner = "a client without a name" if self.name is None else f"client {self.name!r}"
         object.__setattr__(self, "train", check.pair(self.train, f"{owner}, train"))
         for part in ("test", "val"):

@@ -19,8 +19,11 @@ import numpy as np
 from unalike.core.errors import UnalikeError
 from unalike.data.check import Pair
 from unalike.data.ragged import client_name
+from unalike.data.source import reading
 
 PARTS = ("train", "test", "val")
+LONGEST = 255
+"""How many bytes file systems allow in a name."""
 _NONE = np.empty(0, np.int64)
 
 
@@ -93,11 +96,13 @@ def _tokens(path: Path) -> list[str]:
 
 
 def _numbers(file: Path) -> np.ndarray:
-    words = file.read_text(encoding="utf-8").split() if file.is_file() else []
+    with reading(file, "a text file of sample numbers"):
+        words = file.read_text(encoding="utf-8").split() if file.is_file() else []
     wrong = [word for word in words if not word.isdecimal()]
     if wrong:
         raise UnalikeError(f"{file} holds {wrong[0]!r}, expected sample numbers of 0 or more, one per line")
-    return np.array(words, np.int64)
+    with reading(file, "sample numbers of 64 bits", OverflowError):
+        return np.array(words, np.int64)
 
 
 def _read_json(file: Path) -> list[Indices]:
@@ -106,7 +111,7 @@ def _read_json(file: Path) -> list[Indices]:
         if isinstance(table, list):
             table = {client_name(k): rows for k, rows in enumerate(table)}
         return [_client(name, rows) for name, rows in table.items()]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise UnalikeError(
             f"{file} is no list of sample numbers per client ({error}); expected for example "
             '[[0, 3], [1, 2]] or {"north": {"train": [0], "test": [3]}}'
@@ -115,6 +120,8 @@ def _read_json(file: Path) -> list[Indices]:
 
 def _client(name: str, rows: Any) -> Indices:
     parts = rows if isinstance(rows, dict) else {"train": rows}
+    if strange := sorted(set(parts) - set(PARTS)):
+        raise ValueError(f"client {name!r} has {', '.join(strange)} beside {', '.join(PARTS)}")
     return Indices(name, *(_whole(parts.get(part, [])) for part in PARTS))
 
 
@@ -146,8 +153,13 @@ def _new_folder(folder: Path | str) -> Path:
 
 
 def _own_folder(root: Path, name: str) -> Path:
-    """The folder of a client, whose name may hold what file systems forbid."""
+    """The folder of a client, whose name may hold what file systems forbid, but must not be empty or too long for them."""
     safe = quote(name, safe=" ")
-    own = root / (safe.replace(".", "%2E") if safe.startswith(".") else safe)
-    own.mkdir()
-    return own
+    own = safe.replace(".", "%2E") if safe.startswith(".") else safe
+    if not 0 < len(own) <= LONGEST:
+        raise UnalikeError(
+            f"the client {name!r} would need a folder with a name of {len(own)} characters, expected 1 to {LONGEST} (other than "
+            "plain letters and digits take 3 to 12 each); rename it"
+        )
+    (root / own).mkdir()
+    return root / own

@@ -52,7 +52,7 @@ def domains(columns: Columns, wanted: int | None, rng: np.random.Generator, *, c
     """Feature skew by domain: each domain's samples fall evenly, at random, to K / D clients of its own (FedLWS).
 
     Without `clients=` every domain is one client; where D does not divide K the first domains get one client more.
-    Every sample is used once.
+    Every sample is used once. Clients are called after their domain, with a number where it has several.
     """
     values = _column("domains", columns, column)
     names, owner = np.unique(values, return_inverse=True)
@@ -65,8 +65,7 @@ def domains(columns: Columns, wanted: int | None, rng: np.random.Generator, *, c
     shares = [len(part) for part in np.array_split(np.arange(clients), len(names))]
     rows = _members(owner, len(names))
     owned = [part for row, share in zip(rows, shares) for part in np.array_split(rng.permutation(row), share)]
-    called = [str(name) if share == 1 else f"{name}-{i}" for name, share in zip(names, shares) for i in range(share)]
-    return Division(owned, names=called, clusters=np.repeat(np.arange(len(names)), shares))
+    return Division(owned, names=_numbered(names, shares), clusters=np.repeat(np.arange(len(names)), shares))
 
 
 @registry.register("index_files")
@@ -92,6 +91,13 @@ def _column(scheme: str, columns: Columns, column: str) -> np.ndarray:
             f"data with groups={{{column!r}: [one value per sample]}}"
         )
     return columns[column]
+
+
+def _numbered(names: np.ndarray, shares: list[int]) -> list[str]:
+    """`a-0`, `a-1`, ... for the clients of domain a, or `a` where it has one; all with numbers where a domain is called `a-0`."""
+    numbers = [f"{name}-{i}" for name, share in zip(names, shares) for i in range(share)]
+    called = [str(name) if share == 1 else f"{name}-{i}" for name, share in zip(names, shares) for i in range(share)]
+    return called if len(set(called)) == len(called) else numbers
 
 
 def _members(owner: np.ndarray, count: int) -> list[np.ndarray]:
