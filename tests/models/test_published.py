@@ -143,6 +143,13 @@ def test_conditional_models_need_their_statistic(name):
         module(torch.rand(2, 4), {"conditional": {"statistic": torch.rand(3)}})
 
 
+def test_the_conditional_cnn_names_the_option_that_it_has():
+    module = model("conditional_cnn(components=2)", (1, 8, 8), 3)
+    wanted = r"shape \(192,\), expected \(134,\); condition it by conditional\(statistic='pca', components=2\), as it was built"
+    with pytest.raises(UnalikeError, match=wanted):
+        module(torch.rand(2, 1, 8, 8), {"conditional": {"statistic": torch.rand(192)}})
+
+
 def test_conditional_linear_is_bilinear():
     module, x, mu = model("conditional_linear", (3,), None), torch.rand(5, 3), torch.rand(3)
     w = module.head.weight.reshape(3, 4)  # the transpose of the paper's W

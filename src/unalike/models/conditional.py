@@ -26,8 +26,8 @@ ENTRY, NAME = "conditional", "statistic"
 """Where a client's statistic stands in its context."""
 
 
-def statistic(model: nn.Module, context: Context, length: int) -> Tensor:
-    """The statistic [m] of this client. Raises `UnalikeError` where there is none, or one of another length."""
+def statistic(model: nn.Module, context: Context, length: int, remedy: str | None = None) -> Tensor:
+    """The statistic [m] of this client. Raises `UnalikeError` where there is none, and with a remedy one of another length."""
     kind = type(model).__name__
     if ENTRY not in context or NAME not in context[ENTRY]:
         raise UnalikeError(
@@ -38,7 +38,7 @@ def statistic(model: nn.Module, context: Context, length: int) -> Tensor:
     if tuple(found.shape) != (length,):
         raise UnalikeError(
             f"{kind}: the client's statistic has shape {tuple(found.shape)}, expected ({length},); "
-            f"build the model with statistic={found.numel()}, or choose the statistic it was built for"
+            + (remedy or f"build the model with statistic={found.numel()}, or choose the statistic it was built for")
         )
     return found
 
@@ -159,7 +159,9 @@ class ConditionalCNN(nn.Module):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Logits [B, C] of images `x` [B, channels, height, width] for the client of this context."""
         pixels = math.prod(self.image)
-        mu = statistic(self, context, self.components * (pixels + self.labels)).unflatten(0, (self.components, -1))
+        remedy = f"condition it by conditional(statistic='pca', components={self.components}), as it was built"
+        mu = statistic(self, context, self.components * (pixels + self.labels), remedy)
+        mu = mu.unflatten(0, (self.components, -1))
         colours, height, width = self.image
         seen = mu[:, :pixels].reshape(self.components * colours, height, width).expand(len(x), -1, -1, -1)
         features = self.convolutions(torch.cat([x, seen], 1)).flatten(1)
