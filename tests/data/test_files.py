@@ -273,6 +273,8 @@ def test_images_of_several_sizes_need_a_size(tmp_path):
         load(tmp_path)
     assert load(tmp_path, size=8).input_shape == (3, 8, 8)
     assert load(f"file(path={str(tmp_path)!r}, size=(3, 2))").input_shape == (3, 3, 2)
+    assert load(tmp_path, size=[3, 2]).input_shape == (3, 3, 2)
+    assert load(tmp_path, size=np.int64(8)).input_shape == (3, 8, 8)
 
 
 def test_empty_classes_and_broken_images_are_named(tmp_path):

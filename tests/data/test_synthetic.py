@@ -52,7 +52,7 @@ def test_synthetic_heterogeneity_grows_with_alpha_and_beta():
 
 
 def test_the_seed_decides_and_counts_must_make_sense():
-    prints = [load(f"synthetic(clients=3, seed={seed})").fingerprint for seed in (0, 0, 1)]
+    prints = [load("synthetic(clients=3)", seed=seed).fingerprint for seed in (0, np.int64(0), 1)]
     assert prints[0] == prints[1] != prints[2]
     for spec in ("linear_clusters(clusters=0)", "linear_clusters(seed=-1)", "logistic_clusters(seed=-1)"):
         with pytest.raises(UnalikeError, match="expected a whole number of"):

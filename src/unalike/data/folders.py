@@ -76,7 +76,8 @@ def decode(files: Sequence[Path], size: Size) -> np.ndarray:
     """Images as float32 [N, C, H, W] in 0..1, all of one size."""
     from PIL import Image
 
-    if size is not None and min(size if isinstance(size, tuple) else (size,)) < 1:
+    asked = (size, size) if isinstance(size, int | np.integer) else size
+    if asked is not None and min(asked) < 1:
         raise UnalikeError(
             f"found size={size!r}, expected 1 or more pixels, such as 64 or (48, 64) for height and width"
         )
@@ -91,13 +92,13 @@ def decode(files: Sequence[Path], size: Size) -> np.ndarray:
                     f"{file} holds pixels of mode {image.mode!r} (32 bits each), expected 8 bits, or 16 of grey in a PNG or TIFF "
                     "file: convert it, so that its largest number is white"
                 )
-    if size is None and len(headers) > 1:
+    if asked is None and len(headers) > 1:
         found = ", ".join(f"{h}x{w} ({count})" for (h, w), count in headers.most_common(5))
         raise UnalikeError(
             f"{files[0].parent.parent} holds images of {len(headers)} sizes (height x width, how many): {found}; "
             f"expected one size: resize them with size={headers.most_common(1)[0][0]}"
         )
-    height, width = next(iter(headers)) if size is None else (size, size) if isinstance(size, int) else size
+    height, width = next(iter(headers)) if asked is None else asked
     x = np.empty((len(files), 1 if grey else 3, height, width), np.float32)
     for row, file in zip(x, files):
         with reading(file, "an image", Image.DecompressionBombError), Image.open(file) as image:

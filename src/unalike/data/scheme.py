@@ -14,6 +14,7 @@ keyword-only parameters and returns a list of index arrays, or a `Division` that
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 import numpy as np
 
@@ -60,21 +61,21 @@ def deal(rows: list[np.ndarray], counts: np.ndarray, rng: np.random.Generator) -
 def check_positive(name: str, **values: float) -> None:
     """Refuse a parameter that is not a finite number above 0."""
     for parameter, value in values.items():
-        if not (isinstance(value, int | float) and 0 < value < np.inf):
+        if not (isinstance(value, Real) and 0 < value < np.inf):
             raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a finite number above 0")
 
 
 def check_not_negative(name: str, **values: float) -> None:
     """Refuse a parameter that is not a finite number of 0 or more."""
     for parameter, value in values.items():
-        if not (isinstance(value, int | float) and 0 <= value < np.inf):
+        if not (isinstance(value, Real) and 0 <= value < np.inf):
             raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a finite number of 0 or more")
 
 
 def check_count(name: str, least: int = 1, /, **values: int) -> None:
     """Refuse a parameter that is not a whole number of `least` or more."""
     for parameter, value in values.items():
-        if not (isinstance(value, int) and value >= least):
+        if not (isinstance(value, Integral) and value >= least):
             raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a whole number of {least} or more")
 
 
