@@ -60,6 +60,69 @@ def test_numbers_without_names_are_the_federations_own(tmp_path):
     assert own_samples(few, written(tmp_path / "few.csv", [3, 1] * 6))[1].tolist() == [3, 1] * 6
 
 
+NUMBERS, TRUTHS = Schema(shape=(2,), task="regression"), Schema(shape=(2,), task="binary")
+COUNTED, HEALTH = Schema(shape=(2,), classes=("1", "2", "3")), Schema(shape=(2,), classes=("ill", "well"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "labels", "expected"),
+    [
+        (NUMBERS, [12, 9, 10, 11], [12.0, 9.0, 10.0, 11.0]),
+        (NUMBERS, [9.5, 10.0, 11.0, 12.0], [9.5, 10.0, 11.0, 12.0]),
+        (TRUTHS, [1, 1, 1, 1], [True, True, True, True]),
+        (TRUTHS, [1.0, 0.0, 0.0, 1.0], [True, False, False, True]),
+        (TRUTHS, [True, False, True, True], [True, False, True, True]),
+        (COUNTED, [2.0, 1.0, 3.0, 1.0], [1, 0, 2, 0]),
+        (COUNTED, [3, 2, 2, 3], [2, 1, 1, 2]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*no encoding of tables")
+def test_labels_of_a_table_are_classes_by_their_names_and_numbers_by_their_values(schema, labels, expected, tmp_path):
+    path = written(tmp_path / "mine.csv", labels * 5)
+    federation = folder_of(tmp_path / "fed", ["north"], data=schema).federation
+    mine = site_data(federation, path, None, "north")
+    both = [torch.cat(parts) for parts in zip(mine.train, mine.test)]
+    for x, y in (own_samples(schema, path), both):
+        in_order = y[x[:, 1].argsort()].tolist()  # the second column counts the rows of the file
+        assert in_order == expected * 5 and {type(v) for v in in_order} == {type(expected[0])}
+
+
+@pytest.mark.parametrize(
+    ("schema", "labels", "message"),
+    [
+        (NUMBERS, ["yes", "no"], r"the labels are classes \(no, yes\); the federation has numbers: write"),
+        (NUMBERS, [True, False], r"the labels are true/false \(False, True\); the federation has numbers"),
+        (TRUTHS, [1, 2], r"the labels are classes \(1, 2\); the federation has true/false"),
+        (TRUTHS, [-1, 1], r"the labels are classes \(-1, 1\); the federation has true/false"),
+        (TRUTHS, ["yes", "no"], r"the labels are classes \(no, yes\); the federation has true/false"),
+        (TRUTHS, [0.5, 1.0], r"the labels are numbers \(0.5, 1.*\); the federation has true/false"),
+        (HEALTH, [0.0, 1.0], "found the classes '0', '1'; expected those of the federation, 'ill', 'well'"),
+        (COUNTED, [1.0, 1.5], r"the labels are numbers \(1, 1.5.*\); the federation has classes"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*no encoding of tables")
+def test_labels_that_the_federation_does_not_have_are_refused(schema, labels, message, tmp_path):
+    path = written(tmp_path / "mine.csv", labels * 5)
+    with pytest.raises(UnalikeError, match=message):
+        own_samples(schema, path)
+    with pytest.raises(UnalikeError, match=message):
+        site_data(folder_of(tmp_path / "fed", ["north"], data=schema).federation, path, None, "north")
+
+
+@pytest.mark.parametrize(
+    ("schema", "y", "expected"),
+    [
+        (HEALTH, np.array([0.0, 1.0, 1.0, 0.0]), [0, 1, 1, 0]),
+        (COUNTED, np.array([2.0, 0.0, 2.0, 0.0]), [2, 0, 2, 0]),
+        (NUMBERS, np.array([4, 2, 4, 2]), [4.0, 2.0, 4.0, 2.0]),
+        (TRUTHS, np.array([1, 1, 1, 1]), [True, True, True, True]),
+    ],
+)
+def test_arrays_without_names_keep_their_numbers(schema, y, expected, tmp_path):
+    np.savez(tmp_path / "mine.npz", x=np.ones((4, 2), np.float32), y=y)
+    assert own_samples(schema, str(tmp_path / "mine.npz"))[1].tolist() == expected
+
+
 @pytest.mark.parametrize("method", ["feddf", "data_sharing"])
 def test_the_coordinator_tests_and_learns_with_its_own(method, tmp_path):
     clients, extra = people(), people(((8, 8),))[0]

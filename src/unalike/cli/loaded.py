@@ -112,24 +112,8 @@ def labels(found: Dataset, folder: Path, config: dict[str, Any]) -> Tensor:
 
     Raises `UnalikeError` for labels that the run does not know.
     """
-    import torch
-
-    from unalike.core.errors import UnalikeError
-    from unalike.data.join import LABELS
-
-    y, task = found.merged()[1], config["data"]["task"]
-    if task == "classification" and found.classes is not None:
-        return found.numbered(y, config["data"].get("classes"), f"the run in {folder}")
-    if found.task.name == task:
-        return y
-    try:
-        values = torch.tensor([float(name) for name in found.classes or ("none",)])
-        if task != "classification" and torch.equal(values.to(LABELS[task]).float(), values):
-            return values.to(LABELS[task])[y.long()]
-    except ValueError:
-        pass
-    kinds = {"classification": "classes", "binary": "true/false", "regression": "numbers"}
-    raise UnalikeError(f"{found.name}: the labels are {kinds[found.task.name]}; the run in {folder} has {kinds[task]}")
+    data = config["data"]
+    return found.labelled(found.merged()[1], data["task"], data.get("classes"), f"the run in {folder}")
 
 
 def _encoding(folder: Path, config: dict[str, Any]) -> Encoding | None:

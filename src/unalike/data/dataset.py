@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -20,6 +21,11 @@ from unalike.data.fingerprint import digest
 
 if TYPE_CHECKING:
     from unalike.data.columns import Encoding
+
+TRUTHS = {"0": False, "false": False, "1": True, "true": True}
+VALUES: Mapping[str, Callable[[str], float]] = {"binary": lambda name: TRUTHS[name.lower()], "regression": float}
+"""Task without classes -> the value that a class's name stands for."""
+KINDS = {"classification": "classes", "binary": "true/false", "regression": "numbers"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,26 +114,54 @@ class Dataset:
         """Training and test samples in one (x, y), the training samples first."""
         return self._whole
 
-    def numbered(self, y: Tensor, names: Sequence[str] | None, whose: str) -> Tensor:
-        """Labels of this data set as others number their classes `names`, by name: a file that lacks a class numbers the rest anew.
+    def labelled(self, y: Tensor, task: str, names: Sequence[str] | None, whose: str) -> Tensor:
+        """Labels y [N] of this data set as others have them, who train for `task` and number their classes `names`: int64, bool or
+        float32, as the task asks for.
 
-        A file without names has their numbers already. Raises `UnalikeError` for a class that is not among theirs.
+        Classes go by their names, since a file that lacks one numbers the rest anew; numbers by their values, of which a table has
+        classes where they are whole: 9, 10 and 12 are 9.0, 10.0 and 12.0, or the classes "9", "10" and "12". A file of numbers
+        without names has the others' numbers already.
+
+        Raises `UnalikeError` for a class that is not among theirs, and for labels that the task cannot have.
         """
-        own = self.classes
-        if names is None or own is None:
+        if self.task.name == task != "classification":
             return y
-        if set(own) <= set(names):
-            return torch.tensor([names.index(name) for name in own])[y.long()]
-        if self.encoding is None and own == [str(i) for i in range(len(own))] and len(own) <= len(names):
-            return y
-        unknown, known = (", ".join(map(repr, found)) for found in ([n for n in own if n not in names], names))
-        raise UnalikeError(f"found the classes {unknown}; expected those of {whose}, {known}: rename or leave them out")
+        own, places = (self.classes, y.long()) if self.classes is not None else _kinds(y)
+        if own is not None:
+            if task == "classification":
+                return self._numbered(places, own, names or own, whose)
+            with suppress(KeyError, ValueError):
+                return check.labels(torch.tensor([VALUES[task](name) for name in own])[places], self.name)
+        found = ", ".join(own[:5] if own is not None else [f"{value:g}" for value in y[:5].tolist()])
+        raise UnalikeError(
+            f"{self.name}: the labels are {KINDS[self.task.name]} ({found}); {whose} has {KINDS[task]}: "
+            "write the labels as it has them"
+        )
+
+    def _numbered(self, places: Tensor, own: Sequence[str], names: Sequence[str], whose: str) -> Tensor:
+        """The numbers that classes called `own` have among `names`."""
+        numbers = [str(i) for i in range(len(names))]
+        nameless = self.encoding is None and (self.classes is None or own == numbers[: len(own)])
+        known = numbers if nameless and not set(own) <= set(names) else names
+        unknown = [name for name in own if name not in known]
+        if unknown:
+            found, expected = (", ".join(map(repr, some)) for some in (unknown, names))
+            raise UnalikeError(
+                f"found the classes {found}; expected those of {whose}, {expected}: rename or leave them out"
+            )
+        return torch.tensor([known.index(name) for name in own], dtype=torch.int64)[places]
 
     @cached_property
     def fingerprint(self) -> str:
         """The blake2b hash of all arrays, shapes and dtypes, and of the groups; other names do not enter."""
         groups = [part for column in sorted(self.groups) for part in (f"group {column}", self.groups[column])]
         return digest("train", *self.train, "test", *(self.test or ()), *groups)
+
+
+def _kinds(y: Tensor) -> tuple[list[str] | None, Tensor]:
+    """Decimals as classes: the names of those there are and the place of each label among them; no names where one is not whole."""
+    kinds, places = y.unique(return_inverse=True)
+    return [str(int(kind)) for kind in kinds] if torch.equal(kinds, kinds.round()) else None, places
 
 
 def _joined(first: Tensor, second: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
     if test is None:
         tests = torch.from_numpy(every_fifth(y.numpy()))
         x, y, test = x[~tests], y[~tests], (x[tests], y[tests])
-    y, test = _numbered(y, found, federation.data), (test[0], _numbered(test[1], found, federation.data))
+    y, test = _labelled(y, found, federation.data), (test[0], _labelled(test[1], found, federation.data))
     if not federation.val:
         return ClientData(train=(x, y), test=test, name=site)
     chosen = share_apart(np.arange(len(y)), federation.val, federation.seed, federation.number(site))
@@ -36,7 +36,7 @@ def own_samples(schema: Schema, data: str, data_dir: Path | None = None) -> Pair
     """All samples of a data set or file."""
     found = _read(schema, data, data_dir)
     x, y = found.merged()
-    return x, _numbered(y, found, schema)
+    return x, _labelled(y, found, schema)
 
 
 def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
@@ -56,6 +56,6 @@ def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
     return found
 
 
-def _numbered(y: Tensor, found: Dataset, schema: Schema) -> Tensor:
-    """Labels as the federation numbers them. Raises `UnalikeError` for a class that it does not have."""
-    return found.numbered(y, schema.names if schema.task == "classification" else None, "the federation")
+def _labelled(y: Tensor, found: Dataset, schema: Schema) -> Tensor:
+    """Labels as the federation has them. Raises `UnalikeError` for a class that it does not have and for labels of another kind."""
+    return found.labelled(y, schema.task, schema.names, "the federation")
