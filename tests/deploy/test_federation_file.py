@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 from worlds import federation_of, key_of, people
 
 import unalike as ua
+from unalike.cli import app
 from unalike.core.errors import UnalikeError
-from unalike.deploy.federation import Enrolled, Federation
+from unalike.deploy.federation import Enrolled, Federation, Schema
+from unalike.deploy.folder import Folder
 from unalike.deploy.keys import public_text
 
 
@@ -58,3 +62,73 @@ def test_mistakes_are_found(tmp_path):
     (tmp_path / "bad.toml").write_text("name = ")
     with pytest.raises(UnalikeError, match="expected a federation file"):
         Federation.load(tmp_path / "bad.toml")
+
+
+def made_by_command(folder, *flags):
+    shape = ["--shape", "6", "--classes", "3", "--model", "linear"]
+    return CliRunner().invoke(app, ["federation", "init", str(folder), *shape, *map(str, flags)])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--method", "nope"], "unknown method or part 'nope'"),
+        (["--model", "nope"], "unknown model 'nope'"),
+        (["--transform", "foo"], "foo"),
+        (["--protocol", "foo"], "unknown protocol 'foo'"),
+        (["--protocol", "server"], "protocol 'server' needs a held-out test set"),
+        (["--method", "centralised"], "pools the clients' data, which stay where they are"),
+        (["--method", "fedlaw"], "learn from samples on the server and found none"),
+        (["--select", "best"], "--val 0.1"),
+        (["--method", "ditto", "--select", "best", "--val", 0.2], "models of their own, which they keep of the last"),
+        (["--classes", "a,a"], "two classes have one name"),
+        (["--sites", "a, b,a"], "two sites have one name"),
+        (["--participation", "inf"], "--participation inf: expected a share of the sites up to 1, or a whole number"),
+        (["--participation", "nan"], "--participation nan: expected"),
+        (["--quorum", "inf"], "--quorum inf: expected"),
+        (["--quorum", 1.7], "--quorum 1.7: expected"),
+        (["--host", ""], "host="),
+        (["--port", 99999], "port=99999"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_any_key_is_made(flags, message, tmp_path):
+    done = made_by_command(tmp_path / "fed", *flags)
+    assert isinstance(done.exception, UnalikeError) and message in str(done.exception)
+    assert not (tmp_path / "fed").exists()
+
+
+def test_what_can_be_run_is_made(tmp_path):
+    for k, flags in enumerate(
+        (
+            ["--method", "ditto", "--quorum", 2.0, "--participation", 0.5],
+            ["--select", "best", "--val", 0.2],
+            ["--method", "ifca(clusters=2)", "--sites", "north, south"],
+        )
+    ):
+        done = made_by_command(tmp_path / f"fed{k}", *flags)
+        assert done.exit_code == 0, done.exception
+    assert [site.name for site in Folder(tmp_path / "fed2").federation.sites] == ["north", "south"]
+    assert (Folder(tmp_path / "fed0").federation.quorum, Folder(tmp_path / "fed0").federation.participation) == (2, 0.5)
+
+
+def test_classes_of_a_classification_are_known():
+    with pytest.raises(UnalikeError, match="expected classes for the task classification"):
+        Schema(shape=(6,))
+    assert Schema(shape=(6,), task="regression").names is None
+
+
+def test_the_network_file_is_checked(tmp_path):
+    terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": Schema((6,), 3)}
+    made = Folder.create(tmp_path / "fed", {"a": 5}, host="::1", port=18534, listen="127.0.0.1", **terms)
+    assert (made.network.address, made.network.listen) == ("[::1]:18534", "127.0.0.1")
+    good = {"host": "h", "port": 18534, "listen": "0.0.0.0"}
+    for found in ({"port": "18534"}, {"port": 0}, {"port": 65536}, {"host": ""}, {"listen": ""}, {"prot": 1}):
+        (made.path / "network.json").write_text(json.dumps(good | found))
+        with pytest.raises(UnalikeError, match=rf"network.json: {next(iter(found))}=.*; expected \{{\"host\""):
+            _ = made.network
+    for text in ("{", "[1]"):
+        (made.path / "network.json").write_text(text)
+        with pytest.raises(UnalikeError, match=r"cannot read .*network.json"):
+            _ = made.network
+    (made.path / "network.json").write_text('{"host": "h", "port": 1}')
+    assert made.network.listen == "0.0.0.0"

@@ -128,9 +128,8 @@ def test_the_coordinator_tests_and_learns_with_its_own(method, tmp_path):
     clients, extra = people(), people(((8, 8),))[0]
     own = {"test": extra.test, "proxy": extra.train}
     terms = {"method": method, "model": MODEL, "work": WORK, "data": Schema(shape=(6,), classes=4), "repeat": 0.05}
-    folder = folder_of(tmp_path / "fed", [c.name for c in clients], protocol=("server", "clients"), **terms)
-    for name, (x, y) in own.items():
-        folder.keep(name, (torch.as_tensor(x), torch.as_tensor(y)))
+    kept = {name: tuple(map(torch.as_tensor, pair)) for name, pair in own.items()}
+    folder = folder_of(tmp_path / "fed", [c.name for c in clients], protocol=("server", "clients"), own=kept, **terms)
     trainers = {}
     for client in clients:
         bundle = Bundle.read(folder.bundles[client.name])

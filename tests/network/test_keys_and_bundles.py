@@ -94,6 +94,8 @@ def test_an_expired_certificate_is_renewed_by_the_same_authority(tmp_path):
         assert handshake(trusted, mine, host)
     assert not handshake(trusted, mine, "other.example.org")
     assert mine[1].stat().st_mode & 0o777 == 0o600
+    with pytest.raises(UnalikeError, match="'' is no host"):
+        folder.renew([""])
 
 
 def test_an_expired_authority_cannot_renew(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import datetime
 import ipaddress
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from cryptography import x509
@@ -151,14 +152,12 @@ def _name(text: str) -> x509.Name:
 
 
 def _host(text: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(text))
-    except ValueError:
-        pass
-    try:
-        return x509.DNSName(text)
-    except ValueError:
-        raise UnalikeError(f"{text!r} is no host; expected a name such as fed.example.org or an IP address") from None
+    if text:
+        with suppress(ValueError):
+            return x509.IPAddress(ipaddress.ip_address(text))
+        with suppress(ValueError):
+            return x509.DNSName(text)
+    raise UnalikeError(f"{text!r} is no host; expected a name such as fed.example.org or an IP address")
 
 
 def _usage(**allowed: bool) -> x509.KeyUsage:

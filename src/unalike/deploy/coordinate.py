@@ -46,7 +46,7 @@ def coordinate(
     from unalike.deploy.flower.link import check_port, link
 
     federation, network = folder.federation, folder.network
-    host, port = network["listen"], port or network["port"]
+    host, port = network.listen, port or network.port
     if _over(folder, federation):
         tell(f"nothing is left to do: all rounds are in {folder.run}, report {folder.path / 'report.html'}")
         return None

@@ -68,7 +68,11 @@ class Schema:
     encoding: Encoding | None = None
 
     @pydantic.model_validator(mode="after")
-    def _encoded(self) -> Schema:
+    def _consistent(self) -> Schema:
+        if self.task == "classification" and not self.classes:
+            raise ValueError("expected classes for the task classification: how many, or their names")
+        if len(set(self.names or ())) < len(self.names or ()):
+            raise ValueError("two classes have one name")
         if self.encoding is not None and self.shape != (self.encoding.width,):
             raise ValueError(f"the encoding makes samples of shape {[self.encoding.width]}")
         return self

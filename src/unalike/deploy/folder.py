@@ -7,11 +7,11 @@ run/ (the run directory)  logs/  control (a socket, while it is up)
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from unalike.core.checkpoint import read_tensors, write_bytes, write_tensors
@@ -22,6 +22,8 @@ from unalike.deploy.bundle import Bundle
 from unalike.deploy.federation import Federation
 from unalike.deploy.keys import PrivateKey, new_key, private_key, private_text, public_text
 from unalike.deploy.lock import locked
+from unalike.deploy.network import Network
+from unalike.deploy.rehearsal import rehearse
 
 
 class Folder:
@@ -40,21 +42,25 @@ class Folder:
         port: int,
         listen: str = "0.0.0.0",
         names: Sequence[str] = (),
+        own: Mapping[str, Pair | None] = MappingProxyType({}),
         **terms: Any,
     ) -> Folder:
         """Make a federation of `sites` (the most training samples each may count with, by name).
 
-        They will connect to host:port; `names` are further names and addresses of the server. `terms` are the other fields of
-        the federation file. Raises `UnalikeError` for a folder that holds something, and for terms that cannot be.
+        They will connect to host:port; `names` are further names and addresses of the server. `own` are the coordinator's
+        samples: "test", for the protocol "server", and "proxy", for methods that learn there. `terms` are the other fields of the
+        federation file. Raises `UnalikeError` for a folder that holds something, and for terms that cannot be.
         """
         root = Path(path)
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise UnalikeError(
                 f"{root} exists and is not an empty folder; keys are never overwritten: choose another one"
             )
+        network = Network(host=host, port=port, listen=listen)
         coordinator, keys = new_key(), {name: new_key() for name in sites}
         rows = [{"name": n, "key": public_text(keys[n]), "samples": samples} for n, samples in sites.items()]
         federation = Federation.of(terms | {"coordinator": public_text(coordinator), "sites": rows})
+        rehearse(federation, own)
         issuer, authority = certificates.authority(federation.name)
         server, certificate = certificates.server([host, *names], issuer, authority)
 
@@ -66,8 +72,11 @@ class Folder:
             certificates.write_private(root / name, content)
         write_bytes(root / "ca.pem", certificates.pem(authority))
         write_bytes(root / "server.pem", certificates.pem(certificate))
-        write_bytes(root / "network.json", json.dumps({"host": host, "port": port, "listen": listen}).encode())
+        network.save(root / "network.json")
         made = cls(root)
+        for name, samples in own.items():
+            if samples is not None:
+                write_tensors(made._samples(name), {"x": samples[0], "y": samples[1]})
         for name, key in keys.items():
             made._hand_over(name, key, federation)
         federation.save(root / "federation.toml")  # last: with it the folder is whole
@@ -106,9 +115,8 @@ class Folder:
 
     def _hand_over(self, name: str, key: PrivateKey, federation: Federation) -> None:
         """Make a site's connection a key, and write the bundle with it."""
-        node, (host, port) = certificates.node_key(), (self.network[what] for what in ("host", "port"))
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        bundle = Bundle(name, address, key, certificates.openssh(node), self._bytes("ca.pem"), federation)
+        node = certificates.node_key()
+        bundle = Bundle(name, self.network.address, key, certificates.openssh(node), self._bytes("ca.pem"), federation)
         path = self.path / "bundles" / f"{name}.zip"
         path.unlink(missing_ok=True)
         bundle.write(path)
@@ -135,22 +143,18 @@ class Folder:
         return certificates.days_left(self._certificate)
 
     @property
-    def network(self) -> dict[str, Any]:
-        """Where sites connect (`host`, `port`), and the address of this machine that listens (`listen`)."""
-        return dict(json.loads(self._file("network.json").read_text()))
+    def network(self) -> Network:
+        """Where sites connect. Raises `UnalikeError`."""
+        return Network.load(self._file("network.json"))
 
     @property
     def bundles(self) -> dict[str, Path]:
         """The bundle of each site."""
         return {s.name: self.path / "bundles" / f"{s.name}.zip" for s in self.federation.sites}
 
-    def keep(self, name: str, samples: Pair) -> None:
-        """Keep samples of the coordinator's own: "test", for the protocol "server", or "proxy", for methods that learn there."""
-        write_tensors(self.path / f"{name}.safetensors", {"x": samples[0], "y": samples[1]})
-
     def samples(self, name: str) -> Pair | None:
-        """Such samples; None where there are none. Raises `UnalikeError` for a damaged file."""
-        file = self.path / f"{name}.safetensors"
+        """The coordinator's own "test" or "proxy"; None where there are none. Raises `UnalikeError` for a damaged file."""
+        file = self._samples(name)
         if not file.exists():
             return None
         found, _ = read_tensors(file)
@@ -176,6 +180,9 @@ class Folder:
         self._file("federation.toml")
         with locked(self.path, f"the federation in {self.path} is up already; see `unalike federation status`"):
             yield
+
+    def _samples(self, name: str) -> Path:
+        return self.path / f"{name}.safetensors"
 
     @property
     def _certificate(self) -> Any:

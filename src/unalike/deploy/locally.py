@@ -35,10 +35,7 @@ def locally(
     `own` are the coordinator's samples, "test" and "proxy".
     """
     port = free_port()
-    folder = _folder(out, people, terms, port)
-    for name, samples in own.items():
-        if samples is not None and folder.samples(name) is None:
-            folder.keep(name, samples)
+    folder = _folder(out, people, terms, own, port)
     nodes = list(folder.nodes)
 
     def sites(supervisor: Supervisor) -> None:
@@ -51,7 +48,7 @@ def locally(
     coordinate(folder, tell, port=port, beside=sites)
 
 
-def _folder(out: Path, people: Population, terms: dict[str, Any], port: int) -> Folder:
+def _folder(out: Path, people: Population, terms: dict[str, Any], own: Mapping[str, Pair | None], port: int) -> Folder:
     """The folder of this federation: a new one, or the one that was begun."""
     names = [f"site-{k + 1}" for k in range(len(people))]
     classes = None if people.outputs is None else tuple(people.classes or ())
@@ -62,7 +59,7 @@ def _folder(out: Path, people: Population, terms: dict[str, Any], port: int) -> 
         return folder
     sizes = {name: int(size) for name, size in zip(names, people.sizes)}
     folder = Folder.create(
-        out, sizes, host="127.0.0.1", port=port, listen="127.0.0.1", name="local", data=data, **terms
+        out, sizes, host="127.0.0.1", port=port, listen="127.0.0.1", name="local", data=data, own=own, **terms
     )
     for name, person in zip(names, people):
         write_site(out / "sites" / name / "data.npz", person, people.classes)

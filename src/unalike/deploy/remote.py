@@ -58,6 +58,19 @@ class Outcome:
         return {k: {part: Tally.restored(t) for part, t in parts.items()} for k, parts in self.local.items()}
 
 
+def check_stage(stage: Stage, job: Job) -> None:
+    """Raise `UnalikeError` for a stage that takes the clients' samples, or models of theirs that are gone, to one place."""
+    if stage.pooled:
+        raise UnalikeError(f"stage {stage.name!r} pools the clients' data, which stay where they are; simulate it")
+    if any(c.pooled for c in stage.method.conditioners):
+        raise UnalikeError(f"{stage.method!r} describes the data of all clients together; simulate it")
+    if job.options.select == "best" and stage.method.is_personal(stage.model or job.model):
+        raise UnalikeError(
+            f"{stage.method!r} evaluates sites with models of their own, which they keep of the last rounds alone; with "
+            "select = 'best' a method must have one shared model: choose select = 'last'"
+        )
+
+
 class Remote(Simulation):
     """All groups of a stage, the clients of which are sites.
 
@@ -79,10 +92,7 @@ class Remote(Simulation):
         hold: Callable[[Remote], None],
         arrived: Path,
     ):
-        if stage.pooled:
-            raise UnalikeError(f"stage {stage.name!r} pools the clients' data, which stay where they are; simulate it")
-        if any(c.pooled for c in stage.method.conditioners):
-            raise UnalikeError(f"{stage.method!r} describes the data of all clients together; simulate it")
+        check_stage(stage, job)
         self.post, self.federation, self.index = post, post.federation, index
         self.step, self._offset, self._hold = step, offset, hold
         self.looks_at_local = "local" in job.options.protocols
@@ -94,11 +104,6 @@ class Remote(Simulation):
         """Client -> the digest of what it has for the whole stage, by its own answer."""
         super().__init__(stage, job.setting, job.population, executor="loop", participation=job.options.participation)
         active = np.array([not site.revoked for site in self.federation.sites])
-        if job.options.select == "best" and self.is_personal:
-            raise UnalikeError(
-                f"{stage.method!r} evaluates sites with models of their own, which they keep of the last rounds alone; with "
-                "select = 'best' a method must have one shared model: choose select = 'last'"
-            )
         self.active = np.flatnonzero(active).tolist()
         self.eligible = self.eligible[active[self.eligible]]
         self.number = {site.name: k for k, site in enumerate(self.federation.sites)}

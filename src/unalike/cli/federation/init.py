@@ -44,7 +44,7 @@ def terms(
 ) -> dict[str, Any]:
     """What the sites of a federation agree on, by name."""
     agreed = locals() | {"protocol": tuple(protocol)}
-    return agreed | {name: share_or_number(agreed[name]) for name in ("participation", "quorum")}
+    return agreed | {name: share_or_number(name, agreed[name]) for name in ("participation", "quorum")}
 
 
 @o.shares(terms=terms)
@@ -103,10 +103,9 @@ def command(
         for name, file in (("test", test), ("proxy", proxy))
         if file
     }
-    names = [f"site-{i + 1}" for i in range(int(sites))] if sites.isdecimal() else sites.split(",")
     made = Folder.create(
         folder,
-        {n.strip(): samples for n in names},
+        dict.fromkeys(site_names(sites), samples),
         host=host,
         port=port,
         listen=listen,
@@ -116,10 +115,9 @@ def command(
         patience=patience,
         message_bytes=message_bytes,
         guard=guard,
+        own=own,
         **terms,
     )
-    for kind, pair in own.items():
-        made.keep(kind, pair)
     if made.federation.data.encoding is not None:
         print(f"every bundle tells its site how tables are encoded: scales and categories (or words) of {like}")
     print(f"made {folder.resolve()}; hand over, each to its site alone:")
@@ -128,9 +126,27 @@ def command(
     print(f"then `unalike federation up {folder}` here, and `unalike join BUNDLE --data FILE` on every site")
 
 
-def share_or_number(value: float) -> float | int:
-    """1.0 and less is a share of the sites, more a number of them."""
-    return value if value <= 1 else int(value)
+def share_or_number(name: str, value: float) -> float | int:
+    """1.0 and less is a share of the sites, more a number of them. Raises `UnalikeError` for what is neither."""
+    from unalike.core.errors import UnalikeError
+
+    if value <= 1:
+        return value
+    if not value.is_integer():
+        raise UnalikeError(f"--{name} {value}: expected a share of the sites up to 1, or a whole number of them")
+    return int(value)
+
+
+def site_names(text: str) -> list[str]:
+    """The names of so many sites, or those that the text lists. Raises `UnalikeError` for one that is there twice."""
+    from unalike.core.errors import UnalikeError
+
+    if text.isdecimal():
+        return [f"site-{i + 1}" for i in range(int(text))]
+    names = [name.strip() for name in text.split(",")]
+    if len(set(names)) < len(names):
+        raise UnalikeError(f"--sites {text}: two sites have one name; expected each name once")
+    return names
 
 
 def schema_like(data: str, data_dir: Path | None = None) -> object:
@@ -161,4 +177,4 @@ def _schema(shape: str | None, classes: str | None, task: str, tokens: bool) -> 
     except ValueError:
         raise UnalikeError(f"--shape {shape!r}; expected sizes such as 1,28,28") from None
     named = None if classes is None else int(classes) if classes.isdecimal() else tuple(classes.split(","))
-    return Schema(sizes, named, cast(Any, task), tokens)  # the class checks
+    return Schema(shape=sizes, classes=named, task=cast(Any, task), tokens=tokens)  # the class checks

@@ -158,4 +158,7 @@ def check_port(host: str, port: int) -> None:
         with socket.create_server((host, port)):
             pass
     except OSError as error:
-        raise UnalikeError(f"cannot listen at {host}:{port}: {error.strerror}; choose another --port") from None
+        raise UnalikeError(
+            f"cannot listen at {host}:{port}: {error.strerror}; end what has the port, or write another one into network.json and "
+            "tell the sites (`unalike join --address`)"
+        ) from None

@@ -1,0 +1,26 @@
+"""Terms tried out before anybody has agreed to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unalike.core.plan import Stage
+from unalike.deploy.federation import Federation
+from unalike.deploy.pooled import Pooled
+from unalike.deploy.remote import check_stage
+from unalike.deploy.roster import Roster, Samples, job_of, placeholders
+from unalike.job import Pair
+
+
+def rehearse(federation: Federation, own: Mapping[str, Pair | None]) -> None:
+    """Make the run as its coordinator will, with a sample of each kind at every site, and its own "test" and "proxy".
+
+    Raises `UnalikeError` for terms that cannot be carried out.
+    """
+    one = Samples(train=1, test=1, val=int(federation.val > 0))
+    people = placeholders(federation, Roster("", {site.name: one for site in federation.sites}))
+    job = job_of(federation, people, own.get("test"), own.get("proxy"), coordinated=True)
+    Pooled(people, job.options.protocols, job.test)  # knows the protocols
+    for step in job.outline:
+        if isinstance(step, Stage):
+            check_stage(step, job)
