@@ -230,6 +230,10 @@ def test_no_model_is_evaluated_where_none_is_everybodys(cli, small, tmp_path):
         assert cli("run", *flags, "--out", tmp_path / name)[0] == 0
         code, _, err = cli("evaluate", tmp_path / name)
         assert code == 2 and why in err and "personal(k)" in err
+        config = tmp_path / name / "config.toml"  # of a federation, no program has the clients' models
+        config.write_text('federation = "hospitals"\n' + config.read_text())
+        code, _, err = cli("evaluate", tmp_path / name)
+        assert code == 2 and why in err and "ua.run" not in err
 
 
 def test_one_client_with_all_data_has_norms_that_are_everybodys(cli, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from dataclasses import replace
 
@@ -18,11 +19,15 @@ from unalike.cli.loaded import fitting
 from unalike.cli.options import table
 from unalike.core.errors import UnalikeError
 from unalike.data import load
+from unalike.data.columns import Encoding
 from unalike.deploy.bundle import Bundle
+from unalike.deploy.coordinator import Coordinator
 from unalike.deploy.federation import Federation, Schema
 from unalike.deploy.folder import Folder
+from unalike.deploy.local import Local
 from unalike.deploy.samples import own_samples, site_data
 from unalike.deploy.site import wire_lines
+from unalike.deploy.trainer import Trainer
 
 
 def patients(seed: int, mean: float, wards: str, gaps: int = 0) -> pd.DataFrame:
@@ -140,7 +145,9 @@ def test_without_an_agreement_tables_are_read_alone_and_texts_not_at_all(made, t
     schema = Schema(shape=(3,), classes=("ill", "well"))
     with pytest.warns(UserWarning, match="agreed on no encoding of tables"):
         own_samples(schema, table(str(files["north"]), "outcome"))
-    with pytest.raises(UnalikeError, match="the federation agreed on no encoding of tables; give a file of numbers"):
+    with pytest.raises(
+        UnalikeError, match=r"the federation agreed on no encoding of tables, or it is older .*; give a file of numbers"
+    ):
         fitting(
             table(str(files["north"]), "outcome"), None, tmp_path, {"federation": "fed", "data": {"input_shape": [5]}}
         )
@@ -161,6 +168,32 @@ def test_a_model_is_evaluated_on_tables_read_as_it_was_trained(made):
     data = table(str(files["north"]), "outcome")
     x, _ = fitting(data, None, folder.run, config).merged()
     assert torch.equal(x, load(data, encoding=folder.federation.data.encoding).merged()[0])
+
+
+def test_a_run_keeps_the_encoding_wherever_its_folder_goes(made, tmp_path):
+    folder, _, files = made
+    federation, trainers = folder.federation, {}
+    for name in ("north", "south"):
+        bundle, data = Bundle.read(folder.bundles[name]), table(str(files[name]), "outcome")
+        own = site_data(federation, data, None, name)
+        trainers[name] = Trainer(federation, name, bundle.key, own, tmp_path / name)
+    test = folder.samples("test")
+    Coordinator(federation, folder.key, Local(trainers), tmp_path / "run", test=test).run(stop=lambda row: True)
+    copied = shutil.copytree(tmp_path / "run", tmp_path / "away" / "copy")
+    assert Encoding.load(copied / "encoding.json") == federation.data.encoding
+    config = {"federation": "fed", "data": {"input_shape": [5]}}
+    data = table(str(files["north"]), "outcome")
+    x, _ = fitting(data, None, copied, config).merged()
+    assert torch.equal(x, load(data, encoding=federation.data.encoding).merged()[0])
+
+
+def test_a_federation_on_one_machine_keeps_the_encoding_of_its_table(made, tmp_path, monkeypatch):
+    monkeypatch.setattr("unalike.deploy.locally.coordinate", lambda *a, **more: None)
+    data = table(str(made[2]["sample"]), "outcome")
+    words = ["federation", "up", "--local", 2, "--data", data, "--model", "linear", "--out", tmp_path / "local"]
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.exception
+    assert Folder(tmp_path / "local").federation.data.encoding == load(data).encoding
 
 
 def test_an_encoding_that_no_bundle_holds_is_refused(made, tmp_path, monkeypatch):

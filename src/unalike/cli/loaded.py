@@ -66,8 +66,8 @@ def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
         own = "batch-norm statistics of their own (buffers='local')"
     if own:
         raise UnalikeError(
-            f"the clients of {folder} have {own}, so no model is everybody's; their scores are in `unalike report`, "
-            "their models in Python: ua.run(..., out=folder).personal(k)"
+            f"the clients of {folder} have {own}, so no model is everybody's; their scores are in `unalike report`"
+            + ("" if "federation" in config else ", their models in Python: ua.run(..., out=folder).personal(k)")
         )
 
 
@@ -84,7 +84,7 @@ def fitting(data: str, data_dir: Path | None, folder: Path, config: dict[str, An
     if encoding is None and dataset.encoding is not None:
         why = "it is older, or its clients came from no table; if they did, run its command again (nothing is trained again), else"
         if "federation" in config:
-            why = "the federation agreed on no encoding of tables;"
+            why = "the federation agreed on no encoding of tables, or it is older and the run's folder was taken away from it;"
         raise UnalikeError(
             f"{data} is a table, and {folder} does not say how to read one: {why} give a file of numbers (.npz)"
         )
@@ -120,12 +120,12 @@ def _encoding(folder: Path, config: dict[str, Any]) -> Encoding | None:
     """How the run, or its federation, reads tables."""
     from unalike.data.columns import Encoding
 
-    terms = folder.resolve().parent / "federation.toml"
-    if "federation" in config and terms.exists():
+    found, terms = Encoding.load(folder / "encoding.json"), folder.resolve().parent / "federation.toml"
+    if found is None and "federation" in config and terms.exists():
         from unalike.deploy.federation import Federation
 
         return Federation.load(terms).data.encoding
-    return Encoding.load(folder / "encoding.json")
+    return found
 
 
 def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:

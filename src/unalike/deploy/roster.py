@@ -75,7 +75,7 @@ def placeholders(federation: Federation, roster: Roster) -> Population:
     x = torch.zeros(1, *schema.shape, dtype=torch.int64 if schema.tokens else torch.float32)
     y = torch.zeros(1, dtype=LABELS[schema.task])
     names = [site.name for site in federation.sites]
-    return Population(x, y, train, test, val, names, schema.names, find_task(schema.task))
+    return Population(x, y, train, test, val, names, schema.names, find_task(schema.task), encoding=schema.encoding)
 
 
 def alone(federation: Federation, number: int, data: ClientData) -> Population:
