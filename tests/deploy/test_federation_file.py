@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 from worlds import federation_of, key_of, people
@@ -12,9 +14,14 @@ from worlds import federation_of, key_of, people
 import unalike as ua
 from unalike.cli import app
 from unalike.core.errors import UnalikeError
+from unalike.deploy.control import Stopped
+from unalike.deploy.coordinate import rounds
 from unalike.deploy.federation import Enrolled, Federation, Schema
+from unalike.deploy.flower.link import check_port
 from unalike.deploy.folder import Folder
 from unalike.deploy.keys import public_text
+from unalike.deploy.local import Local
+from unalike.deploy.locally import write_site
 
 
 def test_it_is_read_as_it_was_written(tmp_path):
@@ -132,3 +139,86 @@ def test_the_network_file_is_checked(tmp_path):
             _ = made.network
     (made.path / "network.json").write_text('{"host": "h", "port": 1}')
     assert made.network.listen == "0.0.0.0"
+
+
+def up_locally(folder, *flags):
+    usual = ["--data", "digits", "--model", "linear", "--partition", "iid"]
+    words = ["federation", "up", "--local", "2", "--out", str(folder), *usual, *map(str, flags)]
+    return CliRunner().invoke(app, words)
+
+
+def test_another_federation_on_one_machine_is_not_gone_on_with(tmp_path, monkeypatch):
+    monkeypatch.setattr("unalike.deploy.locally.coordinate", lambda *a, **more: None)
+    out = tmp_path / "fed"
+    for _ in range(2):
+        done = up_locally(out)
+        assert done.exit_code == 0, done.exception
+    digits = ua.load("digits")
+    np.savez(
+        tmp_path / "other.npz",
+        **{f"train_{k}": v for k, v in zip("xy", (1 - digits.train[0], digits.train[1]))},
+        test_x=digits.test[0],
+        test_y=digits.test[1],
+    )
+    for flags in (
+        ["--data", "glyphs"],
+        ["--data", tmp_path / "other.npz"],
+        ["--partition", "dirichlet(alpha=1.0)"],
+        ["--seed", 1],
+        ["--quorum", 0.5],
+        ["--deadline", 5],
+        ["--participation", 0.5],
+        ["--evaluate-every", 2],
+        ["--lr", 0.7],
+        ["--rounds", 9],
+        ["--local", 3],
+    ):
+        done = up_locally(out, *flags)
+        assert "holds another federation; repeat its flags" in str(done.exception), flags
+
+
+def test_samples_that_were_not_written_yet_are_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("unalike.deploy.locally.coordinate", lambda *a, **more: None)
+    up_locally(tmp_path / "fed")
+    file = tmp_path / "fed" / "sites" / "site-2" / "data.npz"
+    before = file.read_bytes()
+    file.unlink()
+    up_locally(tmp_path / "fed")
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("again", [None, "unalike federation up --local 2 ... --out fed"])
+def test_who_stops_it_is_told_what_goes_on(again, tmp_path):
+    def stop():
+        raise Stopped
+
+    terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": Schema((6,), 3)}
+    made, said = Folder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms), []
+    assert rounds(made, Local({}), said.append, check=stop, again=again) is None
+    assert said == [f"stopped after round 0; `{again or f'unalike federation up {made.path}'}` goes on from there"]
+
+
+def test_the_command_that_goes_on_names_the_folder_of_all(tmp_path, monkeypatch):
+    told = {}
+    monkeypatch.setattr("unalike.deploy.locally.coordinate", lambda *a, **more: told.update(more))
+    up_locally(tmp_path / "fed")
+    assert told["again"] == f"unalike federation up --local 2 ... --out {tmp_path / 'fed'}"
+
+
+def test_a_port_that_is_taken_is_changed_in_the_network_file():
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UnalikeError, match=r"network\.json"):
+        check_port(*taken.getsockname())
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    x, y = people()[0].train
+    np.savez(tmp_path / "mine.npz", x=x, y=y)
+    (tmp_path / "afile").write_text("")
+    data = Schema((6,), 4)
+    terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": data}
+    made = Folder.create(tmp_path / "fed", {"a": 50}, host="localhost", port=1, **terms)
+    words = ["join", made.bundles["a"], "--data", tmp_path / "mine.npz", "--folder", tmp_path / "afile" / "x"]
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert "cannot make the folder" in str(done.exception) and "choose another --folder" in str(done.exception)
+    with pytest.raises(UnalikeError, match=r"cannot write .*afile/data.npz"):
+        write_site(tmp_path / "afile" / "data.npz", people()[0], None)

@@ -38,10 +38,12 @@ def coordinate(
     wait: bool = False,
     port: int | None = None,
     beside: Callable[[Supervisor], None] = lambda supervisor: None,
+    again: str | None = None,
 ) -> Run | None:
     """Bring the federation up, run its rounds, end everything; None if it was told to stop before, or had nothing to do.
 
-    `wait`: begin at the operator's word. `beside` starts more children, such as sites of this machine.
+    `wait`: begin at the operator's word. `beside` starts more children, such as sites of this machine. `again` is the command
+    that goes on, `unalike federation up` with the folder unless given.
     """
     from unalike.deploy.flower.link import check_port, link
 
@@ -61,11 +63,17 @@ def coordinate(
                 f"{federation.name} is up at {host}:{port}; {len(folder.nodes)} sites are enrolled, logs in {folder.logs}"
             )
             beside(supervisor)
-            return rounds(folder, transport, tell, wait=wait, check=supervisor.check)
+            return rounds(folder, transport, tell, wait=wait, check=supervisor.check, again=again)
 
 
 def rounds(
-    folder: Folder, transport: Transport, tell: Tell, *, wait: bool = False, check: Callable[[], None] = lambda: None
+    folder: Folder,
+    transport: Transport,
+    tell: Tell,
+    *,
+    wait: bool = False,
+    check: Callable[[], None] = lambda: None,
+    again: str | None = None,
 ) -> Run | None:
     """The rounds that the federation still lacks, over a transport; None if it was told to stop before the end."""
     federation, desk = folder.federation, Desk(folder.federation, transport, wait)
@@ -86,9 +94,11 @@ def rounds(
                 progress=progress
             )
         except Stopped:
-            tell(f"stopped after round {desk.round}; `unalike federation up {folder.path}` goes on from there")
+            tell(
+                f"stopped after round {desk.round}; `{again or f'unalike federation up {folder.path}'}` goes on from there"
+            )
             return None
-    report(folder, run)
+    report(folder, run, again or f"unalike federation up {folder.path.name}")
     tell(f"done: history and model in {folder.run}, report {folder.path / 'report.html'}")
     return run
 
@@ -110,8 +120,11 @@ def _over(folder: Folder, federation: Federation) -> bool:
     return bool(last) and b'"finished"' in last[0] and config["rounds"] == federation.rounds
 
 
-def report(folder: Folder, run: Run) -> None:
-    """Write the report of a run that is over. Nothing is known here of the sites' samples but their numbers."""
+def report(folder: Folder, run: Run, command: str) -> None:
+    """Write the report of a run that is over, and the command that made it.
+
+    Nothing is known here of the sites' samples but their numbers.
+    """
     from unalike.report.html import write_text
     from unalike.study import Comparison
     from unalike.study.compare import Cell, facts_of
@@ -120,8 +133,7 @@ def report(folder: Folder, run: Run) -> None:
     name, method, seed = folder.federation.name, folder.federation.method, folder.federation.seed
     facts = facts_of([Cell(method, seed, run.job)], {method: method}, method, [seed], {"federation": name})
     known: dict[str, Any] = {k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition}
-    command, notes = f"unalike federation up {folder.path.name}", [*facts.notes, *run.notes]
-    facts = replace(facts, label_counts=None, partition=known, command=command, notes=notes)
+    facts = replace(facts, label_counts=None, partition=known, command=command, notes=[*facts.notes, *run.notes])
     write_bytes(folder.run / "comparison.json", json.dumps(asdict(facts), indent=1).encode())
     write_text(
         join([(name, Comparison.load(folder.run))]).page(f"Federation {name}", None), folder.path / "report.html"

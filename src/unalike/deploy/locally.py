@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,11 +12,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
 from unalike.data import ClientData, Population
 from unalike.data.check import Pair
 from unalike.deploy.coordinate import coordinate
-from unalike.deploy.federation import Federation, Schema
+from unalike.deploy.federation import Schema
 from unalike.deploy.flower.link import free_port
 from unalike.deploy.folder import Folder
 from unalike.deploy.processes import Supervisor, child_environment
@@ -45,40 +47,49 @@ def locally(
             command += ["--data", str((home / "data.npz").resolve()), "--address", f"127.0.0.1:{port}"]
             supervisor.start(name, command, child_environment(OMP_NUM_THREADS="1"))
 
-    coordinate(folder, tell, port=port, beside=sites)
+    again = f"unalike federation up --local {len(people)} ... --out {out}"
+    coordinate(folder, tell, port=port, beside=sites, again=again)
 
 
 def _folder(out: Path, people: Population, terms: dict[str, Any], own: Mapping[str, Pair | None], port: int) -> Folder:
-    """The folder of this federation: a new one, or the one that was begun."""
-    names = [f"site-{k + 1}" for k in range(len(people))]
+    """The folder of this federation: a new one, or the one that was begun. Raises `UnalikeError` for that of another one."""
+    sizes = {f"site-{k + 1}": int(size) for k, size in enumerate(people.sizes)}
     classes = None if people.outputs is None else tuple(people.classes or ())
-    data = Schema(people.input_shape, classes, cast(Any, people.task.name), tokens=not people.x.is_floating_point())
+    tokens, task = not people.x.is_floating_point(), cast(Any, people.task.name)
+    terms = terms | {"data": Schema(people.input_shape, classes, task, tokens, people.encoding)}
     if (out / "federation.toml").exists():
         folder = Folder(out)
-        _same(folder.federation, terms, len(people), out)
-        return folder
-    sizes = {name: int(size) for name, size in zip(names, people.sizes)}
-    folder = Folder.create(
-        out, sizes, host="127.0.0.1", port=port, listen="127.0.0.1", name="local", data=data, own=own, **terms
-    )
-    for name, person in zip(names, people):
-        write_site(out / "sites" / name / "data.npz", person, people.classes)
+        found = folder.federation
+        if replace(found, **terms) != found or {site.name: site.samples for site in found.sites} != sizes:
+            raise _other(out)
+    else:
+        folder = Folder.create(
+            out, sizes, host="127.0.0.1", port=port, listen="127.0.0.1", own=own, name="local", **terms
+        )
+    for name, person in zip(sizes, people):
+        file = out / "sites" / name / "data.npz"
+        if not file.exists():
+            write_site(file, person, people.classes)
+        elif file.read_bytes() != archive(person, people.classes):
+            raise _other(out)
     return folder
 
 
+def _other(out: Path) -> UnalikeError:
+    return UnalikeError(f"{out} holds another federation; repeat its flags to go on with it, or choose another folder")
+
+
 def write_site(path: Path, person: ClientData, classes: list[str] | None) -> None:
-    """A client's samples as a file that `unalike join` reads."""
+    """A client's samples as a file that `unalike join` reads. Raises `UnalikeError` where it cannot be written."""
+    write_bytes(path, archive(person, classes))
+
+
+def archive(person: ClientData, classes: list[str] | None) -> bytes:
+    """That file's content: equal samples give equal bytes."""
     arrays: dict[str, Any] = {"train_x": person.train[0], "train_y": person.train[1]}
     if person.test is not None:
         arrays |= {"test_x": person.test[0], "test_y": person.test[1]}
     arrays |= {} if classes is None else {"classes": np.array(classes)}
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    np.savez(path, **{name: np.asarray(t) for name, t in arrays.items()})  # type: ignore[arg-type]
-
-
-def _same(found: Federation, terms: dict[str, Any], sites: int, out: Path) -> None:
-    wanted = replace(found, **terms)
-    if (wanted.terms, wanted.rounds) != (found.terms, found.rounds) or len(found.sites) != sites:
-        raise UnalikeError(
-            f"{out} holds another federation; repeat its flags to go on with it, or choose another folder"
-        )
+    file = io.BytesIO()
+    np.savez(file, **{name: np.asarray(t) for name, t in arrays.items()})  # type: ignore[arg-type]
+    return file.getvalue()

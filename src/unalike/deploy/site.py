@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from unalike.core.errors import UnalikeError
 from unalike.deploy import channel
 from unalike.deploy.bundle import Bundle
 from unalike.deploy.federation import Federation
@@ -35,7 +36,7 @@ def join(
     from unalike.deploy.trainer import Trainer
 
     own = site_data(bundle.federation, data, data_dir, bundle.site)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make(folder)
     with locked(
         folder, f"a site runs in {folder} already; one bundle is one site: choose another --folder, or end the other"
     ):
@@ -72,7 +73,7 @@ def take_part(bundle: Bundle, folder: Path, trainer: Handler, tell: Tell) -> Non
     """Answer what the coordinator sends, until this process is ended. `folder` is the site's own."""
     from unalike.deploy.flower.link import Node
 
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make(folder)
     folder.chmod(0o700)
     bundle.unpack(folder)
     listens = folder / "trainer"
@@ -90,6 +91,13 @@ def take_part(bundle: Bundle, folder: Path, trainer: Handler, tell: Tell) -> Non
             return False
 
         channel.serve(listens, _told(trainer, tell), bundle.federation.message_bytes, keep)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UnalikeError(f"cannot make the folder {folder}: {error.strerror}; choose another --folder") from None
 
 
 def _told(trainer: Handler, tell: Tell) -> Callable[[bytes], bytes]:
