@@ -91,15 +91,15 @@ class ClientMemories:
             return
         versions = [*accepted.items(), *self._pinned.items()]
         rows = self._places.find(*np.array(versions, np.int64).reshape(-1, 2).T)
-        found = dict(zip(versions, rows, strict=True))
+        found = dict(zip(versions, rows.tolist(), strict=True))
         due = [version for version, row in found.items() if row and version not in self._on_disk]
-
-        def write(version: Version) -> None:
-            write_tensors(self._path(version), tree.row(self._table.read(found[version][None]), 0))
-            self._on_disk.add(version)
-
         with ThreadPoolExecutor(WRITERS) as writers:  # a disk takes long for one small file, and no longer for several
-            list(writers.map(write, due))
+            for first in range(0, len(due), WRITERS):
+                some = due[first : first + WRITERS]
+                held = tree.map(lambda t: t.cpu(), self._table.read(np.array([found[version] for version in some])))
+                paths, memories = map(self._path, some), (tree.row(held, i) for i in range(len(some)))
+                list(writers.map(write_tensors, paths, memories))
+                self._on_disk.update(some)
 
     def prune(self, accepted: dict[int, int]) -> None:
         """Delete the files of versions that neither stand now, nor stood at the last call, nor are pinned.
