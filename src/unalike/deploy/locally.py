@@ -69,6 +69,7 @@ def _folder(out: Path, people: Population, terms: dict[str, Any], own: Mapping[s
     for name, person in zip(sizes, people):
         file = out / "sites" / name / "data.npz"
         if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # nobody else reads them
             write_site(file, person, people.classes)
         elif file.read_bytes() != archive(person, people.classes):
             raise _other(out)
