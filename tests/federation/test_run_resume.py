@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -150,11 +151,9 @@ def test_killed_at_every_write(crowd, small, alike, tmp_path, monkeypatch):
             out = tmp_path / f"{number}-{after}"
             child = os.fork()
             if child == 0:
-                count = 0
 
-                def deadly(a, b, after=after, wanted=number):
-                    nonlocal count
-                    count += 1
+                def deadly(a, b, after=after, wanted=number, counted=itertools.count(1)):  # noqa: B008  (one for all calls)
+                    count = next(counted)  # files are written by several threads
                     if count == wanted and not after:
                         os.kill(os.getpid(), signal.SIGKILL)
                     replace(a, b)
