@@ -209,11 +209,9 @@ class Model:
         first, again, beside = (self._trained(rows, len(few), context, i) for i, rows in enumerate((few, few, padded)))
         same = {n for n, t in first.items() if torch.equal(t, again[n])}  # the others draw numbers
         changed = [n for n in same if not torch.allclose(first[n], beside[n], 1e-3, 1e-4, equal_nan=True)]
-        return (
-            f"padding would count in {', '.join(sorted(changed))}: the model looks at batches as a whole"
-            if changed
-            else None
-        )
+        if not changed:
+            return None
+        return f"padding would count in {', '.join(sorted(changed))}: the model looks at batches as a whole"
 
     def _trained(self, x: Tensor, real: int, context: Context | None, number: int) -> Tree:
         """What a forward pass in training comes to, of whose rows only the first are real."""

@@ -31,30 +31,21 @@ def load(
 
     Raises `UnalikeError` with the names known, the folder looked in and the file to put there.
     """
-    text, folder = str(name_or_path), data_folder(data_dir)
-    if ending(text) is not None or Path(text).is_absolute():
-        return read(_existing(Path(text), folder), encoding, **options)
-    if text.isidentifier() or "(" in text:
-        call = parse_one(text)
-        if call.name in registry:
-            return _build(Call(call.name, call.parameters | options), folder, encoding)
-    for path in _candidates(text, folder):
-        if path.exists():
-            return read(path, encoding, **options)
-    raise _not_found(text, folder)
+    folder = data_folder(data_dir)
+    found = _named(str(name_or_path), folder)
+    if isinstance(found, Path):
+        return read(found, encoding, **options)
+    return _build(Call(found.name, found.parameters | options), folder, encoding)
 
 
 def table_at(name_or_path: str, data_dir: str | Path | None = None) -> Path | None:
-    """The file of a table that `load` would read; None for other data, and where there is none."""
-    text, folder = name_or_path, data_folder(data_dir)
-    if ending(text) is None and (text.isidentifier() or "(" in text):
-        call = parse_one(text)
-        if call.name == "file" and "path" in call.parameters:
-            return table_at(str(call.parameters["path"]), data_dir)
-        if call.name in registry:
-            return None
-    found = [Path(text), *_candidates(text, folder)]
-    return next((path for path in found if ending(path.name) in tables.OPEN and path.exists()), None)
+    """The file of a table that `load` would read; None for other data. Raises `UnalikeError` where there is nothing."""
+    found = _named(name_or_path, data_folder(data_dir))
+    if isinstance(found, Path):
+        return found if ending(found.name) in tables.OPEN else None
+    if found.name == "file" and "path" in found.parameters:
+        return table_at(str(found.parameters["path"]), data_dir)
+    return None
 
 
 @registry.register("file")
@@ -72,6 +63,20 @@ def digits() -> Dataset:
     x, y = (bunch.images / 16).astype(np.float32)[:, None], bunch.target
     test = every_fifth(y)
     return Dataset("digits", (x[~test], y[~test]), (x[test], y[test]), [str(label) for label in range(10)])
+
+
+def _named(text: str, folder: Path | None) -> Call | Path:
+    """What the text stands for: a registered data set, or a file or folder that is there."""
+    if ending(text) is not None or Path(text).is_absolute():
+        return _existing(Path(text), folder)
+    if text.isidentifier() or "(" in text:
+        call = parse_one(text)
+        if call.name in registry:
+            return call
+    for path in _candidates(text, folder):
+        if path.exists():
+            return path
+    raise _not_found(text, folder)
 
 
 def _build(call: Call, folder: Path | None, encoding: Encoding | None) -> Dataset:

@@ -64,8 +64,8 @@ class Fused:
     params: Tree
     start: Tree
     pull: Pull
-    apart: bool = False
-    factors: Tensor | None = None
+    apart: bool
+    factors: Tensor | None
 
     def phase(self, before: Moving, batches: Sequence[Batch], number: int) -> tuple[Tally, Moving]:
         loops, chain, solver = kernels(), self.setting.model.chain, self.work.solver

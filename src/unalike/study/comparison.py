@@ -166,10 +166,12 @@ def facts_of_run(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> F
     directory = RunDirectory(folder)
     config = directory.config or {}
     if not directory.finished:
-        return _unfinished(_own_facts(folder, rounds, clients), f"{rounds['round'].max()} of {config['rounds']} rounds")
+        return _unfinished(
+            _own_facts(directory, rounds, clients), f"{rounds['round'].max()} of {config['rounds']} rounds"
+        )
     kept = kept_facts(folder) if (folder / "comparison.json").exists() else None
     if kept is None or _differ(tomllib.loads(kept.config), config):
-        return _own_facts(folder, rounds, clients)
+        return _own_facts(directory, rounds, clients)
     return kept
 
 
@@ -184,14 +186,14 @@ def _unfinished(facts: Facts, done: str) -> Facts:
     return replace(facts, unfinished=done, notes=[note, *facts.notes], command=command)
 
 
-def _own_facts(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> Facts:
+def _own_facts(directory: RunDirectory, rounds: pd.DataFrame, clients: pd.DataFrame) -> Facts:
     """What the folder of a single run says without the command that ended it."""
     import tomli_w
 
     from unalike.data import PartitionPlan
     from unalike.data.diagnose import summary
 
-    config = RunDirectory(folder).config or {}
+    folder, config = directory.path, directory.config or {}
     data, method = config["data"], config["method"]
     plan = PartitionPlan.load(folder) if (folder / "plan.json").exists() else None
     names = list(plan.names) if plan else [f"client {k}" for k in sorted(clients["client"].unique())]
@@ -213,7 +215,7 @@ def _own_facts(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> Fac
         command="# the run came from a program: call ua.run(...) there with the configuration below",
         partition=_divided(data, plan) | (summary(plan.train.sizes, plan.counts) if plan else {}),
         label_counts=counts,
-        notes=RunDirectory(folder).notes,
+        notes=directory.notes,
         versions={"unalike": config["unalike"]},  # of the rest, the folder says nothing
         seed=config["seed"],
         clients=names,

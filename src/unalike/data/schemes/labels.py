@@ -198,12 +198,13 @@ def clusters(
     `size` for each at most; without it every sample is used once.
     """
     rows = by_class(labels)
-    if isinstance(groups, int):
-        check_count("clusters", groups=groups)
-        groups = tuple(len(part) for part in np.array_split(np.arange(len(rows)), groups))
     if size is not None:
         check_count("clusters", size=size)
-    widths = list(groups)
+    if isinstance(groups, int):
+        check_count("clusters", groups=groups)
+        widths = [len(part) for part in np.array_split(np.arange(len(rows)), groups)]
+    else:
+        widths = list(groups)
     if sum(widths) != len(rows) or min(widths) < 1 or len(widths) > clients:
         raise UnalikeError(
             f"clusters: found groups={groups!r}, expected at most one group per client ({clients}) and widths that add "
