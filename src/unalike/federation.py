@@ -15,7 +15,7 @@ from unalike.core.work import Work
 from unalike.executors.team import Team
 from unalike.executors.threads import threads_for
 from unalike.job import Clients, Job, ModelLike, Pair, prepare
-from unalike.progress import Watch, watch
+from unalike.progress import Watch, followed
 from unalike.protocols import Assessor
 from unalike.record import Record, Run
 from unalike.results.directory import RunDirectory
@@ -54,7 +54,7 @@ def run(
     metrics: Custom | None = None,
     out: str | Path | None = None,
     resume: bool = True,
-    progress: Watch | None = None,
+    progress: Watch | bool | None = None,
 ) -> Run:
     """Train `spec` on `clients` for `rounds` rounds and evaluate it as it goes.
 
@@ -73,7 +73,8 @@ def run(
     that returns a number; of all test samples, and of each client's. A folder knows them by their names alone: a function that was
     changed needs another name or folder.
     proxy: (x, y) on the server, for methods that learn from it. out: a folder that keeps the run; one that holds the
-    beginning of the same run is resumed. progress: called with each row; by default a bar when standard error is a terminal.
+    beginning of the same run is resumed. progress: called with each row; by default a bar when standard error is a
+    terminal; False for none.
 
     Raises `UnalikeError` for whatever cannot be run, with what was found, what was expected and what to do.
     """
@@ -102,10 +103,8 @@ def run(
     need_folder(job, out)
     follow([job])
     called = None if isinstance(stop, str) else stop
-    if progress is not None:
-        return execute(job, out=out, resume=resume, stop=called, progress=progress)
-    with watch(rounds, "training", lines=False) as bar:
-        return execute(job, out=out, resume=resume, stop=called, progress=bar)
+    with followed(progress, rounds, "training") as told:
+        return execute(job, out=out, resume=resume, stop=called, progress=told)
 
 
 class Ground(Protocol):

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from unalike.core.errors import UnalikeError
+
 Row = dict[str, Any]
 
 QUIET_SECONDS = 5.0
@@ -21,13 +23,34 @@ class Watch(Protocol):
 
 
 @contextmanager
+def followed(progress: Watch | bool | None, total: int, title: str) -> Iterator[Watch]:
+    """Who watches `total` rounds: `progress`, nobody if that is False, and otherwise a live bar if there is a terminal.
+
+    Raises `UnalikeError` for what cannot be told.
+    """
+    if progress is None or progress is True:
+        with watch(total, title, lines=False) as bar:
+            yield bar
+    elif progress is False:
+        yield _nobody
+    elif callable(progress):
+        yield progress
+    else:
+        raise UnalikeError(f"progress: found {progress!r}, expected a function of a row, or False for no bar")
+
+
+@contextmanager
 def watch(total: int, title: str, *, lines: bool) -> Iterator[Watch]:
     """Follow `total` rounds on standard error. `lines`: without a terminal, print plain lines instead of nothing."""
     if sys.stderr.isatty():
         with _bar(total, title) as seen:
             yield seen
     else:
-        yield _Lines(total, title) if lines else (lambda row, what="": None)
+        yield _Lines(total, title) if lines else _nobody
+
+
+def _nobody(row: Row, what: str = "") -> None:
+    """Nobody watches."""
 
 
 @contextmanager

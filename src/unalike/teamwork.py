@@ -18,6 +18,7 @@ from unalike.core.client import open_memory
 from unalike.core.errors import UnalikeError
 from unalike.core.memory import ClientMemories
 from unalike.core.plan import Answers, Results, Stage, proceed
+from unalike.core.spec import Call
 from unalike.executors.auto import Choice, work_seconds
 from unalike.executors.base import Site
 from unalike.executors.batched import Batched
@@ -32,7 +33,7 @@ from unalike.simulation import Simulation
 @contextmanager
 def team_for(job: Job) -> Iterator[Team | None]:
     """The processes that work for a run, None where it has but one; let go when the run ends."""
-    team = joined() or _started(job)
+    team = joined(job.device, _nccl(job)) or _started(job)
     if team is None:
         yield None
         return
@@ -57,7 +58,7 @@ def follow(jobs: Sequence[Job]) -> None:
     if os.environ["RANK"] == "0":
         return
     for job in jobs:
-        team = joined()
+        team = joined(job.device, _nccl(job))
         assert team is not None
         try:
             serve(job, team)
@@ -172,19 +173,35 @@ def _outcome(message: Message) -> Results | Answers:
 
 
 def _started(job: Job) -> Team | None:
-    call = spec.parse_one(job.options.executor)
-    if call.name not in ("distributed", "auto"):
+    call = _distributed(job)
+    if call is None:
         return None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = call.parameters.get("workers", cores)
-    strange = sorted(set(call.parameters) - {"workers", "inner"})
-    if strange or not isinstance(workers, int) or workers < 1:
-        raise UnalikeError(
-            f"executor {call}: expected 'distributed(workers=2)', or with inner='loop' or 'batched' in each of them"
-        )
     if workers == 1 or (call.name == "auto" and not _worth_a_team(job)):
         return None
-    return started(workers, partial(serve, job), job.device)
+    return started(workers, partial(serve, job), job.device, _nccl(job))
+
+
+def _nccl(job: Job) -> bool:
+    """Whether tensors shall travel directly between the processes' accelerators."""
+    call = _distributed(job)
+    return call is not None and call.parameters.get("nccl", False)
+
+
+def _distributed(job: Job) -> Call | None:
+    """The executor of the job, if it is of several processes or may be. Raises `UnalikeError` for what it does not know."""
+    call = spec.parse_one(job.options.executor)
+    if call.name not in ("distributed", "auto"):
+        return None
+    strange = set(call.parameters) - {"workers", "inner", "nccl"}
+    workers, nccl = call.parameters.get("workers", 1), call.parameters.get("nccl", False)
+    if strange or type(workers) is not int or workers < 1 or type(nccl) is not bool:
+        raise UnalikeError(
+            f"executor {call}: expected 'distributed(workers=2)', or with inner='loop' or 'batched' in each of them, or with "
+            "nccl=True between GPUs"
+        )
+    return call
 
 
 def _worth_a_team(job: Job) -> bool:

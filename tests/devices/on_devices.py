@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
-from pretended import KIND, There, here, module, pretended
+from pretended import KIND, There, Wires, here, module, pretended
 from torch import nn
 
 import unalike as ua
@@ -15,7 +17,8 @@ from unalike import teamwork
 from unalike.core.errors import UnalikeError
 from unalike.core.method import plan
 from unalike.core.part import registry
-from unalike.executors import auto
+from unalike.executors import auto, direct, team
+from unalike.executors.line import Line
 
 plan("fedavg")  # fills the registry
 NAMES = sorted(set(registry) - {"cluster_oracle"})
@@ -113,33 +116,161 @@ def test_the_choice_of_an_executor(long, monkeypatch):
     same(found, train("moon", "cpu", "batched"))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fine_tuned", "median", "ifca(clusters=2)"])
-def test_every_process_of_a_team_has_a_device_of_its_own(method, tmp_path):
-    """In a process of its own: threads that compute gradients on a device are not copied. Steps by hand: torch has no such
-    threads for the second device of a kind that Python pretends."""
-    script = "import sys, on_devices; on_devices.train_in_a_team(sys.argv[1], sys.argv[2])"
+def alone(function, *arguments):
+    """In a process of its own: threads that compute gradients on a device are not copied."""
+    script = f"import sys, on_devices; on_devices.{function}(*sys.argv[1:])"
     paths = os.pathsep.join(sys.path)
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script, method, str(tmp_path)],
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, *map(str, arguments)],
         env=os.environ | {"PYTHONPATH": paths},
-        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
-def train_in_a_team(method, folder):
+@pytest.mark.parametrize("nccl", ["False", "True"])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fine_tuned", "median", "ifca(clusters=2)"])
+def test_every_process_of_a_team_has_a_device_of_its_own(method, nccl, tmp_path):
+    """Steps by hand: torch has no threads that compute gradients for the second device of a kind that Python pretends."""
+    alone("train_in_a_team", method, nccl, tmp_path)
+
+
+def train_in_a_team(method, nccl, folder):
     second, follow = Path(folder) / "second", teamwork._follow
 
     def noted(job, team):
         second.write_text(str(job.population.x.device))
         follow(job, team)
 
-    teamwork._follow = noted
-    executor = "distributed(workers=2, inner='batched')"
+    teamwork._follow, direct.BACKENDS[KIND] = noted, Wires
     with pretended():
-        found = train(method, KIND, executor)
+        found = train(method, KIND, f"distributed(workers=2, inner='batched', nccl={nccl})")
     assert second.read_text() == f"{KIND}:1"
-    assert {str(w.device) for w in next(iter(found._simulation.states.values())).params.values()} == {f"{KIND}:0"}
-    same(found, train(method, "cpu", executor))
+    models = [state.params for state in found._simulation.states.values()]
+    assert {str(w.device) for w in models[0].values()} == {f"{KIND}:0"}
+    same(found, train(method, "cpu", "distributed(workers=2, inner='batched')"))
+    line = found._simulation.team._line
+    if nccl == "True":  # to the other process, or back from it, in each of the two rounds
+        assert line.direct.group.bytes > 2 * sum(w.nbytes for params in models for w in params.values())
+    else:
+        assert line.direct is None
+
+
+def test_every_run_of_a_comparison_under_torchrun_has_direct_ways(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"import on_devices; on_devices.compare_between_devices({str(tmp_path)!r})")
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "bytes").read_text().count("True") == 2, "one of the runs sent nothing directly"
+    compared("loop", "cpu", tmp_path / "alone")
+    found, wanted = (pd.read_parquet(tmp_path / name / "rounds.parquet") for name in ("joined", "alone"))
+    pd.testing.assert_frame_equal(found.drop(columns="seconds"), wanted.drop(columns="seconds"), rtol=1e-3, atol=1e-4)
+
+
+def compared(executor, device, out):
+    more = {"proxy": clients()[0].test, "rounds": 2, "seeds": [1]}
+    work = ua.Work(batch_size=4, lr=0.05)
+    return ua.compare(
+        ["fedavg", "scaffold"],
+        clients(),
+        model="mlp(hidden=(6,))",
+        work=work,
+        executor=executor,
+        device=device,
+        out=out,
+        **more,
+    )
+
+
+def compare_between_devices(folder):
+    close = team.Team.close
+
+    def noted(self):
+        if not self.rank:
+            with (Path(folder) / "bytes").open("a") as file:
+                file.write(f"{self._line.direct.group.bytes > 1000}\n")
+        close(self)
+
+    team.Team.close, direct.BACKENDS[KIND] = noted, Wires
+    with pretended():
+        compared("distributed(inner='batched', nccl=True)", KIND, Path(folder) / "joined")
+
+
+@pytest.mark.parametrize("side", ["worker", "leader"])
+def test_a_process_that_dies_between_devices_is_noticed(side, tmp_path):
+    """Before it asks its device for what is on the way: the other's device would wait for it for ever."""
+    alone(f"lose_a_{side}", tmp_path)
+
+
+def lose_a_worker(folder):
+    send = Line._send
+
+    def dies(self, part, rank):
+        if isinstance(part, There):
+            os._exit(7)
+        send(self, part, rank)
+
+    Line._send, direct.BACKENDS[KIND] = dies, Wires
+    executor = "distributed(workers=2, inner='batched', nccl=True)"
+    with pretended(), pytest.raises(UnalikeError, match=r"number 1 \(exit code 7\) is gone"):
+        train("fedavg", KIND, executor, out=folder)
+    with pretended():  # its own device still does what it is asked
+        assert torch.ones(3, device=KIND).sum().item() == 3
+    Line._send = send
+    module.used = False  # as a process that begins anew
+    with pretended():
+        found = train("fedavg", KIND, executor, out=folder)
+    same(found, train("fedavg", "cpu", "distributed(workers=2, inner='batched')"))
+
+
+def lose_a_leader(folder):
+    """The worker leaves, rather than wait: so this ends."""
+    broadcast, gone = Line._broadcast, Path(folder) / "gone"
+    work = team._work
+
+    def dies(self, part):
+        if isinstance(part, There) and not self.rank:
+            os._exit(0)
+        broadcast(self, part)
+
+    def noted(*arguments):
+        exits, os._exit = os._exit, lambda code: (gone.write_text("gone"), exits(code))
+        work(*arguments)
+
+    Line._broadcast, team._work, direct.BACKENDS[KIND] = dies, noted, Wires
+    child = os.fork()
+    if not child:
+        with pretended():
+            train("fedavg", KIND, "distributed(workers=2, inner='batched', nccl=True)")
+    os.waitpid(child, 0)
+    for _ in range(300):
+        if gone.exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError("the worker still waits")
+
+
+@pytest.mark.parametrize(
+    ("device", "workers", "message"),
+    [
+        ("cpu", 2, "expected GPUs and a torch with NCCL"),
+        (f"{KIND}:0", 2, f"expected device='{KIND}' and a device for each process"),
+        (KIND, 3, "3 processes and 2 devices"),
+    ],
+)
+def test_a_direct_way_needs_a_device_for_each_process(device, workers, message, monkeypatch):
+    monkeypatch.setitem(direct.BACKENDS, KIND, Wires)
+    monkeypatch.setattr(module, "used", False)
+    with pretended(), pytest.raises(UnalikeError, match=message):
+        train("fedavg", device, f"distributed(workers={workers}, nccl=True)")
 
 
 def test_copies_of_a_process_cannot_use_its_device(monkeypatch):

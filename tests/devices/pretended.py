@@ -7,10 +7,15 @@ looking at numbers without copying them. So code that runs here has no such mist
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -28,11 +33,19 @@ class Module(_DummyBackendModule):
 
     used = False
 
+    def __init__(self) -> None:
+        self.asked: list[Future[None]] = []
+        """What the devices have been told to do and may not have done."""
+
     def device_count(self) -> int:
         return COUNT
 
     def is_initialized(self) -> bool:
         return self.used
+
+    def synchronize(self, device: Any = None) -> None:
+        while self.asked:
+            self.asked.pop(0).result()
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16]
@@ -124,3 +137,36 @@ def pretended() -> Iterator[None]:
 def here(t: Tensor) -> Tensor:
     """The numbers of a tensor, wherever it is."""
     return t.own if isinstance(t, There) else t
+
+
+class Wires:
+    """What NCCL is to GPUs: whoever asks goes on at once, and nobody is told of a process that is dead."""
+
+    def __init__(self, store: Any, rank: int, size: int):
+        self.gloo = dist.ProcessGroupGloo(dist.PrefixStore("wires", store), rank, size, timedelta(seconds=60))
+        self.stream, self.given_up, self.bytes = ThreadPoolExecutor(1), Event(), 0
+
+    def broadcast(self, tensors: list[There], options: Any) -> Any:
+        return self._ask(self.gloo.broadcast, tensors, options)
+
+    def send(self, tensors: list[There], rank: int, tag: int) -> Any:
+        copies = [There(t.own.clone(), t.device) for t in tensors]  # a device does one thing after the other
+        return self._ask(self.gloo.send, copies, rank, tag)
+
+    def recv(self, tensors: list[There], rank: int, tag: int) -> Any:
+        return self._ask(self.gloo.recv, tensors, rank, tag)
+
+    def abort(self) -> None:
+        self.given_up.set()
+
+    def _ask(self, what: Any, tensors: list[There], *others: Any) -> Any:
+        assert all(isinstance(t, There) for t in tensors)
+        self.bytes += sum(t.nbytes for t in tensors)
+        module.asked.append(self.stream.submit(self._do, what, [t.own for t in tensors], *others))
+        return SimpleNamespace(wait=lambda: None)
+
+    def _do(self, what: Any, *others: Any) -> None:
+        try:
+            what(*others).wait()
+        except RuntimeError:
+            self.given_up.wait()

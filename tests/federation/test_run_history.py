@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import unalike as ua
+from unalike.core.errors import UnalikeError
 from unalike.core.seed import generator
 from unalike.simulation import Simulation
 
@@ -39,6 +40,17 @@ def test_row_0_is_the_start(people, small):
     assert math.isnan(start["train_loss"]) and not math.isnan(start["accuracy"])
     untrained = small("fedavg", people, rounds=0)
     assert untrained.history.rounds["accuracy"].tolist() == [start["accuracy"]]
+
+
+def test_who_watches_is_a_function_or_nobody(people, small, capsys, monkeypatch):
+    seen = []
+    small("fedavg", people, progress=lambda row, what="": seen.append(row["round"]))
+    assert seen == [1, 2, 3]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    small("fedavg", people, progress=False)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(UnalikeError, match="found 'yes', expected a function of a row, or False"):
+        small("fedavg", people, progress="yes")
 
 
 def test_pooled_accuracy_is_the_mean_over_samples(people, small):

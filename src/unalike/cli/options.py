@@ -121,7 +121,11 @@ Budget = Annotated[str | None, typer.Option(help="What a run may spend: '30 roun
 Select = Annotated[str, typer.Option(help="The round that counts: last, or best by the validation samples.")]
 Participation = Annotated[float, typer.Option(help="Share of the clients that takes part in a round.")]
 Executor = Annotated[
-    str, typer.Option(help="auto, loop, batched, 'batched(chunk=20, compile=True)' or 'distributed(workers=2)'.")
+    str,
+    typer.Option(
+        help="auto, loop, batched, 'batched(chunk=20, compile=True)', 'distributed(workers=2)', or between GPUs "
+        "'distributed(workers=2, nccl=True)'."
+    ),
 ]
 Workers = Annotated[
     int | None, typer.Option(help="Processes that share the clients, one core each; as 'distributed(workers=...)'.")

@@ -21,35 +21,41 @@ SHARED = 2**18
 """Bytes of the largest piece that several tensors share."""
 
 
-def packed(nest: Any) -> tuple[Tensor, Iterator[Tensor]]:
-    """Header and pieces, uint8 vectors. A nest is made of dicts, lists, tensors, strings, numbers, booleans and None."""
+def packed(nest: Any, device: torch.device | None = None) -> tuple[Tensor, Iterator[Tensor]]:
+    """Header and pieces, uint8 vectors: on the `device` of what lies there, else on the CPU.
+
+    A nest is made of dicts, lists, tensors, strings, numbers, booleans and None.
+    """
     tensors: list[Tensor] = []
     plan = _plan(nest, tensors)
-    kinds = [(str(t.dtype).removeprefix("torch."), list(t.shape)) for t in tensors]
+    kinds = [(str(t.dtype).removeprefix("torch."), list(t.shape), t.device == device) for t in tensors]
     header = json.dumps([plan, kinds]).encode()
-    shared = _shared([t.nbytes for t in tensors])
-    return torch.frombuffer(bytearray(header), dtype=torch.uint8), (_piece([tensors[i] for i in s]) for s in shared)
+    shared = _shared([t.nbytes for t in tensors], [there for *_, there in kinds])
+    return torch.frombuffer(bytearray(header), dtype=torch.uint8), (
+        _piece([tensors[i] for i in s], device) for s in shared
+    )
 
 
-def unpacked(header: Tensor, take: Callable[[Tensor], None]) -> Any:
-    """The nest again; `take` writes the next piece into the vector that it is given. Tensors share the memory of their piece."""
+def unpacked(header: Tensor, take: Callable[[Tensor], None], device: torch.device | None = None) -> Any:
+    """The nest again; `take` writes the next piece into the vector that it is given, on the `device` if the piece was on its
+    sender's. Tensors share the memory of their piece."""
     plan, kinds = json.loads(bytes(header.numpy()))
-    sizes, tensors = [_size(kind) for kind in kinds], []
-    for shared in _shared(sizes):
+    sizes, tensors = [_size(name, shape) for name, shape, _ in kinds], []
+    for shared in _shared(sizes, [there for *_, there in kinds]):
         starts = _starts([sizes[i] for i in shared])
-        take(piece := torch.empty(starts[-1], dtype=torch.uint8))
+        take(piece := torch.empty(starts[-1], dtype=torch.uint8, device=device if kinds[shared[0]][2] else None))
         for place, start in zip(shared, starts, strict=False):
-            name, shape = kinds[place]
+            name, shape, _ = kinds[place]
             tensors.append(piece[start : start + sizes[place]].view(getattr(torch, name)).reshape(shape))
     return _nest(plan, tensors)
 
 
-def _shared(sizes: Sequence[int]) -> list[list[int]]:
-    """The places of the tensors of each piece, in order."""
+def _shared(sizes: Sequence[int], there: Sequence[bool]) -> list[list[int]]:
+    """The places of the tensors of each piece, in order; those on the device, which are `there`, apart from the others."""
     pieces: list[list[int]] = []
     free = 0
     for place, size in enumerate(sizes):
-        if not pieces or size > free:
+        if not pieces or size > free or there[place] != there[place - 1]:
             pieces.append([])
             free = SHARED
         pieces[-1].append(place)
@@ -63,22 +69,22 @@ def _starts(sizes: Sequence[int]) -> list[int]:
     return [*starts[:-1], starts[-2] + sizes[-1]]
 
 
-def _piece(tensors: Sequence[Tensor]) -> Tensor:
+def _piece(tensors: Sequence[Tensor], device: torch.device | None) -> Tensor:
     if len(tensors) == 1:
-        return _bytes(tensors[0])
+        return _bytes(tensors[0], device)
     starts = _starts([t.nbytes for t in tensors])
-    piece = torch.zeros(starts[-1], dtype=torch.uint8)
+    piece = torch.zeros(starts[-1], dtype=torch.uint8, device=device if tensors[0].device == device else None)
     for t, start in zip(tensors, starts, strict=False):
-        piece[start : start + t.nbytes] = _bytes(t)
+        piece[start : start + t.nbytes] = _bytes(t, device)
     return piece
 
 
-def _bytes(t: Tensor) -> Tensor:
-    return t.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+def _bytes(t: Tensor, device: torch.device | None) -> Tensor:
+    t = t.detach() if t.device == device else t.detach().cpu()
+    return t.contiguous().reshape(-1).view(torch.uint8)
 
 
-def _size(kind: tuple[str, list[int]]) -> int:
-    name, shape = kind
+def _size(name: str, shape: list[int]) -> int:
     size: int = torch.Size(shape).numel() * getattr(torch, name).itemsize
     return size
 

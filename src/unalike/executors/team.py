@@ -1,6 +1,6 @@
 """Processes that work for a run: started here, or by `torchrun` on one or many machines. Rank 0 leads, the others answer.
 
-They talk over `torch.distributed` (gloo) in a group of their own, so that no global group is touched.
+They talk over `torch.distributed` in groups of their own, so that no global group is touched.
 """
 
 from __future__ import annotations
@@ -9,13 +9,10 @@ import gc
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
-from functools import cache, partial
-from itertools import chain
+from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,12 +23,11 @@ import torch.distributed as dist
 
 from unalike.core.errors import UnalikeError
 from unalike.core.labels import part_of
-from unalike.executors.parcel import packed, unpacked
+from unalike.executors.direct import check_direct, direct
+from unalike.executors.line import Line, abroad, at_home
 
 Message = dict[str, Any]
 
-PATIENCE = timedelta(days=7)
-"""A leader may evaluate for hours before it asks again; the end of a process is noticed at once."""
 FAREWELL = 10.0
 """Seconds that a process has to leave by itself."""
 
@@ -41,16 +37,15 @@ class Team:
 
     def __init__(
         self,
-        group: Any,
-        rank: int,
+        line: Line,
         size: int,
         place: int,
         room: TemporaryDirectory[str] | None = None,
         processes: Sequence[BaseProcess] = (),
     ):
-        self.rank, self.size, self.place, self._room = rank, size, place, room
+        self.rank, self.size, self.place, self._room = line.rank, size, place, room
         self.folder = None if room is None else Path(room.name)
-        self._group, self._processes = group, processes
+        self._line, self._processes = line, processes
         self._lost, self._owed = "", set[int]()
         self.closed = False
         """Whether the run is over and the others have left."""
@@ -62,24 +57,22 @@ class Team:
                 self.answer(rank)
         self._owed = set(asked)
         with self._watched():
-            for part in _parts(message | {"asked": sorted(self._owed)}):
-                self._broadcast(part)
+            self._line.tell(message | {"asked": sorted(self._owed)})
 
     def hear(self) -> Message:
         """What the leader tells."""
-        return _message(self._broadcast)
+        message: Message = self._line.hear()
+        return message
 
     def reply(self, message: Message) -> None:
         """To the leader, who asked last."""
-        for part in _parts(message):
-            if len(part):
-                self._group.send([part], 0, 0).wait()
+        self._line.send(message, 0)
 
     @part_of("waiting")
     def answer(self, rank: int) -> Message:
         """What a process that was asked replies. Raises `UnalikeError` for an error there, or a process that is gone."""
         with self._watched(rank):
-            message = _message(partial(self._receive, rank))
+            message: Message = self._line.receive(rank)
         self._owed.discard(rank)
         if "error" in message:
             raise UnalikeError(f"process {rank} of {self.size}: {message['error']}")
@@ -92,19 +85,12 @@ class Team:
             with suppress(UnalikeError):
                 self.tell({"do": "end"})
         self.closed = True
+        self._line.close()
         for process in self._processes:
             process.join(FAREWELL if leave else 0.0)
             if process.is_alive():
                 process.kill()
                 process.join()
-
-    def _broadcast(self, part: torch.Tensor) -> None:
-        if len(part):
-            self._group.broadcast([part], dist.BroadcastOptions()).wait()
-
-    def _receive(self, rank: int, part: torch.Tensor) -> None:
-        if len(part):
-            self._group.recv([part], rank, 0).wait()
 
     @contextmanager
     def _watched(self, rank: int | None = None) -> Iterator[None]:
@@ -127,24 +113,11 @@ class Team:
             raise
 
 
-def _parts(message: Message) -> Iterator[torch.Tensor]:
-    """What is sent: the length of the header, the header, the pieces."""
-    header, pieces = packed(message)
-    return chain([torch.tensor([len(header)]), header], pieces)
-
-
-def _message(take: Callable[[torch.Tensor], None]) -> Message:
-    """The message whose parts `take` writes into the vectors that it is given."""
-    take(length := torch.empty(1, dtype=torch.int64))
-    take(header := torch.empty(int(length), dtype=torch.uint8))
-    message: Message = unpacked(header, take)
-    return message
-
-
-def started(workers: int, serve: Callable[[Team], None], device: torch.device) -> Team:
+def started(workers: int, serve: Callable[[Team], None], device: torch.device, nccl: bool = False) -> Team:
     """`workers` processes: this one leads, the others are copies of it that `serve` and share its memory until they write.
 
-    Raises `UnalikeError` where there are no copies, or where they could not use the `device` because this process has.
+    With `nccl` tensors travel directly between devices of their own, of the kind of `device`. Raises `UnalikeError` where there
+    are no copies, or where they could not use the `device` because this process has.
     """
     if sys.platform != "linux":
         raise UnalikeError(f"workers are started on Linux only, found {sys.platform}; use torchrun, or executor='loop'")
@@ -153,11 +126,14 @@ def started(workers: int, serve: Callable[[Team], None], device: torch.device) -
             f"workers would be copies of this process, which has used {device} already, and copies cannot; start them with "
             f"`torchrun --nproc-per-node={workers} -m unalike run ...`, or let torchrun start a script with this run alone"
         )
+    if nccl:
+        check_direct(device, workers)
     room = TemporaryDirectory(prefix="unalike-team-")
     store = str(Path(room.name) / "store")
+    way = device.type if nccl else None
     context = multiprocessing.get_context("fork")
     processes = [
-        context.Process(target=_work, args=(store, rank, workers, serve), daemon=True, name=f"unalike-{rank}")
+        context.Process(target=_work, args=(store, rank, workers, serve, way), daemon=True, name=f"unalike-{rank}")
         for rank in range(1, workers)
     ]
     gc.collect()
@@ -167,7 +143,7 @@ def started(workers: int, serve: Callable[[Team], None], device: torch.device) -
             process.start()
     finally:
         gc.unfreeze()
-    return Team(_local_group(store, 0, workers), 0, workers, 0, room, processes)
+    return Team(_local(store, 0, workers, way), workers, 0, room, processes)
 
 
 def called() -> bool:
@@ -180,21 +156,27 @@ def neighbours() -> bool:
     return os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
 
 
-def joined() -> Team | None:
+def joined(device: torch.device, nccl: bool = False) -> Team | None:
     """The team of the next run in which `torchrun` made this process a member; None outside of it."""
     if not called():
         return None
-    group, rank, size = _members()
-    room = TemporaryDirectory(prefix="unalike-team-") if neighbours() and not rank else None
-    return Team(group, rank, size, int(os.environ.get("LOCAL_RANK", "0")), room)
+    store, line, size = _members()
+    place = int(os.environ.get("LOCAL_RANK", "0"))
+    if nccl:
+        check_direct(device, int(os.environ["LOCAL_WORLD_SIZE"]))
+        own = dist.PrefixStore(f"team-{store.add(f'teams of {line.rank}', 1)}", store)
+        line = Line(line.rank, line.gloo, direct(torch.device(device.type, place), own, line.rank, size))
+    room = TemporaryDirectory(prefix="unalike-team-") if neighbours() and not line.rank else None
+    return Team(line, size, place, room)
 
 
 @cache
-def _members() -> tuple[Any, int, int]:
-    """The processes of `torchrun`, which meet once: their group, and which one of how many this is."""
+def _members() -> tuple[Any, Line, int]:
+    """The processes of `torchrun`, which meet once: where they met, the line between them, and how many they are."""
     store, rank, size = next(iter(dist.rendezvous("env://")))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return _group(dist.PrefixStore(f"unalike-{attempt}", store), rank, size, _reachable()), rank, size
+    store = dist.PrefixStore(f"unalike-{attempt}", store)
+    return store, Line(rank, abroad(store, rank, size)), size
 
 
 def have_met() -> bool:
@@ -202,35 +184,17 @@ def have_met() -> bool:
     return bool(_members.cache_info().currsize)
 
 
-def _work(store: str, rank: int, size: int, serve: Callable[[Team], None]) -> None:
+def _work(store: str, rank: int, size: int, serve: Callable[[Team], None], way: str | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader decides what an interruption means
     with suppress(RuntimeError, KeyboardInterrupt):  # the leader is gone
-        serve(Team(_local_group(store, rank, size), rank, size, rank))
+        serve(Team(_local(store, rank, size, way), size, rank))
     os._exit(0)
 
 
-def _local_group(store: str, rank: int, size: int) -> Any:
-    device = dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")
-    return _group(dist.FileStore(store, size), rank, size, device)
-
-
-def _reachable() -> Any:
-    """Where the others reach this process: at the interface that a person named, or else that leads to rank 0.
-
-    A machine's own name, which gloo would take, often stands for an address that no other machine can reach.
-    """
-    named = os.environ.get("GLOO_SOCKET_IFNAME")
-    if named:
-        return dist.ProcessGroupGloo.create_device(interface=named)
-    leader = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    for family, kind, protocol, _, address in socket.getaddrinfo(*leader, type=socket.SOCK_DGRAM):
-        with suppress(OSError), socket.socket(family, kind, protocol) as way:
-            way.connect(address)  # nothing is sent
-            return dist.ProcessGroupGloo.create_device(hostname=way.getsockname()[0])
-    return dist.ProcessGroupGloo.create_default_device()
-
-
-def _group(store: Any, rank: int, size: int, device: Any) -> Any:
-    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._timeout, options._devices = PATIENCE, [device]
-    return dist.ProcessGroupGloo(store, rank, size, options)
+def _local(file: str, rank: int, size: int, way: str | None) -> Line:
+    """Between processes of this machine, where `way` is a kind of device directly between theirs as well."""
+    store = dist.FileStore(file, size)
+    gloo = at_home(store, rank, size)
+    if way is None:
+        return Line(rank, gloo)
+    return Line(rank, gloo, direct(torch.device(way, rank), dist.PrefixStore("direct", store), rank, size))

@@ -19,7 +19,7 @@ from unalike.data import partition as divide
 from unalike.data.diagnose import summary
 from unalike.data.partition import USUAL, divided_already, usual_clients
 from unalike.job import Clients, Job, ModelLike, Pair, prepare
-from unalike.progress import Watch, watch
+from unalike.progress import Watch, followed, watch
 from unalike.results.directory import plain
 from unalike.results.metrics import Custom
 from unalike.study.command import command_line
@@ -45,7 +45,7 @@ def compare(
     proxy: Pair | None = None,
     metrics: Custom | None = None,
     out: str | Path | None = None,
-    progress: Watch | None = None,
+    progress: Watch | bool | None = None,
     **options: Any,
 ) -> Comparison:
     """Train every method under every seed and compare them.
@@ -81,10 +81,8 @@ def compare(
         metrics=metrics,
         **options,
     )
-    if progress is not None:
-        return study.run(out, progress)
-    with watch(study.rounds, "comparing", lines=False) as bar:
-        return study.run(out, bar)
+    with followed(progress, study.rounds, "comparing") as told:
+        return study.run(out, told)
 
 
 def estimate(methods: Iterable[object] | Mapping[str, object], *where: Any, **options: Any) -> Estimate:
