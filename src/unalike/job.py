@@ -48,7 +48,7 @@ class Options:
     """
 
     rounds: NonNegativeInt
-    seed: NonNegativeInt = 0
+    seed: NonNegativeInt = Field(default=0, lt=2**63)
     participation: float = Field(default=1.0, gt=0, le=1)
     executor: str = "auto"
     evaluate_every: PositiveInt = 1

@@ -175,6 +175,7 @@ def test_dirichlet_limits():
         ("dirichlet(alpha=0)", 5, "alpha=0, expected a finite number above 0"),
         ("dirichlet", 5, "alpha"),
         ("pathological(classes=11)", 5, "1 to the 10 classes"),
+        ("pathological(classes=2, least=-4)", 5, "found least=-4"),
         ("pathological(classes=2)", 4, "leaves 2 of 10 classes to no client"),
         ("zipf(size=9)", 5, "size=9, expected at least one sample for each of the 10 classes"),
         ("zipf(order='sorted')", 5, "unknown order 'sorted'"),

@@ -62,6 +62,10 @@ def test_a_width_may_stand_alone_or_in_a_list():
 def test_a_seed_is_a_number():
     with pytest.raises(UnalikeError, match="found seed=None, expected a whole number"):
         model("mlp", (4,), 3, seed=None)
+    for seed in (-1, 2**63):
+        with pytest.raises(UnalikeError, match=f"found seed={seed}, expected 0 or more and less than"):
+            model("mlp", (4,), 3, seed=seed)
+    assert size(model("mlp", (4,), 3, seed=2**63 - 1)) == size(model("mlp", (4,), 3))
 
 
 def test_padding_may_be_chosen():

@@ -43,6 +43,8 @@ def model(
             f"model {call}: found input_shape={shape} and classes={classes}, expected the shape of one sample, such as "
             "(1, 28, 28), and the number of classes (None for one output)"
         )
+    if not 0 <= seed < 2**63:
+        raise UnalikeError(f"model {call}: found seed={seed}, expected 0 or more and less than 2**63")
     with isolated(seed):
         return registry.build(Call(call.name, call.parameters | options), input_shape=shape, classes=classes)
 

@@ -89,6 +89,7 @@ def pathological(
 
     Raises `UnalikeError` where the form would leave classes to no client.
     """
+    check_count("pathological", 0, least=least)
     rows = by_class(labels)
     if not 1 <= classes <= len(rows):
         raise UnalikeError(f"pathological: found classes={classes}, expected 1 to the {len(rows)} classes of the data")
