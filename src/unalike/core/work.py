@@ -98,13 +98,14 @@ class Work:
             return 0
         return self.steps or self.epochs * -(-samples // (self.batch_size or samples))
 
-    def batches(self, samples: int, rng: np.random.Generator) -> Batches:
-        """The batch order of one round: index arrays into 0..samples-1; each epoch is one permutation, cut into batches."""
+    def batches(self, rows: int | np.ndarray, rng: np.random.Generator) -> Batches:
+        """The batch order of one round of these rows, or of 0..rows-1; each epoch is one permutation, cut into batches."""
+        samples = rows if isinstance(rows, int) else len(rows)
         sizes = _sizes(samples, self.steps_for(samples), self.batch_size or samples)
-        rows = sum(sizes)
-        epochs = [rng.permutation(samples) for _ in range(0, rows, samples or 1)]
+        used = sum(sizes)
+        epochs = [rng.permutation(rows) for _ in range(0, used, samples or 1)]
         order = epochs[0] if len(epochs) == 1 else np.concatenate([*epochs, np.zeros(0, np.int64)])
-        return Batches(order[:rows], sizes)
+        return Batches(order[:used], sizes)
 
 
 @lru_cache(4096)

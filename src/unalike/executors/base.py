@@ -163,9 +163,7 @@ class Site:
         for phase, purpose in zip(phases, purposes):
             work = phase.work(self.setting.work)
             for client, rng in zip(ids, seed.generators(self.setting.seed, purpose, round, last=ids)):
-                own = self.source.train[client]
-                order = work.batches(len(own), rng)
-                found[client].append(Batches(own[order.rows], order.sizes))
+                found[client].append(work.batches(self.source.train[client], rng))
         return found
 
     def steps(self, samples: int) -> int:
