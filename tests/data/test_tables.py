@@ -204,6 +204,67 @@ def test_kinds_of_columns_that_are_no_features_are_named(tmp_path):
         load(save(many, tmp_path / "m.csv"), target="y")
 
 
+@pytest.mark.parametrize("rows", ["r7,1,2,ill\nr9,3,4,well\n", "0,1,2,ill\n1,3,4,well\n", "1,5;2;ill\n3,5;4;well\n"])
+def test_rows_longer_than_the_header_do_not_move_columns(tmp_path, rows):
+    file = tmp_path / "t.csv"
+    file.write_text(("a;b;outcome\n" if ";" in rows else "a,b,outcome\n") + rows)
+    with pytest.raises(UnalikeError, match=r"rows have more fields than the header has names.*commas between columns"):
+        load(file, target="outcome")
+
+
+def test_commas_at_the_ends_of_rows_and_question_marks_are_read_as_they_are_meant(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text("a,outcome\n1,ill,\n?,well,\n3,ill,\n")
+    data = load(file, target="outcome")
+    assert data.classes == ["ill", "well"]
+    assert data.merged()[0][:, 1].tolist() == [0, 1, 0]  # whether it is missing
+
+
+def test_other_separators_are_named(tmp_path):
+    (tmp_path / "t.csv").write_text("a;outcome\n1;x\n2;y\n")
+    with pytest.raises(UnalikeError, match="no column 'outcome'; expected commas between columns, found ';'"):
+        load(tmp_path / "t.csv", target="outcome")
+
+
+def test_columns_that_number_the_rows_are_no_silent_features(tmp_path):
+    frame = pd.DataFrame({"x": [0.5, 1.5] * 20, "y": [0] * 20 + [1] * 20})
+    frame.to_csv(tmp_path / "i.csv")
+    with pytest.raises(UnalikeError, match=r"a column has no name in the header.*drop='Unnamed: 0'"):
+        load(tmp_path / "i.csv", target="y")
+    assert load(tmp_path / "i.csv", target="y", drop="Unnamed: 0").encoding.names == ["x"]
+    with pytest.warns(UserWarning, match=r"column 'id' counts the rows and is read as a feature; .*drop='id'"):
+        load(save(frame.assign(id=range(41, 1, -1)), tmp_path / "n.csv"), target="y")
+    with pytest.raises(UnalikeError, match=r"column 'id' has 32 different texts, expected .*drop='id'"):
+        load(save(frame.assign(id=[f"P{k}" for k in range(40)]), tmp_path / "t.csv"), target="y")
+
+
+def test_texts_between_numbers_do_not_make_them_categories(tmp_path):
+    values = [f"{k / 2}" for k in range(30)]
+    frame = pd.DataFrame({"lab": [*values, "<0.5", "<0.5"], "y": [0, 1] * 16})
+    with pytest.raises(UnalikeError, match=r"column 'lab' holds numbers and, between them, texts such as '<0.5'"):
+        load(save(frame, tmp_path / "t.csv"), target="y")
+    few = pd.DataFrame({"children": ["0", "1", "2", "3+"] * 8, "y": [0, 1] * 16})
+    assert load(save(few, tmp_path / "f.csv"), target="y").input_shape == (4,)
+
+
+def test_amounts_are_no_classes(tmp_path):
+    frame = pd.DataFrame({"x": [0.5, 1.5] * 20, "price": np.arange(40) * 1000, "name": [f"n{k}" for k in range(40)]})
+    file = save(frame, tmp_path / "t.csv")
+    with pytest.raises(
+        UnalikeError, match=r"'price' has 40 different values in 40 rows; expected classes .*regression=True"
+    ):
+        load(file, target="price", drop="name")
+    with pytest.raises(UnalikeError, match=r"'name' has 40 different values in 40 rows; .*name another column"):
+        load(file, target="name", drop="price")
+    with pytest.raises(UnalikeError, match="the target 'name' holds texts; expected numbers for regression"):
+        load(file, target="name", drop="price", regression=True)
+    data = load(file, target="price", drop="name", regression=True)
+    assert (data.task.name, data.train[1][1].item()) == ("regression", 1000.0)
+    many = pd.DataFrame({"x": [0.5, 1.5] * 600, "price": np.arange(1200) % 300})
+    with pytest.raises(UnalikeError, match="'price' has 300 different values in 1200 rows"):
+        load(save(many, tmp_path / "m.csv"), target="price")
+
+
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".parquet", ".jsonl"])
 def test_mislabelled_and_empty_tables_are_refused(tmp_path, ending):
     file = tmp_path / f"t{ending}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_CATEGORIES = 256
+FEW_ROWS = 10
+"""So many rows may all differ in a column without its being taken for a name or a number of the row."""
+SURELY_NUMBERS = 20
+"""Of so many different numbers in a column, the few texts between them are taken for mistakes."""
 MISSING = "(missing)"
 NOTHING, NUMBERS, TRUTH, TEXTS = "nothing", "numbers", "true/false", "texts"
 """What a column may hold; of other kinds the names of the types are said."""
@@ -148,14 +153,26 @@ def fit(frame: pd.DataFrame, train: int, where: str) -> Encoding:
     where it is missing. Texts and categories: one 0/1 column per value seen in training, a missing value being one of
     them; a value that training never saw is all zeros. Numbers come first, then the missing ones, then categories.
 
-    Raises `UnalikeError`, which names the column, for dates and other kinds, infinite numbers, columns that are empty
-    in training, and more than 256 categories.
+    Raises `UnalikeError`, which names the column, for dates and other kinds, infinite numbers, texts between numbers, columns
+    that are empty in training, columns without a name, and more than 256 categories or one in every row. Warns of numbers that
+    only count the rows.
     """
     from pandas.api.types import is_numeric_dtype
 
     if not len(frame.columns):
         raise UnalikeError(f"{where} has no column left for features; expected at least one besides target and groups")
+    for unnamed in (column for column in map(str, frame) if column.startswith("Unnamed: ")):
+        raise UnalikeError(
+            f"{where}: a column has no name in the header, as where numbers of rows were saved with a table, which could give away "
+            f"the target; leave it out with drop={unnamed!r}, or name it"
+        )
     numbers = [column for column in frame if is_numeric_dtype(frame[column])]
+    for column in (column for column in numbers if _counts_rows(frame[column])):
+        warnings.warn(
+            f"{where}: the column {column!r} counts the rows and is read as a feature; if it only numbers them, leave it out with "
+            f"drop={column!r}",
+            stacklevel=2,
+        )
     categories = [_category(frame[column], train, where) for column in frame if column not in numbers]
     return Encoding(_numbers(frame[numbers], train, where), tuple(categories))
 
@@ -184,6 +201,31 @@ def _numbers(frame: pd.DataFrame, train: int, where: str) -> tuple[Number, ...]:
     return tuple(Number(*row) for row in zip(map(str, frame), *(values.tolist() for values in fitted), truth))
 
 
+def _counts_rows(column: pd.Series) -> bool:
+    """Whether the values are consecutive whole numbers, in any order."""
+    values = column.to_numpy() if column.dtype.kind in "iu" else np.zeros(0)
+    return len(values) >= FEW_ROWS and np.ptp(values) == len(values) - 1 == len(np.unique(values)) - 1
+
+
+def _check_texts(column: pd.Series, where: str) -> None:
+    """Raise `UnalikeError` for many different numbers with a few texts between them, such as "<0.5"."""
+    found = set(texts_of(column[column.notna()]))
+    others = sorted(text for text in found if not _is_number(text))
+    if others and len(found) - len(others) >= max(SURELY_NUMBERS, 4 * len(others)):
+        raise UnalikeError(
+            f"{where}: column {column.name!r} holds numbers and, between them, texts such as {', '.join(map(repr, others[:3]))}; "
+            f"expected numbers or categories: leave these fields empty, which makes them missing values, or drop={column.name!r}"
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _category(column: pd.Series, train: int, where: str) -> Category:
     kind = kind_of(column)
     if kind not in (NOTHING, TRUTH, TEXTS):
@@ -191,11 +233,12 @@ def _category(column: pd.Series, train: int, where: str) -> Category:
             f"{where}: column {column.name!r} holds {kind}, expected numbers, texts or true/false; "
             f"convert it, or leave it out with drop={column.name!r}"
         )
+    _check_texts(column, where)
     values = sorted(set(texts_of(column[:train])))
-    if len(values) > MOST_CATEGORIES:
+    if len(values) > MOST_CATEGORIES or len(values) == train >= FEW_ROWS:
         raise UnalikeError(
             f"{where}: column {column.name!r} has {len(values)} different texts, expected at most {MOST_CATEGORIES} "
-            f"categories; leave it out with drop={column.name!r}, or read it with text={column.name!r}"
+            f"categories that rows share; leave it out with drop={column.name!r}, or read it with text={column.name!r}"
         )
     return Category(str(column.name), tuple(values))
 

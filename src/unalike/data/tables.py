@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
@@ -12,7 +13,18 @@ import numpy as np
 import torch
 
 from unalike.core.errors import UnalikeError
-from unalike.data.columns import NUMBERS, TEXTS, TRUTH, Encoding, fit, fit_words, kind_of, texts_of
+from unalike.data.columns import (
+    FEW_ROWS,
+    MOST_CATEGORIES,
+    NUMBERS,
+    TEXTS,
+    TRUTH,
+    Encoding,
+    fit,
+    fit_words,
+    kind_of,
+    texts_of,
+)
 from unalike.data.dataset import Dataset
 from unalike.data.source import ending, every_fifth, formats, reading
 
@@ -29,9 +41,24 @@ def _with_pandas(reader: str, path: Path, **options: object) -> pd.DataFrame:
     return frame
 
 
+def _csv(path: Path) -> pd.DataFrame:
+    """A CSV file, in which a question mark is a missing value, too."""
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try:
+            return _with_pandas("read_csv", path, index_col=False, na_values=["?", " ?"], low_memory=False)
+        except pd.errors.ParserWarning:
+            raise UnalikeError(
+                f"{path.name}: rows have more fields than the header has names, so nobody knows which name is whose; expected a "
+                "name for every column (the first too, where it numbers the rows), commas between columns and points in decimals"
+            ) from None
+
+
 OPEN: Mapping[str, Callable[[Path], pd.DataFrame]] = {
-    ".csv": partial(_with_pandas, "read_csv"),
-    ".csv.gz": partial(_with_pandas, "read_csv"),
+    ".csv": _csv,
+    ".csv.gz": _csv,
     ".parquet": partial(_with_pandas, "read_parquet"),
     ".jsonl": partial(_with_pandas, "read_json", lines=True, dtype=False),
     ".jsonl.gz": partial(_with_pandas, "read_json", lines=True, dtype=False),
@@ -48,13 +75,15 @@ def read_table(
     drop: Columns = (),
     group: Columns = (),
     split: str | None = None,
+    regression: bool = False,
     length: int = 64,
     vocabulary: int = 20000,
     bag: bool = False,
     encoding: Encoding | None = None,
 ) -> Dataset:
     """One row per sample. `target` names the column to predict: texts and whole numbers are classes (numbered in
-    sorted order), true/false is binary, other numbers (decimals too) are regression.
+    sorted order), true/false is binary, other numbers (decimals too) are regression; `regression` makes whole numbers
+    regression as well.
 
     The other columns are features, as `columns.fit` describes them; or the column `text` alone is read, as the tokens
     of its first `length` words, from a `vocabulary` of that size (`bag`: as rows that count the words). Columns in
@@ -66,12 +95,14 @@ def read_table(
     that it does not name are left out.
 
     Raises `UnalikeError` for a file that cannot be read, a column that is not there and a target that is missing or of
-    another kind, such as dates.
+    another kind, such as dates, or has hardly two rows of a class.
     """
     frame = opened(path)
     drop, group = _several(drop), _several(group)
     _require(frame, [target, *drop, *group, *_several(split or ()), *_several(text or ())], path.name)
-    y, classes = labels(frame[target], path.name)
+    y, classes = labels(frame[target], path.name, regression)
+    if classes is not None and encoding is None:
+        _check_classes(frame[target], len(classes), path.name)
     test = every_fifth(y) if split is None else _tests(frame[split], path.name)
     order, train = np.argsort(test, kind="stable"), int((~test).sum())
     frame, y = frame.iloc[order], y[order]
@@ -110,8 +141,8 @@ def tokens(
     return encoding.apply(frame, "the texts"), encoding
 
 
-def labels(column: pd.Series, where: str) -> tuple[np.ndarray, list[str] | None]:
-    """Labels and class names of a column: classes, true/false, or numbers.
+def labels(column: pd.Series, where: str, regression: bool = False) -> tuple[np.ndarray, list[str] | None]:
+    """Labels and class names of a column: classes, true/false, or numbers, as which `regression` takes whole ones, too.
 
     Raises `UnalikeError` for missing values and other kinds, such as dates.
     """
@@ -124,9 +155,11 @@ def labels(column: pd.Series, where: str) -> tuple[np.ndarray, list[str] | None]
             "expected a value in every row: leave those rows out"
         )
     kind = kind_of(column)
+    if regression and kind not in (NUMBERS, Decimal.__name__):
+        raise UnalikeError(f"{where}: the target {column.name!r} holds {kind}; expected numbers for regression")
     if kind == TRUTH:
         return column.to_numpy(bool), None
-    if kind == Decimal.__name__ or is_float_dtype(column):
+    if regression or kind == Decimal.__name__ or is_float_dtype(column):
         return column.to_numpy(np.float32), None
     if kind not in (NUMBERS, TEXTS):
         raise UnalikeError(
@@ -134,6 +167,17 @@ def labels(column: pd.Series, where: str) -> tuple[np.ndarray, list[str] | None]
         )
     kinds, codes = np.unique(column.to_numpy() if kind == NUMBERS else texts_of(column), return_inverse=True)
     return codes, [str(kind) for kind in kinds]
+
+
+def _check_classes(column: pd.Series, classes: int, where: str) -> None:
+    """Raise `UnalikeError` for a target that is rather a number or a name than a class."""
+    numbers = kind_of(column) == NUMBERS
+    if len(column) >= FEW_ROWS and (2 * classes > len(column) or (numbers and classes > MOST_CATEGORIES)):
+        remedy = "write regression=True, if they are amounts" if numbers else "name another column"
+        raise UnalikeError(
+            f"{where}: the target {column.name!r} has {classes} different values in {len(column)} rows; expected classes that "
+            f"several rows share: {remedy}"
+        )
 
 
 def _tests(column: pd.Series, where: str) -> np.ndarray:
@@ -167,7 +211,13 @@ def _require(frame: pd.DataFrame, columns: Sequence[str], where: str) -> None:
     missing = [column for column in columns if column not in frame.columns]
     if missing:
         known = ", ".join(map(str, frame.columns))
-        raise UnalikeError(f"{where} has no column {', '.join(map(repr, missing))}; expected one of {known}")
+        other = next((mark for mark in (";", "\t", "|") if len(frame.columns) == 1 and mark in known), None)
+        remedy = (
+            f"expected commas between columns, found {other!r}: save the table with commas"
+            if other
+            else f"expected one of {known}"
+        )
+        raise UnalikeError(f"{where} has no column {', '.join(map(repr, missing))}; {remedy}")
     if not len(frame):
         raise UnalikeError(f"{where} has columns but no rows; expected one row per sample")
 
