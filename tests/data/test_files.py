@@ -236,6 +236,26 @@ def test_image_folders_without_a_division_test_every_fifth_and_stay_grey(tmp_pat
     assert data.test[0][:, 0, 0, 0].tolist() == pytest.approx([0.8, 0.8]) and data.test[1].tolist() == [0, 1]
 
 
+def test_photographs_are_turned_upright(tmp_path):
+    (tmp_path / "a").mkdir()
+    pixels = np.zeros((4, 6), np.uint8)
+    pixels[:2] = 255
+    turned = Image.Exif()
+    turned[0x0112] = 6  # the camera was held upright: its left is up
+    Image.fromarray(pixels).save(tmp_path / "a" / "0.png", exif=turned)
+    Image.fromarray(np.rot90(pixels, -1)).save(tmp_path / "a" / "1.png")
+    x = load(tmp_path).train[0]
+    assert x.shape == (2, 1, 6, 4) and torch.equal(x[0], x[1])
+
+
+def test_parts_of_an_image_folder_may_be_capitalised(tmp_path):
+    for part in ("Train", "TEST"):
+        for kind in ("cat", "dog"):
+            picture(tmp_path / part / kind / "0.png")
+    data = load(tmp_path)
+    assert (len(data.train[1]), len(data.test[1]), data.classes) == (2, 2, ["cat", "dog"])
+
+
 @pytest.mark.parametrize(("ending", "order"), [("png", "<"), ("tif", "<"), ("tif", ">")])
 def test_sixteen_bits_are_scaled_alone_and_among_colours(tmp_path, ending, order):
     grey = np.array([[0, 13107], [52428, 65535]], f"{order}u2")

@@ -37,8 +37,9 @@ def test_npz_bytes_become_images_in_0_to_1(tmp_path, shape, expected):
     assert data.train[0].sum().item() == pytest.approx(x.sum() / 255, rel=1e-6)
 
 
-def test_npz_channels_last_keeps_each_pixel_in_its_place(tmp_path):
-    x = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), np.uint8)
+@pytest.mark.parametrize("channels", [3, 4])
+def test_npz_channels_last_keeps_each_pixel_in_its_place(tmp_path, channels):
+    x = np.random.default_rng(0).integers(0, 256, (2, 6, 5, channels), np.uint8)
     image = load(save(tmp_path, x=x, y=np.zeros(2, int))).train[0]
     assert image[1, 2, 3, 4].item() == pytest.approx(x[1, 3, 4, 2] / 255)
 

@@ -14,6 +14,8 @@ from unalike.data.source import formats, layouts, reading
 
 NAMES = ("train_x", "train_y", "test_x", "test_y", "x", "y", "classes")
 GROUP = "group_"
+CHANNELS = (1, 3, 4)
+"""How many an axis of channels has: grey, colour, colour with transparency."""
 
 Arrays = tuple[np.ndarray, np.ndarray]
 """Inputs [N, ...] and labels [N] as a file holds them."""
@@ -23,8 +25,8 @@ Arrays = tuple[np.ndarray, np.ndarray]
 def read_npz(path: Path) -> Dataset:
     """NumPy archive with `train_x train_y [test_x test_y] [classes]`, or `x y [classes]`.
 
-    Bytes of three or four dimensions are images: divided by 255; [N, H, W] becomes [N, 1, H, W] and [N, H, W, 3]
-    becomes [N, 3, H, W]. Integer labels are classes, floats are regression. `group_hospital` [N] becomes the group
+    Bytes of three or four dimensions are images: divided by 255; [N, H, W] becomes [N, 1, H, W] and [N, H, W, C],
+    C being 1, 3 or 4, becomes [N, C, H, W]. Integer labels are classes, floats are regression. `group_hospital` [N] becomes the group
     "hospital": one value per sample, training samples first.
     """
     with reading(path, "an archive of plain arrays"):
@@ -59,7 +61,7 @@ def images(x: np.ndarray) -> np.ndarray:
     """Images as [N, C, H, W], bytes scaled to 0..1; rows [N, D] and tokens [N, T] pass unchanged."""
     if x.ndim == 3:
         x = x[:, None]
-    elif x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
+    elif x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
         x = x.transpose(0, 3, 1, 2)
     if x.dtype != np.uint8 or x.ndim != 4:
         return x

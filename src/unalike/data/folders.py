@@ -18,6 +18,9 @@ GREY = {"1", "L", "LA"} | DEEP
 UNBOUNDED = {"I", "F"}
 """Pillow's modes of 16 bits, of grey, and of numbers that no number of bits bounds."""
 
+ORIENTATION, SIDEWAYS = 0x0112, 5
+"""EXIF's tag that says how a camera was held, and the first of its values for which height and width change places."""
+
 TESTS = ("test", "val", "valid")
 
 Size = int | tuple[int, int] | None
@@ -29,21 +32,22 @@ Labelled = tuple[list[Path], list[str]]
 def read_image_folder(path: Path, *, size: Size = None) -> Dataset:
     """`cats/1.png`, `dogs/7.jpg`, ...: the sub-folder is the class, classes in alphabetical order.
 
-    With `train/` and `test/` (or `val/`) above the classes that division is kept; without, every fifth image of a class
-    tests. Images become float32 [C, H, W] in 0..1, grey (C = 1) where every one is grey, else RGB. `size` (a number or
+    With `train/` and `test/` (or `val/`), however capitalised, above the classes that division is kept; without, every fifth image
+    of a class tests. Images are turned upright as their EXIF says and become float32 [C, H, W] in 0..1, grey (C = 1) where every one is grey, else RGB. `size` (a number or
     (height, width)) resizes them; without it they must all be of one size.
 
     Raises `UnalikeError` for a class without images, images of several sizes, pixels that are floats or whole numbers of
     32 bits, and files that are no images.
     """
-    if not (path / "train").is_dir():
+    parts = {folder.name.lower(): folder for folder in _folders(path)}
+    if "train" not in parts:
         files, names = _by_folder(path)
         test = every_fifth(np.unique(names, return_inverse=True)[1])
         order = np.argsort(test, kind="stable")
         return _dataset(path.name, [files[i] for i in order], [names[i] for i in order], int((~test).sum()), size)
-    train = _by_folder(path / "train")
-    part = next((part for part in TESTS if (path / part).is_dir()), None)
-    test_files, test_names = _by_folder(path / part) if part else ([], [])
+    train = _by_folder(parts["train"])
+    part = next((part for part in TESTS if part in parts), None)
+    test_files, test_names = _by_folder(parts[part]) if part else ([], [])
     unknown = sorted(set(test_names) - set(train[1]))
     if unknown:
         raise UnalikeError(
@@ -74,7 +78,7 @@ def read_tiny_imagenet(path: Path, *, size: Size = None) -> Dataset:
 
 def decode(files: Sequence[Path], size: Size) -> np.ndarray:
     """Images as float32 [N, C, H, W] in 0..1, all of one size."""
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     asked = (size, size) if isinstance(size, int | np.integer) else size
     if asked is not None and min(asked) < 1:
@@ -85,7 +89,10 @@ def decode(files: Sequence[Path], size: Size) -> np.ndarray:
     grey = True
     for file in files:
         with reading(file, "an image", Image.DecompressionBombError), Image.open(file) as image:
-            headers[image.height, image.width] += 1
+            lying = (
+                image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= SIDEWAYS
+            )  # TIFF's sizes are turned
+            headers[(image.width, image.height) if lying else (image.height, image.width)] += 1
             grey = grey and image.mode in GREY
             if image.mode in UNBOUNDED:
                 raise UnalikeError(
@@ -102,6 +109,7 @@ def decode(files: Sequence[Path], size: Size) -> np.ndarray:
     x = np.empty((len(files), 1 if grey else 3, height, width), np.float32)
     for row, file in zip(x, files):
         with reading(file, "an image", Image.DecompressionBombError), Image.open(file) as image:
+            ImageOps.exif_transpose(image, in_place=True)
             deep = image.mode in DEEP  # which `convert` would clip to 8 bits
             pixels = Image.fromarray(np.asarray(image, np.float32)) if deep else image.convert("L" if grey else "RGB")
             if pixels.size != (width, height):
