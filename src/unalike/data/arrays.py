@@ -25,8 +25,8 @@ Arrays = tuple[np.ndarray, np.ndarray]
 def read_npz(path: Path) -> Dataset:
     """NumPy archive with `train_x train_y [test_x test_y] [classes]`, or `x y [classes]`.
 
-    Bytes of three or four dimensions are images: divided by 255; [N, H, W] becomes [N, 1, H, W] and [N, H, W, C],
-    C being 1, 3 or 4, becomes [N, C, H, W]. Integer labels are classes, floats are regression. `group_hospital` [N] becomes the group
+    Bytes of three or four dimensions are images: divided by 255; [N, H, W] becomes [N, 1, H, W] and [N, H, W, C], C being 1,
+    3 or 4, becomes [N, C, H, W]. Integer labels are classes, floats are regression. `group_hospital` [N] becomes the group
     "hospital": one value per sample, training samples first.
     """
     with reading(path, "an archive of plain arrays"):

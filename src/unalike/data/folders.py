@@ -32,9 +32,10 @@ Labelled = tuple[list[Path], list[str]]
 def read_image_folder(path: Path, *, size: Size = None) -> Dataset:
     """`cats/1.png`, `dogs/7.jpg`, ...: the sub-folder is the class, classes in alphabetical order.
 
-    With `train/` and `test/` (or `val/`), however capitalised, above the classes that division is kept; without, every fifth image
-    of a class tests. Images are turned upright as their EXIF says and become float32 [C, H, W] in 0..1, grey (C = 1) where every one is grey, else RGB. `size` (a number or
-    (height, width)) resizes them; without it they must all be of one size.
+    With `train/` and `test/` (or `val/`), however capitalised, above the classes that division is kept; without, every fifth
+    image of a class tests. Images are turned upright as their EXIF says and become float32 [C, H, W] in 0..1, grey (C = 1)
+    where every one is grey, else RGB. `size` (a number or (height, width)) resizes them; without it they must all be of one
+    size.
 
     Raises `UnalikeError` for a class without images, images of several sizes, pixels that are floats or whole numbers of
     32 bits, and files that are no images.
