@@ -199,6 +199,20 @@ def test_partition_shows_and_saves(cli, samples, tmp_path):
             assert code == 2 and f"{flag[2:]}={value!r} beside a plan" in err
 
 
+def test_partition_names_the_classes(cli, tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.eye(40), y=[0] * 20 + [1] * 20, classes=["ill", "well"])
+    code, text, _ = cli(
+        "partition", "--data", tmp_path / "a.npz", "--clients", 2, "--partition", "pathological(classes=1)"
+    )
+    assert code == 0 and "ill (100%)" in text and "well (100%)" in text
+
+
+def test_commands_that_are_printed_can_be_copied(cli, small, tmp_path):
+    folder = tmp_path / "two words"
+    code, text, _ = cli("run", *small, "--out", folder)
+    assert code == 0 and f"`unalike report '{folder}'`" in " ".join(text.split())
+
+
 def test_evaluate_and_predict(cli, small, samples, tmp_path):
     run, csv = tmp_path / "run", tmp_path / "p.csv"
     assert cli("run", *small, "--out", run)[0] == 0
@@ -429,7 +443,7 @@ def test_one_method_or_several_in_a_file(cli, small, tmp_path, method):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("ruonds = 3", "ruonds"),
+        ("ruonds = 3", "unknown flag 'ruonds'; did you mean 'rounds'"),
         ("rounds = 'many'", "many"),
         ("= 3", "cannot read"),
         ("rounds = [1, 2]", "rounds"),
@@ -465,7 +479,7 @@ def test_files_that_cannot_be_used(cli, small, tmp_path, text, message):
         (["--clients", 0], "client"),
         (["--clients", 500], "500"),
         (["--partition", "dirichlet(alpha=0.1, min_size=60)"], "min_size"),
-        (["--data", "digit"], "digit"),
+        (["--data", "digit"], "did you mean 'digits'"),
         (["--data", "none.npz"], "none.npz"),
         (["--plan", "none.json"], "none.json"),
         (["--protocol", "sever"], "did you mean 'server'"),

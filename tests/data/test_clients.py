@@ -44,6 +44,14 @@ def test_pooled_is_one_client_with_every_sample_once(blobs):
     assert pooled.test[0].tolist() == sorted(set(overlapping.test.values.tolist()))
 
 
+def test_data_are_shown_in_a_line(blobs):
+    people = partition(blobs, "iid", clients=4)
+    for shown, words in ((blobs, "Dataset"), (people, "Population of 4 clients"), (people[0], "ClientData client-0")):
+        assert repr(shown).startswith(f"<{words}") and "samples" in repr(shown) and len(repr(shown)) < 132
+    sizes = f"{len(people.train.values)} training and {len(people.test.values)} test samples"
+    assert sizes in repr(people)
+
+
 def test_what_are_no_clients_is_refused(blobs):
     for wrong, found in (([blobs.train], "tuple"), (blobs, "Dataset"), ("digits", "str")):
         with pytest.raises(UnalikeError, match=f"found a {found} where clients were expected"):

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unalike.core.errors import UnalikeError
+from unalike.core.errors import UnalikeError, unknown
 
 Command = Callable[..., Any]
 
@@ -28,8 +28,9 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     known = {p.name for p in context.command.params}
     values = {key.replace("-", "_"): value for key, value in _flags_of(path, found, known).items()}
     if strange := sorted(set(values) - known):
-        expected = ", ".join(sorted(name for name in known if name))
-        raise UnalikeError(f"{path} sets {', '.join(strange)}, which the command does not know; it knows {expected}")
+        raise UnalikeError(
+            f"{path} sets what is no flag of this command: " + str(unknown("flag", strange[0], filter(None, known)))
+        )
     repeated = {p.name for p in context.command.params if getattr(p, "multiple", False)}
     for key, value in values.items():
         if isinstance(value, dict) or (isinstance(value, list) and key not in repeated):

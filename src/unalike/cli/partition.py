@@ -37,7 +37,7 @@ def command(
     people = o.divided(o.dataset(data, data_dir)[0], partition, plan, clients, seed, val)
     if people.plan is None:
         raise RuntimeError("a partitioned population carries its plan")
-    console().print(people.plan.show())
+    console().print(people.plan.show(people.classes))
     if people.classes is not None:
         print(bubbles(people.plan.counts, people.classes))
     if figure is not None:

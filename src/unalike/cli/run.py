@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -71,4 +72,4 @@ def command(
         divided = {"partition": partition, "clients": len(people), "val": val or None}
         front = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}
         keep_facts(result, method, front | (divided if plan is None else {"plan": str(plan)}))
-        print(f"kept in {out.resolve()}; `unalike report {out}` writes its report")
+        print(f"kept in {out.resolve()}; `unalike report {quote(str(out))}` writes its report")

@@ -34,6 +34,10 @@ class ClientData:
             if getattr(self, part) is not None:
                 object.__setattr__(self, part, check.pair(getattr(self, part), f"{owner}, {part}"))
 
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{part} {len(pair[1])}" for part, pair in self.parts().items())
+        return f"<ClientData {self.name or 'without a name'}: {sizes} samples>"
+
     def parts(self) -> dict[str, Pair]:
         """The parts that the client has, by name."""
         found = {"train": self.train, "test": self.test, "val": self.val}

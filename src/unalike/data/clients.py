@@ -50,6 +50,10 @@ class Population(Sequence[ClientData]):
     clusters: Sequence[int] | None = None
     encoding: Encoding | None = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        samples = f"{len(self.train.values)} training and {len(self.test.values)} test samples"
+        return f"<Population of {len(self.train)} clients, {samples} of shape {self.input_shape}, {self.task.name}>"
+
     def __post_init__(self) -> None:
         counts = {"y": len(self.y) == len(self.x)} | {
             part: len(getattr(self, part)) == len(self.train) for part in ("test", "val", "names")

@@ -51,6 +51,11 @@ class Dataset:
     encoding: Encoding | None = None
     _whole: Pair = field(init=False, repr=False)
 
+    def __repr__(self) -> str:
+        tests = 0 if self.test is None else len(self.test[1])
+        samples = f"{len(self.train[1])} training and {tests} test samples"
+        return f"<Dataset {self.name}: {samples} of shape {self.input_shape}, {self.task.name}>"
+
     def __post_init__(self) -> None:
         train = check.pair(self.train, f"{self.name}, train")
         test = None if self.test is None else check.pair(self.test, f"{self.name}, test")

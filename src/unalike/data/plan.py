@@ -152,8 +152,8 @@ class PartitionPlan:
         parts: dict[str, Any] = {part: Ragged.of(table[part]) for part in PARTS}
         return cls(**{name: table[name] for name in PLAIN}, **parts, counts=counts)
 
-    def show(self) -> Table:
-        """A table to print with Rich: each client's sizes and most frequent class, and how unlike the clients are."""
+    def show(self, classes: Sequence[str] | None = None) -> Table:
+        """A table to print with Rich: each client's sizes and most frequent of the `classes`, and how unlike the clients are."""
         from rich.table import Table
 
         numbers = diagnose.summary(self.train.sizes, self.counts)
@@ -162,7 +162,9 @@ class PartitionPlan:
         parts = [part for part in PARTS if len(getattr(self, part).values) or part != "val"]
         table = Table("client", *parts, "classes", "top class", title=title, caption=caption)
         for k in range(min(self.clients, SHOWN)):
-            table.add_row(self.names[k], *(str(len(getattr(self, part)[k])) for part in parts), *self._labels(k))
+            table.add_row(
+                self.names[k], *(str(len(getattr(self, part)[k])) for part in parts), *self._labels(k, classes)
+            )
         if self.clients > SHOWN:
             table.add_row(f"and {self.clients - SHOWN} more")
         return table
@@ -173,11 +175,13 @@ class PartitionPlan:
 
         return bubbles(self.counts, classes, sizes=self.train.sizes, title=f"{self.data}: {self.spec}")
 
-    def _labels(self, k: int) -> tuple[str, str]:
+    def _labels(self, k: int, classes: Sequence[str] | None) -> tuple[str, str]:
         held = self.counts[k]
         if not held.sum():
             return "-", "-"
-        return str((held > 0).sum()), f"{held.argmax()} ({held.max() / held.sum():.0%})"
+        return str(
+            (held > 0).sum()
+        ), f"{held.argmax() if classes is None else classes[held.argmax()]} ({held.max() / held.sum():.0%})"
 
 
 def _file(path: Path | str) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unalike.core.errors import UnalikeError
+from unalike.core.errors import UnalikeError, unknown
 from unalike.core.spec import Call, parse_one
 from unalike.data import amazon, arrays, cifar, folders, glyphs, hub, idx, news, published, tables
 from unalike.data.columns import Encoding
@@ -99,8 +99,8 @@ def _existing(path: Path, folder: Path | None) -> Path:
 
 def _not_found(text: str, folder: Path | None) -> UnalikeError:
     suffixes = ", ".join(formats)
-    looked = f"no {text}.npz or the like in {folder}" if folder else f"and {FOLDER} names no folder to look in"
+    looked = f"no {text}.npz or the like in {folder}" if folder else f"{FOLDER} names no folder to look in"
     return UnalikeError(
-        f"unknown data set {text!r}: not one of {', '.join(sorted(registry))}, {looked}; put a folder {text} or a file "
-        f"{text} with one of the suffixes {suffixes} into that folder (data_dir= or {FOLDER}), or give its path"
+        f"{unknown('data set', text, registry)} (as a file: {looked}; put a folder {text} or a file "
+        f"{text} with one of the suffixes {suffixes} into that folder (data_dir= or {FOLDER}), or give its path)"
     )

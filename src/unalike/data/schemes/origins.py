@@ -88,7 +88,7 @@ def _column(scheme: str, columns: Columns, column: str) -> np.ndarray:
         has = ", ".join(map(repr, columns)) or "none"
         raise UnalikeError(
             f"{scheme}: the data has no column {column!r} (columns: {has}); name one of them with column=, or load the "
-            f"data with groups={{{column!r}: [one value per sample]}}"
+            f"data with groups={{{column!r}: [one value per sample]}}, a table with group={column!r}"
         )
     return columns[column]
 
