@@ -110,6 +110,30 @@ def test_participation_evaluation_every_other_round_and_a_held_out_test(tmp_path
     assert (run.history.rounds["participants"][1:] == 2).all()
 
 
+def test_the_coordinators_test_samples_are_prepared_as_the_sites_are(tmp_path):
+    clients = people(FEW, (1, 4, 4))
+    agree(
+        World(
+            tmp_path,
+            clients,
+            model="cnn(channels=(4,))",
+            transform="normalise(mean=0.5, std=0.25) + flip",
+            protocol=("server", "clients"),
+            test=clients[0].test,
+        )
+    )
+
+
+def test_a_plan_with_a_model_for_each_group_has_none_for_the_server(tmp_path):
+    clients = [
+        ua.ClientData(train=c.train, test=c.test, val=other.test, name=c.name)
+        for c, other in zip(people(), people(((5, 7), (5, 4))))
+    ]
+    world = World(tmp_path, clients, "ifca(clusters=2)", protocol=("server", "clients"), test=clients[0].test)
+    table = agree(world).history.rounds
+    assert table[["accuracy", "val_accuracy"]].isna().all(axis=None) and table["clients_val_accuracy"].notna().all()
+
+
 def test_batch_norm_and_local_buffers(tmp_path):
     for buffers in ("average", "local", "first"):
         clients = people(FEW, (1, 4, 4))

@@ -119,7 +119,8 @@ class _Sites:
 
     def __init__(self, job: Job, post: Post, arrived: Path):
         self.job, self.post, self.arrived = job, post, arrived
-        self.assess = Pooled(job.population, job.options.protocols, job.test)
+        chain = job.options.chain
+        self.assess = Pooled(job.population, job.options.protocols, job.test, chain and chain.fixed)
         self._steps: list[Remote | None] = []
 
     def stage(self, stage: Stage, index: int, record: Record) -> Remote:

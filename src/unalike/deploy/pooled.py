@@ -26,9 +26,10 @@ class Pooled(Assessor):
         found = {
             infix: self._pooled(examined["clients" if protocol == "server" else protocol], infix) for infix in infixes
         }
-        if protocol != "server" or "server" not in self.splits:
+        if protocol != "server":
             return found
-        return found | self.scored({"": "server"}, PROTOCOLS["server"](simulation, done))
+        own = self.scored({"": "server"}, PROTOCOLS["server"](simulation, done))
+        return found | own if own[""] is not None else dict.fromkeys(found)  # one model for everybody, or none
 
     def _pooled(self, found: dict[int, Tallies] | None, infix: str) -> Measured | None:
         if found is None:
