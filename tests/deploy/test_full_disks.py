@@ -73,6 +73,24 @@ def test_a_sites_disk_is_full_and_the_others_go_on(tmp_path, monkeypatch):
     assert not list((world.folder / "site1").rglob(".*.part"))
 
 
+def test_a_site_that_has_space_again_is_asked_again_when_the_run_is_resumed(tmp_path, monkeypatch):
+    """Everybody is needed, so the run pauses; the operator resumes it as the guide says."""
+    from threading import Thread
+
+    world, control, runs = world_of(tmp_path), Control(), []
+    whole = states(world_of(tmp_path / "calm").run())
+    monkeypatch.setattr(os, "replace", Full(world.folder / "site1", 4))
+    thread = Thread(target=lambda: runs.append(world.coordinator(control=control).run()))
+    thread.start()
+    while control.state != "paused":
+        assert thread.is_alive()
+    monkeypatch.undo()
+    control.resume()
+    thread.join(20)
+    assert control.state == "running" and len(world.events("resumed")) == 1
+    same(states(runs[0]), whole)
+
+
 LIMITED = """
 import resource, sys, torch
 sys.path.insert(0, sys.argv[2])

@@ -72,6 +72,20 @@ def test_a_site_that_lost_it_is_refused_once_and_told_again(tmp_path):
 
 
 @pytest.mark.parametrize("method", [FEDCONCAT, "data_sharing"])
+def test_a_site_that_lost_it_is_told_again_where_everybody_is_needed(method, tmp_path):
+    world, wanted = of(tmp_path / "run", method), states(of(tmp_path / "calm", method).run())
+
+    def lose(row, what=""):
+        if row["round"] == 3:
+            for file in (world.folder / "site1").rglob("fixed.safetensors"):
+                file.unlink()
+
+    found = states(world.run(progress=lose))
+    assert all(torch.equal(t, found[group][name]) for group in wanted for name, t in wanted[group].items())
+    assert [e["client"] for e in world.events("refused", "paused")] == ["site1"]
+
+
+@pytest.mark.parametrize("method", [FEDCONCAT, "data_sharing"])
 def test_a_coordinator_that_starts_anew_knows_who_has_it(method, tmp_path):
     wanted = states(of(tmp_path / "calm", method).run())
     world, control = of(tmp_path / "run", method), Control()

@@ -11,7 +11,7 @@ from unalike.core.errors import UnalikeError
 from unalike.core.types import Tree
 from unalike.deploy.envelope import Envelope
 from unalike.deploy.packing import Facts, Malformed
-from unalike.deploy.post import Place, Post, Request
+from unalike.deploy.post import ANSWER, Place, Post, Request
 
 T = TypeVar("T")
 Make = Callable[[], Request]
@@ -30,14 +30,19 @@ def _all_fair(values: Mapping[str, object]) -> Mapping[str, str]:
     return {}
 
 
+def _as_before(site: str) -> None:
+    pass
+
+
 @dataclass
 class Exchange(Generic[T]):
     """What was asked and what came of it: `values` of sound answers, `faults` of the others.
 
     `read` makes a value of an answer or raises `UnalikeError`: then it is refused. `quorum` sound answers of the sites in
     `counts` are needed; without them the deadline is extended, `more` names others to ask in addition, and after `patience`
-    attempts the run is paused. `sift` finds those who are refused for what they are among the others. `keep` makes of a sound
-    value what is kept of it until then; where it fails, the coordinator does, and no site is to blame.
+    attempts the run is paused. At each attempt who was unable (a full disk, a lost file) is asked again; `unable` hears of such a
+    site. `sift` finds those who are refused for what they are among the others. `keep` makes of a sound value what is kept of it
+    until then; where it fails, the coordinator does, and no site is to blame.
     """
 
     post: Post
@@ -49,8 +54,11 @@ class Exchange(Generic[T]):
     more: Callable[[int, int], Mapping[str, Make]] = _nobody
     sift: Callable[[Mapping[str, T]], Mapping[str, str]] = _all_fair
     keep: Callable[[str, T], T] = _as_it_is
+    unable: Callable[[str], None] = _as_before
     values: dict[str, T] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
+    willing: set[str] = field(default_factory=set)
+    """Who was unable and has not been asked again."""
 
     def run(self) -> Exchange[T]:
         """Ask, and wait."""
@@ -84,11 +92,13 @@ class Exchange(Generic[T]):
         return [site for site in self.requests if site not in self.values and site not in self.faults]
 
     def _take(self, site: str, answer: Envelope) -> None:
-        if site not in self.requests:
+        if site not in self.silent:
             return
         try:
             facts, tensors = answer.open(self.post.limits)
-            if answer.head.kind != "answer":
+            if answer.head.kind != ANSWER:
+                self.willing.add(site)
+                self.unable(site)
                 raise Malformed(f"{answer.head.kind}: {str(facts.get('why'))[:1000]}")
             value = self.read(site, facts, tensors)
         except UnalikeError as error:
@@ -123,6 +133,9 @@ class Exchange(Generic[T]):
             post.control.wait()
             post.event("resumed", round=post.number)
             attempt = 0
+        for site in self.willing:
+            self.faults.pop(site, None)
+        self.willing.clear()
         self._ask({site: self.requests[site] for site in self.silent})
         return attempt
 

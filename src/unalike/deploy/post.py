@@ -20,6 +20,8 @@ Place = tuple[int, int]
 Request = tuple[str, Facts, Tree]
 """Kind, facts and tensors."""
 
+ANSWER = "answer"
+"""The kind of a reply that does what was asked; another one says why it cannot, and may be followed by an answer."""
 REMEMBERED = 8
 """Requests to each site whose answers are still known as late."""
 NOTED = 20
@@ -66,9 +68,11 @@ class Post:
                 sent.open = False
 
     def send(self, site: str, request: Request) -> None:
-        """Sign and send; a request that is repeated is the same to the byte."""
+        """Sign and send; a request that is repeated is the same to the byte, another one takes the place of the one before."""
         kind, facts, tensors = request
         message = seal(Head(self.run, *self.place, site, kind), facts, tensors, self.key)
+        for sent in self._sent[site].values():
+            sent.open = False
         self._sent[site].setdefault(identity(message), Sent(self.place)).open = True
         while len(self._sent[site]) > REMEMBERED:
             self._sent[site].popitem(last=False)
@@ -108,7 +112,8 @@ class Post:
         elif sent.answer is not None:
             self.note("refused", site, "a second answer to one request, and another one than the first")
         else:
-            sent.answer = answer.digest
+            if head.kind == ANSWER:
+                sent.answer = answer.digest
             if sent.open:
                 return answer
             self.note("late", site, "the round is closed", place=list(sent.place))

@@ -237,6 +237,7 @@ class Remote(Simulation):
             rounds.more,
             self._sifted,
             self._kept,
+            self._forgetful,
         )
         self.post.event(
             "asked", round=self.post.number, train=sorted(exchange.counts), quorum=quorum, evaluate=list(evaluate)
@@ -266,6 +267,10 @@ class Remote(Simulation):
         makes: dict[str, Make] = dict.fromkeys(sites, lambda: request)
         found = Exchange(self.post, (self.index + 1, self.done), makes, read, counts, quorum).run()
         return {self.number[site]: name for site, name in found.values.items()}
+
+    def _forgetful(self, site: str) -> None:
+        """Who was unable may have lost what came once: it comes again."""
+        self.holds.pop(self.number[site], None)
 
     def _kept(self, site: str, reply: Reply) -> Reply:
         """A sound report goes to disk; its numbers stay."""

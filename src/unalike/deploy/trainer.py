@@ -27,6 +27,7 @@ from unalike.deploy.envelope import Envelope, Head, seal, unseal
 from unalike.deploy.federation import Federation
 from unalike.deploy.keys import PrivateKey, public_key, public_text
 from unalike.deploy.packing import Facts, Limits, Malformed, checksum
+from unalike.deploy.post import ANSWER
 from unalike.deploy.replay import agreed, model_of
 from unalike.deploy.replies import Replies
 from unalike.deploy.requests import Admit, Ask, Choose, Train
@@ -100,7 +101,7 @@ class Trainer:
                 if found is None:
                     facts, tensors = DESK[head.kind](self, request)
                     sent = tree.map(Tensor.cpu, tensors)
-                    found = seal(replace(head, kind="answer", answers=answers), facts, sent, self.key)
+                    found = seal(replace(head, kind=ANSWER, answers=answers), facts, sent, self.key)
                     replies.keep(request, found)
                 return found
             except (UnalikeError, OSError) as error:
