@@ -141,6 +141,12 @@ def test_batch_norm_and_local_buffers(tmp_path):
         agree(world)
 
 
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_encoders_that_stay_as_they_are_keep_their_statistics(buffers, tmp_path):
+    spec, model = SPECS["fedconcat"], "cnn(channels=(4,), norm='batch')"
+    agree(World(tmp_path, people(CROWD, (1, 4, 4)), spec, model=model, rounds=3, buffers=buffers))
+
+
 def test_validation_samples_of_the_sites(tmp_path):
     clients = [
         ua.ClientData(train=c.train, test=c.test, val=other.test, name=c.name)

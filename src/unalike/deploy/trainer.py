@@ -16,6 +16,7 @@ from unalike.core import tree
 from unalike.core.checkpoint import read_tensors, sweep, write_tensors
 from unalike.core.errors import UnalikeError, unknown
 from unalike.core.method import Method
+from unalike.core.model import Model
 from unalike.core.plan import Stage
 from unalike.core.question import registry as questions
 from unalike.core.server import State
@@ -214,7 +215,7 @@ class Trainer:
         run, stage, number = place = request.head.run, request.head.stage, asked.group
         if place not in self._groups:
             shared = Batch(found["shared"]["x"], found["shared"]["y"]) if "shared" in found else None
-            model = model_of(self.job, asked)
+            model = _begun(model_of(self.job, asked), found) if asked.derived else self.job.model
             alone = Stage("site", method, 1, {"own": (self.number,)}, model=model, shared=shared)
             setting = replace(self.job.setting, model=model, work=method.local_work(self.job.work), proxy=None)
             source = self.population if shared is None else with_shared(self.population, shared)
@@ -249,6 +250,13 @@ def _filled(own: Tree, given: Tree) -> Tree:
     """The site's own values with those that it received, which must be of the same kind."""
     check_tree(given, {n: own.get(n, t.new_empty(0, 0)) for n, t in given.items()})
     return own | given
+
+
+def _begun(model: Model, found: dict[str, Tree]) -> Model:
+    """A model that the plan made with the values that the step began with: memories begin with those that are not averaged."""
+    params = _filled(model.params, found.get("fixed.params", {}))
+    buffers = _filled(model.buffers, found.get("buffers", {}) | found.get("fixed.buffers", {}))
+    return Model(model.module(params, buffers))
 
 
 def _known(protocol: str) -> Callable[[Group, int, Order], Predict]:
