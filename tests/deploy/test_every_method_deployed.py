@@ -147,6 +147,15 @@ def test_encoders_that_stay_as_they_are_keep_their_statistics(buffers, tmp_path)
     agree(World(tmp_path, people(CROWD, (1, 4, 4)), spec, model=model, rounds=3, buffers=buffers))
 
 
+@pytest.mark.parametrize("spec", ["fedavg + local_finetune", "fedbabu", "ditto"])
+def test_a_site_that_only_tests_is_evaluated(spec, tmp_path):
+    clients = list(people())
+    x, y = clients[1].train
+    clients[1] = ua.ClientData(train=(x[:0], y[:0]), test=clients[1].test, name="site1")
+    table = agree(World(tmp_path, clients, spec)).history.clients
+    assert table["personal_accuracy"][table["client"] == 1].notna().all()
+
+
 def test_validation_samples_of_the_sites(tmp_path):
     clients = [
         ua.ClientData(train=c.train, test=c.test, val=other.test, name=c.name)

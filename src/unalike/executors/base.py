@@ -131,8 +131,8 @@ class Site:
 
     @property
     def some_context(self) -> Context:
-        """The static facts of a client with samples: they have the shapes of everybody's."""
-        return self.context(int(np.flatnonzero(self.sizes)[0]))
+        """The static facts of a client with samples, if there is any: they have the shapes of everybody's."""
+        return self.context(int((self.sizes > 0).argmax()))
 
     @part_of("data")
     def lessons(self, ids: Sequence[int], round: int) -> dict[int, list[Batches]]:
