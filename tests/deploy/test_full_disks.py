@@ -64,7 +64,7 @@ def test_the_coordinators_disk_is_full_at_any_write(tmp_path, monkeypatch):
 
 def test_a_sites_disk_is_full_and_the_others_go_on(tmp_path, monkeypatch):
     world = world_of(tmp_path, quorum=2)
-    monkeypatch.setattr(os, "replace", Full(world.folder / "site1", 4))
+    monkeypatch.setattr(os, "replace", Full(world.folder / "site1", 5))
     run = world.run()
     assert run.history.rounds["participants"].tolist() == [0, 3, 2, 2]
     assert all("No space left on device" in e["why"] for e in world.events("refused"))

@@ -40,7 +40,7 @@ def join(
     with locked(
         folder, f"a site runs in {folder} already; one bundle is one site: choose another --folder, or end the other"
     ):
-        trainer = Trainer(bundle.federation, bundle.site, bundle.key, own, folder / "memory", device)
+        trainer = Trainer(bundle.federation, bundle.site, bundle.key, own, folder / "memory", device, tell)
         about = f"{bundle.site}: {len(own.train[1])} training samples"
         if not node:
             bundle.unpack(folder)

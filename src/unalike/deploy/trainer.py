@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from unalike.core import tree
-from unalike.core.checkpoint import read_tensors, sweep, write_tensors
+from unalike.core.checkpoint import read_tensors, sweep, write_bytes, write_tensors
 from unalike.core.errors import UnalikeError, unknown
 from unalike.core.method import Method
 from unalike.core.model import Model
@@ -31,7 +31,7 @@ from unalike.deploy.packing import Facts, Limits, Malformed, checksum
 from unalike.deploy.post import ANSWER
 from unalike.deploy.replay import agreed, model_of
 from unalike.deploy.replies import Replies
-from unalike.deploy.requests import Admit, Ask, Choose, Train
+from unalike.deploy.requests import Admit, Ask, Choose, Step, Train
 from unalike.deploy.roster import PARTS, alone, job_of
 from unalike.executors.threads import threads_for
 from unalike.group import Group
@@ -40,6 +40,7 @@ from unalike.results.tally import Tally
 from unalike.survey import ask, with_shared
 
 Answer = tuple[Facts, Tree]
+S = TypeVar("S", bound=Step)
 
 RUNS = 2
 """Runs whose memory a site keeps: the one that goes on and the one before."""
@@ -54,7 +55,8 @@ class Trainer:
     the methods and questions are those that the plan installed here has, and nothing else leaves it than what these say
     (`method.wire()`) and the sums and counts of its metrics. What it remembers lies in `folder`, and is written before it
     answers, so it may be killed at any moment. What it remembered of runs before the last two is removed when a new one begins.
-    It trains on its own `device`, which nobody else is told.
+    A run goes on with the samples that the site was admitted with. It trains on its own `device`, which nobody else is told.
+    `tell` hears why a request was declined.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class Trainer:
         data: ClientData,
         folder: Path | str,
         device: str = "cpu",
+        tell: Callable[[str], None] = lambda line: None,
     ):
         self.federation, self.name, self.key, self.folder = federation, name, key, Path(folder)
+        self.tell = tell
         self.number = federation.number(name)
         enrolled = federation.sites[self.number]
         if public_text(key) != enrolled.key:
@@ -81,6 +85,7 @@ class Trainer:
                 f"{name!r} has {len(own.train[self.number])} training samples and is enrolled for {enrolled.samples}; "
                 "use fewer, or ask the coordinator for a larger number"
             )
+        self.samples = own.fingerprint
         # a plan is laid out by samples that nobody uses
         self.job = job_of(federation, own, proxy=(own.x, own.y), device=device).here()
         self.population = self.job.population
@@ -106,6 +111,7 @@ class Trainer:
                     replies.keep(request, found)
                 return found
             except (UnalikeError, OSError) as error:
+                self.tell(f"declined a request: {error}")
                 return seal(replace(head, kind="unable", answers=answers), {"why": str(error)[:1000]}, {}, self.key)
 
     def _replies(self, request: Envelope) -> Replies:
@@ -125,12 +131,12 @@ class Trainer:
     def _admit(self, request: Envelope) -> Answer:
         facts, _ = request.open(self.limits)
         self._check_terms(Admit.read(facts))
+        write_bytes(self._admitted(request), self.samples.encode())
         return {part: len(self._rows(part)) for part in PARTS}, {}
 
     def _train(self, request: Envelope) -> Answer:
-        facts, tensors = request.open(self.limits)
-        asked, me, report = Train.read(facts), self.number, None
-        self._check_terms(asked)
+        asked, tensors = self._opened(request, Train)
+        me, report = self.number, None
         group, order = self._ordered(request, asked, tree.unpack(self._here(self._whole(request, asked, tensors))))
         group.state = State(order.round, order.params, order.buffers, {})
         group.accepted = _standing(me, asked.accepted)
@@ -145,21 +151,18 @@ class Trainer:
         return {"tallies": tallies}, {} if report is None else flat(report)
 
     def _ask(self, request: Envelope) -> Answer:
-        facts, tensors = request.open(self.limits)
-        asked = Ask.read(facts)
+        asked, tensors = self._opened(request, Ask)
         return {}, self._answers(asked, tree.unpack(tensors), ["model"])[0]
 
     def _choose(self, request: Envelope) -> Answer:
         """Its choice alone leaves the site."""
-        facts, tensors = request.open(self.limits)
-        asked = Choose.read(facts)
+        asked, tensors = self._opened(request, Choose)
         answers = self._answers(asked, tree.unpack(tensors), [str(i) for i in range(asked.groups)])
         numbers = [float(number) for answer in answers for number in answer.values()]
         return {"choice": min(range(len(numbers)), key=numbers.__getitem__)}, {}
 
     def _answers(self, asked: Ask, found: dict[str, Tree], drawers: list[str]) -> list[Tree]:
         """The answers about the models in these drawers."""
-        self._check_terms(asked)
         question = questions.build(parse_one(self._check_agreed(asked.question)))
         model = model_of(self.job, asked)
         setting, chain = replace(self.job.setting, model=model), self.job.options.chain
@@ -173,6 +176,21 @@ class Trainer:
     def _here(self, tensors: Tree) -> Tree:
         """Where the site computes."""
         return tree.map(lambda t: t.to(self.population.x.device), tensors)
+
+    def _opened(self, request: Envelope, kind: type[S]) -> tuple[S, Tree]:
+        """What is asked of the samples that this site was admitted with, within the terms, and what came with it."""
+        facts, tensors = request.open(self.limits)
+        asked, file = kind.read(facts), self._admitted(request)
+        self._check_terms(asked)
+        if file.exists() and file.read_text() != self.samples:
+            raise UnalikeError(
+                f"the samples of {self.name!r} are not those that it was admitted to this run with; join with the data that the "
+                "run began with, or ask the coordinator for a new run"
+            )
+        return asked, tensors
+
+    def _admitted(self, request: Envelope) -> Path:
+        return self.folder / request.head.run / "samples"
 
     def _check_terms(self, asked: Admit) -> None:
         if asked.terms != self.federation.terms:

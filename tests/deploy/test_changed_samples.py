@@ -1,0 +1,58 @@
+"""A site that comes back with other samples: it declines, says why, and goes on with those that it was admitted with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from worlds import World, key_of, people, states
+
+import unalike as ua
+from unalike.deploy.control import Stopped
+from unalike.deploy.trainer import Trainer
+
+
+def fewer(client):
+    x, y = client.train
+    return ua.ClientData(train=(x[:-2], y[:-2]), test=client.test, name=client.name)
+
+
+def in_other_units(client):
+    x, y = client.train
+    return ua.ClientData(train=(1.8 * x + 32, y), test=client.test, name=client.name)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "ifca(clusters=2)"])
+@pytest.mark.parametrize("change", [fewer, in_other_units])
+def test_a_run_goes_on_with_the_samples_that_it_began_with(change, method, tmp_path):
+    world = World(tmp_path, list(people()), method, rounds=4)
+    first, said = world.clients[1], []
+
+    def changed(row, what=""):
+        if row["round"] == 2:
+            world.clients[1] = change(first)
+            folder = tmp_path / "site1"
+            world.trainers["site1"] = Trainer(
+                world.federation, "site1", key_of(1), world.clients[1], folder, tell=said.append
+            )
+
+    with pytest.raises(Stopped):
+        world.run(progress=changed)
+    assert {e["client"] for e in world.events("refused")} == {"site1"}
+    assert all("not those that it was admitted to this run with" in e["why"] for e in world.events("refused"))
+    assert said and all("join with the data that the run began with" in line for line in said)
+
+    world.clients[1] = first
+    world.restart_sites("site1")
+    found, wanted = states(world.run()), states(world.simulated())
+    assert all(torch.equal(t, wanted[group][name]) for group in found for name, t in found[group].items())
+
+
+def test_another_run_may_have_other_samples(tmp_path):
+    world = World(tmp_path, list(people()))
+    world.run()
+    world.clients[1] = fewer(world.clients[1])
+    world.restart_sites()
+    for file in sorted(world.out.rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    world.run()
+    assert not world.events("refused") and world.events("admitted")[1]["train"] == 10
