@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from typer.testing import CliRunner
-from worlds import federation_of, key_of, people
+from worlds import World, federation_of, key_of, people
 
 import unalike as ua
 from unalike.cli import app
@@ -39,6 +39,14 @@ def test_shares_and_numbers_of_sites():
     made = replace(made, participation=3, quorum=0.6)
     assert [made.asked(n) for n in (1, 3, 10)] == [1, 3, 3]
     assert [made.enough(n) for n in (1, 3, 5)] == [1, 2, 3]
+
+
+def test_a_run_records_the_share_that_a_number_of_sites_makes(tmp_path):
+    crowd = people(((20, 8), (12, 6), (6, 3), (0, 6), (8, 4)))
+    assert World(tmp_path / "two", crowd, participation=2, rounds=1).run().config["participation"] == 0.5
+    assert World(tmp_path / "half", crowd, participation=0.5, rounds=1).run().config["participation"] == 0.5
+    with pytest.raises(UnalikeError, match=r"participation is 0\.5 there and 0\.75 here"):
+        World(tmp_path / "two", crowd, participation=3, rounds=1).run()
 
 
 def test_the_terms_are_what_a_site_agrees_to():
