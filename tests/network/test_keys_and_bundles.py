@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import ssl
 import struct
@@ -168,6 +170,22 @@ def test_a_bundle_reads_back_what_it_holds(made, tmp_path):
     found.unpack(tmp_path)  # again: the same
     with pytest.raises(UnalikeError, match="belongs to another site"):
         Bundle.read(made.bundles["north"]).unpack(tmp_path)
+
+
+def test_a_full_disk_leaves_no_half_of_a_private_file(made, tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    bundle, folder = Bundle.read(made.bundles["south"]), tmp_path / "south"
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UnalikeError, match=r"cannot write .*south.*No space left on device; free space"):
+        bundle.unpack(folder)
+    with pytest.raises(UnalikeError, match=r"cannot write .*ca\.key"):
+        certificates.write_private(tmp_path / "ca.key", b"key")
+    monkeypatch.undo()
+    assert not list(folder.iterdir()) and not (tmp_path / "ca.key").exists()
+    bundle.unpack(folder)
+    assert (folder / "site").read_bytes() == b"south" and (folder / "ca.pem").stat().st_mode & 0o777 == 0o600
 
 
 def test_what_is_no_bundle_is_refused(made, tmp_path):

@@ -91,7 +91,7 @@ class Bundle:
         for name, content in (("site", self.site.encode()), ("ca.pem", self.authority)):
             file = folder / name
             if not file.exists():
-                write_private(file, content)
+                replace_private(file, content)  # whole: half of it would be another site's
             elif file.read_bytes() != content:
                 raise UnalikeError(f"{folder} belongs to another site or federation; choose another --folder")
         replace_private(folder / "node.key", self.node_key)

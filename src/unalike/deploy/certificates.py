@@ -111,16 +111,24 @@ def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a new file that nobody else can read, at no moment. Raises `UnalikeError` if it exists."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Write a new file that nobody else can read, at no moment. Raises `UnalikeError` if it exists or cannot be written."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
     except FileExistsError:
         raise UnalikeError(
             f"{path} exists; keys are never overwritten: choose another folder or move it away"
         ) from None
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
+    except OSError as error:
+        raise _unwritten(path, error) from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise _unwritten(path, error) from None
 
 
 def replace_private(path: Path, content: bytes) -> None:
@@ -129,6 +137,10 @@ def replace_private(path: Path, content: bytes) -> None:
     new.unlink(missing_ok=True)
     write_private(new, content)
     os.replace(new, path)
+
+
+def _unwritten(path: Path, error: OSError) -> UnalikeError:
+    return UnalikeError(f"cannot write {path}: {error.strerror}; free space or choose another folder")
 
 
 def _builder(
