@@ -8,6 +8,7 @@ import pytest
 import torch
 from worlds import World, key_of, people, states
 
+from unalike.core.errors import UnalikeError
 from unalike.deploy.control import Control, Stopped
 from unalike.deploy.keys import public_text
 from unalike.deploy.trainer import Trainer
@@ -34,3 +35,21 @@ def test_new_keys_in_the_middle_of_a_run(tmp_path):
     for group, tensors in states(calm).items():
         for name, t in tensors.items():
             assert torch.equal(found[group][name], t), name
+
+
+def test_rounds_are_kept_for_when_a_site_is_enrolled_again(tmp_path):
+    world = World(tmp_path, rounds=4)
+    wanted, sites = states(World(tmp_path / "calm", rounds=4).run()), world.federation.sites
+
+    def stop(row, what=""):
+        if row["round"] == 2:
+            raise Stopped("the operator stopped it")
+
+    with pytest.raises(Stopped):
+        world.run(progress=stop)
+    world.federation = replace(world.federation, sites=tuple(replace(site, revoked=True) for site in sites))
+    with pytest.raises(UnalikeError, match="every site with training samples was revoked"):
+        world.run()
+    world.federation = replace(world.federation, sites=sites)
+    found = states(world.run())
+    assert all(torch.equal(t, wanted["all"][name]) for name, t in found["all"].items())

@@ -106,6 +106,11 @@ class Remote(Simulation):
         active = np.array([not site.revoked for site in self.federation.sites])
         self.active = np.flatnonzero(active).tolist()
         self.eligible = self.eligible[active[self.eligible]]
+        if not len(self.eligible):
+            raise UnalikeError(
+                "every site with training samples was revoked, so that rounds would train nobody; enrol one again with `unalike "
+                "federation renew DIR --site NAME`"
+            )
         self.number = {site.name: k for k, site in enumerate(self.federation.sites)}
 
     # what differs from a simulation ---------------------------------------------------------------------------------
