@@ -106,7 +106,7 @@ def job_of(
 
     Raises `UnalikeError` for what cannot be run.
     """
-    eligible = max(1, np.count_nonzero(population.sizes))
+    eligible = max(1, int(np.count_nonzero(population.sizes)))
     ends: dict[str, Any] = {"stop": federation.stop, "budget": federation.budget, "select": federation.select}
     return prepare(
         federation.method,
