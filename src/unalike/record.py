@@ -216,7 +216,8 @@ class Record:
     @part_of("bookkeeping")
     def add(self, index: int, simulation: Simulation, row: dict[str, Any], clients: list[dict[str, Any]]) -> None:
         """Take in a round that is complete; checkpoint when it is time."""
-        self.history.add(row | {way: row[way] + cost for way, cost in self._unpaid.items()}, clients)
+        staged = {"stage": index} if index else {}
+        self.history.add(row | {way: row[way] + cost for way, cost in self._unpaid.items()} | staged, clients)
         self._unpaid, self._owed = dict.fromkeys(self._unpaid, 0), dict.fromkeys(self._unpaid, 0)
         self._round = row["round"]
         self._choose(index, simulation, row)

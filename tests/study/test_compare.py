@@ -459,3 +459,18 @@ def test_a_run_kept_by_a_program_has_a_report_too(tmp_path, spec):
         set(kept.summary["protocol"])
         == {"fedavg": {"clients"}, "ditto": {"clients", "personal"}, "local_only": {"personal"}}[spec]
     )
+
+
+def test_a_plan_is_scored_by_its_last_stage(small, people, tmp_path):
+    """What CCVR comes to is the calibrated model; the rounds before it are those of the method that it calibrates."""
+    ccvr = "ccvr(steps=5)"
+    table = small(["fedavg", ccvr], people, rounds=4, seeds=1, out=tmp_path)
+    work = ua.Work(batch_size=5, lr=0.1)
+    run = ua.run(ccvr, people, model="mlp(hidden=(8,))", rounds=4, work=work, out=tmp_path / "run")
+    last = run.history.last["accuracy"]
+    assert last != run.history.rounds["accuracy"].iloc[-2]
+    for found in (table, Comparison.load(tmp_path), Comparison.load(tmp_path / "run")):
+        scores = found.summary.set_index("method")["accuracy"]
+        assert scores[scores.index != "fedavg"].to_list() == [last]
+    clients = run.history.clients.query("round == 4")["accuracy"].to_list()
+    assert table.clients[table.clients["method"] == ccvr]["accuracy"].to_list() == pytest.approx(clients, nan_ok=True)

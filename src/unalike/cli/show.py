@@ -112,7 +112,7 @@ def run_table(run: Run) -> None:
     """The last evaluated round of a run, and what it was warned of."""
     rows = run.history.rounds
     last = run.history.last
-    hidden = ("seconds", "participants", "bytes_down", "bytes_up")
+    hidden = ("stage", "seconds", "participants", "bytes_down", "bytes_up")
     shown = {k: v for k, v in last.items() if k not in hidden and not k.endswith("selected") and v == v}
     cost = f"{(rows['bytes_down'] + rows['bytes_up']).sum() / 1e6:.1f} MB, {rows['seconds'].sum():.1f} s of training"
     text = ", ".join(f"{str(k).replace('_', ' ')} {number(v) if k != 'round' else int(v)}" for k, v in shown.items())

@@ -24,7 +24,8 @@ class History:
     the model after r rounds; row 0 is the start. The plain columns hold the first protocol of the run, others carry their name in
     front, and scores of validation samples `val_` before the metric (`val_accuracy`, `personal_val_accuracy`). Where a round was
     not evaluated, or a method has no shared model, they are NaN. `selected` marks the round that was chosen by validation
-    samples, where one was, `personal_selected` that of the personal models, and so on.
+    samples, where one was, `personal_selected` that of the personal models, and so on. In a plan of several steps `stage` is the
+    number of the one that a round belongs to; it is NaN, or not there, for the first.
     """
 
     def __init__(self, rounds: list[Row] | None = None, clients: list[Row] | None = None):
@@ -97,6 +98,12 @@ class History:
             for t in kept
         )
         return cls(rounds, clients)
+
+
+def last_stage(rows: Iterable[Row]) -> int:
+    """The first round of the last stage: the models of a run are those of this stage, whatever the earlier ones trained."""
+    later = [row for row in rows if row.get("stage", 0) > 0]
+    return next((row["round"] for row in later if row["stage"] == later[-1]["stage"]), 0)
 
 
 def selected(rows: Iterable[Row]) -> dict[str, int]:

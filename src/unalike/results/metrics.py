@@ -159,7 +159,9 @@ def metric_names(task: Task, custom: Custom | None = None) -> tuple[str, ...]:
 BUILT_IN = frozenset(name for metrics in METRICS.values() for name in metrics)
 """The metrics of all tasks."""
 _RESERVED = ("val", "server", "clients", "personal", "local", "min", "max", "mean", "std")
-_HISTORY = "round seconds participants train_loss bytes bytes_down bytes_up client n_train n_test status method seed"
+_HISTORY = (
+    "round stage seconds participants train_loss bytes bytes_down bytes_up client n_train n_test status method seed"
+)
 _SUMMARY = (
     "partition protocol baseline seeds pairs accuracy_sd rmse_sd difference ci_low ci_high boot_low boot_high p p_holm wilcoxon "
     "wilcoxon_holm better client_sd worst_decile mb_down mb_up"

@@ -86,6 +86,7 @@ def further(rounds: pd.DataFrame) -> list[str]:
         "bytes_down",
         "bytes_up",
         "selected",
+        "stage",
     }
     headlines = {metric.column for metric in METRICS}
     fronts = tuple(f"{name}_" for name in (*PROTOCOLS, "val"))
@@ -96,14 +97,15 @@ def tail_mean(rounds: pd.DataFrame, column: str, last: int = 10) -> pd.Series:
     """Mean of `column` over the last evaluated rounds, indexed by (method, seed) in order of appearance.
 
     Round 0, the untrained model, never counts. A run with fewer than `last` evaluated rounds uses what it has;
-    one with none is left out. A mean over rounds does not reward a lucky last round. Where the rounds have a column
+    one with none is left out. A mean over rounds does not reward a lucky last round. Only rounds of a run's last stage count:
+    the models of the ones before are not what the method comes to. Where the rounds have a column
     `selected`, which marks one round of each run as chosen by its validation score, that round counts alone (for
     `personal_accuracy` the column is `personal_selected`, and so on: each protocol's own validation score chooses).
     """
     _require(rounds, "rounds", "method", "seed", "round", column)
     if last < 1:
         raise UnalikeError(f"last={last} keeps no round; expected 1 or more")
-    counted = (rounds["round"] >= 1) & rounds[column].notna()
+    counted = (rounds["round"] >= 1) & rounds[column].notna() & _of_last_stage(rounds)
     chosen = f"{prefix_of(column)}selected"
     if chosen in rounds:
         counted &= rounds[chosen].eq(True)
@@ -111,6 +113,12 @@ def tail_mean(rounds: pd.DataFrame, column: str, last: int = 10) -> pd.Series:
     means = evaluated.groupby(["method", "seed"], sort=False)[column].agg(lambda values: values.tail(last).mean())
     runs = pd.MultiIndex.from_frame(rounds[["method", "seed"]].drop_duplicates())
     return means.reindex(runs).dropna()
+
+
+def _of_last_stage(rounds: pd.DataFrame) -> pd.Series:
+    """Whether each row belongs to the last stage of its run."""
+    stage = rounds.get("stage", pd.Series(0, index=rounds.index)).fillna(0)
+    return stage == stage.groupby([rounds["method"], rounds["seed"]]).transform("max")
 
 
 def summary(

@@ -6,18 +6,17 @@ import io
 import json
 import platform
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from unalike import __version__
 from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
 from unalike.results.directory import MAY_DIFFER, RunDirectory, plain
-from unalike.results.history import Row, selected
+from unalike.results.history import History, Row, last_stage, selected
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from unalike.data import PartitionPlan
     from unalike.report import ReportContent
 
-NONE: Mapping[str, int] = MappingProxyType({})
 LAST = 10
 """Evaluated rounds that a run's result is the mean of."""
 
@@ -148,7 +146,8 @@ class Comparison:
                 "`unalike run --out` wrote, or run it to its end"
             ) from None
         if "method" not in rounds:  # a single run keeps its history as it is
-            tables = rounds, last_rounds(clients, facts.clients, selected(cast(list[Row], rounds.to_dict("records"))))
+            history = (cast(list[Row], table.to_dict("records")) for table in (rounds, clients))
+            tables = rounds, last_rounds(History(*history), facts.clients)
             rounds, clients = (labelled(table, facts.methods[0]["label"], facts.seed) for table in tables)
         return cls(rounds, clients, facts)
 
@@ -261,20 +260,19 @@ def labelled(table: pd.DataFrame, method: str, seed: int) -> pd.DataFrame:
     return table.assign(method=method, seed=seed)[["method", "seed", *own]]
 
 
-def last_rounds(
-    clients: pd.DataFrame, names: Sequence[str], selected: Mapping[str, int] = NONE, last: int = LAST
-) -> pd.DataFrame:
+def last_rounds(history: History, names: Sequence[str], last: int = LAST) -> pd.DataFrame:
     """A history's clients in one row each: the means of their metrics over the last evaluated rounds, the last status.
 
-    Where a round was `selected` for the columns of a protocol (by what stands before their names), that one counts alone.
+    Only rounds of the last stage count; where one was selected for the columns of a protocol, that one alone.
     """
     from unalike.results.statistics import prefix_of
 
+    clients, since = history.clients, max(1, last_stage(history.rows))
     numbers = sorted(clients["round"].unique())
-    counted = [n for n in numbers if n > 0] or numbers
+    counted = [n for n in numbers if n >= since] or numbers
     recent = clients[clients["round"].isin(counted[-last:])].groupby("client", as_index=False)
     means = recent.mean(numeric_only=True).drop(columns="round")
-    for prefix, round in selected.items():
+    for prefix, round in selected(history.rows).items():
         own = clients[clients["round"] == round].set_index("client").reindex(means["client"])
         for column in (c for c in map(str, means) if c != "client" and prefix_of(c) == prefix):
             means[column] = own[column].to_numpy()

@@ -18,7 +18,6 @@ from unalike.job import Job
 from unalike.progress import Watch
 from unalike.record import Run
 from unalike.results.directory import RunDirectory, digest
-from unalike.results.history import selected
 from unalike.study.comparison import Comparison, Facts, labelled, last_rounds
 from unalike.study.estimate import ROUNDS, Estimate, estimated, peak_mb
 from unalike.teamwork import follow
@@ -114,7 +113,7 @@ class Study:
             notes += [f"{cell.label}: {text}" for text in run.notes]
             ends.append(cell.end(run))
             rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
-            own = last_rounds(run.history.clients, cell.job.population.names, selected(run.history.rows))
+            own = last_rounds(run.history, cell.job.population.names)
             clients.append(labelled(own, cell.label, cell.seed))
         if not rounds:
             raise UnalikeError("every method diverged: " + "; ".join(notes))
