@@ -221,7 +221,8 @@ def _rounds(
         for client, why in done.refused.items():
             record.event("refused", round=number, client=job.population.names[client], why=why)
         metrics, rows = {}, []
-        if number % options.evaluate_every == 0 or simulation.over:
+        due = number % options.evaluate_every == 0 or simulation.over
+        if due or _ends(job, record.history, _row(number, done, {})):
             metrics, rows = assess(simulation, done)
         record.add(index, simulation, _row(number, done, metrics), [{"round": number} | r for r in rows])
         progress(record.history.last)
@@ -239,6 +240,11 @@ def _row(number: int, done: Round | None, metrics: Row) -> Row:
         return {"round": number, "seconds": 0.0, "participants": 0} | usual | cost | metrics
     cost = {"train_loss": done.train_loss, "bytes_down": done.bytes_down, "bytes_up": done.bytes_up}
     return {"round": number, "seconds": done.seconds, "participants": done.participants} | usual | cost | metrics
+
+
+def _ends(job: Job, history: History, row: Row) -> bool:
+    """Whether the run ends with a round that is not scored yet, as by its budget: what it comes to is always scored."""
+    return job.ending.why(History([*history.rows, row])) is not None
 
 
 def _over(job: Job, history: History, stop: Stop | None) -> str:

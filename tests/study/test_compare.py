@@ -474,3 +474,12 @@ def test_a_plan_is_scored_by_its_last_stage(small, people, tmp_path):
         assert scores[scores.index != "fedavg"].to_list() == [last]
     clients = run.history.clients.query("round == 4")["accuracy"].to_list()
     assert table.clients[table.clients["method"] == ccvr]["accuracy"].to_list() == pytest.approx(clients, nan_ok=True)
+
+
+def test_a_budget_that_ends_between_two_evaluations_leaves_no_method_out(small, people):
+    table = small(["fedavg", "scaffold"], people, rounds=40, seeds=1, evaluate_every=10, budget="12 rounds")
+    assert table.summary["method"].to_list() == ["fedavg", "scaffold"]
+    for _, own in table.rounds.groupby("method"):
+        assert own.dropna(subset="accuracy")["round"].to_list() == [0, 10, 12]
+    few = small(["fedavg"], people, rounds=40, seeds=1, evaluate_every=10, budget="3 rounds")
+    assert few.summary["accuracy"].notna().all()
