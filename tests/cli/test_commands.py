@@ -197,6 +197,8 @@ def test_partition_shows_and_saves(cli, samples, tmp_path):
         for flag, value in (("--val", 0.1), ("--partition", "iid"), ("--clients", 3)):
             code, _, err = cli(command, "--data", samples, "--plan", plan, flag, value)
             assert code == 2 and f"{flag[2:]}={value!r} beside a plan" in err
+    code, _, err = cli("partition", "--data", samples, "--plan", plan, "--seed", 3)
+    assert code == 2 and "seed=3 beside a plan" in err
 
 
 def test_partition_names_the_classes(cli, tmp_path):

@@ -17,7 +17,7 @@ def command(
     data_dir: o.DataDir = None,
     partition: o.Partition = "dirichlet(alpha=0.1)",
     clients: o.Clients = None,
-    seed: o.Seed = 0,
+    seed: Annotated[int | None, typer.Option(help="Seed of the partition; 0 unless given.", show_default=False)] = None,
     val: o.Val = 0.0,
     plan: o.Plan = None,
     figure: Annotated[Path | None, typer.Option(help="Draw who has how much of what (.png, .svg, .pdf).")] = None,
@@ -34,7 +34,12 @@ def command(
     from unalike.cli.show import console
     from unalike.core.errors import UnalikeError
 
-    people = o.divided(o.dataset(data, data_dir)[0], partition, plan, clients, seed, val)
+    if plan is not None and seed is not None:
+        raise UnalikeError(
+            f"found seed={seed} beside a plan: it would change nothing; leave it out, or make the plan with it: "
+            "`unalike partition --save`"
+        )
+    people = o.divided(o.dataset(data, data_dir)[0], partition, plan, clients, seed or 0, val)
     if people.plan is None:
         raise RuntimeError("a partitioned population carries its plan")
     console().print(people.plan.show(people.classes))
