@@ -3,14 +3,16 @@
 import dataclasses
 import json
 import os
+import re
 from html.parser import HTMLParser
 
 import pytest
 
 from unalike.core.errors import UnalikeError
 from unalike.report import charts, render, write
+from unalike.report.export import Block, export
 from unalike.report.palette import looks
-from unalike.results.statistics import METRICS
+from unalike.results.statistics import METRICS, summary
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 
@@ -232,3 +234,14 @@ def test_validation_columns_disturb_nothing(simulate):
     more = content.rounds.assign(val_accuracy=0.5, personal_val_accuracy=0.5)
     page, plain = Document(render(dataclasses.replace(content, rounds=more))), Document(render(content))
     assert "Accuracy on validation samples, shared model" in page.text and "validation" not in plain.text
+
+
+def test_names_with_the_signs_of_a_format_do_not_break_its_tables(simulate):
+    content = simulate(methods=2, rounds=5)
+    label = "a | <b>b</b>\nc > d"
+    rounds, clients = (t.replace({"method": {"fedavg": label}}) for t in (content.rounds, content.clients))
+    blocks = [Block("one", label, summary(rounds, clients, label))]
+    lines = [line for line in export(blocks, "markdown").splitlines() if line.startswith("|")]
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1 and "<b>" not in "".join(lines)
+    body = [line for line in export(blocks, "latex").splitlines() if "fedprox" in line or "d " in line]
+    assert r"a $|$ $<$b$>$b$<$/b$>$ c $>$ d" in "".join(body)

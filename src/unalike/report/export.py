@@ -49,8 +49,8 @@ def _markdown(blocks: Sequence[Block]) -> str:
     parts = []
     for heads, cells in map(_cells, _alike(blocks)):
         sides = [":--" if i < 3 else "--:" for i in range(len(heads))]
-        lines = [heads, sides, *([text.replace("|", "\\|") for text in row] for row in cells)]
-        parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        lines = [heads, sides, *cells]
+        parts.append("\n".join(f"| {' | '.join(text.translate(_MARKDOWN) for text in line)} |" for line in lines))
     return "\n\n".join([*parts, NOTE]) + "\n"
 
 
@@ -118,9 +118,18 @@ def _row(row: Row, metric: Metric) -> list[str]:
     ]
 
 
-_LATEX = {"\\": r"\textbackslash{}", "−": "$-$", "–": "--", "<": "$<$", "~": r"\textasciitilde{}", "^": r"\^{}"} | {
-    c: "\\" + c for c in "&%$#_{}"
-}
+_MARKDOWN = str.maketrans({"|": r"\|", "<": "&lt;", "\n": " "})
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "−": "$-$",
+    "–": "--",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "\n": " ",
+    "~": r"\textasciitilde{}",
+    "^": r"\^{}",
+} | {c: "\\" + c for c in "&%$#_{}"}
 
 
 def _escaped(text: str) -> str:
