@@ -148,3 +148,17 @@ def test_rows_must_be_single_and_known(content):
         dataclasses.replace(content, methods=content.methods[:-1])
     with pytest.raises(UnalikeError, match="different metrics"):
         dataclasses.replace(content, clients=content.clients.rename(columns={"accuracy": "rmse"}))
+
+
+def test_means_over_unlike_seeds_are_said(content):
+    """A run that diverged is left out: what remains of its method would look better than it is."""
+    cut = content.rounds[(content.rounds["method"] != "scaffold") | (content.rounds["seed"] != 1)]
+    found = found_in(dataclasses.replace(content, rounds=cut))
+    assert "scaffold has 2 of 3 seeds: the means are over each method's own seeds" in found.limits[-1]
+    assert not any("own seeds" in text for text in found_in(content).limits)
+
+
+@pytest.mark.parametrize("target", [80, -0.1, math.nan])
+def test_a_target_that_no_run_can_reach_is_refused(content, target):
+    with pytest.raises(UnalikeError, match="is no accuracy that a run could reach; expected a share"):
+        dataclasses.replace(content, target=target)

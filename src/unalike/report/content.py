@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +76,11 @@ class ReportContent:
         _check_table("clients", self.clients, ["method", "seed", "client"], ["n_train", "n_test"], self.labels)
         if headline(self.rounds) != headline(self.clients):
             raise UnalikeError("the rounds and the clients hold different metrics; expected accuracy or rmse in both")
+        if self.target is not None and not 0 <= self.target <= (1 if self.metric.sign > 0 else math.inf):
+            expected = "a share such as 0.8" if self.metric.sign > 0 else "an RMSE of 0 or more"
+            raise UnalikeError(
+                f"target={self.target:g} is no {self.metric.column} that a run could reach; expected {expected}"
+            )
 
     @property
     def labels(self) -> list[str]:

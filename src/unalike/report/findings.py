@@ -30,7 +30,8 @@ def findings(content: ReportContent, table: pd.DataFrame) -> Findings:
     shared = table[table["protocol"] == content.plain]
     others = rows(shared[shared["method"] != content.baseline])
     details = [(row["method"], _sentence(row, content.baseline, metric)) for row in others]
-    return Findings(_answer(others, content, metric), _personal(content), details, _limits(content, others))
+    limits = [*_limits(content, others), *_uneven(content, rows(shared))]
+    return Findings(_answer(others, content, metric), _personal(content), details, limits)
 
 
 def verdict(row: Row, metric: Metric) -> str:
@@ -133,6 +134,18 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
     if len(content.seeds) > 1:
         limits.append("Methods are compared with the baseline only, not with each other.")
     return limits
+
+
+def _uneven(content: ReportContent, shared: list[Row]) -> list[str]:
+    """Who has fewer seeds than there are, so that means are not over the same ones."""
+    seeds = len(content.seeds)
+    fewer = [f"{row['method']} has {row['seeds']} of {seeds} seeds" for row in shared if row["seeds"] < seeds]
+    if not fewer:
+        return []
+    return [
+        f"{words.listing(fewer)}: the means are over each method's own seeds and cannot be held against each other; "
+        "the differences are over the seeds that both have."
+    ]
 
 
 def _pairs(others: list[Row]) -> int:

@@ -121,6 +121,7 @@ def target(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Tab
         ("Rounds", lambda r: Cell(rounds(r), r["round"])),
         ("MB", lambda r: Cell(words.megabytes(r["mb"]), r["mb"])),
         ("Time", lambda r: Cell(words.duration(r["seconds"]), r["seconds"])),
+        ("Seeds", lambda r: Cell(str(r["seeds"]), r["seeds"])),
     ]
     own = f", the final mean of {content.baseline}" if content.target is None else ""
     what = words.score(goal, metric) + own
