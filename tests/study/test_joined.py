@@ -213,6 +213,20 @@ def test_a_label_of_several_methods_is_not_ranked(kept):
     assert joined.obstacles[0].endswith("), so it is not ranked") and "ours stands for 2 methods" in joined.page()
 
 
+def test_a_rank_is_taken_over_the_seeds_that_all_methods_have(kept):
+    """Another seed has another partition: a mean over it is none of the method's."""
+    both, alone = kept("both", ["fedavg"], seeds=[0, 1]), kept("alone", ["scaffold"], seeds=[0])
+    joined = join([kept("mild", ["fedavg", "scaffold"], partition="iid", seeds=[0]), both, alone])
+    assert len(joined.blocks) == 2
+    paired = both[1].rounds.query("seed == 0 and round > 0")["accuracy"].mean()
+    assert joined.scores["fedavg"].iloc[1] == pytest.approx(paired)
+    assert joined.scores["fedavg"].iloc[1] != pytest.approx(both[1].summary["accuracy"].iloc[0])
+    apart = join(
+        [kept("mild", ["fedavg", "scaffold"], partition="iid", seeds=[0]), kept("one", ["fedavg"], seeds=[1]), alone]
+    )
+    assert apart.ranks is None
+
+
 def test_a_target_is_shown_in_every_part(kept):
     joined = join([kept("mild", partition="iid"), kept("severe")])
     assert joined.page(target=0.123).count("<span>To a first accuracy of 12.3 %, shared model") == 2
@@ -274,3 +288,14 @@ def test_the_server_protocol_is_called_by_its_name(people, small):
     assert table.summary["accuracy"].iloc[0] == pytest.approx(own.mean())
     page = join([("a", table)]).page()
     assert "on the server&#39;s held-out test set" in page and "on the clients&#39; test data" in page
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--target", "0.5"), ("--title", "Mine")])
+def test_what_only_the_page_can_show_is_refused_beside_a_table(kept, tmp_path, monkeypatch, capsys, flag, value):
+    kept("one", partition="iid")
+    words = ["unalike", "report", str(tmp_path / "one"), "--format", "csv", flag, value]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as left:
+        main()
+    out, err = capsys.readouterr()
+    assert left.value.code == 2 and not out and f"found {flag} with --format csv" in err

@@ -93,7 +93,9 @@ def _over(pooled: Pooled, parts: dict[str, ReportContent], style: dict[str, Look
         f"at 5 %: their mean ranks lie within the critical difference, CD = {found.critical:.2f}."
     )
     view = panels.View("Ranks", ranks.wide(found, style), ranks.told(found), ranks.narrow(found, style))
-    limits = ["A partition counts once, however many seeds it was run with."]
+    limits = [
+        "A partition counts once, however many seeds it was run with: a mean over those that all ranked methods have there."
+    ]
     if found.blocks < FEW:
         limits.append(
             f"{found.blocks} partitions are very few: ranks lie between 1 and {len(names)}, and the critical difference "

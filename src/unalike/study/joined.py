@@ -132,21 +132,19 @@ class Joined:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """Partitions (rows) x methods that all of them ran (columns), under the plain protocol: one mean over seeds each.
+        """Partitions (rows) x methods that all of them ran (columns), under the plain protocol.
 
-        A label that stands for other methods elsewhere is left out.
+        Each a mean over the seeds that all these methods have on the partition: another seed has another partition of its own. A
+        label that stands for other methods elsewhere is left out.
         """
         import pandas as pd
 
-        from unalike.results.statistics import headline
-
-        rows = {}
-        for block in self.pooled:
-            table = block.comparison.summary
-            protocol = self.pooled[0].sources[0].training["protocol"]
-            rows[block.name] = table[table["protocol"] == protocol].set_index("method")[headline(table).column]
-        table = pd.DataFrame(rows).T.dropna(axis=1) if rows else pd.DataFrame()
-        return table.drop(columns=_ambiguous(self.pooled), errors="ignore")
+        tables = {block.name: _by_seed(block.comparison) for block in self.pooled}
+        left_out = _ambiguous(self.pooled)
+        order = [m["label"] for m in self.pooled[0].comparison.facts.methods] if self.pooled else []
+        shared = [m for m in order if m not in left_out and all(m in table for table in tables.values())]
+        rows = {name: table[shared].dropna().mean() for name, table in tables.items()}
+        return pd.DataFrame(rows).T.dropna(axis=1) if rows else pd.DataFrame()
 
     @property
     def ranks(self) -> Ranks | None:
@@ -271,6 +269,13 @@ def _clashes(sources: Sequence[Source]) -> list[str]:
         for b in sources[i + 1 :]
         if a.same_training(b) and a.same_data(b) and (label := _contradict(a, b))
     ]
+
+
+def _by_seed(comparison: Comparison) -> pd.DataFrame:
+    """Seeds x methods: what each run reached under the plain protocol."""
+    from unalike.results.statistics import headline, tail_mean
+
+    return tail_mean(comparison.rounds, headline(comparison.rounds).column).unstack("method")
 
 
 def _ambiguous(blocks: Sequence[Block]) -> dict[str, list[str]]:
