@@ -26,7 +26,7 @@ def command(
     target: Annotated[
         float | None,
         typer.Option(
-            help="Compare what it costs to reach this score (0.8, or an RMSE); the baseline's final mean unless given."
+            help="On the page: what it costs to reach this score (0.8, or an RMSE); the baseline's final mean unless given."
         ),
     ] = None,
     figures: Annotated[
@@ -46,11 +46,17 @@ def command(
     Several folders are joined: runs on the same clients become one comparison, partitions of one study are ranked over, and
     what cannot be compared stands side by side with the reason.
     """
+    from unalike.core.errors import UnalikeError
     from unalike.report.export import Block, export
     from unalike.report.html import write_text
     from unalike.study import Comparison
     from unalike.study.joined import join
 
+    if format != "html" and (target, title) != (None, None):
+        flag, why = ("--target", "costs until a target") if target is not None else ("--title", "headlines")
+        raise UnalikeError(
+            f"found {flag} with --format {format}: {why} stand on the page alone; leave one of the two out"
+        )
     joined = join([(str(folder), Comparison.load(folder)) for folder in folders])
     if figures is not None:
         from unalike.report.figures import save
