@@ -483,3 +483,13 @@ def test_a_budget_that_ends_between_two_evaluations_leaves_no_method_out(small, 
         assert own.dropna(subset="accuracy")["round"].to_list() == [0, 10, 12]
     few = small(["fedavg"], people, rounds=40, seeds=1, evaluate_every=10, budget="3 rounds")
     assert few.summary["accuracy"].notna().all()
+
+
+def test_no_command_is_given_for_what_only_a_program_has(small):
+    def net():
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+    options = {"data": "digits", "rounds": 1, "seeds": 1}
+    table = small(["fedavg"], 3, model=net, metrics={"zeros": lambda y, p, logits: float((p == 0).mean())}, **options)
+    assert table.facts.command.startswith("# model, metrics came from a program: call ua.compare(...)")
+    assert small(["fedavg"], 3, **options).facts.command.startswith("unalike compare --data digits")

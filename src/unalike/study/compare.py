@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,13 @@ def lay_out(
         for label, spec in named.items()
     ]
     _check_scored(cells[0].job)
+    own = {
+        "model": not isinstance(model, str),
+        "test": test is not None,
+        "proxy": proxy is not None,
+        "metrics": bool(metrics),
+    }
+    program = [name for name, given in own.items() if given] if source is None else []
     if source is None and isinstance(data, str):
         source = {
             "data": data,
@@ -151,7 +158,11 @@ def lay_out(
         }
     if source and "partition" in source:
         source = {**source, "clients": len(cells[0].job.population)}
-    return Study(cells, facts_of(cells, named, baseline, numbers, source or {}))
+    facts = facts_of(cells, named, baseline, numbers, source or {})
+    if program:
+        told = f"# {', '.join(program)} came from a program: call ua.compare(...) there with the configuration below"
+        facts = replace(facts, command=told)
+    return Study(cells, facts)
 
 
 def read_seeds(text: str) -> list[int]:
