@@ -122,3 +122,10 @@ def test_ranks_name_what_is_apart():
     assert inf.ranks(table.head(2)).apart == []  # CD = 1.96 sqrt(6 / 12) = 1.39 > 1
     with pytest.raises(UnalikeError, match="2 methods on 1 partitions"):
         inf.ranks(table.head(1))
+
+
+def test_scores_that_differ_by_rounding_alone_are_the_same():
+    """Methods with one and the same shared model: their RMSE differs in the last bits of float32."""
+    found = inf.paired([2.3615726, 2.1, 1.9], [2.3615728, 2.1000001, 1.9], sign=-1)
+    assert (found.difference, found.low, found.high, found.p, found.better) == (0, 0, 0, 1, 0.5)
+    assert math.isnan(inf.paired([math.inf, 1.0], [math.inf, 1.0]).p)

@@ -196,3 +196,11 @@ def test_summary_corrects_for_the_methods_of_one_protocol():
     assert table.loc["other", "p_holm"] == pytest.approx(2 * table.loc["other", "p"])
     assert table.loc["other", "wilcoxon"] == 0.25 and table.loc["other", "wilcoxon_holm"] == 0.5
     assert table.loc["other", "better"] == 1.0
+
+
+def test_rounding_makes_no_client_better_or_worse_off():
+    table = pd.DataFrame(
+        {"method": ["a", "a", "b", "b"], "seed": 0, "client": [0, 1] * 2, "rmse": [3.6, 1.2, 3.6000001, 1.1]}
+    )
+    found = st.client_effects(table, "a").set_index("method").loc["b"]
+    assert (found["better_off"], found["worse_off"], found["largest_loss"]) == (0.5, 0, 0)

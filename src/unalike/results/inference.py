@@ -20,6 +20,9 @@ ALPHA = 0.05
 DRAWS, BOOTSTRAP_SEED = 9999, 0
 """Resamples of the bootstrap and the seed that fixes them: the same differences give the same interval."""
 
+ROUNDING = 1e-6
+"""What of a score is rounding: losses, and with them an RMSE, are float32, and the order of its sums is an executor's own."""
+
 
 @dataclass(frozen=True)
 class Paired:
@@ -49,12 +52,17 @@ def paired(values: Sequence[float], baseline_values: Sequence[float], sign: int 
 
 
 def differences(values: Sequence[float], baseline_values: Sequence[float]) -> list[float]:
-    """d = values - baseline_values, rounded to 12 decimals so that equal scores differ by exactly 0."""
+    """d = values - baseline_values, rounded to 12 decimals; scores that are the same but for float32 differ by exactly 0."""
     if len(values) != len(baseline_values):
         raise UnalikeError(
             f"cannot pair {len(values)} values with {len(baseline_values)}; give one of each for every seed"
         )
-    return [round(float(a) - float(b), 12) for a, b in zip(values, baseline_values)]
+    return [_difference(float(a), float(b)) for a, b in zip(values, baseline_values)]
+
+
+def _difference(a: float, b: float) -> float:
+    same = math.isfinite(a) and math.isclose(a, b, rel_tol=ROUNDING)
+    return 0.0 if same else round(a - b, 12)
 
 
 def paired_difference(values: Sequence[float], baseline_values: Sequence[float]) -> tuple[float, float, float]:

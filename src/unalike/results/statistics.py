@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from unalike.core.errors import UnalikeError
-from unalike.results.inference import holm, paired
+from unalike.results.inference import ROUNDING, holm, paired
 
 PROTOCOLS = ("server", "clients", "personal", "local")
 """What is scored: the shared model on the server's test set or on the clients' own test data, each client's own model,
@@ -224,7 +224,8 @@ def client_effects(clients: pd.DataFrame, baseline: str, prefix: str = "") -> pd
     base = scores.loc[scores["method"] == baseline, column]
     rows = []
     for method, own in scores.groupby("method", sort=False)[column]:
-        gain = (metric.sign * (own - base)).dropna().round(9)  # equal scores stay equal
+        gain = (metric.sign * (own - base)).dropna().round(9)
+        gain = gain.mask(gain.abs() <= ROUNDING * base.reindex(gain.index).abs(), 0.0)  # equal scores stay equal
         worst = metric.sign * (metric.sign * own).groupby("seed").min().mean()
         compared = method != baseline and len(gain) > 0
         better, worse = ((gain > 0).mean(), (gain < 0).mean()) if compared else (math.nan, math.nan)
