@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from matplotlib import rc_context
 from matplotlib.colors import to_hex
 
 from unalike.core.errors import UnalikeError
@@ -66,3 +67,11 @@ def test_a_file_is_not_a_folder(joined, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UnalikeError, match="cannot write figures"):
         figures.save(joined, tmp_path / "file")
+
+
+def test_a_name_is_never_read_as_mathematics(tmp_path):
+    name = "$\\frac$"
+    table = pd.DataFrame({"method": [name], "difference": [0.1], "ci_low": [0.0], "ci_high": [0.2]})
+    with rc_context(figures.STYLE):
+        figures.forest(table, "fedavg", METRICS[0], looks([name])).savefig(tmp_path / "a.svg")
+    assert name in (tmp_path / "a.svg").read_text()

@@ -39,6 +39,7 @@ _DASHES: dict[str, Any] = {
 }
 STYLE: dict[Any, Any] = {
     "font.size": 9,
+    "text.parse_math": False,  # a name is text, whatever signs it has
     "svg.hashsalt": "unalike",  # the same figure, the same bytes
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
