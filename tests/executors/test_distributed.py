@@ -196,6 +196,17 @@ def test_plans_of_several_stages():
         torch.testing.assert_close(shared.personal(0), alone.personal(0), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("inner", ["loop", "batched(fused=False)"])
+def test_processes_draw_numbers_of_their_own(inner):
+    """Of clients whose samples are all alike, dropout alone tells one from another."""
+    alike = [ua.ClientData(train=(torch.ones(6, 4), torch.zeros(6, dtype=torch.int64)))] * 4
+    executor = f"distributed(workers=2, inner='{inner}')"
+    run = ua.run(
+        "local_only", alike, model=mlp(hidden=20, dropout=0.5), rounds=1, executor=executor, work=ua.Work(lr=0.1)
+    )
+    assert len({tuple(run.personal(k)["body.weight"].flatten().tolist()) for k in range(4)}) == 4
+
+
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
     whole = played("scaffold", "loop")
     for executor in ("distributed(workers=2, inner='loop')", "loop"):
@@ -433,6 +444,13 @@ def test_parcels_hold_nests_of_tensors():
     assert list(back) == list(nest) and back["c"] is None and back["d"] == nest["d"]
     for mine, theirs in zip([*back["a"], back[3]["b"], back["e"]], [*nest["a"], nest[3]["b"], nest["e"]]):
         assert mine.dtype == theirs.dtype and mine.shape == theirs.shape and torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32, np.bool_])
+def test_arrays_of_nothing_are_sent(kind):
+    """What a worker could not pack it had announced already, and both sides waited for ever."""
+    back = received(*packed({"a": torch.from_numpy(np.concatenate([np.zeros(0, kind)])), "b": torch.ones(2)}))
+    assert back["a"].shape == (0,) and back["a"].numpy().dtype == kind and back["b"].tolist() == [1, 1]
 
 
 def test_large_tensors_are_sent_as_they_lie():
