@@ -82,18 +82,17 @@ class Batched(Answering):
         self, order: Order, lessons: Lessons, accepted: Accepted, work: Callable[..., Any]
     ) -> Iterator[tuple[list[int], Any]]:
         """Chunks with what `work` makes of them. One that does not fit into memory is halved, and so are all after it."""
-        waiting, number = deque(self._chunks(lessons)), 0
+        waiting = deque(self._chunks(lessons))
         while waiting:
             chunk = waiting.popleft()
             try:
-                done = work(order, number, {k: lessons[k] for k in chunk}, accepted)
+                done = work(order, {k: lessons[k] for k in chunk}, accepted)
             except RuntimeError as error:
                 if len(chunk) == 1 or not out_of_memory(error):
                     raise
                 self._fits.append(-(-len(chunk) // 2))
                 waiting = deque(part for c in (chunk, *waiting) for part in _cut(c, self._fits[-1]))
                 continue
-            number += 1
             yield chunk, done
 
     @cached_property
@@ -125,12 +124,10 @@ class Batched(Answering):
         by_hand = self.fused and suits(site.method, setting, site.source.x)
         return by_hand and fusible(site.method, site.method.phases, setting, site.source.x, rows)
 
-    def _train(
-        self, sink: Sink, order: Order, number: int, lessons: Lessons, accepted: Accepted
-    ) -> tuple[Report, bool]:
+    def _train(self, sink: Sink, order: Order, lessons: Lessons, accepted: Accepted) -> tuple[Report, bool]:
         """The reports of a chunk, and whether their updates are summed up already."""
         site, method, summed = self.site, self.site.method, False
-        with self._chunk(order, number, "dropout of chunks", lessons, accepted) as chunk:
+        with self._chunk(order, "dropout of chunks", lessons, accepted) as chunk:
             if suits(method, self.setting, self.site.source.x):
                 course = Course(
                     method, method.phases, self.setting, chunk, None, self.fused, sink.factors(list(lessons))
@@ -167,9 +164,9 @@ class Batched(Answering):
         method, begun = self.site.method, given.get("begun")
         return train(method, self.setting, order, memory, size, data, context, functional, begun)
 
-    def _tune(self, order: Order, number: int, lessons: Lessons, accepted: Accepted) -> Tree:
+    def _tune(self, order: Order, lessons: Lessons, accepted: Accepted) -> Tree:
         method = self.site.method
-        with self._chunk(order, number, "dropout of tuned chunks", lessons, accepted) as chunk:
+        with self._chunk(order, "dropout of tuned chunks", lessons, accepted) as chunk:
             if method.tuning is not None and suits(method.tuner, self.setting, self.site.source.x):
                 memory = without_solver(chunk.given["memory"])
                 chunk = replace(chunk, given=chunk.given | {"memory": memory})
@@ -182,12 +179,13 @@ class Batched(Answering):
         return tune(self.site.method, self.setting, order, memory, data, context, functional, begun)
 
     @contextmanager
-    def _chunk(self, order: Order, number: int, purpose: str, lessons: Lessons, accepted: Accepted) -> Iterator[Chunk]:
+    def _chunk(self, order: Order, purpose: str, lessons: Lessons, accepted: Accepted) -> Iterator[Chunk]:
         """The clients stacked, while torch draws numbers of their own."""
         site, ids = self.site, list(lessons)
         parts = [[*lessons[k], site.whole(k, order.round)] for k in ids]
         lots = self._lots(order.round, ids, parts)
-        dropout = seed.number(site.setting.seed, purpose, order.round, number)
+        # by its first client, whom no other process and no other group trains in this round
+        dropout = seed.number(site.setting.seed, purpose, order.round, ids[0])
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():
             told = ids if self._tells(order) else ids[:1]  # nothing, which is the same for all
             given = {"memory": site.memories.stacked(ids, accepted), "size": site.sizes_of(ids)}
