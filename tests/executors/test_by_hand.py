@@ -133,7 +133,28 @@ class Own(nn.Linear):
         return super().forward(x) ** 2
 
 
+class Louder(nn.Module):
+    """A chain in evaluation mode alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = self.one(x)
+        return self.head(2 * h if self.training else h)
+
+
+def hooked(path):
+    module = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 3))
+    module.get_submodule(path).register_full_backward_hook(lambda m, into, out: tuple(g and 2 * g for g in into))
+    return module
+
+
 OTHERS = {
+    "training": lambda: Louder().eval(),
+    "gradients": lambda: hooked("0.0"),
+    "all gradients": lambda: hooked(""),
     "twice": Twice,
     "skip": Skip,
     "tied": tied,

@@ -111,7 +111,9 @@ class Chain:
 
 
 def chain(module: nn.Module) -> Chain | None:
-    """The module as a chain, if that is all it is: it is traced, so that any way of writing `forward` will do."""
+    """The module as a chain, if that is all it is in training: it is traced, so that any way of writing `forward` will do."""
+    if any(map(_hooked, module.modules())):
+        return None
     try:
         nodes, last = _trace(module)
     except Exception:  # whatever a stranger's `forward` raises when it is given no numbers
@@ -123,8 +125,6 @@ def chain(module: nn.Module) -> Chain | None:
         if node.op != "call_module" or node.args != (before,) or node.kwargs or len(before.users) != 1:
             return None
         owner, path = modules[node.target], f"{node.target}."
-        if _hooked(owner):
-            return None
         if type(owner) is nn.Flatten and (owner.start_dim, owner.end_dim) == (1, -1) and not layers:
             flattens = True
         elif type(owner) is nn.Linear:
@@ -146,7 +146,7 @@ def _trace(module: nn.Module) -> tuple[list[fx.Node], fx.Node]:
     Only a copy of the module knows of it: `fx.Tracer` replaces `nn.Module.__call__` for all threads while it traces.
     """
     shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
-    copied, graph = copy.deepcopy(module, shared), fx.Graph()
+    copied, graph = copy.deepcopy(module, shared).train(), fx.Graph()
     tracer = fx.proxy.GraphAppendingTracer(graph)
 
     def recorded(path: str, *args: Any, **kwargs: Any) -> fx.Proxy:
@@ -160,4 +160,8 @@ def _trace(module: nn.Module) -> tuple[list[fx.Node], fx.Node]:
 
 
 def _hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    forward, backward = (
+        (module._forward_hooks, module._forward_pre_hooks),
+        (module._backward_hooks, module._backward_pre_hooks),
+    )
+    return any((*forward, *backward))
