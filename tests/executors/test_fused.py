@@ -5,8 +5,10 @@ import sys
 import threading
 import time
 import warnings
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -21,10 +23,13 @@ from unalike import simulation as federation
 from unalike.core import fast
 from unalike.core.errors import UnalikeError
 from unalike.core.gather import Fold
+from unalike.core.method import Method
 from unalike.core.model import Model
+from unalike.core.part import Personaliser, Phase
 from unalike.executors import fused
 from unalike.executors.threads import threads_for
 from unalike.job import prepare
+from unalike.parts.objectives import Proximal
 
 pytest.importorskip("numba")
 
@@ -256,9 +261,31 @@ def test_processes_of_a_team_have_one_thread_each(three_threads):
     assert all(a[1] == b[0] for a, b in pairwise(ends))
 
 
+@dataclass(frozen=True)
+class Steeper(Proximal):
+    """Another loss than the one whose pull it inherits."""
+
+    name: ClassVar[str] = "steeper"
+
+    def loss(self, local, batch):
+        return 2 * super().loss(local, batch)
+
+
+@dataclass(frozen=True)
+class Careful(Personaliser):
+    """Clips its only phase."""
+
+    name: ClassVar[str] = "careful"
+
+    def phases(self):
+        return (Phase(work=lambda work: replace(work, clip=0.1)),)
+
+
 @pytest.mark.parametrize(
     "method, more",
     [
+        (Method(Steeper()), {}),
+        (Method(Careful()), {}),
         ("moon", {}),
         ("scaffold + fedntd", {}),
         ("fedavg", {"clip": 1.0}),

@@ -42,8 +42,14 @@ def pulls(method: Method, work: Work) -> tuple[Part, ...] | None:
     """The parts that add a pull to the gradient of the task's loss; None where anything else changes it."""
     terms = (*method.losses, *method.role(Correction))
     others = tuple(p for p in terms if type(p) is not TaskLoss)
-    plain = len(others) < len(terms) and all(type(p).pull is not Part.pull for p in others)
+    plain = len(others) < len(terms) and all(map(_pulls, others))
     return others if plain and work.clip is None else None
+
+
+def _pulls(part: Part) -> bool:
+    """Whether its `pull` says what it does: not if a class that inherits it has a loss or a correction of its own."""
+    says = next(c for c in type(part).__mro__ if {"pull", "loss", "correct"} & vars(c).keys())
+    return "pull" in vars(says) and says is not Part
 
 
 class StackedStepper(Steps):

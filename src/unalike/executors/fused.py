@@ -40,12 +40,13 @@ def kernels() -> ModuleType | None:
 def fusible(method: Method, phases: Sequence[Phase], setting: Setting, x: Tensor, rows: int) -> bool:
     """Whether `Fused` can train stacked clients, for which `core.stacked.suits` holds, on batches of `rows` samples like `x`."""
     work, chain, params = setting.work, setting.model.chain, setting.model.params
-    if chain is None or work.keep_optimiser_state or pulls(method, work) is None:
+    phased = [phase.work(work) for phase in phases]
+    if chain is None or work.keep_optimiser_state or any(pulls(method, w) is None for w in phased):
         return False
     widest = max(max(params[layer.weight].shape) for layer in chain.layers)
     return (
         rows * widest <= TILE
-        and all(isinstance(p.work(work).solver, SGD) for p in phases)
+        and all(isinstance(w.solver, SGD) for w in phased)
         and all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (x, *params.values()))
         and kernels() is not None
     )
