@@ -1,10 +1,18 @@
 """Whatever the sizes of clients and batches: chunks of any width train as the loop does."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from simulation import Clients, Simulation, distance, mlp
 from torch import nn
+
+from unalike.core import tree
+from unalike.core.method import Method
+from unalike.core.part import Correction
 
 SOLVERS = st.sampled_from(
     [
@@ -63,3 +71,23 @@ def test_padding_does_not_grow_from_norm_to_norm():
         for executor in ("loop", "batched")
     )
     torch.testing.assert_close(batched.loss, loop.loss, rtol=1e-2, atol=0)
+
+
+@dataclass(frozen=True)
+class Slower(Correction):
+    """Smaller steps as training goes on."""
+
+    name: ClassVar[str] = "slower"
+
+    def correct(self, local, grads):
+        return tree.scale(grads, 0.8**local.step)
+
+
+@pytest.mark.parametrize("spec", ["fedavg", "fedrep"])
+def test_steps_have_the_same_numbers_whoever_trains_beside_a_client(spec):
+    """In a second phase too, where a client's first one was shorter than those of others in its chunk."""
+    method, clients = Method.parse(spec) + Slower(), Clients.random((1, 3, 9, 4))
+    loop, batched = (Simulation(method, mlp(), clients, executor=e, batch_size=2, lr=0.1) for e in ("loop", "batched"))
+    theirs, mine = loop.round().update, batched.round().update
+    for n, u in theirs.items():
+        torch.testing.assert_close(mine[n], u, rtol=1e-4, atol=1e-6)

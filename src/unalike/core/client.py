@@ -182,16 +182,15 @@ def learn(
     sent, buffers = _sent(method, setting, params), order.buffers | memory.get(BUFFERS, {})
     own, kept, states = _own_buffers(method, memory), _thaw(memory.get(SOLVER, {})), []
     loss, rows, steps, _ = Tally()
-    number, moved, gained = 0, dict[str, Tensor](), dict[str, Tensor]()
+    moved, gained = dict[str, Tensor](), dict[str, Tensor]()
 
     for place, (phase, batches) in enumerate(zip(phases, lessons, strict=True)):
         work = phase.work(replace(setting.work, lr=order.lr))
         variables = _variables(method, phase, setting.model, params, memory)
         before = Moving(variables, each(Tensor.clone, kept.get(place, {})), buffers, own)
-        made, moving = make(work, params=params, memory=memory).phase(before, batches, number)
+        made, moving = make(work, params=params, memory=memory).phase(before, batches)
         counts = not sent or not variables[MODEL].keys().isdisjoint(sent)
         loss, rows, steps = loss + made.loss, rows + made.rows, steps + counts * made.steps
-        number += len(batches)
         now = tree.detach(moving.variables[MODEL])
         params, gained = params | now, gained | (made.gained or {})
         moved |= now if batches and made.gained is None else {}

@@ -46,8 +46,8 @@ class Local:
     """What a part sees on a client.
 
     `start` are the shared parameters as received, `origin` all of them where training started, `params` the current ones,
-    `mail` and `memory` the part's own; `step` counts the steps from 0 while training, `steps` [] those made; `data` are the
-    round's batches, `whole` all local samples once (for parts that say `needs_data`), `context` the client's static facts.
+    `mail` and `memory` the part's own; `step` counts the steps of a phase from 0 while training, `steps` [] those made; `data` are
+    the round's batches, `whole` all local samples once (for parts that say `needs_data`), `context` the client's static facts.
     """
 
     setting: Setting

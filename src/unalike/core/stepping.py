@@ -58,8 +58,8 @@ class Tally(NamedTuple):
 class Practice(Protocol):
     """All steps of a phase, of one client or of stacked ones."""
 
-    def phase(self, before: Moving, batches: Sequence[Batch], number: int) -> tuple[Tally, Moving]:
-        """What the steps add up to, and what has moved; the first is the client's `number`-th. Without a state it starts fresh."""
+    def phase(self, before: Moving, batches: Sequence[Batch]) -> tuple[Tally, Moving]:
+        """What the steps add up to, and what has moved. Without a state it starts fresh."""
 
 
 class Steps:
@@ -74,7 +74,7 @@ class Steps:
         """The task's loss before the step, and what has moved. `owned`: `before` may be overwritten."""
         raise NotImplementedError
 
-    def phase(self, before: Moving, batches: Sequence[Batch], number: int) -> tuple[Tally, Moving]:
+    def phase(self, before: Moving, batches: Sequence[Batch]) -> tuple[Tally, Moving]:
         variables = before.variables
         if self.leaf is not None:
             variables = {name: tree.map(self.leaf, v) for name, v in variables.items()}
@@ -84,7 +84,7 @@ class Steps:
         for i, batch in enumerate(batches):
             # else it is common to all, or still needed
             owned = not batch.idle and (self.leaf is not None or (i > 0 and not self.keeps))
-            value, moving = self(moving, batch, number + i, owned)
+            value, moving = self(moving, batch, i, owned)
             count = batch.rows
             losses.append(count * value)
             made = made._replace(rows=made.rows + count, steps=made.steps + (count > 0))

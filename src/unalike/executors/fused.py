@@ -68,7 +68,7 @@ class Fused:
     apart: bool
     factors: Tensor | None
 
-    def phase(self, before: Moving, batches: Sequence[Batch], number: int) -> tuple[Tally, Moving]:
+    def phase(self, before: Moving, batches: Sequence[Batch]) -> tuple[Tally, Moving]:
         loops, chain, solver = kernels(), self.setting.model.chain, self.work.solver
         assert loops and chain and isinstance(solver, SGD) and isinstance(batches, Cut)  # `fusible` found them
         if not batches:
