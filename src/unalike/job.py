@@ -272,7 +272,8 @@ def _try(model: Model, population: Population, context: Context) -> None:
             f"the model's parameter {odd} is {trained[odd]}, expected float32, or small steps would be rounded away; give "
             "module.float(), and precision='bf16' for speed"
         )
-    x = population.x[:2].cpu()
+    x = population.x[:2].to("cpu", copy=True)
+    before = x._version
     try:
         with torch.no_grad():
             logits = model(model.params, x, buffers=model.buffers, context=context).logits
@@ -281,6 +282,11 @@ def _try(model: Model, population: Population, context: Context) -> None:
             raise
         double = "; its parameters are float64: give module.float()" if "float64" in trained.values() else ""
         raise UnalikeError(f"the model cannot take samples of shape {list(x.shape[1:])}: {error}{double}") from error
+    if x._version != before:
+        raise UnalikeError(
+            "the model writes over the samples that it is given, so that every pass would change the data; expected a forward that "
+            "leaves its input alone: write x = x - mean instead of x -= mean, and no inplace=True in the first layer"
+        )
     wanted = population.outputs
     fits = logits.numel() == len(x) if wanted is None else logits.dim() > 1 and logits.shape[1] >= wanted
     if len(logits) != len(x) or not fits:

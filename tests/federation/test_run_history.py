@@ -299,6 +299,7 @@ def test_unknown_options_are_not_swallowed(people):
         ({"device": "cuda:99"}, "device"),
         ({"model": "mpl"}, "did you mean 'mlp'"),
         ({"model": nn.Linear(5, 4)}, r"cannot take samples of shape \[6\]"),
+        ({"model": nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 4))}, "writes over the samples"),
         ({"model": nn.Linear(6, 4).half()}, r"parameter weight is float16.* give module.float\(\)"),
         ({"model": nn.Flatten()}, "no parameter that trains"),
         ({"model": nn.LazyLinear(4)}, "lazy layers.*call it once"),
