@@ -117,7 +117,10 @@ class Group:
         done = conclude(self.method, self.setting, self.state, sums, given, population)
         if done is None:
             if not sums.refused:
-                raise Diverged(f"round {self.state.round + 1}: the weights of the reports are not finite")
+                raise Diverged(
+                    f"round {self.state.round + 1}: the weights of the reports are not finite, or follow from what is "
+                    'known only after training, such as losses; a part that weighs by that must say needs = "updates" in its class'
+                )
             # who was refused changes the others' weights: they answer once more, which repeats their reports
             again = self._folded(order, [k for k in ids if k not in sums.refused], population)
             return replace(again, refused=sums.refused | again.refused)

@@ -1,15 +1,18 @@
 """Adding reports up as they come gives what stacking them gives."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from every_method import METHODS, SIZES, federation, reference
-from simulation import distance
+from simulation import distance, mlp
 
+import unalike as ua
 from unalike.core import tree
 from unalike.core.errors import UnalikeError
 from unalike.core.gather import Fold, each, rows
 from unalike.core.method import Method
-from unalike.core.part import ServerStep
+from unalike.core.part import ServerStep, Weighting
 from unalike.core.server import advance, conclude, issue, shares
 
 LINEAR = [name for name, method in METHODS.items() if method.linear]
@@ -94,6 +97,25 @@ def test_a_part_that_looks_at_single_updates_must_say_so():
     assert sim.method.linear
     with pytest.raises(UnalikeError, match=r'nosy looks at what single clients sent.*needs = "updates"'):
         folded(sim, sim.run(), [(0, 1, 2, 3)])
+
+
+@pytest.mark.parametrize("needed", ["sums", "updates"])
+def test_a_part_that_weighs_by_losses_must_say_so(needed):
+    """They are not known when the shares are."""
+
+    class ByLoss(Weighting):
+        name, needs = "by_loss", needed
+
+        def weigh(self, cohort, weights):
+            return weights * cohort.report.loss.exp()
+
+    data = [ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3)) for n in SIZES]
+    method = Method(*METHODS["fedavg"].parts, dataclass(frozen=True)(ByLoss)())
+    if needed == "updates":
+        assert len(ua.run(method, data, model=mlp(), rounds=1, executor="loop").history.rounds) == 2
+        return
+    with pytest.raises(UnalikeError, match=r'known only after training.*needs = "updates"'):
+        ua.run(method, data, model=mlp(), rounds=1, executor="loop")
 
 
 def test_the_sums_take_the_memory_of_one_model():

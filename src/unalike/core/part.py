@@ -149,7 +149,7 @@ class Objective(Part):
     """A term of the local loss."""
 
     def loss(self, local: Local, batch: Batch) -> Tensor:
-        """A scalar, added to the other terms."""
+        """A scalar, added to the other terms; means over samples are `batch.mean(per_sample)`, which leaves padding out."""
         raise NotImplementedError
 
 
