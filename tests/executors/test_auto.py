@@ -166,10 +166,10 @@ class Tight(Batched):
 
     room = 3
 
-    def _chunk(self, order, number, purpose, lessons, accepted):
+    def _chunk(self, order, purpose, lessons, accepted):
         if len(lessons) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return super()._chunk(order, number, purpose, lessons, accepted)
+        return super()._chunk(order, purpose, lessons, accepted)
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedbabu"])
