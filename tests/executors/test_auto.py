@@ -1,7 +1,7 @@
 """What "auto" stands for, and chunks that do not fit into memory."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from simulation import same
 import unalike as ua
 from unalike import teamwork
 from unalike.core.model import Model
+from unalike.core.part import Objective
 from unalike.executors import auto, fused
 from unalike.executors.batched import Batched, cuts
 from unalike.job import prepare
@@ -32,8 +33,8 @@ def measures(monkeypatch):
     monkeypatch.setattr(fused, "kernels", lambda: None)
 
 
-def simulation(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", **more):
-    job = prepare("fedavg", people, model=model, rounds=rounds, work=ua.Work(batch_size=5), **more)
+def simulation(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", method="fedavg", **more):
+    job = prepare(method, people, model=model, rounds=rounds, work=ua.Work(batch_size=5), **more)
     return Simulation(next(job.plan.stages(job.scene)), job.setting, job.population, executor=executor)
 
 
@@ -107,6 +108,37 @@ def test_padding_would_count_in_whatever_looks_at_batches_as_a_whole(model, wher
     assert re.match(f"loop: the model cannot be stacked: padding would count in .*{where}", chosen.why)
     with pytest.raises(ua.UnalikeError, match="padding would count"):
         simulation(clients(), model=model, executor="batched").round()
+
+
+@dataclass(frozen=True)
+class Confident(Objective):
+    """The mean entropy of the outputs, by hand or as parts are told to write it."""
+
+    name = "confident"
+    by_hand: bool = True
+
+    def loss(self, local, batch):
+        entropy = torch.distributions.Categorical(logits=local.output.logits).entropy()
+        return entropy.mean() if self.by_hand else batch.mean(entropy)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("method", ["fedavg", "fedprox + topk", "ditto", "moon"])
+def test_padding_would_count_in_the_loss_of_an_own_part(dropout, method):
+    """Nothing but a wrong number would show it."""
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 6), torch.nn.GELU(), torch.nn.Dropout(dropout), torch.nn.Linear(6, 3)
+    )
+    wrong, right = (ua.Method.parse(method) + Confident(by_hand) for by_hand in (True, False))
+    assert "padding would count in confident: a mean" in simulation(clients(), model=model, method=wrong).why
+    with pytest.raises(ua.UnalikeError, match=r"padding would count in confident.*batch.mean\(per_sample\)"):
+        simulation(clients(), model=model, method=wrong, executor="batched").round()
+    assert simulation(clients(), model=model, method=right).why.startswith("batched")
+
+
+def test_padding_would_count_where_words_are_counted():
+    table = torch.nn.Embedding(9, 4, scale_grad_by_freq=True)
+    assert "scale_grad_by_freq" in Model(table).counting_padding(torch.randint(9, (3, 5)))
 
 
 def test_padding_is_no_matter_for_samples_by_themselves():

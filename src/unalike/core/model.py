@@ -204,6 +204,8 @@ class Model:
         own = next((type(m).__name__ for m in self._training.module.modules() if isinstance(m, BatchNorm)), None)
         if own:
             return f"padding would count in a batch norm with a forward of its own ({own})"
+        if any(getattr(m, "scale_grad_by_freq", False) for m in self._plain.modules()):
+            return "padding would count in an embedding with scale_grad_by_freq, which counts the words of a batch"
         few = x[:2]
         padded = torch.cat([few, torch.zeros_like(few)])
         first, again, beside = (self._trained(rows, len(few), context, i) for i, rows in enumerate((few, few, padded)))

@@ -18,9 +18,10 @@ from unalike.core.gather import Stack
 from unalike.core.memory import ClientMemories
 from unalike.core.server import issue, open_state
 from unalike.core.stacked import suits
-from unalike.executors.base import Executor, Site, Source
+from unalike.executors.base import Executor, Site
 from unalike.executors.batched import CACHE, Batched, cuts
 from unalike.executors.loop import Loop
+from unalike.executors.padding import Few, counting
 
 EXECUTORS: dict[str, Callable[..., Executor]] = {"loop": Loop, "batched": Batched}
 
@@ -42,7 +43,7 @@ def build(text: str, site: Site) -> Executor:
     call = spec.parse_one(text)
     if call.name not in EXECUTORS:
         raise unknown("executor", call.name, [*EXECUTORS, "auto", "distributed"])
-    if call.name == "batched" and (problem := _padding(site)):
+    if call.name == "batched" and (problem := counting(site)):
         raise UnalikeError(f"executor {call}: the model cannot be stacked: {problem}; write 'loop' or 'auto'")
     try:
         return EXECUTORS[call.name](site, **call.parameters)
@@ -181,17 +182,12 @@ def _parallelism(site: Site, participants: int) -> float:
     return float(steps.sum() / sum(chunk.max() for chunk in chunks))
 
 
-def _padding(site: Site) -> str | None:
-    """Why padding would count in the model, if it would."""
-    return site.setting.model.counting_padding(site.source.x, site.some_context)
-
-
 def _obstacle(site: Site) -> str | None:
     """Why clients cannot be trained stacked, most of it found by doing it with two; None when they can."""
-    if problem := _padding(site):
+    if problem := counting(site):
         return problem
     method, setting, filled = site.method, site.setting, np.flatnonzero(site.sizes)[:2].tolist()
-    few = _Few(site.source, filled)
+    few = Few(site.source, [site.source.train[k][:2] for k in filled])
     probe = Batched(Site(method, setting, few, ClientMemories(open_memory(method, setting))))
     try:
         probe.run(issue(method, setting, open_state(method, setting), 2, range(len(filled))), range(len(filled)), {}, 2)
@@ -200,14 +196,3 @@ def _obstacle(site: Site) -> str | None:
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         return str(error).split("\n")[0][:200]
     return None
-
-
-class _Few:
-    """A few samples of a few clients."""
-
-    def __init__(self, source: Source, clients: list[int]):
-        self.x, self.y = source.x, source.y
-        self.train = [source.train[k][:2] for k in clients]
-
-    def __len__(self) -> int:
-        return len(self.train)
