@@ -216,8 +216,9 @@ def _worth_a_team(job: Job) -> bool:
     setting = replace(job.setting, model=stage.model or job.model, work=stage.method.local_work(job.work))
     count = max(1, round(job.options.participation * np.count_nonzero(job.population.sizes)))
     site = Site(stage.method, setting, job.population, ClientMemories({}))
-    return count > 1 and not Batched(site).fuses and work_seconds(site, count, job.options.rounds) > PATIENCE
+    with threads_for(job.model):  # as it would train: more of them may wait for each other
+        return count > 1 and not Batched(site).fuses and work_seconds(site, count, job.options.rounds) > PATIENCE
 
 
-PATIENCE = 60.0
+PATIENCE = 20.0
 """Seconds of training in one process from which on a run is worth several."""

@@ -50,6 +50,16 @@ def test_a_short_run_is_decided_by_a_rule(monkeypatch):
     assert simulation(clients(), executor="loop").why == "loop: asked for"
 
 
+@pytest.mark.parametrize(("width", "executor"), [(8, "batched"), (256, "loop")])
+def test_stacking_spares_overhead_where_a_step_is_small(width, executor):
+    layer = torch.nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 12 * width), torch.nn.Unflatten(1, (12, width)), layer)
+    model = torch.nn.Sequential(model, torch.nn.Flatten(), torch.nn.Linear(12 * width, 3))
+    why = simulation(clients(24), model=model).why
+    assert why.startswith(executor), why
+    assert ("a step is work enough" in why) == (executor == "loop")
+
+
 def test_it_does_not_matter_who_has_samples(monkeypatch):
     monkeypatch.setattr(fused, "kernels", lambda: None)
     assert simulation(clients(70, samples=0) + clients()).why == "batched: the model is small and dense"

@@ -121,7 +121,7 @@ class Simulation:
         return self.executor.site.memories.get(client, self.accepted.get(client))
 
     def batches(self, client: int, round: int) -> list[np.ndarray]:
-        return self.executor.site.batches(client, round)
+        return self.executor.site.lessons([client], round)[client][0]
 
 
 class Server:

@@ -44,7 +44,7 @@ class Method:
         self.data = lambda rows: (x[rows], y[rows])
 
     def batches(self, k, r):
-        return [[self.data(rows) for rows in phase] for phase in self.sim.executor.site.training(k, r)]
+        return [[self.data(rows) for rows in phase] for phase in self.sim.executor.site.lessons([k], r)[k]]
 
     def whole(self, k, r):
         return [self.data(rows) for rows in self.sim.executor.site.whole(k, r)]
@@ -93,7 +93,7 @@ class FedBabu(Method):
 
     def personal(self, k):
         p = self.w
-        for rows in self.sim.executor.site.tuning(k, 3)[0]:
+        for rows in self.sim.executor.site.tuning_lessons([k], 3)[k][0]:
             p = moved(p, gradient(p, *self.data(rows)))
         return p
 

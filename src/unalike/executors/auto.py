@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from unalike.core import seed, spec, tree
 from unalike.core.client import open_memory
@@ -34,6 +35,9 @@ PAYS = 900.0
 
 WORTH = 5.0
 """A stacked step of small dense models costs about as much as four steps of one client (measured on a CPU)."""
+MUCH = 10e6
+"""Floating-point operations of a forward pass that keep a CPU busy for as long as a step's overhead takes, or longer: stacking,
+which spares the overhead, gains nothing beyond them (measured; of models that are trained by hand it does)."""
 BY_HAND = 2.0
 """The same of models that are trained by hand, where it costs little more than one."""
 
@@ -95,7 +99,10 @@ def _rule(site: Site, participants: int) -> Choice | str:
     if on_cpu and 4 * tree.nbytes(model.params) > CACHE:
         return Choice("loop", "the model is too large for several of them to share the processor's cache")
     gain = _parallelism(site, participants)
-    worth = BY_HAND if suits(site.method, site.setting, site.source.x) else WORTH
+    by_hand = suits(site.method, site.setting, site.source.x)
+    worth = BY_HAND if by_hand else WORTH
+    if on_cpu and not by_hand and (work := _operations(site)) > MUCH:
+        return Choice("loop", f"a step is work enough for a processor ({work / 1e6:.0f} million operations forward)")
     if gain < worth:
         return Choice("loop", f"stacking would do the work of {gain:.1f} clients at a time, and pays from {worth:g} on")
     problem = _obstacle(site)
@@ -150,9 +157,8 @@ def _trial(site: Site, make: Callable[[Site], Executor], clients: int) -> float:
 
 def _seconds_of_a_client(site: Site) -> float:
     """What a client of mean size takes in the loop: its steps times that of one forward and backward pass."""
-    setting, size = site.setting, max(1, int(site.sizes[site.sizes > 0].mean()))
-    rows = min(len(site.source.x), setting.work.batch_size or size, size)
-    x, y = site.source.x[:rows], site.source.y[:rows]
+    setting, size = site.setting, _size(site)
+    x, y = _batch(site)
     leaves = {n: w.detach().requires_grad_(setting.model.trainable(n)) for n, w in setting.model.params.items()}
     times = []
     with seed.isolated(0, x.device):  # dropout
@@ -163,6 +169,27 @@ def _seconds_of_a_client(site: Site) -> float:
             _wait_for(torch.autograd.grad(loss, [w for w in leaves.values() if w.requires_grad], allow_unused=True))
             times.append(time.perf_counter() - started)
     return site.steps(size) * min(times)
+
+
+def _operations(site: Site) -> int:
+    """What the forward pass of a batch of a client of mean size comes to, in floating-point operations of products."""
+    model = site.setting.model
+    x, _ = _batch(site)
+    with seed.isolated(0, x.device), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(model.params, x, buffers=model.buffers, context=site.some_context, training=True)
+    return int(counter.get_total_flops())
+
+
+def _size(site: Site) -> int:
+    """The mean size of clients with samples."""
+    return max(1, int(site.sizes[site.sizes > 0].mean()))
+
+
+def _batch(site: Site) -> tuple[Tensor, Tensor]:
+    """As many samples as a batch of a client of mean size has."""
+    size = _size(site)
+    rows = min(len(site.source.x), site.setting.work.batch_size or size, size)
+    return site.source.x[:rows], site.source.y[:rows]
 
 
 def _wait_for(found: Iterable[Tensor | None]) -> None:

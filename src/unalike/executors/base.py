@@ -26,8 +26,6 @@ from unalike.core.work import Batches, Work
 Accepted = dict[int, int]
 """Client number -> the round of its last accepted report."""
 
-ROUND = Phase()
-"""The whole model in the round's work."""
 NOTHING = Batches(np.zeros(0, np.int64), ())
 
 
@@ -143,18 +141,6 @@ class Site:
     def tuning_lessons(self, ids: Sequence[int], round: int) -> dict[int, list[Batches]]:
         """Their batches in the fine-tuning before they are evaluated, if there is any."""
         return self._drawn(ids, round, [] if self.method.tuning is None else [self.method.tuning], ["tune"])
-
-    def training(self, client: int, round: int) -> list[Batches]:
-        """One client's batches in each phase of a round."""
-        return self.lessons([client], round)[client]
-
-    def tuning(self, client: int, round: int) -> list[Batches]:
-        """One client's batches in the fine-tuning."""
-        return self.tuning_lessons([client], round)[client]
-
-    def batches(self, client: int, round: int, phase: Phase = ROUND, purpose: str = "batches") -> Batches:
-        """A client's batches in a phase, as indices into the common tensors."""
-        return self._drawn([client], round, [phase], [purpose])[client][0]
 
     def _drawn(
         self, ids: Sequence[int], round: int, phases: Sequence[Phase], purposes: Sequence[str]

@@ -15,6 +15,7 @@ from unalike.core.gather import Sink, each
 from unalike.core.local import Setting
 from unalike.core.stepping import autograd
 from unalike.core.types import Order, Report, Tree
+from unalike.core.work import Batches
 from unalike.executors.base import Accepted, Answering, Site
 
 
@@ -25,12 +26,14 @@ class Loop(Answering):
     site: Site
 
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
-        for client in ids:
-            report = self._train(order, client, accepted.get(client))
+        lessons, sizes = self.site.lessons(ids, order.round), self.site.sizes_of(ids)
+        for (client, lesson), size in zip(lessons.items(), sizes, strict=True):
+            report = self._train(order, client, lesson, size, accepted.get(client))
             sink.add([client], each(lambda t: t.contiguous().unsqueeze(0), report))
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
-        return ((client, self._tune(order, client, accepted.get(client))) for client in ids)
+        lessons = self.site.tuning_lessons(ids, order.round)
+        return ((client, self._tune(order, client, lesson, accepted.get(client))) for client, lesson in lessons.items())
 
     @cached_property
     def setting(self) -> Setting:
@@ -38,20 +41,20 @@ class Loop(Answering):
         site = self.site
         return replace(site.setting, model=site.setting.model.channels_last(site.source.x[:2], site.some_context))
 
-    def _train(self, order: Order, client: int, accepted: int | None) -> Report:
+    def _train(self, order: Order, client: int, lesson: list[Batches], size: Tensor, accepted: int | None) -> Report:
         site = self.site
-        memory, context, size = site.memories.get(client, accepted), site.context(client), site.sizes_of([client])[0]
-        data = site.data(client, order.round, site.training(client, order.round))
+        memory, context = site.memories.get(client, accepted), site.context(client)
+        data = site.data(client, order.round, lesson)
         dropout = seed.number(site.setting.seed, "dropout", order.round, client)
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():
             report, kept = train(site.method, self.setting, order.to(client), memory, size, data, context, autograd)
         site.memories.put(client, order.round, kept, accepted)
         return report
 
-    def _tune(self, order: Order, client: int, accepted: int | None) -> Tree:
+    def _tune(self, order: Order, client: int, lesson: list[Batches], accepted: int | None) -> Tree:
         site = self.site
         memory, context = site.memories.get(client, accepted), site.context(client)
-        data = site.data(client, order.round, site.tuning(client, order.round))
+        data = site.data(client, order.round, lesson)
         dropout = seed.number(site.setting.seed, "dropout of tuning", order.round, client)
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():
             tuned = tune(site.method, self.setting, order.to(client), memory, data, context, autograd)
