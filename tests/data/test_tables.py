@@ -279,3 +279,17 @@ def test_categories_and_nullable_columns_of_parquet(tmp_path):
     frame = pd.DataFrame({"beds": pd.array([1, None] * 5, "Int64"), "ward": ward, "y": [0, 1] * 5})
     data = load(save(frame, tmp_path / "t.parquet"), target="y")
     assert data.train[0][:2].tolist() == [[0, 0, 0, 1], [0, 1, 1, 0]]
+
+
+def test_codes_are_categories_in_a_file_where_all_of_them_look_like_numbers(tmp_path):
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    first.write_text("grade,y\n" + "1,a\n2a,b\n" * 10)
+    second.write_text("grade,y\n1,a\n,b\n1,b\n")
+    encoding = load(first, target="y").encoding
+    found = load(second, target="y", encoding=encoding)
+    assert encoding.categories[0].values == ("1", "2a")
+    assert sorted(torch.cat([found.train[0], *([found.test[0]] if found.test else [])]).tolist()) == [
+        [0, 0],
+        [1, 0],
+        [1, 0],
+    ]

@@ -104,7 +104,7 @@ def samples(data: str, data_dir: Path | None, folder: Path, config: dict[str, An
     encoding, path = _encoding(folder, config), table_at(data, data_dir)
     if encoding is None or path is None:
         return fitting(data, data_dir, folder, config).merged()[0]
-    return encoding.apply(opened(path), path.name)
+    return encoding.apply(opened(path, encoding), path.name)
 
 
 def labels(found: Dataset, folder: Path, config: dict[str, Any]) -> Tensor:

@@ -34,21 +34,24 @@ if TYPE_CHECKING:
 Columns = str | Sequence[str]
 
 
-def _with_pandas(reader: str, path: Path, **options: object) -> pd.DataFrame:
+def _typed(reader: str, path: Path, texts: Sequence[str], **options: object) -> pd.DataFrame:
+    """A file that says itself what is a text."""
     import pandas as pd
 
     frame: pd.DataFrame = getattr(pd, reader)(path, **options)
     return frame
 
 
-def _csv(path: Path) -> pd.DataFrame:
-    """A CSV file, in which a question mark is a missing value, too."""
+def _csv(path: Path, texts: Sequence[str]) -> pd.DataFrame:
+    """A CSV file, in which a question mark is a missing value, too. The columns `texts` hold texts, whatever they look like."""
     import pandas as pd
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
-            return _with_pandas("read_csv", path, index_col=False, na_values=["?", " ?"], low_memory=False)
+            return pd.read_csv(
+                path, index_col=False, na_values=["?", " ?"], low_memory=False, dtype=dict.fromkeys(texts, str)
+            )
         except pd.errors.ParserWarning:
             raise UnalikeError(
                 f"{path.name}: rows have more fields than the header has names, so nobody knows which name is whose; expected a "
@@ -56,12 +59,12 @@ def _csv(path: Path) -> pd.DataFrame:
             ) from None
 
 
-OPEN: Mapping[str, Callable[[Path], pd.DataFrame]] = {
+OPEN: Mapping[str, Callable[[Path, Sequence[str]], pd.DataFrame]] = {
     ".csv": _csv,
     ".csv.gz": _csv,
-    ".parquet": partial(_with_pandas, "read_parquet"),
-    ".jsonl": partial(_with_pandas, "read_json", lines=True, dtype=False),
-    ".jsonl.gz": partial(_with_pandas, "read_json", lines=True, dtype=False),
+    ".parquet": partial(_typed, "read_parquet"),
+    ".jsonl": partial(_typed, "read_json", lines=True, dtype=False),
+    ".jsonl.gz": partial(_typed, "read_json", lines=True, dtype=False),
 }
 PARTS = {"train": False, "0": False, "false": False, "test": True, "1": True, "true": True}
 """What a split column may say, and whether it means a test row."""
@@ -97,7 +100,7 @@ def read_table(
     Raises `UnalikeError` for a file that cannot be read, a column that is not there and a target that is missing or of
     another kind, such as dates, or has hardly two rows of a class.
     """
-    frame = opened(path)
+    frame = opened(path, encoding)
     drop, group = _several(drop), _several(group)
     _require(frame, [target, *drop, *group, *_several(split or ()), *_several(text or ())], path.name)
     y, classes = labels(frame[target], path.name, regression)
@@ -122,10 +125,14 @@ for name in OPEN:
     formats.register(name)(read_table)
 
 
-def opened(path: Path) -> pd.DataFrame:
-    """The columns of a table as they are in the file. Raises `UnalikeError` for one that cannot be read."""
+def opened(path: Path, encoding: Encoding | None = None) -> pd.DataFrame:
+    """The columns of a table as they are in the file, categories of the `encoding` as texts where the file cannot say.
+
+    Raises `UnalikeError` for one that cannot be read.
+    """
+    texts = [category.name for category in encoding.categories] if encoding else []
     with reading(path, "a table"):
-        return OPEN[ending(path.name) or ""](path).rename(columns=str)
+        return OPEN[ending(path.name) or ""](path, texts).rename(columns=str)
 
 
 def tokens(
