@@ -92,7 +92,7 @@ def simulation_of(
     """A stage of the job's plan; `folder` is that of the clients' memories."""
     return Simulation(
         stage,
-        job.setting,
+        replace(job.setting, stage=index),
         job.population,
         executor=executor,
         participation=job.options.participation,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -259,6 +260,24 @@ def test_every_group_draws_noise_of_its_own(small, crowd):
     one, other = (state.params for state in run._simulation.states.values())
     for name, noisy in one.items():
         assert (noisy - other[name]).abs().max() > 0.01
+
+
+@dataclass(frozen=True)
+class Afresh:
+    """Two stages that begin with the same model, and count their rounds from 0."""
+
+    ended: ClassVar = []
+
+    def stages(self, scene):
+        method = ua.Method.parse("clip(norm=1) + gaussian_noise(std=1.0)")
+        self.ended.append((yield Stage("first", method, 1)))
+        yield Stage("second", method, 1)
+
+
+def test_every_stage_draws_noise_of_its_own(small, crowd):
+    run = small(Afresh(), crowd, work=ua.Work(batch_size=None, lr=1e-9), rounds=2)
+    for name, noisy in Afresh.ended[-1]["all"].params.items():
+        assert (noisy - run.params[name]).abs().max() > 0.01
 
 
 def test_the_oracle_takes_the_partition_s_clusters():

@@ -20,8 +20,8 @@ from unalike.core.work import Work
 class Setting:
     """What stays the same during a stage; `work` is the method's own, `buffers` is "average", "local" or "first".
 
-    `proxy` are samples on the server, `classes` counts the classes of the labels (None: regression), `group` numbers those who
-    share the model among the groups of the stage.
+    `proxy` are samples on the server, `classes` counts the classes of the labels (None: regression), `stage` is the
+    step of the plan, `group` numbers those who share the model among the groups of the stage.
     """
 
     model: Model
@@ -31,6 +31,7 @@ class Setting:
     buffers: str = "average"
     proxy: Batch | None = None
     classes: int | None = None
+    stage: int = 0
     group: int = 0
 
 

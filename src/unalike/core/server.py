@@ -126,9 +126,10 @@ class Server:
 
     @property
     def generator(self) -> torch.Generator:
-        """A generator of this part's own for this round and group: noise that two groups had in common would cancel out."""
-        group = (self.setting.group,) if self.setting.group else ()
-        return torch.Generator().manual_seed(seed.number(self.setting.seed, f"server.{self.part}", self.round, *group))
+        """A generator of this part's own for this stage, round and group: noise that two had in common would cancel out."""
+        setting = self.setting
+        place = (setting.stage, setting.group) if setting.stage or setting.group else ()
+        return torch.Generator().manual_seed(seed.number(setting.seed, f"server.{self.part}", self.round, *place))
 
 
 def open_state(method: Method, setting: Setting, start: State | None = None) -> State:

@@ -102,7 +102,8 @@ class Remote(Simulation):
         self._shelf = Shelf(arrived)
         self.holds: dict[int, str] = {}
         """Client -> the digest of what it has for the whole stage, by its own answer."""
-        super().__init__(stage, job.setting, job.population, executor="loop", participation=job.options.participation)
+        setting, share = replace(job.setting, stage=index), job.options.participation
+        super().__init__(stage, setting, job.population, executor="loop", participation=share)
         active = np.array([not site.revoked for site in self.federation.sites])
         self.active = np.flatnonzero(active).tolist()
         self.eligible = self.eligible[active[self.eligible]]
