@@ -75,7 +75,8 @@ class Options:
 class Job:
     """Everything that decides what a run computes; `config` is its record, `key` the hash of it.
 
-    `model_name` is the model as it was asked for, `model_text` with what the clients' facts add to it (their length).
+    `model_name` is the model as it was asked for, `model_text` with what the clients' facts add to it (their length); `asked` is
+    the method in the words in which it was asked for, which decide nothing.
     """
 
     plan: Plan
@@ -88,6 +89,7 @@ class Job:
     test: tuple[torch.Tensor, torch.Tensor] | None = None
     proxy: tuple[torch.Tensor, torch.Tensor] | None = None
     metrics: Custom = field(default_factory=dict)
+    asked: str = ""
 
     @cached_property
     def config(self) -> Config:
@@ -209,7 +211,8 @@ def prepare(
         chosen.chain(population.x[:1], torch.zeros(1, chosen.chain.draws))  # says at once what does not fit
     population, made = population.to("cpu"), made.to("cpu").at(chosen.precision)
     held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)
-    job = Job(plan, population, made, work or Work(), chosen, asked, name, held_out, public, metrics or {})
+    words = spec if isinstance(spec, str) else repr(plan)
+    job = Job(plan, population, made, work or Work(), chosen, asked, name, held_out, public, metrics or {}, words)
     _ = job.ending
     if chosen.select == "best" and not job.ending.known.validated:
         raise UnalikeError(

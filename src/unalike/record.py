@@ -145,6 +145,7 @@ class Record:
         if directory is not None and directory.claim(job.config, resume):
             self.saved = directory.load_checkpoint()
             directory.write_config(job.config)  # what a resumed run may change
+        self.event("begun", method=job.asked)
         if directory is not None and job.population.encoding is not None:
             job.population.encoding.save(directory.path / "encoding.json")
         if self.saved is not None and directory is not None:

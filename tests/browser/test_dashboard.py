@@ -108,7 +108,7 @@ def test_a_simulation_is_shown(kept, visit):
         page = visit(server.url)
         page.get_by_text("4 of 4 rounds done").wait_for()
         assert page.locator("#kind").inner_text() == "simulation"
-        assert "mean()" in page.locator("#method").inner_text()
+        assert page.locator("#method").inner_text() == "fedavg: task_loss() + by_size() + mean()"
         assert page.locator("figure svg").count() >= 2
         assert page.locator("#sites tr").count() == 4
         cells = page.locator("#table tbody td")

@@ -426,6 +426,31 @@ def test_a_single_run_has_the_same_report(people, tmp_path):
     assert "mine" in loaded.report(tmp_path / "report.html").read_text()
 
 
+def test_a_run_that_no_command_ended_is_called_by_what_was_asked_for(people, tmp_path):
+    """While it is unfinished, and where a program ended it; continued in other words it is the same run under these."""
+
+    def run(method, until=None):
+        def interrupted(row, what=""):
+            if row["round"] == until:
+                raise KeyboardInterrupt
+
+        ua.run(method, people, model="linear", rounds=3, out=tmp_path, progress=interrupted)
+
+    def method():
+        loaded = Comparison.load(tmp_path)
+        assert loaded.facts.methods[0]["spec"] == "task_loss() + by_size() + mean()"
+        assert loaded.rounds["method"].unique().tolist() == [loaded.facts.baseline]
+        return loaded.facts.methods[0]["label"]
+
+    with pytest.raises(KeyboardInterrupt):
+        run("fedavg", 2)
+    assert method() == "fedavg"
+    run("fedavg")
+    assert method() == "fedavg"
+    run("by_size + mean")
+    assert method() == "by_size + mean"
+
+
 def test_what_a_run_said_of_itself_does_not_outlive_it(people, tmp_path):
     """Its facts are of two rounds; it goes on to ten, is interrupted after four, and a program brings it to its end."""
     from unalike.study.single import keep_facts

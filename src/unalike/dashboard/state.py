@@ -10,6 +10,7 @@ from typing import Any
 
 from unalike.core.errors import UnalikeError
 from unalike.deploy.commands import command
+from unalike.results.directory import RunDirectory
 
 State = dict[str, Any]
 
@@ -68,7 +69,7 @@ class Followed:
         return {
             "title": terms.get("name") or self.path.resolve().name,
             "kind": "federation" if terms else "simulation",
-            "method": terms.get("method") or config.get("method", ""),
+            "method": terms.get("method") or _method(RunDirectory(self.run).asked, config),
             "model": terms.get("model") or config.get("model", {}).get("name", ""),
             "done": done,
             "rounds": terms.get("rounds") or config.get("rounds", 0),
@@ -113,6 +114,12 @@ class Followed:
             return [str(n) for n in json.loads((self.run / "comparison.json").read_text())["clients"]]
         except (OSError, ValueError, KeyError):
             return []
+
+
+def _method(asked: str, config: dict[str, Any]) -> str:
+    """The method as it was asked for, and with every field."""
+    spec = str(config.get("method", ""))
+    return spec if asked == spec else f"{asked}: {spec}"
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -105,6 +105,12 @@ class RunDirectory:
         return list(dict.fromkeys(event["text"] for event in self.events if event["event"] == "warning"))
 
     @property
+    def asked(self) -> str:
+        """The method in the words in which it was last asked for; with every field where nobody wrote them down."""
+        words = [event.get("method") for event in self.events if event["event"] == "begun"]
+        return next((str(said) for said in reversed(words) if said), str((self.config or {}).get("method", "")))
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its end, and nobody began to continue it since."""
         return [e["event"] for e in self.events if e["event"] in ("resumed", "finished")][-1:] == ["finished"]

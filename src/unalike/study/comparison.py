@@ -193,7 +193,7 @@ def _own_facts(directory: RunDirectory, rounds: pd.DataFrame, clients: pd.DataFr
     from unalike.data.diagnose import summary
 
     folder, config = directory.path, directory.config or {}
-    data, method = config["data"], config["method"]
+    data, label = config["data"], directory.asked
     plan = PartitionPlan.load(folder) if (folder / "plan.json").exists() else None
     names = list(plan.names) if plan else [f"client {k}" for k in sorted(clients["client"].unique())]
     counts = None
@@ -204,12 +204,12 @@ def _own_facts(directory: RunDirectory, rounds: pd.DataFrame, clients: pd.DataFr
     return Facts(
         methods=[
             {
-                "label": method,
-                "spec": method,
+                "label": label,
+                "spec": config["method"],
                 "protocols": [*(["clients"] if shared else []), *(["personal"] if personal else [])],
             }
         ],
-        baseline=method,
+        baseline=label,
         config=tomli_w.dumps(plain(_flags(config))),
         command="# the run came from a program: call ua.run(...) there with the configuration below",
         partition=_divided(data, plan) | (summary(plan.train.sizes, plan.counts) if plan else {}),
