@@ -98,6 +98,31 @@ def test_personal_models_are_judged_apart(content):
     )
 
 
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (82, "82.0"),
+        (99.96, "100"),
+        (1234.5, "1,234"),
+        (0.5, "0.500"),
+        (0.0123, "0.0123"),
+        (12345678, "12,345,678"),
+        (0, "0"),
+        (1.5e-7, "1.50e−07"),
+    ],
+)
+def test_an_rmse_keeps_the_zeros_that_count(value, text):
+    assert words.score(value, RMSE) == words.spread(value, RMSE) == text
+    assert words.change(value, RMSE) == f"+{text}" and words.score(math.nan, RMSE) == "–"
+
+
+@pytest.mark.parametrize(
+    "value, text", [(0.0488, "0.0488"), (0, "0"), (1.26, "1.3"), (12.34, "12.3"), (1234.5, "1,234")]
+)
+def test_little_traffic_is_not_rounded_to_nothing(value, text):
+    assert words.megabytes(value) == text
+
+
 def test_less_rmse_is_better():
     row = {"difference": -0.2, "p": 0.01, "p_holm": 0.03}
     assert verdict(row, RMSE) == "better" and verdict(row, ACCURACY) == "worse"

@@ -145,6 +145,13 @@ def test_many_clients_become_a_heat_map(simulate):
     assert charts.labels(simulate(clients=41).label_counts).data[0].type == "heatmap"
 
 
+def test_a_regression_report_says_rmse_in_capitals(simulate):
+    page = render(simulate(methods=3, regression=True))
+    shown = re.sub(r"<script.*?</script>|<style.*?</style>", "", page, flags=re.DOTALL)
+    assert "RMSE against cost" in shown and "Difference in RMSE to" in shown
+    assert "Rmse" not in shown and not re.search(r"\brmse\b", shown.replace(simulate(methods=3).config, ""))
+
+
 def test_rmse_points_to_the_left_for_better(simulate):
     table = simulate(methods=2, regression=True).rounds
     frame = table.head(1).assign(method="fedavg", difference=-0.1, ci_low=-0.2, ci_high=0.0)

@@ -229,4 +229,4 @@ def _scale(metric: Metric) -> float:
 
 
 def _direction(metric: Metric) -> str:
-    return "← worse · percentage points · better →" if metric.sign > 0 else f"← better · {metric.column} · worse →"
+    return "← worse · percentage points · better →" if metric.sign > 0 else f"← better · {metric.word} · worse →"

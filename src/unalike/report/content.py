@@ -79,7 +79,7 @@ class ReportContent:
         if self.target is not None and not 0 <= self.target <= (1 if self.metric.sign > 0 else math.inf):
             expected = "a share such as 0.8" if self.metric.sign > 0 else "an RMSE of 0 or more"
             raise UnalikeError(
-                f"target={self.target:g} is no {self.metric.column} that a run could reach; expected {expected}"
+                f"target={self.target:g} is no {self.metric.word} that a run could reach; expected {expected}"
             )
 
     @property

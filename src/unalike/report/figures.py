@@ -75,7 +75,7 @@ def figures(content: ReportContent, style: Looks | None = None) -> Iterator[tupl
     table = summary(rounds, clients, content.baseline, plain=content.plain)
     for protocol, prefix in content.prefixes.items():
         own, tail = table[table["protocol"] == protocol], f"-{protocol}" if prefix else ""
-        column, unit = prefix + metric.column, f"{metric.column}{' (%)' if scale == 100 else ''}"
+        column, unit = prefix + metric.column, f"{metric.word}{' (%)' if scale == 100 else ''}"
         if own.empty:
             continue
         if own["difference"].notna().any():
@@ -91,8 +91,8 @@ def figures(content: ReportContent, style: Looks | None = None) -> Iterator[tupl
 def forest(table: pd.DataFrame, baseline: str, metric: Metric, style: Looks) -> Figure:
     """Differences to the baseline with their 95 % intervals."""
     scale = 100 if metric.sign > 0 else 1
-    unit = "percentage points" if scale == 100 else metric.column
-    title = f"difference in {metric.column} to {baseline} ({unit})"
+    unit = "percentage points" if scale == 100 else metric.word
+    title = f"difference in {metric.word} to {baseline} ({unit})"
     bars = [(r["method"], *(scale * r[k] for k in ("difference", "ci_low", "ci_high"))) for r in rows(table)]
     figure, axes = _bars(bars, title, style)
     axes.axvline(0, color=MUTED, linewidth=1, linestyle=":", zorder=0)

@@ -63,7 +63,7 @@ def _answer(others: list[Row], content: ReportContent, metric: Metric) -> str:
     count = words.plural(len(others), "other method")
     return (
         f"{len(better)} of {count} did better than {base} beyond the noise between seeds. "
-        f"The largest such gain is {top['method']}: {gain} of {metric.column} (95 % interval {between}, {_corrected(top)}).{fell}"
+        f"The largest such gain is {top['method']}: {gain} of {metric.word} (95 % interval {between}, {_corrected(top)}).{fell}"
     )
 
 

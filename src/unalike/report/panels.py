@@ -66,24 +66,27 @@ def differences(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> 
     for label, table in tables.items():
         compared = table[table["difference"].notna()]
         if len(compared):
-            alt = f"{label}: differences in {content.metric.column} to {base} for {words.listing(compared['method'])}."
+            alt = f"{label}: differences in {content.metric.word} to {base} for {words.listing(compared['method'])}."
             views.append(View(label, charts.forest(compared, content.metric, looks), alt))
     bars = "bars: 95 % paired t intervals over seeds" if len(content.seeds) > 1 else "one seed, therefore no intervals"
-    caption = f"Difference in {content.metric.column} to {base} (dotted line). Markers: mean over seeds; {bars}."
+    caption = f"Difference in {content.metric.word} to {base} (dotted line). Markers: mean over seeds; {bars}."
     return _panel("differences", caption, views, [])
 
 
 def curves(content: ReportContent, looks: Looks) -> Panel | None:
     """The headline metric and the loss by round, for the shared and for the personal models."""
     metric, views = content.metric, []
-    score = metric.column, metric.title, _unit(content), _percent(content)
-    validation = f"val_{metric.column}", f"{metric.title} on validation samples", _unit(content), _percent(content)
-    axes = (score, ("loss", "Loss", "", 1), validation)
+    held = " on validation samples"
+    axes = (
+        (metric.column, metric.title, metric.word + _unit(content), _percent(content)),
+        ("loss", "Loss", "loss", 1),
+        (f"val_{metric.column}", metric.title + held, metric.word + held + _unit(content), _percent(content)),
+    )
     for protocol, prefix in content.prefixes.items():
-        for column, title, unit, scale in axes:
+        for column, title, axis, scale in axes:
             shown = _scored(content.rounds, prefix + column, looks)
             if shown:
-                figure = charts.curves(content.rounds, prefix + column, column + unit, shown, scale)
+                figure = charts.curves(content.rounds, prefix + column, axis, shown, scale)
                 label = f"{title}, {MODELS[protocol]}"
                 views.append(View(label, figure, f"{label} by round for {words.listing(shown)}."))
     banded = len(content.seeds) > 1 and len(looks) <= charts.MOST_BANDS
@@ -98,11 +101,11 @@ def distributions(content: ReportContent, looks: Looks) -> Panel | None:
     for protocol, prefix in content.prefixes.items():
         shown = _scored(content.clients, prefix + metric.column, looks)
         if shown:
-            title = f"{metric.column}{_unit(content)} of one client"
+            title = f"{metric.word}{_unit(content)} of one client"
             figure = charts.distribution(content.clients, prefix + metric.column, title, shown, _percent(content))
             label = words.capital(MODELS[protocol])
             views.append(
-                View(label, figure, f"{label}: {metric.column} of the single clients under {words.listing(shown)}.")
+                View(label, figure, f"{label}: {metric.word} of the single clients under {words.listing(shown)}.")
             )
     caption = (
         "Dots: one client under one seed (only the outliers where there are very many). "
@@ -131,7 +134,7 @@ def cost(content: ReportContent, looks: Looks) -> Panel | None:
         ("Traffic", "mb", "MB to and from all clients"),
         ("Time", "seconds", "seconds on the machine that ran this"),
     )
-    goal, scale = column + _unit(content), _percent(content)
+    goal, scale = content.metric.word + _unit(content), _percent(content)
     views = [
         View(
             label,
@@ -142,7 +145,7 @@ def cost(content: ReportContent, looks: Looks) -> Panel | None:
         if shown
     ]
     towards = "higher" if content.metric.sign > 0 else "lower"
-    caption = f"What the shared model's {column} costs: {towards} and further left is better value. Mean over seeds."
+    caption = f"What the shared model's {content.metric.word} costs: {towards} and further left is better value. Mean over seeds."
     return _panel("cost", caption, views, list(shown.items()))
 
 
@@ -151,11 +154,11 @@ def pareto(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel
     metric, scale = content.metric, _percent(content)
     scales = {"score": scale, "worst": scale}
     titles = {
-        "score": metric.column + _unit(content),
-        "worst": f"{metric.column} of the worst tenth of clients{_unit(content)}",
+        "score": metric.word + _unit(content),
+        "worst": f"{metric.word} of the worst tenth of clients{_unit(content)}",
         "mb": "MB to and from all clients",
     }
-    names = {"score": metric.column, "worst": "fairness", "mb": "cost"}
+    names = {"score": metric.word, "worst": "fairness", "mb": "cost"}
     views = []
     for protocol in content.prefixes:
         table = tradeoff(summary[summary["protocol"] == protocol], metric)
@@ -166,8 +169,8 @@ def pareto(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel
             views.append(View(label, figure, f"{label}. Nothing beats {front}."))
     towards = "higher" if metric.sign > 0 else "lower"
     caption = (
-        f"Filled: no other method is at least as good in {metric.column}, in the worst tenth and in MB, and better in one. "
-        f"Hollow: some method is. {words.capital(towards)} {metric.column} and fewer MB are better. Means over seeds, "
+        f"Filled: no other method is at least as good in {metric.word}, in the worst tenth and in MB, and better in one. "
+        f"Hollow: some method is. {words.capital(towards)} {metric.word} and fewer MB are better. Means over seeds, "
         "without their noise: a method close to the front may well be on it."
     )
     return _panel("pareto", caption, views, list(looks.items()))

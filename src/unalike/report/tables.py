@@ -126,7 +126,7 @@ def target(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Tab
     own = f", the final mean of {content.baseline}" if content.target is None else ""
     what = words.score(goal, metric) + own
     return _table(
-        f"To a first {metric.column} of {what}, {MODELS[protocol]}: mean over seeds, where all reach it", columns, spent
+        f"To a first {metric.word} of {what}, {MODELS[protocol]}: mean over seeds, where all reach it", columns, spent
     )
 
 

@@ -11,18 +11,18 @@ MISSING = "–"
 
 
 def score(value: float, metric: Metric) -> str:
-    """Accuracy in percent, rmse with three digits."""
-    return _number(value, f"{100 * value:.1f} %" if metric.sign > 0 else f"{value:.3g}")
+    """Accuracy in percent, RMSE with three digits."""
+    return _number(value, f"{100 * value:.1f} %" if metric.sign > 0 else significant(value))
 
 
 def change(value: float, metric: Metric) -> str:
-    """A signed difference: percentage points of accuracy, or rmse."""
+    """A signed difference: percentage points of accuracy, or RMSE."""
     return _number(value, f"{_scaled(value, metric)}{unit(metric)}")
 
 
 def spread(value: float, metric: Metric) -> str:
     """A size without a sign, such as a standard deviation, in the unit of `change`."""
-    return _number(value, f"{100 * value:.1f}" if metric.sign > 0 else f"{value:.3g}")
+    return _number(value, f"{100 * value:.1f}" if metric.sign > 0 else significant(value))
 
 
 def interval(low: float, high: float, metric: Metric) -> str:
@@ -30,8 +30,18 @@ def interval(low: float, high: float, metric: Metric) -> str:
 
 
 def unit(metric: Metric) -> str:
-    """What a difference is counted in, with a leading space; empty for rmse, whose unit is the label's."""
+    """What a difference is counted in, with a leading space; empty for RMSE, whose unit is the label's."""
     return " points" if metric.sign > 0 else ""
+
+
+def significant(value: float, sign: str = "", digits: int = 3) -> str:
+    """A number with so many digits that count, trailing zeros among them; only tiny ones have an exponent, and 0 is 0."""
+    if not value or not math.isfinite(value):
+        return f"{value:{sign}.0f}"
+    power = int(f"{value:.{digits - 1}e}".split("e")[1])  # after rounding: 99.96 is 100
+    if power < -4:
+        return f"{value:{sign}.{digits - 1}e}"
+    return f"{value:{sign},.{max(0, digits - 1 - power)}f}"
 
 
 def decimal(value: float, digits: int = 3) -> str:
@@ -48,7 +58,7 @@ def share(value: float) -> str:
 
 
 def megabytes(value: float) -> str:
-    return _number(value, f"{value:,.1f}" if value < 100 else f"{value:,.0f}")
+    return _number(value, f"{value:,.1f}" if 1 <= value < 100 else significant(value))
 
 
 def duration(seconds: float) -> str:
@@ -88,7 +98,7 @@ def short(text: str, limit: int = 38) -> str:
 
 
 def _scaled(value: float, metric: Metric) -> str:
-    text = f"{100 * value:+.1f}" if metric.sign > 0 else f"{value:+.3g}"
+    text = f"{100 * value:+.1f}" if metric.sign > 0 else significant(value, "+")
     return text.replace("-", "−")
 
 

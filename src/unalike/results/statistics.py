@@ -46,17 +46,18 @@ def in_order(table: pd.DataFrame, methods: Iterable[str]) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Metric:
-    """The headline number of a task. `sign` is +1 where more is better and -1 where less is."""
+    """The headline number of a task. `sign` is +1 where more is better and -1 where less is; `word` names it in a sentence."""
 
     column: str
     sign: int
     title: str
+    word: str
 
     def worst_first(self, values: pd.Series) -> pd.Series:
         return values.sort_values(ascending=self.sign > 0, kind="stable")
 
 
-METRICS = (Metric("accuracy", +1, "Accuracy"), Metric("rmse", -1, "RMSE"))
+METRICS = (Metric("accuracy", +1, "Accuracy", "accuracy"), Metric("rmse", -1, "RMSE", "RMSE"))
 
 
 def headline(table: pd.DataFrame) -> Metric:
