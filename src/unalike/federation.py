@@ -152,9 +152,12 @@ def execute(
 
     Under `torchrun` only the process that leads gets here (`teamwork.follow`).
     """
-    with team_for(job) if ground is None else nullcontext() as team:
+    directory = None if out is None else RunDirectory(out)
+    with (
+        team_for(job) if ground is None else nullcontext() as team,
+        nullcontext() if directory is None else directory.held(),
+    ):
         job = job.here(0 if team is None else team.place)
-        directory = None if out is None else RunDirectory(out)
         record = Record(directory, job, resume)
         try:
             with threads_for(job.model, alone=team is None):

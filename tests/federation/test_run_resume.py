@@ -463,3 +463,22 @@ def test_dropout_repeats_and_resumes(people, small, alike, tmp_path, executor):
     whole = small("ditto", people, rounds=4, **options)
     small("ditto", people, rounds=2, out=tmp_path, **options)
     alike(small("ditto", people, rounds=4, out=tmp_path, **options), whole)
+
+
+def test_two_processes_never_write_one_run(people, small, alike, tmp_path, monkeypatch):
+    """The later one would remove the checkpoints of the other, and write a history without its rounds."""
+    import unalike.record
+
+    monkeypatch.setattr(unalike.record, "CHECKPOINT_SECONDS", 0.0)
+    refused = []
+
+    def meanwhile(row, what=""):
+        if row["round"] == 2:
+            with pytest.raises(ua.UnalikeError, match="another process is writing the run in"):
+                small("ditto", people, rounds=4, out=tmp_path)
+            refused.append(row["round"])
+
+    whole = small("ditto", people, rounds=4)
+    alike(small("ditto", people, rounds=4, out=tmp_path, progress=meanwhile), whole)
+    alike(small("ditto", people, rounds=4, out=tmp_path), whole)
+    assert refused == [2]

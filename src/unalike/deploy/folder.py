@@ -16,12 +16,12 @@ from typing import Any
 
 from unalike.core.checkpoint import read_tensors, write_bytes, write_tensors
 from unalike.core.errors import UnalikeError, unknown
+from unalike.core.lock import locked
 from unalike.data.check import Pair
 from unalike.deploy import certificates
 from unalike.deploy.bundle import Bundle
 from unalike.deploy.federation import Federation
 from unalike.deploy.keys import PrivateKey, new_key, private_key, private_text, public_text
-from unalike.deploy.lock import locked
 from unalike.deploy.network import Network
 from unalike.deploy.rehearsal import rehearse
 

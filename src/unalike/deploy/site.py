@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from unalike.core.errors import UnalikeError
+from unalike.core.lock import locked
 from unalike.deploy import channel
 from unalike.deploy.bundle import Bundle
 from unalike.deploy.federation import Federation
-from unalike.deploy.lock import locked
 from unalike.deploy.processes import Supervisor
 from unalike.deploy.samples import site_data
 from unalike.deploy.transport import Handler

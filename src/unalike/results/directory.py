@@ -10,7 +10,8 @@ import hashlib
 import json
 import time
 import tomllib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import tomli_w
 
 from unalike.core.checkpoint import read_tensors, write_bytes, write_tensors
 from unalike.core.errors import UnalikeError
+from unalike.core.lock import locked
 from unalike.core.types import Tree
 
 Config = dict[str, Any]
@@ -72,6 +74,19 @@ class RunDirectory:
                 "or choose another folder"
             )
         return True
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep others from writing the same run, whose checkpoints they would remove. Raises `UnalikeError` while one does."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise UnalikeError(f"{self.path} is a file; expected a folder for the run") from None
+        except OSError as error:
+            raise UnalikeError(f"cannot write {self.path}: {error.strerror}; choose another folder") from None
+        busy = f"another process is writing the run in {self.path}; wait until it ends, or choose another folder"
+        with locked(self.path, busy):
+            yield
 
     def write_config(self, config: Config) -> None:
         write_bytes(self.path / "config.toml", tomli_w.dumps(plain(config)).encode())

@@ -14,7 +14,10 @@ from unalike.core.errors import UnalikeError
 @contextmanager
 def locked(folder: Path, otherwise: str) -> Iterator[None]:
     """Keep others out while the block runs; the lock ends with the process, however it ends. Raises `UnalikeError`."""
-    handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise UnalikeError(f"cannot write {folder / '.lock'}: {error.strerror}; choose another folder") from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
