@@ -89,7 +89,7 @@ def test_optimiser_state_resumes(people, small, alike, tmp_path):
 
 def test_a_finished_run_is_read_not_trained(people, small, alike, tmp_path, monkeypatch):
     whole = small("ditto", people, out=tmp_path, executor="loop")
-    monkeypatch.setattr(Site, "training", lambda *_: pytest.fail("it trained again"))
+    monkeypatch.setattr(Site, "lessons", lambda *_: pytest.fail("it trained again"))
     alike(whole, small("ditto", people, out=tmp_path, executor="loop"))
 
 
@@ -123,16 +123,16 @@ def test_interrupted_between_rounds(people, small, alike, tmp_path, spec):
 @pytest.mark.parametrize("number", [0, 2])
 def test_interrupted_within_a_round(people, small, alike, tmp_path, monkeypatch, spec, number):
     """Some clients have trained and remember it; the round never was."""
-    training = Site.training
+    data = Site.data
 
-    def interrupt(self, client, round):
+    def interrupt(self, client, round, lesson):
         if (round, client) == (number, 4):
             raise KeyboardInterrupt
-        return training(self, client, round)
+        return data(self, client, round, lesson)
 
     options = {"rounds": 4, "executor": "loop", "out": tmp_path}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Site, "training", interrupt)
+        patch.setattr(Site, "data", interrupt)
         small(spec, people, **options)
     alike(small(spec, people, **options), small(spec, people, rounds=4, executor="loop"))
 
