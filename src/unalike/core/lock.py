@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +20,18 @@ def locked(folder: Path, otherwise: str) -> Iterator[None]:
     except OSError as error:
         raise UnalikeError(f"cannot write {folder / '.lock'}: {error.strerror}; choose another folder") from None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _take(handle, folder, otherwise)
         yield
-    except BlockingIOError:
-        raise UnalikeError(otherwise) from None
     finally:
         os.close(handle)
+
+
+def _take(handle: int, folder: Path, otherwise: str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UnalikeError(otherwise) from None
+    except OSError as error:  # as on file systems of some clusters
+        warnings.warn(
+            f"{folder} cannot be locked ({error.strerror}): see to it that no other process writes it", stacklevel=4
+        )
