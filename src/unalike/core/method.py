@@ -176,8 +176,8 @@ class Method:
         return len(apart) < len(model.params) and not moved
 
     def shares(self, name: str, model: Model) -> bool:
-        """Whether a parameter or buffer is sent and averaged."""
-        return all(p.shared(name, model) for p in self.role(Personaliser))
+        """Whether a parameter or buffer is sent and averaged: not what the module itself froze, which the server leaves alone."""
+        return model.trainable(name) and all(p.shared(name, model) for p in self.role(Personaliser))
 
     def trains(self, name: str, model: Model) -> bool:
         """Whether a parameter ever moves."""

@@ -128,10 +128,10 @@ class Model:
         return {"context": context or {}} if self.takes_context else {}
 
     def head(self, params: Tree, features: Tensor) -> Tensor:
-        """Logits from features [B, D]; `params` holds at least the head's parameters."""
+        """Logits from features [B, D]; what `params` lacks of the head's parameters is as it was at the start."""
         if self._head is None:
             raise UnalikeError("the model has no head: give the module an attribute `head`, its last layer")
-        return functional_call(self._head, tree.under(params, self._head_prefix + "."), features)
+        return functional_call(self._head, tree.under(self.params | params, self._head_prefix + "."), features)
 
     @property
     def head_size(self) -> tuple[int, int]:
@@ -160,13 +160,17 @@ class Model:
         return module
 
     def redrawn(self, number: int) -> Tree:
-        """Other start values, drawn from the seed `number` by the modules' `reset_parameters`; what has none keeps its values."""
+        """Other start values, drawn from the seed `number` by the modules' `reset_parameters`.
+
+        What has none keeps its values, and so does what is frozen.
+        """
         module = copy.deepcopy(self._plain)
         with isolated(number):
             for m in module.modules():
                 if callable(reset := getattr(m, "reset_parameters", None)):
                     reset()
-        return {n: p.detach().clone().to(self.params[n]) for n, p in module.named_parameters()}
+        drawn = {n: p.detach().clone().to(self.params[n]) for n, p in module.named_parameters()}
+        return {n: p if self.trainable(n) else self.params[n] for n, p in drawn.items()}
 
     def in_head(self, name: str) -> bool:
         """Whether a parameter or buffer belongs to the head."""

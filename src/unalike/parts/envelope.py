@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
@@ -41,12 +41,12 @@ class MoreauEnvelope(TaskObjective, Personaliser):
         def task(theta: Tree) -> Tensor:
             return local.task_loss(local.at(batch, theta), batch)
 
-        theta = tree.detach(self._minimiser(grad(task), tree.detach(local.params)))
+        theta = tree.detach(self._minimiser(grad(task), tree.detach(local.params), local.start))
         drift = tree.sub(local.params, theta)
         return task(theta) + self.lam / 2 * tree.dot(drift, drift)
 
     def finish(self, local: Local) -> tuple[Tree, Tree]:
-        return self._minimiser(local.full_gradient, local.params), {}
+        return self._minimiser(local.full_gradient, local.params, local.start), {}
 
     def personal(self, model: Model, params: Tree, memory: Tree) -> Tree:
         return memory
@@ -58,8 +58,9 @@ class MoreauEnvelope(TaskObjective, Personaliser):
                 stacklevel=2,
             )
 
-    def _minimiser(self, gradient: Callable[[Tree], Tree], w: Tree) -> Tree:
+    def _minimiser(self, gradient: Callable[[Tree], Tree], w: Tree, moving: Iterable[str]) -> Tree:
         theta = w
         for _ in range(self.steps):
-            theta = tree.map(lambda t, g, c: t - self.rate * (g + self.lam * (t - c)), theta, gradient(theta), w)
+            slope = tree.only(gradient(theta), moving)
+            theta = theta | tree.map(lambda g, t, c: t - self.rate * (g + self.lam * (t - c)), slope, theta, w)
         return theta

@@ -122,8 +122,10 @@ class FeatureGenerator(Objective, ServerStep):
 
     def step(self, server: Server, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         model = server.setting.model
-        heads = {n: server.params[n] + u for n, u in cohort.update.items() if model.in_head(n)}
-        if not heads or not self.steps:
+        head = {n: w for n, w in model.params.items() if model.in_head(n)}
+        heads = {n: w.expand(len(cohort.ids), *w.shape) for n, w in head.items() if not model.trainable(n)}
+        heads |= {n: server.params[n] + u for n, u in cohort.update.items() if n in head}
+        if not (heads and self.steps) or len(heads) < len(head):
             return update, server.memory
         counts = cohort.letter[self.COUNTS]
         memory = server.memory | {"chances": self.chances(counts.sum(0))}

@@ -89,7 +89,8 @@ class AdaptedLoss(TaskObjective, Personaliser):
         inner = grad(lambda w: local.task_loss(local.at(first, w), first))(local.params)
         if not self.second_order:
             inner = tree.detach(inner)
-        adapted = tree.map(lambda w, g: w - self.alpha * g, local.params, inner)
+        moving = tree.only(inner, local.start)
+        adapted = local.params | tree.map(lambda g, w: w - self.alpha * g, moving, local.params)
         return local.task_loss(local.at(second, adapted), second)
 
     def tune(self) -> Phase:

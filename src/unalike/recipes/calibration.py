@@ -42,7 +42,7 @@ class Ccvr(Recipe):
 
     def stages(self, scene: Scene) -> Steps:
         method = Method.parse(self.method)
-        if not all(method.shares(n, scene.model) for n in scene.model.params):
+        if not all(method.shares(n, scene.model) for n in scene.model.params if scene.model.trainable(n)):
             raise UnalikeError(
                 f"ccvr calibrates the shared head and {self.method} keeps parameters private; choose another method"
             )
@@ -75,8 +75,8 @@ class Ccvr(Recipe):
 
     def calibrate(self, model: Model, params: Tree, z: Tensor, y: Tensor) -> Tree:
         """The head's parameters after training on the features alone."""
-        head = {n: w for n, w in params.items() if model.in_head(n)}
-        if not len(y):
+        head = {n: w for n, w in params.items() if model.in_head(n) and model.trainable(n)}
+        if not (head and len(y)):
             return head
         solver = Adam()
         state = solver.init(head)

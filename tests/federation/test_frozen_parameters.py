@@ -1,0 +1,81 @@
+"""What a module froze stays as it is, whatever the server does, and is not sent."""
+
+import numpy as np
+import pytest
+import torch
+
+import unalike as ua
+from unalike.core.method import Method
+
+FROZEN = ("0.bias", "2.weight")
+WORK = ua.Work(epochs=2, batch_size=4, lr=0.1, momentum=0.9, weight_decay=0.01)
+PLANS = "awd adadecay fedlws fixed_shrink(step=0.1) fedlaw gaussian_noise feddf fedgh fedgen fedadam ldawa fedsa pfedme perfedavg"
+
+
+def half_frozen():
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name not in FROZEN)
+    return module
+
+
+@pytest.fixture(scope="module")
+def crowd():
+    rng = np.random.default_rng(0)
+    return [
+        ua.ClientData(*((rng.normal(size=(n, 4)).astype("float32"), rng.integers(0, 3, n)) for n in (size, 6)))
+        for size in (7, 3, 10, 5)
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+@pytest.mark.parametrize("spec", [*PLANS.split(), "ccvr(steps=5)", "ifca(clusters=2)", "clustered"])
+def test_it_stays(spec, executor, crowd):
+    proxy = crowd[0].test if any(p.needs_proxy for p in getattr(ua.plan(spec), "parts", ())) else None
+    run = ua.run(spec, crowd, model=half_frozen(), rounds=3, work=WORK, proxy=proxy, executor=executor, progress=False)
+    start, moved = half_frozen().state_dict(), []
+    for client in range(len(crowd)):
+        own = run.personal(client)
+        for name in FROZEN:
+            assert torch.equal(own[name], start[name]), name
+        moved += [not torch.equal(own[name], w) for name, w in start.items() if name not in FROZEN]
+    assert all(moved)
+
+
+def test_it_is_not_sent():
+    sent = {item.what: item.bytes for item in Method.parse("fedavg").wire(half_frozen())}
+    assert sent["parameters"] == sent["update"] == 4 * (5 * 4 + 3)
+
+
+def test_decay_knows_what_moves_alone(crowd):
+    """One round by hand: d = 0.9 lam ||u|| / ||w||, over the parameters that move."""
+    plain, decayed = (
+        ua.run(spec, crowd, model=half_frozen(), rounds=1, work=WORK, executor="loop", progress=False).params
+        for spec in ("fedavg", "awd(lam=0.5)")
+    )
+    w = {n: t for n, t in half_frozen().state_dict().items() if n not in FROZEN}
+    length, way = (torch.cat([t.flatten() for t in ts]).norm() for ts in (w.values(), [plain[n] - w[n] for n in w]))
+    for name, start in w.items():
+        torch.testing.assert_close(decayed[name], plain[name] - 0.45 * way / length * start, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "spec", ["perfedavg(alpha=0.5)", "perfedavg(alpha=0.5, second_order=True)", "pfedme(rate=0.1)"]
+)
+def test_adaptation_moves_what_is_shared(spec, crowd):
+    """A fixed head is that of a model whose head is frozen."""
+    frozen, fixed = half_frozen(), half_frozen()
+    for module, head in ((frozen, False), (fixed, True)):
+        module.requires_grad_()
+        module[2].requires_grad_(head)
+    one, other = (
+        ua.run(s, crowd, model=m, rounds=2, work=WORK, executor="loop", progress=False)
+        for s, m in ((spec, frozen), (f"{spec} + fixed", fixed))
+    )
+    for client in range(len(crowd)):
+        mine, theirs = one.personal(client), other.personal(client)
+        for name, w in mine.items():
+            torch.testing.assert_close(w, theirs[name], rtol=1e-6, atol=1e-7)
+            assert torch.equal(w, frozen.state_dict()[name]) == name.startswith("2.")
