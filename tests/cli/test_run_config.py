@@ -50,4 +50,4 @@ def test_the_config_of_a_run_of_a_program(cli, samples, tmp_path):
 def test_a_table_of_ones_own_in_a_file(cli, tmp_path):
     (tmp_path / "own.toml").write_text("[work]\nlr = 0.1")
     code, _, err = cli("run", "--config", tmp_path / "own.toml")
-    assert code == 2 and "sets work" in err
+    assert code == 2 and "own.toml sets what is no flag of this command: unknown flag 'work'" in err

@@ -129,14 +129,15 @@ def test_batches_and_initial_weights_are_paired(people, small, monkeypatch):
     from unalike.executors.base import Site
 
     seen: list[dict] = []
-    training = Site.training
+    lessons = Site.lessons
 
-    def spied(self, client, round):
-        found = training(self, client, round)
-        seen[-1][round, client] = [b.tolist() for phase in found for b in phase]
+    def spied(self, ids, round):
+        found = lessons(self, ids, round)
+        for client, phases in found.items():
+            seen[-1][round, client] = [b.tolist() for phase in phases for b in phase]
         return found
 
-    monkeypatch.setattr(Site, "training", spied)
+    monkeypatch.setattr(Site, "lessons", spied)
     runs = []
     for spec in ("fedavg", "fedprox(mu=0)", "scaffold"):
         seen.append({})

@@ -103,7 +103,7 @@ def test_clients_of_a_program_are_told_apart_by_their_sizes(people, small):
 
 
 def test_the_run_of_a_program_joins_the_comparison_of_its_clients(kept, dataset, tmp_path):
-    """Its folder names the method by its parts and keeps its settings in tables; both are read as the comparison has them."""
+    """Its folder keeps its settings in tables and the name that was asked for; both are read as the comparison has them."""
     table = kept("table")
     people = ua.partition(dataset, "dirichlet(alpha=0.5, min_size=2)", clients=4, seed=0)
     options = {"model": MODEL, "rounds": 2, "work": ua.Work(batch_size=5, lr=0.1)}
@@ -118,10 +118,9 @@ def test_the_run_of_a_program_joins_the_comparison_of_its_clients(kept, dataset,
     assert "Joined from A (again) and B (table), which differ in seeds (0 in A, 0, 1 in B), torch" in same.page()
 
     whole = join([more, table])
-    spec = more[1].facts.methods[0]["spec"]
-    assert names(whole) == [[spec, *METHODS]] and whole.blocks[0].comparison.facts.baseline == "fedavg"
+    assert names(whole) == [["ditto", *METHODS]] and whole.blocks[0].comparison.facts.baseline == "fedavg"
     shared = whole.blocks[0].comparison.summary.query("protocol == 'clients'").set_index("method")
-    assert shared["seeds"][[spec, "fedavg"]].tolist() == [1, 2]
+    assert shared["seeds"][["ditto", "fedavg"]].tolist() == [1, 2]
 
 
 def test_the_run_of_a_program_with_other_work_or_other_clients_stands_apart(kept, dataset, tmp_path):
