@@ -160,8 +160,5 @@ def _trace(module: nn.Module) -> tuple[list[fx.Node], fx.Node]:
 
 
 def _hooked(module: nn.Module) -> bool:
-    forward, backward = (
-        (module._forward_hooks, module._forward_pre_hooks),
-        (module._backward_hooks, module._backward_pre_hooks),
-    )
-    return any((*forward, *backward))
+    forward = module._forward_hooks or module._forward_pre_hooks
+    return bool(forward or module._backward_hooks or module._backward_pre_hooks)

@@ -90,9 +90,8 @@ def decode(files: Sequence[Path], size: Size) -> np.ndarray:
     grey = True
     for file in files:
         with reading(file, "an image", Image.DecompressionBombError), Image.open(file) as image:
-            lying = (
-                image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= SIDEWAYS
-            )  # TIFF's sizes are turned
+            # TIFF's sizes are turned already
+            lying = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= SIDEWAYS
             headers[(image.width, image.height) if lying else (image.height, image.width)] += 1
             grey = grey and image.mode in GREY
             if image.mode in UNBOUNDED:

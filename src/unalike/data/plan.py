@@ -179,9 +179,8 @@ class PartitionPlan:
         held = self.counts[k]
         if not held.sum():
             return "-", "-"
-        return str(
-            (held > 0).sum()
-        ), f"{held.argmax() if classes is None else classes[held.argmax()]} ({held.max() / held.sum():.0%})"
+        top = held.argmax() if classes is None else classes[held.argmax()]
+        return str((held > 0).sum()), f"{top} ({held.max() / held.sum():.0%})"
 
 
 def _file(path: Path | str) -> Path:

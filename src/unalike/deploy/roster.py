@@ -106,7 +106,7 @@ def job_of(
 
     Raises `UnalikeError` for what cannot be run.
     """
-    eligible = max(1, int(np.count_nonzero(population.sizes)))
+    share, eligible = federation.participation, max(1, int(np.count_nonzero(population.sizes)))
     ends: dict[str, Any] = {"stop": federation.stop, "budget": federation.budget, "select": federation.select}
     return prepare(
         federation.method,
@@ -117,7 +117,7 @@ def job_of(
         proxy=proxy,
         rounds=federation.rounds,
         seed=federation.seed,
-        participation=_share(federation.participation, federation.asked(eligible) / eligible),
+        participation=share if isinstance(share, float) else federation.asked(eligible) / eligible,
         executor="loop",
         device=device,
         evaluate_every=federation.evaluate_every,
@@ -126,8 +126,3 @@ def job_of(
         transform=federation.transform,
         **(ends if coordinated else {}),
     )
-
-
-def _share(wanted: float | int, made: float) -> float:
-    """What a run's record says of participation: the share that was asked for, or the one that a number of sites makes."""
-    return made if isinstance(wanted, int) else wanted

@@ -213,11 +213,9 @@ def _obstacle(site: Site) -> str | None:
     """Why clients cannot be trained stacked, most of it found by doing it with two; None when they can."""
     if problem := counting(site):
         return problem
-    method, setting, filled = site.method, site.setting, np.flatnonzero(site.sizes)[:2].tolist()
-    few = Few(site.source, [site.source.train[k][:2] for k in filled])
-    probe = Batched(Site(method, setting, few, ClientMemories(open_memory(method, setting))))
+    few = Few(site.source, [site.source.train[k][:2] for k in np.flatnonzero(site.sizes)[:2].tolist()])
     try:
-        probe.run(issue(method, setting, open_state(method, setting), 2, range(len(filled))), range(len(filled)), {}, 2)
+        few.stacked(site.method, site.setting, len(few))
     except UnalikeError:
         raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:

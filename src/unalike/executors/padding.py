@@ -13,12 +13,13 @@ from torch.nn.modules.dropout import _DropoutNd
 from unalike.core import tree
 from unalike.core.client import open_memory
 from unalike.core.errors import UnalikeError
+from unalike.core.local import Setting
 from unalike.core.memory import ClientMemories
 from unalike.core.method import Method
 from unalike.core.model import Model
 from unalike.core.part import Part, Upload
 from unalike.core.server import issue, open_state
-from unalike.core.types import Tree
+from unalike.core.types import Report, Tree
 from unalike.executors.base import Site, Source
 from unalike.executors.batched import Batched
 
@@ -45,6 +46,12 @@ class Few:
 
     def __len__(self) -> int:
         return len(self.train)
+
+    def stacked(self, method: Method, setting: Setting, count: int) -> Report:
+        """What the first `count` of the clients report of a round, trained stacked."""
+        probe, ids = Batched(Site(method, setting, self, ClientMemories(open_memory(method, setting)))), range(count)
+        order = issue(method, setting, open_state(method, setting), len(self), ids)
+        return probe.run(order, ids, {}, len(self)).report
 
 
 def counting(site: Site) -> str | None:
@@ -81,9 +88,7 @@ def _report(site: Site, seed: int, count: int) -> Tree:
     setting = replace(site.setting, seed=seed, work=work, model=_without_dropout(site.setting.model))
     rows = np.resize(site.source.train[int(site.sizes.argmax())], LONG)
     few = Few(site.source, [rows[:SHORT], rows])
-    batched = Batched(Site(method, setting, few, ClientMemories(open_memory(method, setting))))
-    ids = range(count)
-    report = batched.run(issue(method, setting, open_state(method, setting), len(few), ids), ids, {}, len(few)).report
+    report = few.stacked(method, setting, count)
     letters = tree.pack({f"letters of {name}": letter for name, letter in report.letters.items()})
     return tree.row(report.update | letters | {"loss": report.loss}, 0)
 
