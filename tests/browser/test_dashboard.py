@@ -168,6 +168,24 @@ def test_what_is_no_run_is_refused(tmp_path):
         Followed(tmp_path / "nothing")
 
 
+def test_a_run_that_ended_early_is_known_from_one_that_goes_on(tmp_path):
+    people = ua.partition(ua.load("digits"), "iid", clients=3, seed=0)
+    seen = []
+
+    def watch(row, what=""):
+        seen.append(Followed(tmp_path).state()["state"])
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ua.run("fedavg", people, model="linear", rounds=4, out=tmp_path, progress=watch)
+    assert set(seen[1:]) == {"running"}
+    assert Followed(tmp_path).state()["state"] == "not finished, and no process goes on with it"
+    ua.run("fedavg", people, model="linear", rounds=4, out=tmp_path)
+    state = Followed(tmp_path).state()
+    assert state["state"] == "finished" and state["table"]["rounds"] == [4, 3, 2, 1, 0]
+
+
 @pytest.mark.slow
 def test_a_federation_is_followed_through_restarts(visit, tmp_path):
     pytest.importorskip("flwr")

@@ -3,11 +3,12 @@
 import errno
 import fcntl
 import os
+import time
 
 import pytest
 
 from unalike.core.errors import UnalikeError
-from unalike.core.lock import locked
+from unalike.core.lock import is_locked, locked
 
 
 def test_a_second_one_is_told_and_what_goes_wrong_inside_stays_what_it_is(tmp_path):
@@ -19,6 +20,19 @@ def test_a_second_one_is_told_and_what_goes_wrong_inside_stays_what_it_is(tmp_pa
         pass
 
 
+def test_whoever_looks_learns_of_it_and_is_in_nobodys_way(tmp_path, monkeypatch):
+    assert is_locked(tmp_path) is False
+    with locked(tmp_path, "taken"):
+        assert is_locked(tmp_path) is True
+    assert is_locked(tmp_path) is False
+
+    looking = os.open(tmp_path / ".lock", os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda seconds: os.close(looking))  # it looks away
+    with locked(tmp_path, "taken"):
+        assert is_locked(tmp_path) is True
+
+
 def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch):
     def refuse(handle, operation):
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
@@ -26,3 +40,4 @@ def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.warns(UserWarning, match="cannot be locked .*no other process"), locked(tmp_path, "taken"):
         pass
+    assert is_locked(tmp_path) is None

@@ -65,7 +65,7 @@ function table(found) {
       class: `number${value === null ? " absent" : ""}${status === "trained" ? " trained" : ""}`, title: status })),
   ])));
   const metric = found.metric.replaceAll("_", " ");
-  at("table-head").textContent = `${metric[0].toUpperCase()}${metric.slice(1)} by site and round`;
+  at("table-head").textContent = `${metric[0].toUpperCase()}${metric.slice(1)} by site and round, the newest first`;
 }
 
 let running = null;

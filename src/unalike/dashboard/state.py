@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unalike.core.errors import UnalikeError
+from unalike.core.lock import is_locked
 from unalike.deploy.commands import command
 from unalike.results.directory import RunDirectory
 
@@ -49,7 +50,7 @@ class Followed:
                 found.append((about.st_mtime_ns, about.st_size))
             except OSError:
                 found.append((0, 0))
-        return (*found, json.dumps(self._live(), sort_keys=True))
+        return (*found, is_locked(self.run), json.dumps(self._live(), sort_keys=True))
 
     def state(self) -> State:
         """Everything that the page shows, as plain values."""
@@ -73,8 +74,8 @@ class Followed:
             "model": terms.get("model") or config.get("model", {}).get("name", ""),
             "done": done,
             "rounds": terms.get("rounds") or config.get("rounds", 0),
-            "state": _state(events, live, bool(terms), done),
-            "running": _running(events, terms, names),
+            "state": _state(events, live, bool(terms), is_locked(self.run)),
+            "running": _running(events, terms, names) if live else None,
             "metric": metric,
             "curves": _curves(rounds, metric),
             "sites": _sites(terms, names, live, clients, events),
@@ -157,7 +158,8 @@ def _curves(rows: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
     return [c | {"points": [p for p in c["points"] if p[1] is not None]} for c in found]
 
 
-def _state(events: list[dict[str, Any]], live: dict[str, Any], federated: bool, done: int) -> str:
+def _state(events: list[dict[str, Any]], live: dict[str, Any], federated: bool, written: bool | None) -> str:
+    """The run's state; `written` says whether a process writes it, None where that cannot be known."""
     if live:
         why = f": {live['why']}" if live.get("why") else ""
         return f"{live['state']}{why}"
@@ -166,7 +168,11 @@ def _state(events: list[dict[str, Any]], live: dict[str, Any], federated: bool, 
         return "finished"
     if not events:
         return "not begun"
-    return "down: not finished" if federated else "running, or interrupted"
+    if federated:
+        return "down: not finished"
+    if written is None:
+        return "running, or interrupted"
+    return "running" if written else "not finished, and no process goes on with it"
 
 
 def _running(events: list[dict[str, Any]], terms: dict[str, Any], names: list[str]) -> dict[str, Any] | None:
@@ -222,8 +228,8 @@ def _sites(
 
 
 def _by_round(clients: list[dict[str, Any]], names: list[str], metric: str) -> dict[str, Any]:
-    """Per site the metric of each round; None where there is none, with the reason."""
-    rounds = sorted({int(row["round"]) for row in clients})[-COLUMNS:]
+    """Per site the metric of each round, the newest first; None where there is none, with the reason."""
+    rounds = sorted({int(row["round"]) for row in clients}, reverse=True)[:COLUMNS]
     rows: dict[str, dict[int, Any]] = {}
     for row in clients:
         value, status = _number(row.get(metric)), str(row.get("status", ""))
