@@ -466,12 +466,11 @@ def test_row_20_without_a_quorum_the_run_pauses_and_goes_on(tmp_path):
     from threading import Thread
 
     world = world_of(tmp_path, "scaffold", rounds=4, quorum=3, deadline=0.1, repeat=10.0, patience=2)
-    control, runs = Control(), []
+    control, runs, told = Control(), [], []
 
     def go():
-        runs.append(
-            world.coordinator(control=control).run(progress=lambda row, what="": lose.pop()(LAST) if lose else None)
-        )
+        coordinator = world.coordinator(control=control, tell=told.append)
+        runs.append(coordinator.run(progress=lambda row, what="": lose.pop()(LAST) if lose else None))
 
     lose = [world.transport.away.add]
     thread = Thread(target=go)
@@ -487,7 +486,18 @@ def test_row_20_without_a_quorum_the_run_pauses_and_goes_on(tmp_path):
         "paused",
         "resumed",
     ]
+    assert told[-1].endswith(": goes on") and "of 3 after 2 attempts; `unalike federation resume` goes on" in told[-2]
     same(states(runs[0]), states(world.simulated()))
+
+
+def test_whoever_watches_is_told_in_lines_that_do_nothing_to_a_terminal(tmp_path):
+    world, told = world_of(tmp_path, deadline=0.2, repeat=10.0), []
+    coordinator = world.coordinator(tell=told.append)
+    coordinator.run(progress=lambda row, what="": world.transport.away.add(LAST))
+    absent = [e["round"] for e in world.events("absent")]
+    assert absent and told == [f"round {n}: {LAST}: no answer by the deadline" for n in absent]
+    coordinator._event("refused", round=1, client=LAST, why="\x1b[2Jgone\nfor good")
+    assert told[-1] == f"round 1: {LAST} was refused:  [2Jgone for good"
 
 
 def test_an_operator_stops_a_run_and_it_goes_on_later(tmp_path):

@@ -90,9 +90,10 @@ def rounds(
                 )
 
             own = {name: folder.samples(name) for name in ("test", "proxy")}
-            run = Coordinator(federation, folder.key, transport, folder.run, control=desk.control, **own).run(
-                progress=progress
+            coordinator = Coordinator(
+                federation, folder.key, transport, folder.run, control=desk.control, tell=tell, **own
             )
+            run = coordinator.run(progress=progress)
         except Stopped:
             tell(
                 f"stopped after round {desk.round}; `{again or f'unalike federation up {folder.path}'}` goes on from there"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from unalike.core import tree
 from unalike.core.checkpoint import sweep
@@ -30,12 +32,21 @@ from unalike.record import Record, Run
 from unalike.results.directory import RunDirectory
 from unalike.results.tally import AREAS
 
+TOLD = {
+    "absent": "{client}: {why}",
+    "refused": "{client} was refused: {why}",
+    "no quorum": "{sound} sound reports, {quorum} make a round; those that are missing are asked again",
+    "paused": "paused: {why}; `unalike federation resume` goes on",
+    "resumed": "goes on",
+}
+"""The events that whoever watches the coordinator is told, and how."""
+
 
 class Coordinator:
     """Runs a federation over a transport into the folder `out`; one that holds the beginning of the run is gone on with.
 
     `test` are samples of the coordinator's own for the protocol "server", `proxy` those that a method learns from. `control`
-    pauses, resumes and stops the run from another thread.
+    pauses, resumes and stops the run from another thread. `tell` is told in a line what goes wrong.
     """
 
     def __init__(
@@ -48,6 +59,7 @@ class Coordinator:
         test: Pair | None = None,
         proxy: Pair | None = None,
         control: Control | None = None,
+        tell: Callable[[str], None] = lambda line: None,
     ):
         if public_text(key) != federation.coordinator:
             raise UnalikeError(
@@ -57,6 +69,7 @@ class Coordinator:
         self.directory = RunDirectory(out)
         self.test, self.proxy = test, proxy
         self.control = control or Control()
+        self.tell = tell
 
     def run(self, *, stop: Stop | None = None, progress: Watch = lambda row, what="": None) -> Run:
         """Run to the end. Raises `Stopped` when told to stop: run again, it goes on where it was."""
@@ -64,7 +77,7 @@ class Coordinator:
         roster = self._roster()
         job = job_of(self.federation, placeholders(self.federation, roster), self.test, self.proxy, coordinated=True)
         job.config["federation"] = self.federation.name  # a cached property: the record of the run
-        post = Post(self.federation, self.key, self.transport, roster.run, self.control, self.directory.event)
+        post = Post(self.federation, self.key, self.transport, roster.run, self.control, self._event)
         try:
             return execute(
                 job,
@@ -77,6 +90,12 @@ class Coordinator:
         except Stopped:
             self.directory.event("interrupted", why="the operator stopped the coordinator")
             raise
+
+    def _event(self, kind: str, **facts: Any) -> None:
+        self.directory.event(kind, **facts)
+        if kind in TOLD:
+            line = f"round {facts['round']}: {TOLD[kind].format(**facts)}"
+            self.tell("".join(c if c.isprintable() else " " for c in line))  # a site's words may be for the terminal
 
     def _roster(self) -> Roster:
         """The roster of the run that the folder holds, or that of a new one; its name is kept before anybody hears of it."""
@@ -93,7 +112,7 @@ class Coordinator:
     def _admitted(self, run: str) -> Roster:
         """Ask all enrolled sites; those that answer before the deadline are admitted."""
         federation = self.federation
-        post = Post(federation, self.key, self.transport, run, self.control, self.directory.event)
+        post = Post(federation, self.key, self.transport, run, self.control, self._event)
         request: Request = ("admit", Admit(federation.terms).facts, {})
         names = {site.name for site in federation.sites if not site.revoked}
         makes: dict[str, Make] = dict.fromkeys(sorted(names), lambda: request)
