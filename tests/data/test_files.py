@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from unalike.core.errors import UnalikeError
-from unalike.data import load
+from unalike.data import load, partition
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (7, 28, 28), np.uint8)
@@ -246,6 +246,25 @@ def test_photographs_are_turned_upright(tmp_path):
     Image.fromarray(np.rot90(pixels, -1)).save(tmp_path / "a" / "1.png")
     x = load(tmp_path).train[0]
     assert x.shape == (2, 1, 6, 4) and torch.equal(x[0], x[1])
+
+
+def test_folders_of_images_of_several_clients_become_a_group(tmp_path):
+    for client, part, kind, count in [
+        ("north", ".", "ant", 6),
+        ("north", ".", "bee", 5),
+        ("south", "train", "ant", 3),
+        ("south", "test", "bee", 2),  # which only the north trains on
+    ]:
+        for k in range(count):
+            picture(tmp_path / client / part / kind / f"{k}.png", colour=10 * k)
+    with pytest.raises(UnalikeError, match=r"north has no images.*sub-folders are ant, bee.*group='client'"):
+        load(tmp_path)
+    data = load(tmp_path, group="hospital")
+    assert data.groups["hospital"].tolist() == ["north"] * 9 + ["south"] * 3 + ["north"] * 2 + ["south"] * 2
+    assert data.train[1].tolist() == [0] * 5 + [1] * 4 + [0] * 3 and data.test[1].tolist() == [0, 1, 1, 1]
+    clients = partition(data, "natural(column='hospital')")
+    assert clients.names == ["north", "south"] and clients.sizes.tolist() == [9, 3]
+    assert [len(c.test[1]) for c in clients] == [2, 2]
 
 
 def test_parts_of_an_image_folder_may_be_capitalised(tmp_path):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,37 +25,52 @@ ORIENTATION, SIDEWAYS = 0x0112, 5
 TESTS = ("test", "val", "valid")
 
 Size = int | tuple[int, int] | None
-Labelled = tuple[list[Path], list[str]]
-"""Image files, and the name of each one's class."""
+
+
+class Image(NamedTuple):
+    """Where an image is, the name of its class, whether it tests, and the folder of its client where there are several."""
+
+    file: Path
+    name: str
+    tests: bool
+    client: str = ""
 
 
 @layouts.register("*/")
-def read_image_folder(path: Path, *, size: Size = None) -> Dataset:
+def read_image_folder(path: Path, *, group: str | None = None, size: Size = None) -> Dataset:
     """`cats/1.png`, `dogs/7.jpg`, ...: the sub-folder is the class, classes in alphabetical order.
 
     With `train/` and `test/` (or `val/`), however capitalised, above the classes that division is kept; without, every fifth
     image of a class tests. Images are turned upright as their EXIF says and become float32 [C, H, W] in 0..1, grey (C = 1)
     where every one is grey, else RGB. `size` (a number or (height, width)) resizes them; without it they must all be of one
-    size.
+    size. With `group="hospital"` the sub-folders are such folders themselves, one per hospital: `north/cats/1.png`.
 
     Raises `UnalikeError` for a class without images, images of several sizes, pixels that are floats or whole numbers of
     32 bits, and files that are no images.
     """
+    if group is None:
+        images = _divided(path)
+    else:
+        images = [image._replace(client=folder.name) for folder in _folders(path) for image in _divided(folder)]
+    images.sort(key=lambda image: image.tests)
+    unknown = sorted({image.name for image in images if image.tests} - {i.name for i in images if not i.tests})
+    if unknown:
+        raise UnalikeError(f"{path}: test has classes that train has not: {', '.join(unknown[:5])}; add or remove them")
+    groups = {} if group is None else {group: np.array([image.client for image in images])}
+    return _dataset(path.name, images, size, groups)
+
+
+def _divided(path: Path) -> list[Image]:
+    """The images of a folder, with their division or one of our own."""
     parts = {folder.name.lower(): folder for folder in _folders(path)}
     if "train" not in parts:
-        files, names = _by_folder(path)
-        test = every_fifth(np.unique(names, return_inverse=True)[1])
-        order = np.argsort(test, kind="stable")
-        return _dataset(path.name, [files[i] for i in order], [names[i] for i in order], int((~test).sum()), size)
+        images = _by_folder(path)
+        tests = every_fifth(np.unique([image.name for image in images], return_inverse=True)[1]).tolist()
+        return [image._replace(tests=test) for image, test in zip(images, tests)]
     train = _by_folder(parts["train"])
     part = next((part for part in TESTS if part in parts), None)
-    test_files, test_names = _by_folder(parts[part]) if part else ([], [])
-    unknown = sorted(set(test_names) - set(train[1]))
-    if unknown:
-        raise UnalikeError(
-            f"{path}: {part} has classes that train has not: {', '.join(unknown[:5])}; add or remove them"
-        )
-    return _dataset(path.name, train[0] + test_files, train[1] + test_names, len(train[0]), size)
+    tested = [] if part is None else _by_folder(parts[part])
+    return train + [image._replace(tests=True) for image in tested]
 
 
 @layouts.register("val/val_annotations.txt")
@@ -63,18 +79,16 @@ def read_tiny_imagenet(path: Path, *, size: Size = None) -> Dataset:
 
     `size` is as for a folder of images. `words.txt` names the classes, where it is there.
     """
-    train: Labelled = [], []
-    for folder in _folders(path / "train"):
-        files = _images(folder / "images")
-        train[0].extend(files)
-        train[1].extend([folder.name] * len(files))
+    images = [
+        Image(file, folder.name, False) for folder in _folders(path / "train") for file in _images(folder / "images")
+    ]
     rows = [line.split("\t") for line in _text(path / "val" / "val_annotations.txt").splitlines()]
     if any(len(row) < 2 for row in rows):
         raise UnalikeError(f"{path / 'val' / 'val_annotations.txt'}: expected lines of a file name, a tab and a class")
-    files = [path / "val" / "images" / row[0] for row in rows]
+    images += [Image(path / "val" / "images" / row[0], row[1], True) for row in rows]
     words = path / "words.txt"
     named = dict(line.split("\t", 1) for line in _text(words).splitlines() if "\t" in line) if words.is_file() else {}
-    return _dataset(path.name, train[0] + files, train[1] + [row[1] for row in rows], len(train[0]), size, named)
+    return _dataset(path.name, images, size, named=named)
 
 
 def decode(files: Sequence[Path], size: Size) -> np.ndarray:
@@ -121,21 +135,21 @@ def decode(files: Sequence[Path], size: Size) -> np.ndarray:
 
 
 def _dataset(
-    name: str, files: list[Path], names: list[str], train: int, size: Size, named: dict[str, str] | None = None
+    name: str,
+    images: list[Image],
+    size: Size,
+    groups: Mapping[str, np.ndarray] | None = None,
+    named: Mapping[str, str] | None = None,
 ) -> Dataset:
-    classes, y = np.unique(names, return_inverse=True)
+    """The data set of images of which those that test are the last."""
+    classes, y = np.unique([image.name for image in images], return_inverse=True)
     called = [(named or {}).get(text, text) for text in classes.tolist()]
-    return Dataset.divided(name, decode(files, size), y, train, called)
+    train = sum(not image.tests for image in images)
+    return Dataset.divided(name, decode([image.file for image in images], size), y, train, called, groups)
 
 
-def _by_folder(path: Path) -> Labelled:
-    files: list[Path] = []
-    names: list[str] = []
-    for folder in _folders(path):
-        found = _images(folder)
-        files.extend(found)
-        names.extend([folder.name] * len(found))
-    return files, names
+def _by_folder(path: Path) -> list[Image]:
+    return [Image(file, folder.name, False) for folder in _folders(path) for file in _images(folder)]
 
 
 def _folders(path: Path) -> list[Path]:
@@ -148,7 +162,15 @@ def _folders(path: Path) -> list[Path]:
 def _images(folder: Path) -> list[Path]:
     found = sorted(file for file in folder.glob("*") if file.suffix.lower() in ENDINGS)
     if not found:
-        raise UnalikeError(f"the class {folder} has no images, expected at least one {' or '.join(sorted(ENDINGS))}")
+        below = sorted(sub.name for sub in folder.glob("*/"))
+        hint = (
+            f"; its sub-folders are {', '.join(below[:3])}: where {folder.name} is a client, write group='client'"
+            if below
+            else ""
+        )
+        raise UnalikeError(
+            f"the class {folder} has no images, expected at least one {' or '.join(sorted(ENDINGS))}{hint}"
+        )
     return found
 
 
