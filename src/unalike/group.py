@@ -131,9 +131,10 @@ class Group:
     def _somebody(self, ids: Sequence[int], refused: dict[int, str]) -> None:
         if len(refused) == len(ids):
             client, why = min(refused.items())
+            scaled = ", or divide the target, which is not scaled" if self.setting.task.name == "regression" else ""
             raise Diverged(
                 f"round {self.state.round + 1}: no participant sent a usable report; client {client}: {why}. "
-                "Training diverged: try a smaller learning rate"
+                f"Training diverged: try a smaller learning rate{scaled}"
             )
 
     def accept(self, cohort: Cohort, read: Callable[[int], Report] | None = None) -> None:
