@@ -114,3 +114,14 @@ def test_what_is_no_table_needs_no_encoding(tmp_path):
     np.savez(tmp_path / "x.npz", x=np.ones((4, 2), np.float32), y=np.arange(4) % 2)
     assert load(tmp_path / "x.npz", encoding=sample()).encoding is None
     assert load("digits", encoding=sample()).input_shape == (1, 8, 8)
+
+
+def test_true_and_false_with_gaps_are_known_again_however_a_file_writes_them(tmp_path):
+    for name, true, false in (("sample", "true", "false"), ("other", "TRUE", "False")):
+        rows = "".join(f"{(true, false, '')[i % 3]},{i % 2}\n" for i in range(12))
+        (tmp_path / f"{name}.csv").write_text(f"smokes,y\n{rows}")
+    sample = load(tmp_path / "sample.csv", target="y")
+    assert sample.encoding.categories == (Category("smokes", ("(missing)", "False", "True")),)
+    for name in ("sample", "other"):
+        again = load(tmp_path / f"{name}.csv", target="y", encoding=sample.encoding)
+        assert torch.equal(again.merged()[0], sample.merged()[0])

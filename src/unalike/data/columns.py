@@ -64,6 +64,15 @@ class Category:
     name: str
     values: tuple[str, ...]
 
+    @property
+    def truth(self) -> bool:
+        """Whether the texts stand for true/false, which a file may write in several ways."""
+        return not {str(True), str(False)}.isdisjoint(self.values) and {*self.values} <= {
+            str(True),
+            str(False),
+            MISSING,
+        }
+
     def apply(self, frame: pd.DataFrame, where: str) -> np.ndarray:
         """Bool [N, len(values)]."""
         such = f", such as {', '.join(map(repr, self.values[:3]))}"

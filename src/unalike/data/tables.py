@@ -130,7 +130,7 @@ def opened(path: Path, encoding: Encoding | None = None) -> pd.DataFrame:
 
     Raises `UnalikeError` for one that cannot be read.
     """
-    texts = [category.name for category in encoding.categories] if encoding else []
+    texts = [category.name for category in encoding.categories if not category.truth] if encoding else []
     with reading(path, "a table"):
         return OPEN[ending(path.name) or ""](path, texts).rename(columns=str)
 
