@@ -293,3 +293,10 @@ def test_codes_are_categories_in_a_file_where_all_of_them_look_like_numbers(tmp_
         [1, 0],
         [1, 0],
     ]
+
+
+def test_a_name_that_two_columns_have_is_refused(tmp_path):
+    rows = "".join(f"{i * i % 7},{i % 2},{i % 2}\n" for i in range(20))
+    (tmp_path / "t.csv").write_text("age,y,y\n" + rows)
+    with pytest.raises(UnalikeError, match="two columns have the name 'y'; expected each name once"):
+        load(tmp_path / "t.csv", target="y")

@@ -46,6 +46,11 @@ def _csv(path: Path, texts: Sequence[str]) -> pd.DataFrame:
     """A CSV file, in which a question mark is a missing value, too. The columns `texts` hold texts, whatever they look like."""
     import pandas as pd
 
+    names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
+    for twice in names[names.duplicated() & (names != "")]:
+        raise UnalikeError(
+            f"{path.name}: two columns have the name {twice!r}; expected each name once: rename or remove one"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
