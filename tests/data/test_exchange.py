@@ -27,6 +27,17 @@ def test_names_that_file_systems_forbid_survive(blobs, tmp_path):
     assert np.array_equal(x, blobs.train[0].numpy())
 
 
+def test_folders_are_read_in_the_order_of_their_whole_names(blobs, tmp_path):
+    names = ["ward.10", "ward.2", ".ward.1", "ward.01", "ward.1"]
+    for k, name in enumerate(names):
+        folder = tmp_path / name.replace(".ward", "%2Eward")
+        folder.mkdir()
+        (folder / "train.txt").write_text(f"{k}\n")
+    read = partition(blobs, f"index_files(path={str(tmp_path)!r})")
+    assert read.names == [".ward.1", "ward.01", "ward.1", "ward.2", "ward.10"]
+    assert read.train.values.tolist() == [2, 3, 4, 1, 0]
+
+
 @pytest.mark.parametrize(("name", "length"), [("", 0), ("n" * 300, 300), ("\u533b" * 40, 360)])
 def test_names_that_no_folder_can_have_are_refused(tmp_path, name, length):
     data = Dataset("one", (np.zeros((4, 1)), np.zeros(4, int)), groups={"client": [name, name, "south", "south"]})

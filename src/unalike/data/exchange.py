@@ -81,18 +81,16 @@ def read_indices(path: Path | str, samples: int) -> list[Indices]:
 def _read_folder(root: Path) -> list[Indices]:
     folders = [p for p in root.iterdir() if (p / "train.txt").is_file() or (p / "test.txt").is_file()]
     if folders:
-        return [Indices(unquote(p.name), *(_numbers(p / f"{part}.txt") for part in PARTS)) for p in _sorted(folders)]
-    files = _sorted([p for p in root.iterdir() if p.suffix == ".txt"])
-    return [Indices(unquote(p.stem), _numbers(p), _NONE) for p in files]
+        found = [Indices(unquote(p.name), *(_numbers(p / f"{part}.txt") for part in PARTS)) for p in folders]
+    else:
+        found = [Indices(unquote(p.stem), _numbers(p), _NONE) for p in root.iterdir() if p.suffix == ".txt"]
+    return sorted(found, key=lambda client: (_counted(client.name), client.name))
 
 
-def _sorted(paths: list[Path]) -> list[Path]:
-    """By name, with client-2 before client-10."""
-    return sorted(paths, key=lambda p: [(not t.isdecimal(), int(t) if t.isdecimal() else t) for t in _tokens(p)])
-
-
-def _tokens(path: Path) -> list[str]:
-    return [token for token in re.split(r"(\d+)", path.stem) if token]
+def _counted(name: str) -> list[tuple[bool, int | str]]:
+    """What to sort names by, so that client-2 comes before client-10."""
+    tokens = [token for token in re.split(r"(\d+)", name) if token]
+    return [(not token.isdecimal(), int(token) if token.isdecimal() else token) for token in tokens]
 
 
 def _numbers(file: Path) -> np.ndarray:
