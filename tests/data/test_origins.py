@@ -44,6 +44,11 @@ def test_natural_may_divide_or_draw_clients(sites):
         partition(sites, "natural(column='ward')")
 
 
+def test_a_client_in_several_true_clusters_is_refused(sites):
+    with pytest.raises(UnalikeError, match="the samples of client 0 lie in several clusters, expected one"):
+        partition(sites, "natural(column='coast', cluster='site')")
+
+
 def test_natural_without_merging_sees_training_samples_only(sites):
     everyone = partition(sites, "natural(column='site')", merge=False)
     assert list(everyone.names) == ["east", "north", "south"] and everyone.sizes.sum() + everyone.test.sizes.sum() == 60

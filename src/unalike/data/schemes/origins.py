@@ -43,7 +43,14 @@ def natural(
     test = [mine[held_out[mine]] if own_test and not held_out[mine].all() else mine[:0] for mine in owned]
     truth = None
     if cluster is not None:
-        truth = np.unique(_column("natural", columns, cluster), return_inverse=True)[1][[mine[0] for mine in owned]]
+        numbers = np.unique(_column("natural", columns, cluster), return_inverse=True)[1]
+        truth = numbers[[mine[0] for mine in owned]]
+        for k, mine in zip(kept, owned):
+            if (numbers[mine] != numbers[mine[0]]).any():
+                raise UnalikeError(
+                    f"natural(cluster={cluster!r}): the samples of client {names[k]} lie in several clusters, expected one; name "
+                    "another column, or leave cluster out"
+                )
     return Division(owned, test, [str(names[k]) for k in kept], truth)
 
 
