@@ -284,7 +284,12 @@ def _try(model: Model, population: Population, context: Context) -> None:
         if isinstance(error, UnalikeError):
             raise
         double = "; its parameters are float64: give module.float()" if "float64" in trained.values() else ""
-        raise UnalikeError(f"the model cannot take samples of shape {list(x.shape[1:])}: {error}{double}") from error
+        whole = (
+            "" if x.is_floating_point() else " of whole numbers, which are tokens of a text (other rows are float32)"
+        )
+        raise UnalikeError(
+            f"the model cannot take samples of shape {list(x.shape[1:])}{whole}: {error}{double}"
+        ) from error
     if x._version != before:
         raise UnalikeError(
             "the model writes over the samples that it is given, so that every pass would change the data; expected a forward that "

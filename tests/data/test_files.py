@@ -369,6 +369,15 @@ def test_mapped_rows_cost_no_memory_of_their_own(tmp_path):
     assert data.merged()[0].shape == (40000, 500) and private() - before < 40e6  # the file holds 80e6 bytes
 
 
+@pytest.mark.parametrize("kind", ["int32", "uint16", "int64"])
+def test_images_of_whole_numbers_stay_on_their_scale_and_are_no_tokens(tmp_path, kind):
+    x = np.arange(24 * 6).reshape(24, 2, 3).astype(kind)
+    np.savez(tmp_path / "x.npz", x=x, y=np.arange(24) % 2)
+    data = load(tmp_path / "x.npz")
+    assert data.train[0].dtype == torch.float32 and np.array_equal(data.train[0][:, 0].numpy(), x)
+    assert len(partition(data, "iid", clients=2)) == 2
+
+
 def test_npz_groups_follow_the_samples(tmp_path):
     np.savez(tmp_path / "mine.npz", x=np.zeros((3, 2)), y=np.arange(3), group_writer=np.array([5, 5, 6]))
     assert load("mine", tmp_path).groups["writer"].tolist() == [5, 5, 6]

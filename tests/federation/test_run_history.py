@@ -346,3 +346,11 @@ def test_progress_is_told_of_every_new_row(people, small, tmp_path):
     for rounds in (2, 4, 4):
         small("fedavg", people, rounds=rounds, out=tmp_path, progress=lambda row, what="": seen.append(row["round"]))
     assert seen == [1, 2, 3, 4]
+
+
+def test_rows_of_whole_numbers_are_said_to_be_tokens():
+    data = ua.Dataset("ages", (np.arange(80).reshape(20, 4), np.arange(20) % 2))
+    with pytest.raises(
+        ua.UnalikeError, match=r"shape \[4\] of whole numbers, which are tokens of a text \(other rows are float32\)"
+    ):
+        ua.run("fedavg", ua.partition(data, "iid", clients=2), model="mlp", rounds=1)

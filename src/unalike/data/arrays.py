@@ -58,13 +58,15 @@ def read_npy_folder(path: Path) -> Dataset:
 
 
 def images(x: np.ndarray) -> np.ndarray:
-    """Images as [N, C, H, W], bytes scaled to 0..1; rows [N, D] and tokens [N, T] pass unchanged."""
+    """Images as [N, C, H, W], bytes scaled to 0..1, other whole numbers as floats; rows [N, D] and tokens [N, T] stay."""
     if x.ndim == 3:
         x = x[:, None]
     elif x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
         x = x.transpose(0, 3, 1, 2)
-    if x.dtype != np.uint8 or x.ndim != 4:
+    if x.ndim != 4 or x.dtype.kind not in "iu":
         return x
+    if x.dtype != np.uint8:
+        return x.astype(np.float32)
     scaled = np.empty(x.shape, np.float32)
     return np.divide(x, np.float32(255), out=scaled)
 

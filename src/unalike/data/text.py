@@ -84,7 +84,7 @@ def from_training_clients(clients: Population) -> Population:
     """
     if clients.x.is_floating_point() or clients.x.dim() != 2:
         raise UnalikeError(
-            f"found inputs of shape {list(clients.x.shape)} and {clients.x.dtype}, expected tokens [N, T]"
+            f"found inputs of shape {list(clients.x.shape)} and {clients.x.dtype}, expected tokens [N, T], or numbers as float32"
         )
     trained = trained_words(clients)
     return replace(clients, x=only(trained, clients.x), encoding=_kept(clients.encoding, trained))
