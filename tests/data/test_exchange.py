@@ -82,6 +82,7 @@ def test_other_tools_files_are_read(tmp_path):
         ("[]", "holds no client"),
         ("[[0, 9223372036854775808]]", "no list of sample numbers per client .*too large"),
         ('{"north": {"train": [0], "tset": [1]}}', "client 'north' has tset beside train, test, val"),
+        ('{"north": [0], "north": [1]}', "the name 'north' stands there twice"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(tmp_path, text, message):

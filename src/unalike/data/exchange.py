@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,7 +106,7 @@ def _numbers(file: Path) -> np.ndarray:
 
 def _read_json(file: Path) -> list[Indices]:
     try:
-        table = json.loads(file.read_text(encoding="utf-8"))
+        table = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_once)
         if isinstance(table, list):
             table = {client_name(k): rows for k, rows in enumerate(table)}
         return [_client(name, rows) for name, rows in table.items()]
@@ -114,6 +115,14 @@ def _read_json(file: Path) -> list[Indices]:
             f"{file} is no list of sample numbers per client ({error}); expected for example "
             '[[0, 3], [1, 2]] or {"north": {"train": [0], "test": [3]}}'
         ) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table of JSON, in which no name may stand twice."""
+    twice = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
+    if twice:
+        raise ValueError(f"the name {twice[0]!r} stands there twice")
+    return dict(pairs)
 
 
 def _client(name: str, rows: Any) -> Indices:
