@@ -40,3 +40,8 @@ def test_shares_that_cannot_be(share, named):
     y = np.array([0] * 9 + [1])
     with pytest.raises(UnalikeError, match=named):
         hold_out(Dataset("few", (np.zeros((10, 1), np.float32), y), None, ["a", "b"]), share)
+
+
+def test_a_share_that_is_no_number_is_named(blobs):
+    with pytest.raises(UnalikeError, match=r"found share='0\.1', expected a number"):
+        hold_out(blobs, "0.1")

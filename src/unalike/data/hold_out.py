@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from unalike.core.errors import UnalikeError
+from unalike.core.kinds import check_kinds
 from unalike.core.seed import generator
 from unalike.data.check import Pair
 from unalike.data.dataset import Dataset
@@ -19,6 +20,7 @@ def hold_out(data: Dataset, share: float, seed: int = 0) -> tuple[Dataset, Pair]
 
     Raises `UnalikeError` for a share that is not between 0 and 1, or a class with too few samples.
     """
+    check_kinds(hold_out, {"share": share, "seed": seed})
     if not 0 < share < 1:
         raise UnalikeError(
             f"found a share of {share}, expected the part of the test samples for the server, such as 0.02"
