@@ -300,3 +300,10 @@ def test_a_name_that_two_columns_have_is_refused(tmp_path):
     (tmp_path / "t.csv").write_text("age,y,y\n" + rows)
     with pytest.raises(UnalikeError, match="two columns have the name 'y'; expected each name once"):
         load(tmp_path / "t.csv", target="y")
+
+
+@pytest.mark.parametrize("options", [{"text": "y"}, {"drop": "t"}, {"group": "t"}, {"split": "t"}])
+def test_a_text_that_is_something_else_too_is_refused(tmp_path, options):
+    (tmp_path / "t.csv").write_text("t,y\n" + "".join(f"{i % 2},{'ab'[i % 2]}\n" for i in range(20)))
+    with pytest.raises(UnalikeError, match="which is the target, a group, the split or dropped, too"):
+        load(tmp_path / "t.csv", target="y", **{"text": "t", **options})

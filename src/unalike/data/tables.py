@@ -119,6 +119,10 @@ def read_table(
     if encoding is not None:
         _check_agreed(encoding, unused, text, path.name)
     elif text is not None:
+        if text in unused:
+            raise UnalikeError(
+                f"{path.name}: found text={text!r}, which is the target, a group, the split or dropped, too; name another column"
+            )
         encoding = fit_words(frame[text], train, length, vocabulary, bag)
     else:
         encoding = fit(frame.drop(columns=unused), train, path.name)
