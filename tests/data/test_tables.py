@@ -307,3 +307,9 @@ def test_a_text_that_is_something_else_too_is_refused(tmp_path, options):
     (tmp_path / "t.csv").write_text("t,y\n" + "".join(f"{i % 2},{'ab'[i % 2]}\n" for i in range(20)))
     with pytest.raises(UnalikeError, match="which is the target, a group, the split or dropped, too"):
         load(tmp_path / "t.csv", target="y", **{"text": "t", **options})
+
+
+def test_a_length_of_nothing_is_named(tmp_path):
+    (tmp_path / "t.csv").write_text("t,y\n" + "".join(f"w{i % 3},{'ab'[i % 2]}\n" for i in range(20)))
+    with pytest.raises(UnalikeError, match=r"\): length=0: "):
+        load(tmp_path / "t.csv", target="y", text="t", length=0)

@@ -189,7 +189,7 @@ def fit(frame: pd.DataFrame, train: int, where: str) -> Encoding:
 def fit_words(column: pd.Series, train: int, length: int, vocabulary: int, bag: bool) -> Encoding:
     """The encoding of one column of text: the `vocabulary` of its first `train` rows."""
     words = texts.vocabulary(texts_of(column, "")[:train], vocabulary)
-    return Encoding(words=Words(str(column.name), tuple(words), length, vocabulary, bag))
+    return Encoding(words=Words(name=str(column.name), words=tuple(words), length=length, size=vocabulary, bag=bag))
 
 
 def _numbers(frame: pd.DataFrame, train: int, where: str) -> tuple[Number, ...]:
