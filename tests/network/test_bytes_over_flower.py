@@ -19,6 +19,7 @@ pytest.importorskip("flwr")
 
 import httpx
 
+from unalike.core.errors import UnalikeError
 from unalike.deploy import certificates
 from unalike.deploy.processes import Supervisor
 
@@ -103,6 +104,27 @@ def test_a_killed_site_is_let_in_at_once(echoing):
     assert node._children["supernode"].alive
     # it was asked more than once: what else it answers is no other test's affair
     echoing.wait(lambda: not list(echoing.transport.receive(0.5)) and not echoing.transport._sites["a"].sent)
+
+
+def test_a_superlink_that_was_killed_is_noticed(tmp_path):
+    """Flower's Grid would try to reach it again for ever, and neither Ctrl-C nor a command would get through."""
+    from sockets import Echoing
+
+    made = Echoing(tmp_path, names=("a",))
+    try:
+        superlink = made.supervisor.children[0]
+        for pid in Path(f"/proc/{superlink.pid}/task/{superlink.pid}/children").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        made.wait(lambda: not superlink.alive)
+        made.transport._looked = 0.0
+        looking = threading.Thread(target=made.transport.sites, daemon=True)
+        looking.start()
+        looking.join(60)
+        assert not looking.is_alive()
+        with pytest.raises(UnalikeError, match="superlink ended unexpectedly"):
+            list(made.transport.receive(1.0))
+    finally:
+        made.close()
 
 
 def test_a_site_learns_why_it_is_not_let_in(echoing, tmp_path):

@@ -51,6 +51,8 @@ REFUSALS = {
 }
 """What the door and SuperLink mean by a status."""
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+RETRY_SECONDS = 5.0
+"""How long Flower's Grid tries a call again, which it would do without end; then it is our transport's turn."""
 
 BUNDLE = {
     "pyproject.toml": b"""[project]
@@ -173,6 +175,7 @@ class OpenGrid:
         token = _awaited(lambda: acquire(client, TaskType.SERVER_APP))
         client.close()
         self.grid = HttpGrid(address, False, authority, token=token)
+        self.grid._retry_invoker.max_time = RETRY_SECONDS
         runtime = self.grid._runtime_client
         found = runtime.PullTaskInput(PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = (
