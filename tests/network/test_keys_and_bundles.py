@@ -17,7 +17,7 @@ pytest.importorskip("cryptography")
 from sockets import expire
 
 from unalike.core.errors import UnalikeError
-from unalike.deploy import certificates, channel
+from unalike.deploy import certificates, channel, commands
 from unalike.deploy.bundle import FILES, Bundle
 from unalike.deploy.federation import Schema
 from unalike.deploy.folder import Folder
@@ -222,6 +222,17 @@ def test_a_federation_is_up_once(made):
         pass
     with made.held():
         pass
+
+
+def test_a_federation_that_is_slow_to_answer_is_not_said_to_be_down(tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "SECONDS", 0.2)
+    busy = threading.Event()
+    with commands.listening(tmp_path / "control", {"pause": lambda: {"state": str(busy.wait(60))}}):
+        while not (tmp_path / "control").exists():
+            pass
+        with pytest.raises(UnalikeError, match="is up but has not answered"):
+            commands.command(tmp_path / "control", "pause")
+        busy.set()
 
 
 def test_the_socket_carries_messages_and_drops_what_is_none(tmp_path):

@@ -44,9 +44,14 @@ def listening(path: Path, commands: Mapping[str, Callable[[], Answer]]) -> Itera
 
 
 def command(path: Path, wanted: str) -> Answer:
-    """Send a command. Raises `UnalikeError` where nothing listens, or the command was refused."""
+    """Send a command. Raises `UnalikeError` where nothing listens, nothing answers in time, or the command was refused."""
     try:
         found = json.loads(channel.ask(path, json.dumps({"do": wanted}).encode(), MOST, SECONDS))
+    except TimeoutError:
+        raise UnalikeError(
+            f"the federation in {path.parent} is up but has not answered for {SECONDS:.0f} s, and may still do it; "
+            "look at `unalike federation status`"
+        ) from None
     except OSError:
         raise UnalikeError(
             f"nothing is up in {path.parent}; start it with `unalike federation up {path.parent}`"
