@@ -12,6 +12,7 @@ import unalike as ua
 from unalike.cli.options import table
 from unalike.core.errors import UnalikeError
 from unalike.deploy.bundle import Bundle
+from unalike.deploy.commands import command
 from unalike.deploy.coordinate import rounds
 from unalike.deploy.federation import Schema
 from unalike.deploy.folder import Folder
@@ -142,3 +143,27 @@ def test_the_coordinator_tests_and_learns_with_its_own(method, tmp_path):
         for name, t in tensors.items():
             assert torch.equal(states(ours)[group][name], t), name
     assert ours.history.rounds["accuracy"].tolist() == theirs.history.rounds["accuracy"].tolist()
+
+
+def test_a_coordinator_that_goes_on_knows_how_many_rounds_are_done(tmp_path):
+    clients, said = people(), []
+    terms = {"method": "fedavg", "model": MODEL, "work": WORK, "data": Schema(shape=(6,), classes=4)}
+    folder = folder_of(tmp_path / "fed", [c.name for c in clients], **(terms | {"rounds": 4}))
+    trainers = {}
+    for client in clients:
+        bundle = Bundle.read(folder.bundles[client.name])
+        trainers[client.name] = Trainer(bundle.federation, client.name, bundle.key, client, tmp_path / client.name)
+
+    def tell(line):
+        if line.startswith("round 2"):
+            command(folder.socket, "stop")
+
+    def stop():
+        while not folder.socket.exists():
+            pass
+        said.append(command(folder.socket, "status")["round"])
+        command(folder.socket, "stop")
+
+    assert rounds(folder, Local(trainers), tell) is None
+    assert rounds(folder, Local(trainers), said.append, check=stop) is None
+    assert said[0] == 2 and said[-1].startswith("stopped after round 2;")

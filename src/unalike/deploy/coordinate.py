@@ -77,6 +77,7 @@ def rounds(
 ) -> Run | None:
     """The rounds that the federation still lacks, over a transport; None if it was told to stop before the end."""
     federation, desk = folder.federation, Desk(folder.federation, transport, wait)
+    desk.round = RunDirectory(folder.run).round
     with listening(folder.socket, desk.commands):
         try:
             desk.gather(tell, check)

@@ -126,6 +126,11 @@ class RunDirectory:
         return next((str(said) for said in reversed(words) if said), str((self.config or {}).get("method", "")))
 
     @property
+    def round(self) -> int:
+        """The newest round that a checkpoint holds; 0 where there is none."""
+        return max(map(_round, self._checkpoints()), default=0)
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its end, and nobody began to continue it since."""
         return [e["event"] for e in self.events if e["event"] in ("resumed", "finished")][-1:] == ["finished"]
