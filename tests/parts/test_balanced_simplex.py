@@ -40,6 +40,13 @@ def test_gamma_0_is_fedavg():
     assert same(a.params, b.params)
 
 
+@pytest.mark.parametrize("y", [np.array([True, False, True]), np.array([0.5, 1.0, 2.0])], ids=["binary", "regression"])
+def test_the_balanced_loss_says_that_it_needs_classes(y):
+    client = ua.ClientData(train=(np.ones((3, 2), np.float32), y))
+    with pytest.raises(UnalikeError, match="needs classes"):
+        ua.run("balanced_softmax", [client], model="linear", rounds=1, executor="loop")
+
+
 @pytest.mark.parametrize("width, classes", [(2, 2), (5, 3), (10, 10)])
 def test_the_simplex(width, classes):
     """Length 1, cosine -1/(C-1) between any two, 1e-6 in float32."""
