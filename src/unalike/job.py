@@ -142,7 +142,8 @@ class Job:
         people, options = self.population, self.options
         clusters = people.clusters if people.clusters is not None or people.plan is None else people.plan.clusters
         samples = int(people.sizes.sum())
-        return Scene(len(people), options.rounds, self.model, options.seed, samples, clusters, self.setting.proxy)
+        known = self.setting
+        return Scene(len(people), options.rounds, self.model, options.seed, samples, clusters, known.proxy, known.task)
 
     @cached_property
     def outline(self) -> list[Step]:
@@ -221,6 +222,7 @@ def prepare(
         )
     first = next(job.plan.stages(job.scene))  # says at once what a plan lacks
     if isinstance(first, Stage):
+        first.method.check_task(population.task)
         first.method.require(job.setting.proxy)
     return job
 

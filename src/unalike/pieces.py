@@ -142,6 +142,7 @@ def local_update(
     whole = Batch(torch.cat([b.x for b in data]), torch.cat([b.y for b in data]))
     classes = module(held, data[0].x, buffers=rest).logits.shape[-1]
     setting = Setting(module, task_for(whole.y), Work(lr=lr, momentum=momentum), classes=classes)
+    method.check_task(setting.task)
     if mail is None:
         mail = issue(method, setting, open_state(method, setting), 1).mail
     facts = method.facts(whole, setting) if context is None else context

@@ -104,6 +104,15 @@ def made_by_command(folder, *flags):
         (["--quorum", 1.7], "--quorum 1.7: expected"),
         (["--host", ""], "host="),
         (["--port", 99999], "port=99999"),
+        *(
+            (["--task", task, "--method", method], "needs classes (integer labels); found a task of " + task)
+            for method, tasks in {
+                "fedgen fedgh fedpac feature_alignment balanced_softmax fedconcat ccvr": ("binary", "regression"),
+                "fedntd feddisco": ("regression",),
+            }.items()
+            for method in method.split()
+            for task in tasks
+        ),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_any_key_is_made(flags, message, tmp_path):

@@ -300,9 +300,8 @@ def test_feddf_is_adam_on_the_ensemble():
 
 def test_feddf_needs_classes_and_touches_no_generator():
     clients = Clients.of((np.ones((2, 2)), np.ones(2)))
-    sim = Simulation("feddf", plane(1, 1), clients, task="regression", proxy=Batch(clients.x, clients.y))
     with pytest.raises(UnalikeError, match="regression"):
-        sim.round()
+        Simulation("feddf", plane(1, 1), clients, task="regression", proxy=Batch(clients.x, clients.y))
     before = torch.get_rng_state()
     sims = [Simulation("feddf", mlp(dropout=0.5), Clients.random((5, 3)), proxy=_proxy()) for _ in range(2)]
     for sim in sims:

@@ -30,6 +30,7 @@ from unalike.core.part import (
     registry,
 )
 from unalike.core.plan import Plan, Scene, Stage, Steps
+from unalike.core.task import Task, check_task
 from unalike.core.types import Batch, Context
 from unalike.core.work import Work
 
@@ -218,6 +219,11 @@ class Method:
     def facts(self, data: Batch, setting: Setting) -> Context:
         """The static facts of a client with these training samples, by name."""
         return {name: fact for p in self.parts for name, fact in p.facts(data, setting).items()}
+
+    def check_task(self, task: Task) -> None:
+        """Refuse to run on labels for which a part means nothing."""
+        for p in self.parts:
+            check_task(p.name, p.tasks, task)
 
     def require(self, proxy: object) -> None:
         """Refuse to run without the samples on the server that a part learns from."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.checked import checked
 from unalike.core.registry import Registry
+from unalike.core.task import TASKS
 from unalike.core.types import Batch, Context, Drawers, Output, Tree
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class Part:
     """Its result depends on how many steps the clients made."""
     needs_letters: ClassVar[bool] = False
     """Its server half works on the letters of its client half."""
+    tasks: ClassVar[tuple[str, ...]] = tuple(TASKS)
+    """The tasks for which it means anything."""
     needs_proxy: ClassVar[bool] = False
     """It learns on the server from `server.proxy`, the samples that the person gives the server."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from unalike.core.question import Question
+from unalike.core.task import TASKS, Task
 from unalike.core.types import Batch, Tree
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ class Scene:
     """What a plan is laid out for: what the server knows before the first round.
 
     `clients` and `rounds` are numbers of them, `model` is the start, `samples` counts the training samples of all clients,
-    `clusters` numbers the true cluster of each client where it is known, `proxy` are the samples on the server.
+    `clusters` numbers the true cluster of each client where it is known, `proxy` are the samples on the server, `task` is what
+    the labels ask for.
     """
 
     clients: int
@@ -30,6 +32,7 @@ class Scene:
     samples: int = 0
     clusters: Sequence[int] | None = None
     proxy: Batch | None = None
+    task: Task = TASKS["classification"]
 
 
 States = Mapping[str, "State"]

@@ -136,7 +136,9 @@ def open_state(method: Method, setting: Setting, start: State | None = None) -> 
     """The server's state before the first round; with `start` its round, model and the memories of the parts it knows.
 
     A part that clients remember something for begins afresh, as they do: SCAFFOLD's c is the mean of their c_k, which are 0.
+    Raises `UnalikeError` for a part that means nothing for the labels.
     """
+    method.check_task(setting.task)
     model, found = setting.model, {} if start is None else start.memory
     kept = {p.name: found.get(p.name) for p in method.parts if type(p).client_init is Part.client_init}
     memory = {p.name: m for p in method.parts if (m := kept.get(p.name) or p.server_open(setting))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -119,6 +120,12 @@ def task_for(y: Tensor) -> Task:
     if y.dtype == torch.bool:
         return TASKS["binary"]
     return TASKS["regression" if y.is_floating_point() else "classification"]
+
+
+def check_task(asker: str, tasks: Sequence[str], task: Task) -> None:
+    """Raise `UnalikeError` where what `asker` does means nothing for such labels."""
+    if task.name not in tasks:
+        raise UnalikeError(f"{asker} needs classes (integer labels); found a task of {task.name}: leave it out")
 
 
 def find_task(name: str) -> Task:

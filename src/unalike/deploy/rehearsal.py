@@ -24,3 +24,4 @@ def rehearse(federation: Federation, own: Mapping[str, Pair | None]) -> None:
     for step in job.outline:
         if isinstance(step, Stage):
             check_stage(step, job)
+            step.method.check_task(job.setting.task)

@@ -31,6 +31,7 @@ class FeatureAlignment(Objective):
     """
 
     lam: NonNegativeFloat = 1.0
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
     needs_data = True
     needs_letters: ClassVar[bool] = True
 
@@ -49,7 +50,7 @@ class FeatureAlignment(Objective):
                 f"feature_alignment needs the input of the model's head, {centroids.shape[1]} features, and the model shows "
                 f"{'none' if z is None else list(z.shape[1:])}; give the module an attribute `head`, and no `projection`"
             )
-        member = membership(batch, len(centroids), self.name).to(z.dtype)
+        member = membership(batch, len(centroids)).to(z.dtype)
         gap = (z.flatten(1) - member @ centroids).square().mean(1)
         return self.lam * batch.mean((member @ local.mail[KNOWN]) * gap)
 

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from unalike.core.errors import UnalikeError
 from unalike.core.local import Local, Setting
 from unalike.core.part import TaskObjective, part
 from unalike.core.types import Batch, Drawers
@@ -25,12 +24,11 @@ class BalancedSoftmax(TaskObjective):
     """
 
     gamma: NonNegativeFloat = 1.0
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
     ABSENT: ClassVar[float] = -1e9
     """In the place of log 0: rows of padding may have a class that the client has not."""
 
     def facts(self, data: Batch, setting: Setting) -> Drawers:
-        if data.y.dtype == torch.bool:
-            raise UnalikeError(f"{self.name} needs classes; found {data.y.dtype} labels: leave it out")
         return {"label_histogram": {"counts": label_counts(data, setting)}}
 
     def loss(self, local: Local, batch: Batch) -> Tensor:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unalike.core.errors import UnalikeError
 from unalike.core.local import Local
 from unalike.core.types import Batch, Tree
 
@@ -29,16 +28,14 @@ def class_features(local: Local, params: Tree, buffers: Tree | None = None) -> C
     counts, sums, squares = like.new_zeros(classes), like.new_zeros(classes, width), like.new_zeros(classes)
     for batch in local.data.whole:
         z = local.model.features(params, batch.x, buffers=buffers, context=local.context)
-        member = membership(batch, classes, local.part).to(z.dtype)
+        member = membership(batch, classes).to(z.dtype)
         counts, sums = counts + member.sum(0), sums + member.T @ z
         squares = squares + member.T @ z.square().sum(1)
     some = counts.clamp_min(1)
     return ClassFeatures(counts, sums / some[:, None], squares / some)
 
 
-def membership(batch: Batch, classes: int, asker: str) -> Tensor:
-    """[B, C]: 1 for the class of each row that counts. Raises `UnalikeError` where labels are no classes."""
-    if batch.y.is_floating_point() or batch.y.dtype == torch.bool:
-        raise UnalikeError(f"{asker} needs classes; found {batch.y.dtype} labels: leave it out")
+def membership(batch: Batch, classes: int) -> Tensor:
+    """[B, C]: 1 for the class of each row that counts."""
     member = batch.y[:, None] == torch.arange(classes, device=batch.y.device)
     return member if batch.weight is None else member * batch.weight[:, None]

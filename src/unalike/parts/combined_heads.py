@@ -39,6 +39,7 @@ class CombinedHeads(Personaliser, ServerStep):
 
     needs = "updates"
 
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
     rank: ClassVar[int] = ServerStep.DYNAMIC
     needs_data = True
     needs_letters: ClassVar[bool] = True

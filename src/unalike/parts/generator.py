@@ -14,7 +14,6 @@ from torch.func import grad_and_value
 from unalike.core import seed, tree
 from unalike.core.checked import checked
 from unalike.core.client import Local, Setting
-from unalike.core.errors import UnalikeError
 from unalike.core.model import Model
 from unalike.core.part import Objective, ServerStep, part
 from unalike.core.server import Cohort, Server
@@ -51,6 +50,7 @@ class FeatureGenerator(Objective, ServerStep):
     steps: NonNegativeInt = 20
     alpha: NonNegativeFloat = 10.0
     beta: NonNegativeFloat = 10.0
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
     decay: ClassVar[float]
 
     COUNTS: ClassVar[str] = "generator.counts"
@@ -96,8 +96,6 @@ class FeatureGenerator(Objective, ServerStep):
         return server.memory | {"round": torch.tensor(server.round)}
 
     def loss(self, local: Local, batch: Batch) -> Tensor:
-        if batch.y.is_floating_point() or batch.y.dtype == torch.bool:
-            raise UnalikeError(f"{self.name} needs classes; found {batch.y.dtype} labels: leave it out")
         g, model, round = local.mail, local.model, int(local.mail["round"])
         rng = seed.generator(local.setting.seed, "generator.local", round, local.step)
         drawn = self._classes(rng, g["chances"])

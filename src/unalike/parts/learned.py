@@ -11,7 +11,6 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from unalike.core import seed, tree
-from unalike.core.errors import UnalikeError
 from unalike.core.part import Aggregator, ServerStep, part
 from unalike.core.server import Cohort, Server
 from unalike.core.types import Tree
@@ -118,14 +117,13 @@ class EnsembleDistillation(ServerStep):
     lr: PositiveFloat = 1e-3
     batch_size: PositiveInt = 128
     temperature: PositiveFloat = 1.0
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
     needs_proxy: ClassVar[bool] = True
     rank: ClassVar[int] = ServerStep.DISTILLATION
 
     def step(self, server: Server, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         if not (update and self.steps):
             return update, server.memory
-        if server.setting.task.name == "regression":
-            raise UnalikeError("ensemble_distillation needs classes; found regression labels: leave it out")
         student = tree.map(lambda w, u: (w + u).detach().clone().requires_grad_(), server.params, update)
         optimiser = torch.optim.Adam(student.values(), self.lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.steps)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from pydantic import NonNegativeFloat, PositiveFloat
@@ -69,10 +71,9 @@ class NotTrueDistillation(Objective):
 
     beta: NonNegativeFloat = 1.0
     tau: PositiveFloat = 1.0
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
 
     def loss(self, local: Local, batch: Batch) -> Tensor:
-        if batch.y.is_floating_point():
-            raise UnalikeError("not_true_distillation needs classes; found regression labels: leave it out")
         logits, taught = local.out(batch).logits / self.tau, local.teacher(batch).logits / self.tau
         true = batch.y[:, None] == torch.arange(logits.shape[1], device=logits.device)
         q, q_g = (F.log_softmax(z.masked_fill(true, -1e9), dim=1) for z in (logits, taught))

@@ -39,6 +39,7 @@ class TaughtHead(Upload, Aggregator):
     epochs: NonNegativeInt = 1
     batch_size: PositiveInt = 10
 
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
     rank: ClassVar[int] = Upload.WITHHOLD
     needs_data = True
     needs_letters: ClassVar[bool] = True

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unalike.core.client import Setting
-from unalike.core.errors import UnalikeError
 from unalike.core.part import BaseWeights, Weighting, part
 from unalike.core.server import Cohort
 from unalike.core.types import Batch, Drawers
@@ -53,6 +52,7 @@ class LabelDiscrepancy(Weighting):
     b: float = 0.1
     discrepancy: Literal["kl", "l2", "l1", "cosine"] = "kl"
     target: Literal["uniform", "global"] = "uniform"
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
     shares: ClassVar[tuple[str, ...]] = ("label_histogram",)
 
     def facts(self, data: Batch, setting: Setting) -> Drawers:
@@ -68,6 +68,5 @@ class LabelDiscrepancy(Weighting):
 
 def label_counts(data: Batch, setting: Setting) -> Tensor:
     """How many of the samples have each of the classes, [C]."""
-    if setting.classes is None:
-        raise UnalikeError("a histogram of labels needs classes; found regression labels: leave out what asks for it")
+    assert setting.classes is not None  # `tasks`
     return (data.y[:, None] == torch.arange(setting.classes, device=data.y.device)).sum(0)

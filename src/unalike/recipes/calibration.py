@@ -15,6 +15,7 @@ from unalike.core.method import Method
 from unalike.core.model import Model
 from unalike.core.plan import Scene, Stage, Steps, Survey
 from unalike.core.solver import Adam
+from unalike.core.task import check_task
 from unalike.core.types import Tree
 from unalike.recipes.questions import FeatureStatistics
 from unalike.recipes.recipe import MethodText, Recipe, recipe
@@ -41,6 +42,7 @@ class Ccvr(Recipe):
     method: MethodText = "fedavg"
 
     def stages(self, scene: Scene) -> Steps:
+        check_task(self.name, ("classification",), scene.task)
         method = Method.parse(self.method)
         if not all(method.shares(n, scene.model) for n in scene.model.params if scene.model.trainable(n)):
             raise UnalikeError(

@@ -15,6 +15,7 @@ from unalike.core.method import Method
 from unalike.core.model import Model
 from unalike.core.plan import Scene, Stage, Steps, Survey
 from unalike.core.server import State
+from unalike.core.task import check_task
 from unalike.core.types import Output
 from unalike.parts.fixed import Fixed
 from unalike.parts.weights import Uniform
@@ -68,6 +69,7 @@ class Fedconcat(Recipe):
     method: MethodText = "fedavg"
 
     def stages(self, scene: Scene) -> Steps:
+        check_task(self.name, ("classification",), scene.task)
         answers = yield Survey("labels", LabelCounts())
         counts = answers.tree["counts"].double().numpy()
         found = kmeans(counts / counts.sum(1, keepdims=True), self.clusters, seed.generator(scene.seed, "fedconcat"))

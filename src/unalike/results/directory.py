@@ -67,11 +67,10 @@ class RunDirectory:
             )
         if not resume:
             raise UnalikeError(f"{self.path} already holds this run; allow it to be resumed or choose another folder")
-        done = max((_round(file) for file in self._checkpoints()), default=0)
-        if done > config.get("rounds", done):
+        if self.round > config.get("rounds", self.round):
             raise UnalikeError(
-                f"{self.path} holds {done} rounds of this run and {config['rounds']} were asked for; ask for {done} or more, "
-                "or choose another folder"
+                f"{self.path} holds {self.round} rounds of this run and {config['rounds']} were asked for; ask for {self.round} or "
+                "more, or choose another folder"
             )
         return True
 
