@@ -79,3 +79,38 @@ def test_adaptation_moves_what_is_shared(spec, crowd):
         for name, w in mine.items():
             torch.testing.assert_close(w, theirs[name], rtol=1e-6, atol=1e-7)
             assert torch.equal(w, frozen.state_dict()[name]) == name.startswith("2.")
+
+
+def deep(norms=0):
+    torch.manual_seed(0)
+    block = [torch.nn.Linear(6, 6, bias=not norms), *([torch.nn.BatchNorm1d(6)] if norms else []), torch.nn.Tanh()]
+    return torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), *block, torch.nn.Linear(6, 3))
+
+
+def moved(spec, module, crowd):
+    """What a round makes of the start, every client's batch being all that it has."""
+    run = ua.run(spec, crowd, model=module, rounds=1, work=ua.Work(batch_size=None, lr=0.5), progress=False)
+    return {n: run.params[n] for n, _ in module.named_parameters()}
+
+
+def test_layers_keep_their_numbers_where_one_is_frozen(crowd):
+    module = deep()
+    module[0].requires_grad_(False)
+    plain, shrunk = (moved(spec, module, crowd) for spec in ("fedavg", "fixed_shrink(step=0.2)"))
+    for name, w in plain.items():
+        factor = {"0": 1.0, "2": 0.8, "4": 0.6}[name[0]]
+        torch.testing.assert_close(shrunk[name], factor * w)
+
+
+def test_layers_stay_apart_where_norms_are_private(crowd):
+    """FedBN, linear layers without a bias before their norms: gamma_l by hand, of each layer what is shared."""
+    module = deep(norms=1)
+    start, plain, shrunk = dict(module.named_parameters()), *(moved(f"fedbn{s}", module, crowd) for s in ("", " + lws"))
+    gammas = set()
+    for layer in (["0.weight", "0.bias"], ["2.weight"], ["5.weight", "5.bias"]):
+        [gamma] = {round(float((shrunk[n] / plain[n]).median()), 5) for n in layer}
+        gammas.add(gamma)
+        for n in layer:
+            torch.testing.assert_close(shrunk[n], gamma * plain[n], rtol=1e-4, atol=1e-6)
+    assert len(gammas) == 3
+    assert torch.equal(shrunk["3.weight"], start["3.weight"])  # nobody sends it

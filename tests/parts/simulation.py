@@ -23,6 +23,7 @@ from unalike.core.work import Work
 from unalike.executors.base import Site
 from unalike.executors.batched import Batched
 from unalike.executors.loop import Loop
+from unalike.pieces import _frame
 
 
 @dataclass
@@ -129,8 +130,8 @@ class Server:
 
     def __init__(self, method: Method | str, params: dict[str, Any], dtype: torch.dtype = torch.float64, **work: Any):
         self.method = method if isinstance(method, Method) else plan(method)
-        self.setting = Setting(None, None, Work(**work))  # type: ignore[arg-type]
         start = {n: torch.as_tensor(np.asarray(v), dtype=dtype) for n, v in params.items()}
+        self.setting = Setting(_frame(None, start, {}), None, Work(**work))  # type: ignore[arg-type]
         memory = {p.name: m for p in self.method.parts if (m := p.server_init(start))}
         self.state = State(0, start, {}, memory)
 

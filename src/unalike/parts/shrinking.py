@@ -36,7 +36,7 @@ class LayerwiseShrinking(ServerStep):
 
     def step(self, server: Server, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         moved, apart = dict[str, Tensor](), cohort.spread
-        for names in self._groups(update):
+        for names in self._groups(server, update):
             w, u = (tree.only(t, names) for t in (server.params, update))
             tau = torch.stack([apart[name] for name in names]).sum(0).sqrt().mean()
             gamma = self._gamma(tree.norm(w), tree.norm(u), tau)
@@ -52,10 +52,10 @@ class LayerwiseShrinking(ServerStep):
         gamma = w / (strength * u + w)
         return torch.where(w > 0, gamma, 1.0)
 
-    def _groups(self, update: Tree) -> list[list[str]]:
+    def _groups(self, server: Server, update: Tree) -> list[list[str]]:
         match self.scope:
             case "layer":
-                return tree.layers(update)
+                return [names for names in _layers(server, update) if names]
             case "tensor":
                 return [[name] for name in update]
             case "model":
@@ -75,7 +75,7 @@ class FixedShrinking(ServerStep):
 
     def step(self, server: Server, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         moved: Tree = {}
-        for layer, names in enumerate(tree.layers(update) if update else []):
+        for layer, names in enumerate(_layers(server, update)):
             drawn = min(1.0, self.rate * layer)
             u, w = tree.only(update, names), tree.only(server.params, names)
             moved |= tree.map(lambda u, w, a=drawn: (1 - a) * u - a * w, u, w)
@@ -126,3 +126,8 @@ class ElementwiseDecay(ServerStep):
         mean, std = u.mean(), u.std(correction=0)
         z = torch.where(std > 1e-6 * mean, (u - mean) / std, 0.0)
         return 2 * torch.sigmoid(self.alpha * z)
+
+
+def _layers(server: Server, update: Tree) -> list[list[str]]:
+    """Of every layer of the model the parameters that are updated; none of a layer that is frozen or private as a whole."""
+    return [[n for n in names if n in update] for names in tree.layers(server.setting.model.params)]
