@@ -62,6 +62,11 @@ def linear(thetas, points=30, noise=0.1, seed=0):
     return made
 
 
+def normed():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
+
+
 def test_every_plan_is_tested_here():
     assert set(PLANS) == {
         name for name in registry if isinstance(registry[name], type) and issubclass(registry[name], Recipe)
@@ -218,6 +223,22 @@ def test_what_a_plan_lacks_is_said_before_anything_is_trained(people, small, pop
         small("ccvr(method='local_only')", people)
     with pytest.raises(ua.UnalikeError, match="models of the clients' own"):
         small("ccvr(method='ditto')", people)
+    for private in ("fedper", "fedbn", "local_only"):
+        with pytest.raises(ua.UnalikeError, match="private"):
+            small(f"ifca(method='{private}')", people, model=normed)
+    for private in ("fedbn", "local_only"):
+        with pytest.raises(ua.UnalikeError, match="shares the body"):
+            small(f"fedconcat(method='{private}')", people, model=normed)
+    for name in ("ifca", "fedconcat", "ccvr"):
+        with pytest.raises(ua.UnalikeError, match=f"{name} found a model with facts of its client"):
+            small(f"{name}(method='conditional')", people, model="conditional_mlp")
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedbabu"])
+def test_private_heads_leave_fedconcat_its_encoders(people, small, method):
+    run = small(f"fedconcat(clusters=1, encoder_rounds=2, method='{method}')", people, model=normed)
+    start = normed().state_dict()
+    assert not any(torch.equal(run.params[f"encoders.0.{n}"], t) for n, t in start.items() if n.split(".")[0] in "01")
 
 
 # --- clusters ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from unalike.core.solver import Adam
 from unalike.core.task import check_task
 from unalike.core.types import Tree
 from unalike.recipes.questions import FeatureStatistics
-from unalike.recipes.recipe import MethodText, Recipe, recipe
+from unalike.recipes.recipe import MethodText, Recipe, of_samples_alone, recipe
 
 
 @recipe
@@ -44,6 +44,7 @@ class Ccvr(Recipe):
     def stages(self, scene: Scene) -> Steps:
         check_task(self.name, ("classification",), scene.task)
         method = Method.parse(self.method)
+        of_samples_alone(self, scene.model)
         if not all(method.shares(n, scene.model) for n in scene.model.params if scene.model.trainable(n)):
             raise UnalikeError(
                 f"ccvr calibrates the shared head and {self.method} keeps parameters private; choose another method"

@@ -7,12 +7,13 @@ from typing import ClassVar
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from unalike.core import seed
+from unalike.core.errors import UnalikeError
 from unalike.core.method import Method
 from unalike.core.plan import Scene, Stage, States, Steps
 from unalike.core.server import State
 from unalike.parts.bipartition import Bipartition, halves
 from unalike.recipes.questions import MeanLoss
-from unalike.recipes.recipe import Groups, MethodText, Recipe, recipe
+from unalike.recipes.recipe import Groups, MethodText, Recipe, of_samples_alone, recipe
 
 
 @recipe
@@ -31,13 +32,19 @@ class Ifca(Recipe):
     method: MethodText = "fedavg"
 
     def stages(self, scene: Scene) -> Steps:
-        model = scene.model
+        model, method = scene.model, Method.parse(self.method)
+        of_samples_alone(self, model)
+        if not method.has_shared_model(model):
+            raise UnalikeError(
+                f"ifca has clients choose by the loss of the shared models and {self.method} keeps parameters private, without "
+                "which these say nothing; choose another method"
+            )
         starts = [model.params] + [
             model.redrawn(seed.number(scene.seed, "clusters", j)) for j in range(1, self.clusters)
         ]
         groups = {f"cluster-{j}": tuple(range(scene.clients)) for j in range(self.clusters)}
         start = {name: State(0, w, model.buffers, {}) for name, w in zip(groups, starts, strict=True)}
-        yield Stage("train", Method.parse(self.method), scene.rounds, groups, start=start, chooses=MeanLoss())
+        yield Stage("train", method, scene.rounds, groups, start=start, chooses=MeanLoss())
 
 
 @recipe

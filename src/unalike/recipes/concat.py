@@ -11,6 +11,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from unalike.core import seed
+from unalike.core.errors import UnalikeError
 from unalike.core.method import Method
 from unalike.core.model import Model
 from unalike.core.plan import Scene, Stage, Steps, Survey
@@ -20,7 +21,7 @@ from unalike.core.types import Output
 from unalike.parts.fixed import Fixed
 from unalike.parts.weights import Uniform
 from unalike.recipes.questions import LabelCounts
-from unalike.recipes.recipe import MethodText, Recipe, grouped, recipe
+from unalike.recipes.recipe import MethodText, Recipe, grouped, of_samples_alone, recipe
 
 
 class Concatenated(nn.Module):
@@ -70,6 +71,13 @@ class Fedconcat(Recipe):
 
     def stages(self, scene: Scene) -> Steps:
         check_task(self.name, ("classification",), scene.task)
+        method = Method.parse(self.method)
+        of_samples_alone(self, scene.model)
+        if any(_stays(method, scene.model, n) for n in scene.model.params):
+            raise UnalikeError(
+                f"fedconcat joins the clusters' encoders and {self.method} keeps parameters of theirs private; choose a method "
+                "that shares the body"
+            )
         answers = yield Survey("labels", LabelCounts())
         counts = answers.tree["counts"].double().numpy()
         found = kmeans(counts / counts.sum(1, keepdims=True), self.clusters, seed.generator(scene.seed, "fedconcat"))
@@ -77,7 +85,7 @@ class Fedconcat(Recipe):
         cluster[list(answers.clients)] = found
 
         encoder_rounds = self.split(scene.rounds)
-        states = yield Stage("encoders", Method.parse(self.method), encoder_rounds, grouped(cluster))
+        states = yield Stage("encoders", method, encoder_rounds, grouped(cluster))
 
         model = concatenated(scene.model, list(states.values()), seed.number(scene.seed, "fedconcat.head"))
         start = {"all": State(0, model.params, model.buffers, {})}
@@ -97,6 +105,11 @@ def concatenated(model: Model, states: Sequence[State], number: int) -> Model:
     with seed.isolated(number):
         head = nn.Linear(features * len(encoders), classes)
     return Model(Concatenated(encoders, head).to(next(iter(model.params.values())).device))
+
+
+def _stays(method: Method, model: Model, name: str) -> bool:
+    """Whether a parameter of the encoder trains on the clients and is not averaged."""
+    return not model.in_head(name) and method.trains(name, model) and not method.shares(name, model)
 
 
 def kmeans(points: np.ndarray, clusters: int, rng: np.random.Generator, steps: int = 100) -> np.ndarray:

@@ -8,7 +8,9 @@ from typing import Annotated, ClassVar, TypeVar, dataclass_transform
 import pydantic
 
 from unalike.core import spec
+from unalike.core.errors import UnalikeError
 from unalike.core.method import Method
+from unalike.core.model import Model
 from unalike.core.part import parameters, registry, snake
 from unalike.core.plan import Scene, Steps
 
@@ -49,6 +51,12 @@ def recipe(cls: R) -> R:
         cls.name = snake(cls.__name__)  # type: ignore[attr-defined]
     made = pydantic.dataclasses.dataclass(frozen=True, repr=False, config=pydantic.ConfigDict(extra="forbid"))(cls)
     return registry.register(made.name)(made)  # type: ignore[attr-defined]
+
+
+def of_samples_alone(plan: Recipe, model: Model) -> None:
+    """Refuse a model that is fed facts of its client: what a plan asks about, or builds another model of, sees samples alone."""
+    if model.takes_context:
+        raise UnalikeError(f"{plan.name} found a model with facts of its client; expected one that sees samples alone")
 
 
 def grouped(clusters: Iterable[int]) -> Groups:
