@@ -241,6 +241,19 @@ def test_private_heads_leave_fedconcat_its_encoders(people, small, method):
     assert not any(torch.equal(run.params[f"encoders.0.{n}"], t) for n, t in start.items() if n.split(".")[0] in "01")
 
 
+def test_fedconcat_in_float64(people, small):
+    class Exact(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Linear(6, 5), nn.Linear(5, 4)
+
+        def forward(self, x):
+            return self.head(torch.tanh(self.body(x.double())))
+
+    run = small(PLANS["fedconcat"], people, rounds=3, model=Exact().double())
+    assert {t.dtype for t in run.params.values()} == {torch.float64}
+
+
 # --- clusters ---------------------------------------------------------------------------------------------------------
 
 

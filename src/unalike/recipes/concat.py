@@ -104,7 +104,7 @@ def concatenated(model: Model, states: Sequence[State], number: int) -> Model:
     encoders = [model.encoder(s.params, s.buffers) for s in states]
     with seed.isolated(number):
         head = nn.Linear(features * len(encoders), classes)
-    return Model(Concatenated(encoders, head).to(next(iter(model.params.values())).device))
+    return Model(Concatenated(encoders, head).to(next(iter(model.params.values()))))
 
 
 def _stays(method: Method, model: Model, name: str) -> bool:
