@@ -169,3 +169,22 @@ def test_the_history_counts_what_was_sent(tmp_path):
     assert up[1:4] == [3 * (4 * 92 + 16)] * 3 and up[6] == up[3]
     assert up[4] == up[5] and up[4] in (3 * (4 * 36 + 16), 3 * (4 * 56 + 16), 3 * 16)
     assert tree.nbytes(run.params) == 4 * 92
+
+
+@pytest.mark.parametrize(
+    "more", ["fedavgm", "fedadam", "feddyn", "feddc", "gaussian_noise", "awd(lam=0.5)", "fixed_shrink(step=0.2)"]
+)
+def test_the_server_leaves_a_layer_alone_that_is_not_synchronised(more):
+    """Rounds 1 to 3 synchronise all layers, those of interval 3 the next time in round 6."""
+    sim = Simulation(f"fedlama(phi=3) + {more}", mlp(), Clients.random(SIZES), **WORK)
+    for _ in range(3):
+        sim.round()
+    layers = tree.layers(sim.params)
+    late = sim.state.memory["layer_intervals"]["interval"] == 3
+    assert late.any()
+    for number in (4, 5, 6):
+        before = sim.params
+        sim.round()
+        for names, some in zip(layers, late.tolist(), strict=True):
+            for n in names:
+                assert torch.equal(sim.params[n], before[n]) == (some and number < 6), n

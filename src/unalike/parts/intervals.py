@@ -38,7 +38,7 @@ class LayerIntervals(Personaliser, Upload, ServerStep):
 
     phi: PositiveInt = 2
 
-    rank: ClassVar[int] = Upload.WITHHOLD
+    rank: ClassVar[int] = 1 + max(Upload.WITHHOLD, ServerStep.SHRINKING)
     ROUND: ClassVar[str] = "interval.round"
 
     def server_init(self, params: Tree) -> Tree:
@@ -80,7 +80,9 @@ class LayerIntervals(Personaliser, Upload, ServerStep):
         since = torch.where(due, server.round + 1, old["since"])
         last = (server.round + 1) % self.phi == 0
         interval = self.intervals(gap, torch.tensor(sizes)) if last else old["interval"]
-        return update, {"gap": gap, "interval": interval, "since": since}
+        idle = _named(server.setting.model.params, ~due)  # whatever momentum, noise or decay would make of it
+        kept = {n: torch.zeros_like(u) if n in idle else u for n, u in update.items()}
+        return kept, {"gap": gap, "interval": interval, "since": since}
 
     def intervals(self, gap: Tensor, sizes: Tensor) -> Tensor:
         """[L] of rounds, from the discrepancies [L] and sizes [L] of the layers."""
