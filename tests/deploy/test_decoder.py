@@ -155,6 +155,9 @@ BOMBS = {
     "shape whose product overflows": framed(b'{"facts":{},"tensors":[["a","f64",[4294967296,4294967296,4294967296]]]}'),
     "shape of a terabyte": framed(b'{"facts":{},"tensors":[["a","f64",[1000000,1000000]]]}', b"x" * 8),
     "a product of zero": framed(b'{"facts":{},"tensors":[["a","f64",[1000000,1000000,0]]]}'),
+    "a product that overflows before its zero": framed(
+        b'{"facts":{},"tensors":[["a","u8",[1000000,1000000,1000000,1000000,0]]]}'
+    ),
     "a million tensors": framed(b'{"facts":{},"tensors":[' + b'["","f32",[]],' * 60_000 + b"0]}"),
     "deep": framed(b"[" * 500_000),
     "deep objects": framed(b'{"a":' * 100_000),

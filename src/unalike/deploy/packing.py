@@ -119,6 +119,8 @@ def _row(row: Any, limits: Limits) -> tuple[str, torch.dtype, list[int], int]:
         raise Malformed(f"tensor {name!r} without a shape of at most {limits.dimensions} dimensions")
     if not all(type(n) is int and 0 <= n <= limits.bytes for n in shape):
         raise Malformed(f"tensor {name!r} of a shape that is no list of sizes from 0 to {limits.bytes}")
+    if math.prod(n or 1 for n in shape) > limits.bytes:  # torch multiplies the sizes of an empty tensor, too
+        raise Malformed(f"tensor {name!r} of a shape whose sizes multiply to more than {limits.bytes}")
     return name, DTYPES[kind], shape, math.prod(shape) * DTYPES[kind].itemsize
 
 
