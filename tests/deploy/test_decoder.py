@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from worlds import key_of
 
 from unalike.deploy.envelope import Head, digest, identity, seal, unseal
-from unalike.deploy.packing import DTYPES, Limits, Malformed, pack, unpack
+from unalike.deploy.packing import DTYPES, Limits, Malformed, pack, read_json, unpack
 
 KEY = key_of(1)
 TENSORS = {
@@ -180,6 +180,12 @@ def test_memory_is_in_proportion(seed):
     rng = np.random.default_rng(seed)
     for body in (mutated(BODY, rng), grafted(BODY, rng)):
         assert peak(body) <= AMPLIFICATION * len(body) + SMALL
+
+
+def test_half_a_surrogate_pair_is_no_text():
+    with pytest.raises(Malformed, match="surrogates not allowed"):
+        read_json(b'{"why":"\\ud800"}')
+    assert read_json(b'{"why":"\\ud83d\\ude00"}') == {"why": "\U0001f600"}
 
 
 def test_what_is_packed_is_unpacked():

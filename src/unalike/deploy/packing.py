@@ -78,9 +78,10 @@ def unpack(data: bytes | memoryview, limits: Limits = Limits()) -> tuple[Facts, 
 
 
 def read_json(data: bytes) -> Facts:
-    """A JSON object without NaN, infinities and repeated names."""
+    """A JSON object without NaN, infinities, repeated names and texts that are none."""
     try:
         found = json.loads(data, parse_constant=_constant, object_pairs_hook=_object, parse_float=_float)
+        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is no text: no table takes it
     except (ValueError, RecursionError) as error:
         raise Malformed(f"no JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
