@@ -148,6 +148,8 @@ def test_row_1_metrics_that_cannot_be(tmp_path):
         [
             ("loss", "many", "no number"),
             ("loss", True, "no number"),
+            ("loss", 10**400, "no number"),
+            ("loss", -0.5, "no number"),
             ("n", 10**9, "expected 6"),
             ("n", -6, "expected 6"),
             ("right", [6, 6, 6, 6], "contradict"),

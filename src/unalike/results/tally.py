@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from unalike.results.metrics import Metrics, balanced_accuracy, macro_f1, measur
 
 AREAS = ("auroc", "auprc")
 """Areas under curves."""
+MOST = sys.float_info.max
+"""The largest sum of losses."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ class Tally:
         n, loss, counts = found["n"], found["loss"], [found[f] for f in ("true", "guessed", "right")]
         if type(n) is not int or n != samples:
             raise UnalikeError(f"a tally of {str(n)[:40]} test samples; expected {samples}")
-        if loss is not None and (type(loss) not in (int, float) or not np.isfinite(loss)):
-            raise UnalikeError("a tally whose loss is no number")
+        if loss is not None and (type(loss) not in (int, float) or not 0 <= loss <= MOST):
+            raise UnalikeError("a tally whose loss is no number from 0 on")
         width = 0 if task.name == "regression" or not samples else classes
         for row in counts:
             if not isinstance(row, list) or len(row) > width or not all(type(c) is int and 0 <= c <= n for c in row):
