@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from worlds import Faults, World, federation_of, key_of, people, states
+from worlds import COORDINATOR, Faults, World, federation_of, key_of, people, states
 
 from unalike.core.errors import UnalikeError
 from unalike.core.task import find_task
 from unalike.deploy.control import Control, Stopped
-from unalike.deploy.envelope import Head, seal
+from unalike.deploy.envelope import Head, seal, unseal
 from unalike.deploy.packing import pack
+from unalike.deploy.roster import Roster, Samples, placeholders
 from unalike.results.tally import Tally
 
 CROWD = ((20, 8), (12, 6), (16, 6))
@@ -454,6 +455,34 @@ def test_row_20_a_site_that_drops_out_returns_with_its_memory(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Simulation, "draw", lambda self, n: [0, 1] if n in (2, 3) else draw(self, n))
         same(states(run), states(world.simulated()))
+
+
+class Overtaken:
+    """A site that an order of the second round reaches after that of the fourth, or never."""
+
+    def __init__(self, trainer, ever):
+        self.trainer, self.ever, self.held = trainer, ever, []
+
+    def handle(self, message):
+        head = unseal(message, COORDINATOR.public_key()).head
+        if head.kind == "train" and head.round == 1:
+            self.held = [message]
+            return b"lost"
+        reply = self.trainer.handle(message)
+        if head.kind == "train" and head.round == 3 and self.ever:
+            for late in self.held:
+                self.trainer.handle(late)
+        return reply
+
+
+def test_row_23_an_overtaken_order_takes_nothing_from_a_sites_memory(tmp_path):
+    found = []
+    for ever in (True, False):
+        world = world_of(tmp_path / str(ever), "scaffold + ditto", rounds=6, deadline=0.3, repeat=10.0)
+        world.trainers[LAST] = Overtaken(world.trainers[LAST], ever)
+        found.append(world.run())
+    same(*map(states, found))
+    assert found[0].history.rounds["participants"].tolist() == [0, 3, 2, 3, 3, 3, 3]
 
 
 def test_row_20_an_eternal_straggler_costs_the_deadline_and_nothing_else(tmp_path):

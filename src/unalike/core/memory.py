@@ -6,6 +6,7 @@ refused or lost report left behind is dropped, and the memory before it stands. 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -40,6 +41,7 @@ class ClientMemories:
         self._on_disk: set[Version] = set()
         self._standing: dict[int, int] = {}
         self._pinned: dict[int, int] = {}
+        self._kept_from = sys.maxsize
 
     @property
     def empty(self) -> bool:
@@ -101,6 +103,10 @@ class ClientMemories:
                 list(writers.map(write_tensors, paths, memories))
                 self._on_disk.update(some)
 
+    def keep_from(self, round: int) -> None:
+        """Let the files of this `round` and of later ones stay: an order of it may have been overtaken by theirs."""
+        self._kept_from = round
+
     def prune(self, accepted: dict[int, int]) -> None:
         """Delete the files of versions that neither stand now, nor stood at the last call, nor are pinned.
 
@@ -109,13 +115,14 @@ class ClientMemories:
         if not self._on_disk:
             return
         kept = {*accepted.items(), *self._standing.items(), *self._pinned.items()}
+        kept |= {version for version in self._on_disk if version[1] >= self._kept_from}
         for version in self._on_disk - kept:
             self._path(version).unlink(missing_ok=True)
         self._on_disk &= kept
         self._standing = dict(accepted)
 
     def adopt(self, accepted: dict[int, int]) -> None:
-        """Take over the files that an earlier process saved, and remove those of versions that do not stand."""
+        """Take over the files that an earlier process saved, and `prune` them."""
         if self._folder is None:
             return
         self._on_disk = {

@@ -140,6 +140,7 @@ class Trainer:
         group, order = self._ordered(request, asked, tree.unpack(self._here(self._whole(request, asked, tensors))))
         group.state = State(order.round, order.params, order.buffers, {})
         group.accepted = _standing(me, asked.accepted)
+        group.memories.keep_from(order.round)
         group.memories.prune(group.accepted)
         tallies = {name: self._tallies(_known(name)(group, me, order)) for name in asked.evaluate}
         if asked.train:
@@ -242,6 +243,7 @@ class Trainer:
                 k: g for k, g in self._groups.items() if k[:2] == place[:2]
             }  # without those of steps that are over
             self._groups[place] = Group(alone, setting, source, lambda: "loop", folder, self.job.options.chain)
+            self._groups[place].memories.keep_from(asked.round)
             self._groups[place].memories.adopt(_standing(self.number, asked.accepted))
         return self._groups[place]
 
