@@ -154,6 +154,7 @@ def test_ragged_rows_and_ranges():
     assert rows.owners.tolist() == [0, 0, 2] and [r.tolist() for r in rows[1:]] == [[], [7]]
     assert [r.tolist() for r in Ragged.ranges(np.array([3, 0]), np.array([2, 1]))] == [[3, 4], [0]]
     assert [r.tolist() for r in Ragged.empty(2)] == [[], []]
+    assert [r.tolist() for r in Ragged.zeros(np.array([2, 0, 1]))] == [[0, 0], [], [0]]
     with pytest.raises(IndexError):
         rows[3]
     with pytest.raises(UnalikeError, match="offsets"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -201,6 +202,18 @@ def test_row_6_more_samples_than_enrolled(tmp_path):
     run = lying.run()
     assert "1000000 training samples; enrolled for at most 20" in lying.events("refused")[0]["why"]
     assert (run.history.rounds["participants"][1:] == 2).all()
+
+
+def test_row_6_claims_of_test_samples_take_no_memory():
+    """No enrolment bounds them."""
+    federation, many = federation_of(people()), 10**7
+    roster = Roster("run", {"site0": Samples(20, many, many)})
+    tracemalloc.start()
+    people_there = placeholders(federation, roster)
+    assert people_there.fingerprint
+    taken = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert people_there.test.sizes.tolist() == [many, 0] and taken < 3 * 10**7
 
 
 def test_row_24_label_histograms_are_those_of_the_enrolled_samples(tmp_path):

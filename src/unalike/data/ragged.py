@@ -8,6 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from unalike.core.errors import UnalikeError
+from unalike.data.fingerprint import Widened
 
 
 class Ragged(Sequence[np.ndarray]):
@@ -48,6 +49,12 @@ class Ragged(Sequence[np.ndarray]):
         return cls(values, offsets)
 
     @classmethod
+    def zeros(cls, sizes: np.ndarray) -> Ragged:
+        """Row k holds `sizes[k]` zeros, which take no memory however many they are."""
+        offsets = _offsets(sizes)
+        return cls(np.broadcast_to(np.int32(0), offsets[-1]), offsets)
+
+    @classmethod
     def empty(cls, count: int) -> Ragged:
         """`count` rows without an entry."""
         return cls(np.empty(0, np.int32), np.broadcast_to(np.int32(0), count + 1))
@@ -58,9 +65,9 @@ class Ragged(Sequence[np.ndarray]):
         return np.subtract(self.offsets[1:], self.offsets[:-1], dtype=np.int64)
 
     @property
-    def hashed(self) -> tuple[np.ndarray, np.ndarray]:
+    def hashed(self) -> tuple[Widened, Widened]:
         """What fingerprints are made of: the values and the offsets as int64."""
-        return self.values.astype(np.int64), self.offsets.astype(np.int64)
+        return Widened(self.values), Widened(self.offsets)
 
     @property
     def owners(self) -> np.ndarray:
@@ -120,6 +127,8 @@ NARROW = np.iinfo(np.int32).max
 
 def _narrow(values: np.ndarray) -> np.ndarray:
     """The same whole numbers in the smaller of two types."""
+    if values.dtype == np.int32:
+        return values
     fits = not len(values) or -NARROW <= values.min() <= values.max() <= NARROW
     return values.astype(np.int32 if fits else np.int64, copy=False)
 

@@ -70,7 +70,7 @@ def placeholders(federation: Federation, roster: Roster) -> Population:
     """
     none = Samples(0, 0, 0)
     counts = [roster.sites.get(site.name, none) for site in federation.sites]
-    train, test, val = (Ragged.of(np.zeros(getattr(s, part), np.int64) for s in counts) for part in PARTS)
+    train, test, val = (Ragged.zeros(np.array([getattr(s, part) for s in counts])) for part in PARTS)
     schema = federation.data
     x = torch.zeros(1, *schema.shape, dtype=torch.int64 if schema.tokens else torch.float32)
     y = torch.zeros(1, dtype=LABELS[schema.task])
