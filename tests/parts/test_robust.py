@@ -77,6 +77,16 @@ def test_geometric_median():
     assert np.linalg.norm(pull) < 1e-5
 
 
+@pytest.mark.parametrize("far", [1e3, 1e18, 3e38])
+def test_geometric_median_stays_with_the_majority_however_far_the_others_are(far):
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(4, 5)).astype(np.float32)
+    liars = [np.full(5, far, np.float32)] * 3
+    server = Server("geometric_median", {"w": torch.zeros(5)})
+    found = server.advance([{"w": torch.from_numpy(p)} for p in [*points, *liars]])["w"]
+    assert np.abs(found).max() < 2 * np.abs(points).max()
+
+
 BUFFERS = {"mean": [[0.0], [1.0], [1.5], [3.0], [10.0]]}
 
 

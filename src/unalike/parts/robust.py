@@ -110,20 +110,34 @@ class Multikrum(Chosen):
 class GeometricMedian(Chosen):
     """The point v of least sum_k p_k ||v - w_k|| (RFA, Pillutla et al. 2022), by the smoothed Weiszfeld algorithm.
 
-    From the weighted mean on, v <- sum_k b_k w_k / sum_k b_k with b_k = p_k / max(eps, ||v - w_k||), eps = 1e-6, until the
-    weights stand still, at most 100 times.
+    v <- sum_k b_k w_k / sum_k b_k with b_k = p_k / max(eps, ||v - w_k||), eps = 1e-6, until v stands still beside these
+    distances, at most 100 times. It begins with the updates' own norms for the distances and their median for eps, so that it
+    never comes near to who is far away.
     """
 
     def settle(self, server: Server, cohort: Cohort, weights: Tensor) -> Tensor:
-        current = weights
+        given = weights.double()  # the square of what somebody sends may be more than float32 holds
+        norms = _distances(cohort.update, torch.zeros_like(given))
+        current = _nearer(given, norms, float(norms.median()))
         for _ in range(100):
-            squares = [(block - current.to(block) @ block).square().sum(1) for block in tree.columns(cohort.update)]
-            distance = torch.stack(squares).sum(0).sqrt()
-            moved = weights / distance.clamp_min(1e-6).to(weights.dtype)
-            previous, current = current, moved / moved.sum()
-            if (current - previous).abs().max() < 1e-7:
+            distance = _distances(cohort.update, current)
+            previous, current = current, _nearer(given, distance)
+            # a small weight of somebody far away still moves v
+            if (current - previous).abs() @ distance <= 1e-7 * (current @ distance):
                 break
-        return current
+        return current.to(weights.dtype)
+
+
+def _nearer(weights: Tensor, distance: Tensor, least: float = 0.0) -> Tensor:
+    """b_k / sum_j b_j, [K]: the nearer, the more."""
+    found = weights / distance.clamp_min(max(1e-6, least))
+    return found / found.sum()
+
+
+def _distances(update: Tree, weights: Tensor) -> Tensor:
+    """||sum_j b_j w_j - w_k||, [K], in float64."""
+    blocks = (block.double() for block in tree.columns(update))
+    return torch.stack([(block - weights.to(block) @ block).square().sum(1) for block in blocks]).sum(0).sqrt()
 
 
 def _ranking(cohort: Cohort, byzantine: int) -> Tensor:
