@@ -9,6 +9,7 @@ import ssl
 import struct
 import threading
 import zipfile
+from contextlib import suppress
 
 import pytest
 
@@ -210,6 +211,19 @@ def test_what_is_no_bundle_is_refused(made, tmp_path):
     (tmp_path / "text.zip").write_text("no archive")
     with pytest.raises(UnalikeError, match="ask for it again"):
         Bundle.read(tmp_path / "text.zip")
+
+
+@pytest.mark.parametrize("packed", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+def test_a_damaged_bundle_is_told_in_our_words(made, tmp_path, packed):
+    path = tmp_path / "north.zip"
+    with zipfile.ZipFile(made.bundles["north"]) as whole, zipfile.ZipFile(path, "w", packed) as archive:
+        for name in FILES:
+            archive.writestr(name, whole.read(name))
+    whole_bytes = path.read_bytes()
+    for place in range(0, len(whole_bytes), 5):
+        path.write_bytes(whole_bytes[:place] + bytes([whole_bytes[place] ^ 255]) + whole_bytes[place + 1 :])
+        with suppress(UnalikeError):
+            Bundle.read(path)
 
 
 def test_keys_are_never_overwritten(made):

@@ -6,7 +6,9 @@ import io
 import json
 import tomllib
 import zipfile
+import zlib
 from dataclasses import dataclass
+from lzma import LZMAError
 from pathlib import Path
 
 from unalike.core.errors import UnalikeError
@@ -69,7 +71,10 @@ class Bundle:
             key = private_key(contents["site.key"].decode())
         except (
             OSError,
+            EOFError,
             zipfile.BadZipFile,
+            zlib.error,
+            LZMAError,
             NotImplementedError,
             RuntimeError,
             ValueError,
