@@ -143,6 +143,8 @@ def test_it_reads_only_and_only_for_those_who_may(kept):
         for path in ("", "state", "stream", "dashboard.js"):
             assert get(server.url + path)[0] == 401
         assert get(server.url + "?token=wrong")[0] == 401
+        assert get(server.url + "?token=%C3%A9")[0] == 401
+        assert get(server.url + "state", Cookie="unalike-dashboard=\xe9")[0] == 401
         cookie = {"Cookie": "unalike-dashboard=secret"}
         status, headers, _ = get(server.url, **cookie)
         assert status == 200 and "default-src 'none'" in headers["Content-Security-Policy"]
