@@ -19,7 +19,8 @@ class GaussianNoise(ServerStep):
 
     With clip(norm=S), uniform weights over K participants and std = z S / K it is the Gaussian mechanism of DP-FedAvg with noise
     multiplier z (McMahan et al. 2018). Letters and buffers get no noise: a privacy budget needs a method without them.
-    std = 0 changes nothing.
+    It follows from the run's seed: whoever knows that, as all sites of a federation do, can take it off again. std = 0 changes
+    nothing.
     """
 
     std: NonNegativeFloat = 0.001
