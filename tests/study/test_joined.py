@@ -298,3 +298,23 @@ def test_what_only_the_page_can_show_is_refused_beside_a_table(kept, tmp_path, m
         main()
     out, err = capsys.readouterr()
     assert left.value.code == 2 and not out and f"found {flag} with --format csv" in err
+
+
+PLAN = "fedconcat(clusters=2, encoder_rounds=1)"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "options"),
+    [
+        (
+            ["fedavg", "fedper"],
+            ["fedavg", "scaffold"],
+            {"val": 0.3, "select": "best"},
+        ),  # a round is selected, or there is none
+        (["fedavg", PLAN], [PLAN, "ccvr"], {}),  # its stages are numbered, or there are none
+        ([PLAN, "ditto"], ["ditto", PLAN], {}),
+    ],
+)
+def test_a_cell_is_the_same_whatever_else_a_folder_holds(kept, first, second, options):
+    joined = join([kept("a", first, seeds=1, **options), kept("b", second, seeds=1, **options)])
+    assert names(joined) == [list(dict.fromkeys([*first, *second]))] and not joined.obstacles

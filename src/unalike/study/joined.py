@@ -258,8 +258,13 @@ def _contradict(a: Source, b: Source) -> str:
 
 
 def _cells(comparison: Comparison, label: str) -> dict[int, pd.DataFrame]:
-    table = comparison.rounds[comparison.rounds["method"] == label].drop(columns="seconds").dropna(axis=1, how="all")
-    return {s: table[table["seed"] == s].reset_index(drop=True) for s in table["seed"].unique().tolist()}
+    table = comparison.rounds[comparison.rounds["method"] == label].drop(columns="seconds")
+    return {s: _alone(table[table["seed"] == s]) for s in table["seed"].unique().tolist()}
+
+
+def _alone(cell: pd.DataFrame) -> pd.DataFrame:
+    """A cell as if it were kept by itself: which columns there are, their order and types are those of all cells beside it."""
+    return cell.dropna(axis=1, how="all").sort_index(axis=1).convert_dtypes().reset_index(drop=True)
 
 
 def _clashes(sources: Sequence[Source]) -> list[str]:
