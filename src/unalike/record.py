@@ -156,6 +156,8 @@ class Record:
             directory.event("resumed", round=self._round)
         elif directory is not None and job.population.plan is not None:
             job.population.plan.save(directory.path / "plan.json")
+        elif directory is not None:
+            directory.write_names(job.population.names)
 
     def restore(self, index: int, simulation: Simulation) -> None:
         """Bring a stage to where the checkpoint has it."""

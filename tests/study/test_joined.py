@@ -123,6 +123,25 @@ def test_the_run_of_a_program_joins_the_comparison_of_its_clients(kept, dataset,
     assert shared["seeds"][["ditto", "fedavg"]].tolist() == [1, 2]
 
 
+def test_the_run_of_a_program_joins_the_comparison_of_clients_that_it_handed_over(people, small, tmp_path):
+    """Else the same clients would be ranked over as two partitions."""
+    table = small(["fedavg", "scaffold"], people, seeds=1)
+    options = {"model": MODEL, "rounds": 3, "work": ua.Work(batch_size=5, lr=0.1)}
+    runs = []
+    for method in ("fedavg", "ditto"):
+        ua.run(method, people, out=tmp_path / method, **options)
+        runs.append((method, Comparison.load(tmp_path / method)))
+    assert runs[0][1].clients["client"].tolist() == [person.name for person in people]
+    joined = join([("table", table), *runs])
+    assert names(joined) == [["fedavg", "scaffold", "ditto"]] and not joined.obstacles
+    assert len(joined.blocks[0].comparison.clients) == 3 * len(people)
+
+    x, y = people[0].train
+    others = [ua.ClientData(train=(x + 1, y), test=people[0].test, name=people[0].name), *people[1:]]
+    ua.run("ditto", others, out=tmp_path / "others", **options)
+    assert len(join([("table", table), ("others", Comparison.load(tmp_path / "others"))]).blocks) == 2
+
+
 def test_the_run_of_a_program_with_other_work_or_other_clients_stands_apart(kept, dataset, tmp_path):
     table = kept("table")
     people = ua.partition(dataset, "dirichlet(alpha=0.5, min_size=2)", clients=4, seed=7)

@@ -1,7 +1,7 @@
 """The run directory: one layout for simulations and federations.
 
-config.toml  plan.json  encoding.json  rounds.parquet  clients.parquet  events.jsonl  model.safetensors  checkpoints/  memory/
-report.html
+config.toml  plan.json or names.json  encoding.json  rounds.parquet  clients.parquet  events.jsonl  model.safetensors
+checkpoints/  memory/  report.html
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,16 @@ class RunDirectory:
 
     def write_config(self, config: Config) -> None:
         write_bytes(self.path / "config.toml", tomli_w.dumps(plain(config)).encode())
+
+    def write_names(self, names: Iterable[str]) -> None:
+        """Keep the names of clients that no plan names."""
+        write_bytes(self.path / "names.json", json.dumps(list(names)).encode())
+
+    @property
+    def names(self) -> list[str] | None:
+        """The names that were kept; None where there are none."""
+        file = self.path / "names.json"
+        return json.loads(file.read_text()) if file.exists() else None
 
     def event(self, kind: str, **facts: Any) -> None:
         """Append a line to `events.jsonl`."""

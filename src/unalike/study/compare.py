@@ -300,7 +300,7 @@ def _protocols(job: Job) -> list[str]:
 def _difference(population: Population) -> dict[str, Any]:
     """How the clients differ, as numbers with names."""
     counts = population.label_counts() if population.classes else np.zeros((len(population), 0), np.int64)
-    facts: dict[str, Any] = {"clients": len(population)}
+    facts: dict[str, Any] = {"clients": len(population), "hash": population.fingerprint}
     if population.plan is not None:
         facts = {"data": population.plan.data, "partition": population.plan.spec, **facts, "hash": population.plan.hash}
     return facts | summary(population.sizes, counts)

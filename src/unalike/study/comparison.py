@@ -191,11 +191,12 @@ def _own_facts(directory: RunDirectory, rounds: pd.DataFrame, clients: pd.DataFr
 
     from unalike.data import PartitionPlan
     from unalike.data.diagnose import summary
+    from unalike.data.ragged import client_name
 
     folder, config = directory.path, directory.config or {}
     data, label = config["data"], directory.asked
     plan = PartitionPlan.load(folder) if (folder / "plan.json").exists() else None
-    names = list(plan.names) if plan else [f"client {k}" for k in sorted(clients["client"].unique())]
+    names = list(plan.names) if plan else directory.names or list(map(client_name, range(data["clients"])))
     counts = None
     if plan is not None and data.get("classes"):
         counts = {n: dict(zip(data["classes"], row)) for n, row in zip(names, plan.counts.tolist(), strict=True)}
@@ -240,9 +241,9 @@ def _flags(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _divided(data: dict[str, Any], plan: PartitionPlan | None) -> dict[str, Any]:
-    """Which data was divided how, and the plan's hash, which vouches for it."""
+    """Which data was divided how, and the plan's hash, which vouches for it; without a plan that of the samples themselves."""
     if plan is None:
-        return {"clients": data["clients"]}
+        return {"clients": data["clients"], "hash": data["fingerprint"]}
     return {"data": plan.data, "partition": plan.spec, "clients": data["clients"], "hash": plan.hash}
 
 

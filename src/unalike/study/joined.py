@@ -76,9 +76,11 @@ class Source:
         """The same clients under every seed that both have, as far as names, sizes and labels tell."""
         mine, others = self.comparison.facts, other.comparison.facts
         named = all(self.data[key] == other.data[key] for key in NAMED)
-        first = mine.seed != others.seed or (
-            self.data["fingerprint"] == other.data["fingerprint"] and mine.label_counts == others.label_counts
-        )
+        told = [counts for counts in (mine.label_counts, others.label_counts) if counts is not None]
+        labels = all(
+            counts == told[0] for counts in told
+        )  # the folder of a program's run has none of clients without a plan
+        first = mine.seed != others.seed or (self.data["fingerprint"] == other.data["fingerprint"] and labels)
         return named and first and all(self.sizes[s] == other.sizes[s] for s in {*self.sizes} & {*other.sizes})
 
     @property
