@@ -130,9 +130,7 @@ class Simulation:
         context = self._some_context()
         # updates are weighed as they are: an upload may leave something out in some rounds
         items = [i for i in stage_wire(stage, model, context) if not i.once and i.what != "update"]
-        self._bytes = {
-            way: 0 if stage.pooled else sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")
-        }
+        self._bytes = {way: sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")}
 
     def _some_context(self) -> Context:
         return next(iter(self.groups.values())).site.some_context

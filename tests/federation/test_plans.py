@@ -597,6 +597,12 @@ def test_bytes_of_the_history_are_those_of_the_wire(population, small):
     assert rounds["bytes_up"].tolist() == [0, 5 * 384, 5 * 384, 5 * 4 * (4 + 32 + 256)]
 
 
+def test_the_pooled_reference_lists_no_wire(population, small):
+    """Its one trainer holds all data: the history counts no bytes, and the report lists none."""
+    assert wire_of("centralised", population) == []
+    assert not small("centralised", population, rounds=2).history.rounds[["bytes_up", "bytes_down"]].any(axis=None)
+
+
 def test_answers_have_their_shape_without_samples(population):
     from unalike.core.model import Model
     from unalike.core.question import registry as questions

@@ -75,6 +75,8 @@ def _look(setting: Setting, p: Part, params: Tree, mail: Tree, memory: Tree) -> 
 
 def stage_wire(stage: Stage, model: Model, context: Context | None = None) -> list[Item]:
     """What crosses the wire in a stage: in each of its rounds, and once at its beginning. `context` is that of `wire`."""
+    if stage.pooled:
+        return []  # a reference, whose clients have handed over their data
     method, copies = stage.method, len(stage.members(1)) if stage.chooses else 1
     items = (
         [
