@@ -486,6 +486,14 @@ def test_a_run_kept_by_a_program_has_a_report_too(tmp_path, spec):
     )
 
 
+@pytest.mark.parametrize("tested, options", [(True, {"protocol": "personal"}), (False, {})])
+def test_a_run_without_a_score_has_no_report(tmp_path, people, tested, options):
+    clients = people if tested else [ua.ClientData(c.train) for c in people]
+    ua.run("fedavg", clients, model="linear", rounds=1, out=tmp_path, **options)
+    with pytest.raises(ua.UnalikeError, match="no round has a score to report; expected clients with test samples"):
+        Comparison.load(tmp_path).report(tmp_path / "report.html")
+
+
 def test_a_plan_is_scored_by_its_last_stage(small, people, tmp_path):
     """What CCVR comes to is the calibrated model; the rounds before it are those of the method that it calibrates."""
     ccvr = "ccvr(steps=5)"

@@ -70,6 +70,11 @@ def _parts(content: ReportContent) -> dict[str, Any]:
     rounds, clients = (in_order(table, content.labels) for table in (content.rounds, content.clients))
     content = replace(content, rounds=rounds, clients=clients)
     table = summary(content.rounds, content.clients, content.baseline, plain=content.plain)
+    if table.empty:
+        raise UnalikeError(
+            f"{content.title}: no round has a score to report; expected clients with test samples, and a protocol for which the "
+            "method has a model: 'clients' is the shared model, 'personal' the clients' own"
+        )
     return {
         "content": content,
         "looks": style,
