@@ -511,6 +511,20 @@ def test_bad_input_is_one_message(cli, small, flags, message):
     assert out == "" and len(err.strip().splitlines()) <= 5
 
 
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--nesterov"], "error: nesterov needs a momentum above 0\n"),
+        (["--method", "fedavgm(nesterov=True, momentum=0)"], "momentum=0): nesterov needs a momentum above 0 and no"),
+        (["--method", "ifca(method='fedavgg')"], "method='fedavgg': unknown method or part 'fedavgg'"),
+    ],
+    ids=str,
+)
+def test_what_a_class_says_of_its_fields_is_said_in_its_words(cli, small, flags, message):
+    code, _, err = cli("run", *small, *flags)
+    assert code == 2 and message in err, err
+
+
 def write(folder, **arrays):
     np.savez(folder / "bad.npz", **arrays)
     return folder / "bad.npz"

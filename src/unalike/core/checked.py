@@ -32,5 +32,11 @@ def checked(cls: C) -> C:
 
 def explain(error: pydantic.ValidationError) -> str:
     """A validation error in one line: which parameter, what was found, what was expected."""
-    rows = [(".".join(map(str, e["loc"])) or "value", e["msg"], e.get("input")) for e in error.errors()]
-    return "; ".join(f"{where}={found!r}: {message[0].lower()}{message[1:]}" for where, message, found in rows)
+    return "; ".join(_said(row) for row in error.errors())
+
+
+def _said(row: Any) -> str:
+    """One row of it; what a class says of several fields together names them itself."""
+    where, message = ".".join(map(str, row["loc"])), row["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    return f"{where}={row.get('input')!r}: {message}" if where else message
