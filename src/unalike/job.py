@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -285,12 +285,8 @@ def _try(model: Model, population: Population, context: Context) -> None:
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         if isinstance(error, UnalikeError):
             raise
-        double = "; its parameters are float64: give module.float()" if "float64" in trained.values() else ""
-        whole = (
-            "" if x.is_floating_point() else " of whole numbers, which are tokens of a text (other rows are float32)"
-        )
         raise UnalikeError(
-            f"the model cannot take samples of shape {list(x.shape[1:])}{whole}: {error}{double}"
+            f"the model cannot take samples of shape {list(x.shape[1:])}: {error}{_other_kind(x, trained.values())}"
         ) from error
     if x._version != before:
         raise UnalikeError(
@@ -305,6 +301,13 @@ def _try(model: Model, population: Population, context: Context) -> None:
             f"the model gives outputs of shape {list(logits.shape)} for {len(x)} samples; expected [{len(x)}, {wanted or 1}], "
             + ("one per class" if wanted else f"one per sample: {kinds}")
         )
+
+
+def _other_kind(x: torch.Tensor, trained: Collection[str]) -> str:
+    """What to do where samples and parameters are numbers of two kinds."""
+    if not x.is_floating_point():
+        return "; the samples are whole numbers, which stand for tokens: give amounts as x.astype('float32')"
+    return "; its parameters are float64: give module.float()" if "float64" in trained else ""
 
 
 def _check_device(name: str) -> None:

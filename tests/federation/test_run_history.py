@@ -319,6 +319,12 @@ def test_what_cannot_be_run_is_refused(people, small, options, message):
         small("fedavg", people, **options)
 
 
+def test_whole_numbers_for_a_model_of_amounts_are_explained(small):
+    ages = [[31, 7], [64, 2], [45, 9]]
+    with pytest.raises(ua.UnalikeError, match=r"whole numbers, which stand for tokens: give .*astype\('float32'\)"):
+        small("fedavg", [ua.ClientData((ages, [0, 1, 0]))])
+
+
 @pytest.mark.parametrize("executor", ["auto", "loop", "batched"])
 @pytest.mark.parametrize("label", [float, bool])
 def test_labels_that_make_no_classes_need_one_output(small, label, executor):
