@@ -319,6 +319,12 @@ def test_what_cannot_be_run_is_refused(people, small, options, message):
         small("fedavg", people, **options)
 
 
+@pytest.mark.parametrize("kind", [ua.Method, type(ua.plan("ifca"))])
+def test_a_class_is_no_method(people, small, kind):
+    with pytest.raises(ua.UnalikeError, match="cannot be part of a method; expected a part"):
+        ua.run(kind, people, model="linear", rounds=1)
+
+
 def test_whole_numbers_for_a_model_of_amounts_are_explained(small):
     ages = [[31, 7], [64, 2], [45, 9]]
     with pytest.raises(ua.UnalikeError, match=r"whole numbers, which stand for tokens: give .*astype\('float32'\)"):

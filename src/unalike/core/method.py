@@ -260,7 +260,7 @@ def plan(given: object) -> Plan:
         if len(built) == 1 and hasattr(built[0], "stages"):
             return built[0]
         return sum((_as_method(thing) for thing in built), start=Method())
-    return given if hasattr(given, "stages") else _as_method(given)
+    return given if hasattr(given, "stages") and not isinstance(given, type) else _as_method(given)
 
 
 def _written(given: Method | Part | str) -> list[Part]:
@@ -279,7 +279,7 @@ def _as_method(thing: object) -> Method:
         return Method(thing)
     if isinstance(thing, str):
         return Method.parse(thing)
-    if hasattr(thing, "stages"):
+    if hasattr(thing, "stages") and not isinstance(thing, type):
         raise UnalikeError(
             f"{thing!r} is a plan with stages of its own and cannot be added to a method; run it by itself"
         )
