@@ -401,6 +401,12 @@ def test_seeds_in_text(text, numbers):
     assert read_seeds(text) == numbers == read_seeds(write_seeds(numbers))
 
 
+@pytest.mark.parametrize("seeds", ["12", 1.5, [0, 0.5], None])
+def test_seeds_of_another_kind_are_refused(people, small, seeds):
+    with pytest.raises(ua.UnalikeError, match=r"seeds=.*: expected how many \(3\) or which \(\[0, 1, 4\]\)"):
+        small(["fedavg"], people, seeds=seeds)
+
+
 def test_seeds_that_are_none():
     for text in ("x", "", ",", "1.5"):
         with pytest.raises(ua.UnalikeError, match="how many"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def lay_out(
     """
     methods = methods if isinstance(methods, Mapping) else [methods] if isinstance(methods, str) else list(methods)
     named = {str(k): m for k, m in methods.items()} if isinstance(methods, Mapping) else {_label(m): m for m in methods}
-    numbers = list(range(seeds)) if isinstance(seeds, int | np.integer) else [int(s) for s in seeds]
+    numbers = _numbers(seeds)
     baseline = baseline or next(iter(named), "")
     _check(methods, named, numbers, baseline)
     population = _populations(clients, load(data, data_dir) if isinstance(data, str) else data, partition, val)
@@ -163,6 +164,14 @@ def lay_out(
         told = f"# {', '.join(program)} came from a program: call ua.compare(...) there with the configuration below"
         facts = replace(facts, command=told)
     return Study(cells, facts)
+
+
+def _numbers(seeds: int | Sequence[int]) -> list[int]:
+    """So many seeds (0, 1, ...), or those listed. Raises `UnalikeError` for anything else."""
+    try:
+        return [index(s) for s in seeds] if isinstance(seeds, Iterable) else list(range(index(seeds)))
+    except TypeError:
+        raise UnalikeError(f"seeds={seeds!r}: expected how many (3) or which ([0, 1, 4])") from None
 
 
 def read_seeds(text: str) -> list[int]:
