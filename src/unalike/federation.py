@@ -78,6 +78,10 @@ def run(
 
     Raises `UnalikeError` for whatever cannot be run, with what was found, what was expected and what to do.
     """
+    if not (stop is None or isinstance(stop, str) or callable(stop)):
+        raise UnalikeError(
+            f"stop={stop!r}: expected a rule such as 'accuracy >= 0.9', or a function of a row of the history"
+        )
     job = prepare(
         spec,
         clients,

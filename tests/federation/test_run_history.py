@@ -308,6 +308,8 @@ def test_unknown_options_are_not_swallowed(people):
         ({"model": nn.Linear(6, 3)}, "outputs of shape"),
         ({"model": 3}, "expected a name such as 'mlp'"),
         ({"work": {"lr": 1}}, "ua.Work"),
+        ({"stop": 3}, "stop=3: expected a rule such as 'accuracy >= 0.9', or a function"),
+        ({"metrics": [max]}, r"metrics=.*: expected names with functions"),
         ({"test": 3}, "test: found int"),
         ({"test": ([[1.0] * 6], [9])}, r"test: labels lie in 9..9, expected 0..3"),
         ({"proxy": ([[math.nan] * 6], [1])}, "proxy: x holds 6 NaN"),

@@ -146,6 +146,10 @@ METRICS: dict[str, dict[str, Callable[[Grouped], np.ndarray]]] = {
 
 def metric_names(task: Task, custom: Custom | None = None) -> tuple[str, ...]:
     """The columns that `measure` fills. Raises `UnalikeError` for a metric of one's own whose name is taken or no name."""
+    if not isinstance(custom or {}, Mapping):
+        raise UnalikeError(
+            f"metrics={custom!r}: expected names with functions, {{'cost': f}} with f(labels, predictions, logits)"
+        )
     for name in custom or {}:
         fits = name.isidentifier() and not name.endswith("selected") and name.split("_")[0] not in _RESERVED
         if not fits or name in BUILT_IN | _COLUMNS:
