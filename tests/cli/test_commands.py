@@ -583,6 +583,12 @@ def test_commands_that_cannot_be_carried_out(cli, tmp_path, words):
     assert code == 2 and err.strip()
 
 
+@pytest.mark.parametrize("flag, name", [("--figure", "plan.png"), ("--export", "split"), ("--save", "plan.json")])
+def test_a_partition_that_cannot_be_kept(cli, flag, name):
+    code, _, err = cli("partition", "--clients", 3, "--partition", "iid", flag, f"/proc/nowhere/{name}")
+    assert code == 2 and f"cannot write /proc/nowhere/{name}: " in err and "choose another folder" in err, err
+
+
 def test_models_that_do_not_fit_the_data(cli, small, tmp_path):
     run = tmp_path / "run"
     assert cli("run", *small, "--method", "fedavg", "--out", run)[0] == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -50,10 +52,25 @@ def command(
         known = drawn.canvas.get_supported_filetypes()
         if figure.suffix[1:].lower() not in known:
             raise UnalikeError(f"{figure} cannot be drawn; expected a name that ends in .{', .'.join(sorted(known))}")
-        drawn.savefig(figure, bbox_inches="tight", dpi=150)
+        with _writing(figure):
+            drawn.savefig(figure, bbox_inches="tight", dpi=150)
         print(f"figure: {figure.resolve()}")
     if export is not None:
-        print(f"index files: {people.plan.export(export).resolve()}")
+        with _writing(export):
+            people.plan.export(export)
+        print(f"index files: {export.resolve()}")
     if save is not None:
         people.plan.save(save)
         print(f"plan: {save.resolve()}")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    from unalike.core.errors import UnalikeError
+
+    try:
+        yield
+    except OSError as error:
+        raise UnalikeError(
+            f"cannot write {path}: {error.strerror or error}; free space or choose another folder"
+        ) from None
