@@ -113,6 +113,22 @@ def test_phases_frozen_layers_fine_tuning_and_pulls(method):
         torch.testing.assert_close(compiled.memory(k), loop.memory(k), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "scaffold"])
+def test_they_are_float32_whatever_torch_makes_by_default(method):
+    module, clients, kind = (
+        ua.model("mlp(hidden=(9, 6))", (4,), 3),
+        Clients.random((7, 3, 1, 12)),
+        torch.get_default_dtype(),
+    )
+    try:
+        torch.set_default_dtype(torch.float64)
+        (loop, compiled), _ = both(method, module, clients, lr=0.05)
+    finally:
+        torch.set_default_dtype(kind)
+    assert all(w.dtype == torch.float32 for w in compiled.params.values())
+    assert distance(compiled.params, loop.params, loop.setting.model.params) < 1e-5
+
+
 def test_they_are_as_exact_as_torch():
     """Ten steps of 784-200-200-10 from the same rows, against float64: no further from it than torch's float32."""
     torch.manual_seed(0)

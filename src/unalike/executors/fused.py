@@ -79,7 +79,8 @@ class Fused:
         layout = _layout(chain, tuple((n, w.shape[1:]) for n, w in params.items()), frozenset(moves))
         with part("forward and backward"):
             start = layout.flat(params)
-            losses, factors = np.zeros(len(lot.sizes)), torch.empty(0) if self.factors is None else self.factors.float()
+            losses = np.zeros(len(lot.sizes))
+            factors = torch.empty(0) if self.factors is None else self.factors
             given = (
                 start.numpy(),
                 lot.samples.flatten(1).numpy(),
@@ -95,7 +96,7 @@ class Fused:
                 np.float32(solver.momentum),
                 solver.nesterov,
                 self.apart,
-                factors.numpy(),
+                factors.float().numpy(),
                 losses,
             )
             trained = self._apiece(partial(loops.train, *given), len(losses), start.shape[1])
@@ -109,12 +110,12 @@ class Fused:
     def _apiece(self, train: Callable[[np.ndarray, int, int], None], clients: int, width: int) -> Tensor:
         """What `train` writes of each client, [K, P], or adds up of all, [1, P]."""
         if self.factors is None:
-            rows = torch.empty(clients, width)
+            rows = torch.empty(clients, width, dtype=torch.float32)
             fast.share_out(partial(train, rows.numpy()), clients)
             return rows
 
         def summed(first: int, end: int) -> Tensor:
-            row = torch.zeros(1, width)
+            row = torch.zeros(1, width, dtype=torch.float32)
             train(row.numpy(), first, end)
             return row
 
@@ -125,7 +126,7 @@ class Fused:
         """What is added to the gradients beside strength v: constant - strength w, [1 or K, P]; nothing of no pull, [0, P]."""
         strength, constant = self.pull
         if not strength and not constant:
-            return torch.empty(0, 0)
+            return torch.empty(0, 0, dtype=torch.float32)
         shared = {n: (constant.get(n, 0.0) - strength * w).expand_as(params[n]) for n, w in self.start.items()}
         zeros = {n: w.new_zeros(()).expand_as(w) for n, w in params.items()}
         return layout.flat(zeros | shared)
