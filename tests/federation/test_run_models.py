@@ -153,6 +153,23 @@ def test_frozen_whole_numbers_stay_whole(people, small, executor):
     assert torch.equal(run.params["order"], torch.tensor([3, 1, 0, 2]))
 
 
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_embeddings_are_trained_as_dense_ones(kind, executor):
+    torch.manual_seed(0)
+    x, y = torch.randint(9, (3, 12, 4)), torch.arange(12) % 3
+    clients = [ua.ClientData(train=(rows, y)) for rows in x]
+    tail = [] if kind is nn.EmbeddingBag else [nn.Flatten()]
+    tables = [kind(9, 4, sparse=sparse, _weight=torch.linspace(-1, 1, 36).view(9, 4)) for sparse in (False, True)]
+    head = nn.Linear(4 if kind is nn.EmbeddingBag else 16, 3)
+    runs = [
+        ua.run("fedavg", clients, model=nn.Sequential(t, *tail, head), rounds=2, executor=executor, work=work)
+        for t in tables
+        for work in [ua.Work(batch_size=5, lr=0.1, momentum=0.9, weight_decay=0.1)]
+    ]
+    torch.testing.assert_close(runs[0].params, runs[1].params, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("text", ["normalise", "flip", "crop"])
 def test_tables_are_no_images(people, small, text):
     with pytest.raises(ua.UnalikeError, match=f"transform='{text}' is for images"):

@@ -285,6 +285,9 @@ def _find_head(module: nn.Module) -> tuple[str, nn.Module | None]:
     if isinstance(declared, nn.Module):
         return "head", declared
     linear = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.Linear) and name]
+    for table in module.modules():
+        if isinstance(table, nn.Embedding | nn.EmbeddingBag):
+            table.sparse = False  # the solvers' gradients are dense: momentum and decay move every row
     return linear[-1] if linear else ("", None)
 
 
