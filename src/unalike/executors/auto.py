@@ -161,7 +161,7 @@ def _seconds_of_a_client(site: Site) -> float:
     x, y = _batch(site)
     leaves = {n: w.detach().requires_grad_(setting.model.trainable(n)) for n, w in setting.model.params.items()}
     times = []
-    with seed.isolated(0, x.device):  # dropout
+    with seed.isolated(0, x.device), torch.enable_grad():  # dropout; and whoever runs this may have gradients off
         for _ in range(TRIALS):
             started = time.perf_counter()
             output = setting.model(leaves, x, buffers=setting.model.buffers, context=site.some_context, training=True)
