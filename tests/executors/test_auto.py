@@ -85,6 +85,50 @@ def test_padding_that_would_count_is_refused():
             simulation(clients(), model=model, executor=asked).round()
 
 
+class Decided(torch.nn.Module):
+    """Its forward asks for a number, which stacked clients do not have."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(x) if x.sum() > 0 else self.head(-x)
+
+
+@pytest.mark.parametrize("asked", ["batched", "batched(compile=True)"])
+@pytest.mark.parametrize(
+    "model, why",
+    [(Decided(), "control flow"), (torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(8, 3)), "")],
+)
+def test_what_cannot_be_stacked_is_refused_where_it_is_asked_for(model, why, asked):
+    with pytest.raises(ua.UnalikeError, match=f"batched.*cannot be stacked: .*{why}.*; write 'loop' or 'auto'"):
+        simulation(clients(), model=model, executor=asked).round()
+    simulation(clients(), model=model).round()
+
+
+def test_a_part_that_cannot_be_stacked_is_refused():
+    @dataclass(frozen=True)
+    class Stern(Objective):
+        name = "stern"
+
+        def loss(self, local, batch):
+            size = batch.mean(local.output.logits.square().sum(1))
+            return size if size.item() > 1 else 2 * size
+
+    with pytest.raises(ua.UnalikeError, match=r"cannot be stacked: .*write 'loop' or 'auto'"):
+        simulation(clients(), method=ua.Method.parse("fedavg") + Stern(), executor="batched").round()
+
+
+def test_it_does_not_matter_whether_gradients_are_off(monkeypatch):
+    monkeypatch.setattr(fused, "kernels", lambda: None)
+    with torch.no_grad():
+        runs = [
+            ua.run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=1, executor=e) for e in ("auto", "batched")
+        ]
+    assert same(runs[0].params, runs[1].params)
+
+
 class Centred(torch.nn.Module):
     """Its outputs depend on the whole batch; or only a buffer that is no norm's does."""
 

@@ -21,6 +21,7 @@ from unalike.core.server import issue, open_state
 from unalike.core.stacked import suits
 from unalike.executors.base import Executor, Site
 from unalike.executors.batched import CACHE, Batched, cuts
+from unalike.executors.chunk import out_of_memory
 from unalike.executors.loop import Loop
 from unalike.executors.padding import Few, counting
 
@@ -47,7 +48,7 @@ def build(text: str, site: Site) -> Executor:
     call = spec.parse_one(text)
     if call.name not in EXECUTORS:
         raise unknown("executor", call.name, [*EXECUTORS, "auto", "distributed"])
-    if call.name == "batched" and (problem := counting(site)):
+    if call.name == "batched" and (problem := _obstacle(site)):
         raise UnalikeError(f"executor {call}: the model cannot be stacked: {problem}; write 'loop' or 'auto'")
     try:
         return EXECUTORS[call.name](site, **call.parameters)
@@ -214,10 +215,13 @@ def _obstacle(site: Site) -> str | None:
     if problem := counting(site):
         return problem
     few = Few(site.source, [site.source.train[k][:2] for k in np.flatnonzero(site.sizes)[:2].tolist()])
+    setting = replace(site.setting, work=replace(site.setting.work, epochs=1, steps=2))
     try:
-        few.stacked(site.method, site.setting, len(few))
+        few.stacked(site.method, setting, len(few))
     except UnalikeError:
         raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        if isinstance(error, RuntimeError) and out_of_memory(error):
+            return None  # chunks are halved until they fit
         return str(error).split("\n")[0][:200]
     return None
