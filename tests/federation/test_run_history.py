@@ -288,6 +288,21 @@ def test_unknown_options_are_not_swallowed(people):
         ua.compare(["fedavg"], people, model="linear", rounds=1, seeds=1, particpation=0.5)
 
 
+class Odd(nn.Module):
+    """Does what a training step of many clients cannot bear."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.what, self.head = what, nn.Linear(6, 4)
+        if what == "hooked":
+            self.head.weight.register_hook(lambda g: 0 * g)
+        if what == "kept":
+            self.twice = 2 * self.head.weight
+
+    def forward(self, x):
+        return self.head(x)
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -304,6 +319,8 @@ def test_unknown_options_are_not_swallowed(people):
         ({"model": nn.Linear(6, 4).half()}, r"parameter weight is float16.* give module.float\(\)"),
         ({"model": nn.Flatten()}, "no parameter that trains"),
         ({"model": nn.LazyLinear(4)}, "lazy layers.*call it once"),
+        ({"model": Odd("hooked")}, "parameter head.weight has a hook on its gradient.*detach"),
+        ({"model": Odd("kept")}, "cannot be copied.*makes a fresh module"),
         ({"model": lambda size: nn.Linear(size, 4)}, "missing 1 required positional argument.*of nothing"),
         ({"model": nn.Linear(6, 3)}, "outputs of shape"),
         ({"model": 3}, "expected a name such as 'mlp'"),

@@ -38,7 +38,7 @@ class Model:
         held = {n: first[id(t)] for n, t in whole}
         self._entries = {n: held[n] for n in module.state_dict() if n in held}
         self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad}
-        self._plain = copy.deepcopy(module)
+        self._plain = _copied(module)
         self._training = Swapped(_instrumented(module, training=True))
         self._evaluating = Swapped(_instrumented(module, training=False))
         self._head_prefix, self._head = _find_head(module)
@@ -263,6 +263,25 @@ def _instrumented(module: nn.Module, training: bool) -> nn.Module:
     module.train(training)  # before norms are replaced: a module's own `train` may look for them, to freeze them
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
+def _copied(module: nn.Module) -> nn.Module:
+    """A copy. Raises `UnalikeError` where there is none, or where it would train otherwise."""
+    hooks = {n: p._backward_hooks or p._post_accumulate_grad_hooks for n, p in module.named_parameters()}
+    hooked = next((n for n, held in hooks.items() if held), None)
+    if hooked is not None:
+        raise UnalikeError(
+            f"the model's parameter {hooked} has a hook on its gradient, which copies of the model do not have; expected "
+            "its effect in forward, such as w * mask + (w * (1 - mask)).detach(), or requires_grad_(False) for the whole parameter"
+        )
+    try:
+        return copy.deepcopy(module)
+    except (RuntimeError, TypeError) as error:
+        raise UnalikeError(
+            f"the model cannot be copied: {str(error).splitlines()[0][:120]}; expected no attribute that was computed from "
+            "parameters: give a function that makes a fresh module, and write torch.nn.utils.parametrizations.weight_norm instead "
+            "of torch.nn.utils.weight_norm"
+        ) from None
+
+
             if isinstance(child, BatchNorm) and type(child).forward in (BatchNorm.forward, nn.SyncBatchNorm.forward):
                 setattr(parent, name, WeightedBatchNorm(child))
     projection = getattr(module, "projection", None)
