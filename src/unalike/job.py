@@ -294,7 +294,7 @@ def _try(model: Model, population: Population, context: Context) -> None:
             "leaves its input alone: write x = x - mean instead of x -= mean, and no inplace=True in the first layer"
         )
     wanted = population.outputs
-    fits = logits.numel() == len(x) if wanted is None else logits.dim() > 1 and logits.shape[1] >= wanted
+    fits = logits.numel() == len(x) if wanted is None else logits.dim() == 2 and logits.shape[1] >= wanted
     if len(logits) != len(x) or not fits:
         kinds = "float labels mean regression and bool labels binary, integer labels make classes"
         raise UnalikeError(

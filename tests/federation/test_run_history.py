@@ -300,6 +300,8 @@ class Odd(nn.Module):
             self.twice = 2 * self.head.weight
 
     def forward(self, x):
+        if self.what == "3d":
+            return self.head(x).unsqueeze(2)
         return self.head(x)
 
 
@@ -321,6 +323,7 @@ class Odd(nn.Module):
         ({"model": nn.LazyLinear(4)}, "lazy layers.*call it once"),
         ({"model": Odd("hooked")}, "parameter head.weight has a hook on its gradient.*detach"),
         ({"model": Odd("kept")}, "cannot be copied.*makes a fresh module"),
+        ({"model": Odd("3d")}, r"outputs of shape \[2, 4, 1\]"),
         ({"model": lambda size: nn.Linear(size, 4)}, "missing 1 required positional argument.*of nothing"),
         ({"model": nn.Linear(6, 3)}, "outputs of shape"),
         ({"model": 3}, "expected a name such as 'mlp'"),
