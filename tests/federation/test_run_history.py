@@ -293,16 +293,34 @@ class Odd(nn.Module):
 
     def __init__(self, what):
         super().__init__()
-        self.what, self.head = what, nn.Linear(6, 4)
+        self.what, self.calls, self.head = what, 0, nn.Linear(6, 4)
         if what == "hooked":
             self.head.weight.register_hook(lambda g: 0 * g)
         if what == "kept":
             self.twice = 2 * self.head.weight
 
     def forward(self, x):
+        self.calls += 1
+        w = self.head.weight
+        if self.what == "data clamped" and self.training:
+            w.data.clamp_(-0.01, 0.01)
+        if self.what == "clamped" and self.training:
+            with torch.no_grad():
+                w.clamp_(-9, 9)
         if self.what == "3d":
             return self.head(x).unsqueeze(2)
-        return self.head(x)
+        return self.head(x) * (self.calls if self.what == "counting" else 1)
+
+
+class Words(nn.Module):
+    """An embedding whose rows are cut to a norm whenever somebody looks at them."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(9, 4, max_norm=0.1), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.head(self.table(x.long().clamp(0, 8)).mean(1))
 
 
 @pytest.mark.parametrize(
@@ -321,6 +339,10 @@ class Odd(nn.Module):
         ({"model": nn.Linear(6, 4).half()}, r"parameter weight is float16.* give module.float\(\)"),
         ({"model": nn.Flatten()}, "no parameter that trains"),
         ({"model": nn.LazyLinear(4)}, "lazy layers.*call it once"),
+        ({"model": Words()}, "writes over its parameter table.weight.*max_norm"),
+        ({"model": Odd("clamped")}, r"writes over its parameter head.weight.*clamp\(-1, 1\)"),
+        ({"model": Odd("data clamped")}, "writes over its parameter head.weight"),
+        ({"model": Odd("counting")}, "other values for its outputs when the same samples.*register_buffer"),
         ({"model": Odd("hooked")}, "parameter head.weight has a hook on its gradient.*detach"),
         ({"model": Odd("kept")}, "cannot be copied.*makes a fresh module"),
         ({"model": Odd("3d")}, r"outputs of shape \[2, 4, 1\]"),
@@ -380,11 +402,3 @@ def test_progress_is_told_of_every_new_row(people, small, tmp_path):
     for rounds in (2, 4, 4):
         small("fedavg", people, rounds=rounds, out=tmp_path, progress=lambda row, what="": seen.append(row["round"]))
     assert seen == [1, 2, 3, 4]
-
-
-def test_rows_of_whole_numbers_are_said_to_be_tokens():
-    data = ua.Dataset("ages", (np.arange(80).reshape(20, 4), np.arange(20) % 2))
-    with pytest.raises(
-        ua.UnalikeError, match=r"shape \[4\] of whole numbers, which are tokens of a text \(other rows are float32\)"
-    ):
-        ua.run("fedavg", ua.partition(data, "iid", clients=2), model="mlp", rounds=1)

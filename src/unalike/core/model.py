@@ -219,6 +219,12 @@ class Model:
             return None
         return f"padding would count in {', '.join(sorted(changed))}: the model looks at batches as a whole"
 
+    def unrepeated(self, x: Tensor, context: Context | None = None) -> str | None:
+        """What of a forward pass in training differs when it is made again with the same random numbers, if anything does: the
+        module then remembers something that is neither a parameter nor a buffer."""
+        first, again = (self._trained(x, len(x), context, 0) for _ in range(2))
+        return next((n for n, t in first.items() if not torch.allclose(t, again[n], 1e-4, 1e-6, equal_nan=True)), None)
+
     def _trained(self, x: Tensor, real: int, context: Context | None, number: int) -> Tree:
         """What a forward pass in training comes to, of whose rows only the first are real."""
         weight = (torch.arange(len(x), device=x.device) < real).float()
@@ -257,12 +263,6 @@ GROUPS: dict[str, Callable[[Model, str], bool]] = {
 }
 
 
-def _instrumented(module: nn.Module, training: bool) -> nn.Module:
-    """A copy with weighted batch norms, but where they have a `forward` of their own, and a hook that catches the features."""
-    module = copy.deepcopy(module)
-    module.train(training)  # before norms are replaced: a module's own `train` may look for them, to freeze them
-    for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
 def _copied(module: nn.Module) -> nn.Module:
     """A copy. Raises `UnalikeError` where there is none, or where it would train otherwise."""
     hooks = {n: p._backward_hooks or p._post_accumulate_grad_hooks for n, p in module.named_parameters()}
@@ -282,6 +282,15 @@ def _copied(module: nn.Module) -> nn.Module:
         ) from None
 
 
+def _instrumented(module: nn.Module, training: bool) -> nn.Module:
+    """A copy with weighted batch norms, but where they have a `forward` of their own, and a hook that catches the features."""
+    module = copy.deepcopy(module)
+    for table in module.modules():
+        if isinstance(table, nn.Embedding | nn.EmbeddingBag):
+            table.sparse = False  # the solvers' gradients are dense: momentum and decay move every row
+    module.train(training)  # before norms are replaced: a module's own `train` may look for them, to freeze them
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
             if isinstance(child, BatchNorm) and type(child).forward in (BatchNorm.forward, nn.SyncBatchNorm.forward):
                 setattr(parent, name, WeightedBatchNorm(child))
     projection = getattr(module, "projection", None)
@@ -304,9 +313,6 @@ def _find_head(module: nn.Module) -> tuple[str, nn.Module | None]:
     if isinstance(declared, nn.Module):
         return "head", declared
     linear = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.Linear) and name]
-    for table in module.modules():
-        if isinstance(table, nn.Embedding | nn.EmbeddingBag):
-            table.sparse = False  # the solvers' gradients are dense: momentum and decay move every row
     return linear[-1] if linear else ("", None)
 
 
