@@ -21,6 +21,7 @@ from unalike.core.plan import Answers
 from unalike.core.server import State
 from unalike.core.types import Tree
 from unalike.core.wire import Item
+from unalike.data.ragged import Numbered
 from unalike.results.directory import RunDirectory
 from unalike.results.history import History, selected
 from unalike.results.stopping import best_row
@@ -156,7 +157,7 @@ class Record:
             directory.event("resumed", round=self._round)
         elif directory is not None and job.population.plan is not None:
             job.population.plan.save(directory.path / "plan.json")
-        elif directory is not None:
+        elif directory is not None and not isinstance(job.population.names, Numbered):
             directory.write_names(job.population.names)
 
     def restore(self, index: int, simulation: Simulation) -> None:

@@ -76,11 +76,12 @@ class Source:
         """The same clients under every seed that both have, as far as names, sizes and labels tell."""
         mine, others = self.comparison.facts, other.comparison.facts
         named = all(self.data[key] == other.data[key] for key in NAMED)
-        told = [counts for counts in (mine.label_counts, others.label_counts) if counts is not None]
-        labels = all(
-            counts == told[0] for counts in told
-        )  # the folder of a program's run has none of clients without a plan
-        first = mine.seed != others.seed or (self.data["fingerprint"] == other.data["fingerprint"] and labels)
+        told = [
+            c.label_counts for c in (mine, others) if c.label_counts is not None
+        ]  # not told by a single run without a plan
+        first = mine.seed != others.seed or (
+            self.data["fingerprint"] == other.data["fingerprint"] and all(counts == told[0] for counts in told)
+        )
         return named and first and all(self.sizes[s] == other.sizes[s] for s in {*self.sizes} & {*other.sizes})
 
     @property
