@@ -122,6 +122,19 @@ def test_a_single_client_trains_centrally():
 # --- drift ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("beside", ["", " + fedlama(phi=2)", " + fedala(modules=0)"])
+def test_both_control_variates_are_the_gradient_of_a_single_full_step(beside):
+    """(x - y) / lr is the gradient at x, where the step began, if no variate corrected it."""
+    sims = [
+        Simulation(f"scaffold(option={option}){beside}", mlp(), Clients.random(SIZES), batch_size=None, lr=0.1)
+        for option in (1, 2)
+    ]
+    for _ in range(5):
+        for sim in sims:
+            sim.round()
+    torch.testing.assert_close(sims[0].params, sims[1].params, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "text", ["scaffold", "scaffold(option=1)", "scaffold(weighted=True)", "scaffold(server_lr=0.5)"]
 )

@@ -188,3 +188,17 @@ def test_the_server_leaves_a_layer_alone_that_is_not_synchronised(more):
         for names, some in zip(layers, late.tolist(), strict=True):
             for n in names:
                 assert torch.equal(sim.params[n], before[n]) == (some and number < 6), n
+
+
+def test_what_waits_was_not_compressed():
+    """A round in which a layer is not sent leaves the errors of its compression as they were."""
+    sim = Simulation("fedlama(phi=3) + topk(fraction=0.3, error_feedback=True)", mlp(), Clients.random(SIZES), **WORK)
+    for _ in range(3):
+        sim.round()
+    late = sim.state.memory["layer_intervals"]["interval"] == 3
+    assert late.any()
+    for _ in range(2):
+        before = sim.memory(0)["topk"]
+        sim.round()
+        for names, waits in zip(tree.layers(sim.params), late.tolist(), strict=True):
+            assert all(torch.equal(sim.memory(0)["topk"][n], before[n]) == waits for n in names)

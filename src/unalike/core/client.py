@@ -145,7 +145,7 @@ def view(
 ) -> Look:
     """How the method's parts look at a client whose training starts from `params`."""
     start = tree.only(order.params, _sent(method, setting, params))
-    return partial(_look, setting, order, start, params | start, order.buffers | memory.get(BUFFERS, {}), context, data)
+    return partial(_look, setting, order, start, params, order.buffers | memory.get(BUFFERS, {}), context, data)
 
 
 def _alone(

@@ -46,7 +46,7 @@ class Data(NamedTuple):
 class Local:
     """What a part sees on a client.
 
-    `start` are the shared parameters as received, `origin` all of them where training started, `params` the current ones,
+    `start` are the shared parameters as received, `origin` all of them where training starts, `params` the current ones,
     `mail` and `memory` the part's own; `step` counts the steps of a phase from 0 while training, `steps` [] those made; `data` are
     the round's batches, `whole` all local samples once (for parts that say `needs_data`), `context` the client's static facts.
     """
@@ -81,9 +81,9 @@ class Local:
         return output
 
     def teacher(self, batch: Batch) -> Output:
-        """The received model in evaluation mode, constant; computed once a step for all parts."""
+        """The received model, with what is private where training starts, in evaluation mode, constant; computed once a step."""
         if "teacher" not in self.cache:
-            self.cache["teacher"] = self._frozen(self.origin, self.received, batch)
+            self.cache["teacher"] = self._frozen(self.origin | self.start, self.received, batch)
         return self.cache["teacher"]
 
     def remembered(self, batch: Batch) -> Output:

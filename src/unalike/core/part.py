@@ -262,18 +262,19 @@ class Conditioner(Part):
 
 
 class Upload(Part):
-    """A transformation of what is sent, chained by rank: clip < sparsify < quantise < mask < withhold.
+    """A transformation of what is sent, chained by rank: clip < withhold < sparsify < quantise < mask.
 
     What `encode` returns is what is sent, byte for byte: fewer or smaller numbers cost less. Its shapes and types follow from
     those it is given and from its letter down, never from a client's values. A tensor that goes with parameter `w` is named
-    `w:<what>`. The memory it returns is the one that is kept, whatever `finish` returned.
+    `w:<what>`, and an empty one, which stands for what is withheld, passes as it is. The memory it returns is the one that is kept, whatever `finish` returned.
     """
 
-    CLIP: ClassVar[int] = 0
-    SPARSIFY: ClassVar[int] = 1
-    QUANTISE: ClassVar[int] = 2
-    MASK: ClassVar[int] = 3
-    WITHHOLD: ClassVar[int] = 4
+    CLIP: ClassVar[int] = 4
+    WITHHOLD: ClassVar[int] = 5
+    """Beyond all ranks of server steps: what is not sent, the server leaves as it is at last."""
+    SPARSIFY: ClassVar[int] = 6
+    QUANTISE: ClassVar[int] = 7
+    MASK: ClassVar[int] = 8
 
     def encode(self, local: Local, update: Tree) -> tuple[Tree, Tree]:
         """On the client, by rank: what is sent, and the memory to keep."""

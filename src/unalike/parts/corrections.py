@@ -78,7 +78,5 @@ class ControlVariates(Correction, ServerStep):
         return tree.only(local.full_gradient(local.origin), local.start)
 
     def _mean_step(self, local: Local) -> Tree:
-        scale = 1 / (local.steps * local.lr)
-        return tree.map(
-            lambda x, y, c_i, c: c_i - c + (x - y) * scale, local.start, local.params, local.memory, local.mail
-        )
+        scale, begun = 1 / (local.steps * local.lr), tree.only(local.origin, local.start)
+        return tree.map(lambda x, y, c_i, c: c_i - c + (x - y) * scale, begun, local.params, local.memory, local.mail)

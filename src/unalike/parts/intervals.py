@@ -38,7 +38,7 @@ class LayerIntervals(Personaliser, Upload, ServerStep):
 
     phi: PositiveInt = 2
 
-    rank: ClassVar[int] = 1 + max(Upload.WITHHOLD, ServerStep.SHRINKING)
+    rank: ClassVar[int] = Upload.WITHHOLD
     ROUND: ClassVar[str] = "interval.round"
 
     def server_init(self, params: Tree) -> Tree:

@@ -47,13 +47,14 @@ class TopK(Upload):
 
     def encode(self, local: Local, update: Tree) -> tuple[Tree, Tree]:
         if self.error_feedback:
-            update = tree.add(update, local.memory)
+            update = {n: u + local.memory[n] if n in local.memory else u for n, u in update.items()}
         sent: Tree = {}
         rest: Tree = {}
         for name, u in update.items():
             k, flat = self._kept(u), u.flatten()
             if k == u.numel():
-                sent[name], rest[name] = u, torch.zeros_like(u)
+                sent[name] = u
+                rest |= {name: torch.zeros_like(u)} if name in local.memory else {}
                 continue
             places = flat.abs().topk(k).indices.sort().values
             sent[name], sent[name + self.PLACES] = flat[places], places.int()
@@ -61,13 +62,14 @@ class TopK(Upload):
         return sent, local.memory | rest if self.error_feedback else local.memory
 
     def decode(self, update: Tree, params: Tree) -> Tree:
-        return {n: self._spread(u, update.get(n + self.PLACES), params[n]) for n, u in update.items() if n in params}
+        values = {n: u for n, u in update.items() if not n.endswith(self.PLACES)}
+        return {n: self._spread(u, update.get(n + self.PLACES), params.get(n)) for n, u in values.items()}
 
     def _kept(self, u: Tensor) -> int:
         return math.ceil(self.fraction * u.numel() - 1e-9)  # 0.1 * 30 is a little more than 3
 
-    def _spread(self, values: Tensor, places: Tensor | None, like: Tensor) -> Tensor:
-        if places is None:
+    def _spread(self, values: Tensor, places: Tensor | None, like: Tensor | None) -> Tensor:
+        if places is None or like is None:
             return values
         places = places.long().clamp(0, like.numel() - 1)  # whatever a client sends, the round goes on
         flat = values.new_zeros(len(values), like.numel()).scatter(1, places, values)
@@ -94,7 +96,7 @@ class Quantise(Upload):
             return update, local.memory
         sent: Tree = {}
         for name, u in update.items():
-            if not u.is_floating_point():
+            if not u.is_floating_point() or not u.numel():
                 sent[name] = u
                 continue
             scale = u.abs().amax() / (2 ** (self.bits - 1) - 1)
