@@ -22,6 +22,12 @@ unalike report results
 INTERRUPTED = 130
 """The exit status that Typer gives a command that Ctrl-C ended."""
 
+GOES_ON = {
+    **dict.fromkeys((run.NAME, compare.NAME), "; with --out, the same command goes on from here"),
+    **dict.fromkeys((join.NAME, "federation"), "; the same command goes on from here"),
+}
+"""What is said of an interruption, by command."""
+
 typer.core.HAS_RICH = False  # help is plain text, in which Typer up to 0.20 would put a backslash before every default
 
 app = typer.Typer(
@@ -60,5 +66,5 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as end:  # Typer has dealt with everything else
         if end.code == INTERRUPTED:
-            print("interrupted; with --out, the same command goes on from here", file=sys.stderr)
+            print(f"interrupted{GOES_ON.get(sys.argv[1], '')}", file=sys.stderr)
         raise

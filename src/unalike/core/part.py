@@ -266,7 +266,8 @@ class Upload(Part):
 
     What `encode` returns is what is sent, byte for byte: fewer or smaller numbers cost less. Its shapes and types follow from
     those it is given and from its letter down, never from a client's values. A tensor that goes with parameter `w` is named
-    `w:<what>`, and an empty one, which stands for what is withheld, passes as it is. The memory it returns is the one that is kept, whatever `finish` returned.
+    `w:<what>`, and an empty one, which stands for what is withheld, passes as it is. The memory it returns is the one that is
+    kept, whatever `finish` returned.
     """
 
     CLIP: ClassVar[int] = 4

@@ -25,6 +25,7 @@ from unalike.deploy.remote import Remote
 from unalike.deploy.requests import Admit, Ask, Step
 from unalike.deploy.roster import PARTS, Roster, Samples, job_of, new_run, placeholders
 from unalike.deploy.transport import Transport
+from unalike.deploy.words import printable
 from unalike.federation import Stop, execute
 from unalike.job import Job, Pair
 from unalike.progress import Watch
@@ -94,8 +95,7 @@ class Coordinator:
     def _event(self, kind: str, **facts: Any) -> None:
         self.directory.event(kind, **facts)
         if kind in TOLD:
-            line = f"round {facts['round']}: {TOLD[kind].format(**facts)}"
-            self.tell("".join(c if c.isprintable() else " " for c in line))  # a site's words may be for the terminal
+            self.tell(printable(f"round {facts['round']}: {TOLD[kind].format(**facts)}"))
 
     def _roster(self) -> Roster:
         """The roster of the run that the folder holds, or that of a new one; its name is kept before anybody hears of it."""

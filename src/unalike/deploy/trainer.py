@@ -33,6 +33,7 @@ from unalike.deploy.replay import agreed, model_of
 from unalike.deploy.replies import Replies
 from unalike.deploy.requests import Admit, Ask, Choose, Step, Train
 from unalike.deploy.roster import PARTS, alone, job_of
+from unalike.deploy.words import printable
 from unalike.executors.threads import threads_for
 from unalike.group import Group
 from unalike.results.evaluation import Predict, score
@@ -110,9 +111,11 @@ class Trainer:
                     found = seal(replace(head, kind=ANSWER, answers=answers), facts, sent, self.key)
                     replies.keep(request, found)
                 return found
-            except (UnalikeError, OSError) as error:
-                self.tell(f"declined a request: {error}")
-                return seal(replace(head, kind="unable", answers=answers), {"why": str(error)[:1000]}, {}, self.key)
+            except Exception as error:  # whatever goes wrong with a request, the site is there for the next one
+                known = isinstance(error, UnalikeError | OSError)
+                why = str(error) if known else f"{type(error).__name__}: {error}"
+                self.tell(printable(f"declined a request: {why}"))
+                return seal(replace(head, kind="unable", answers=answers), {"why": why[:1000]}, {}, self.key)
 
     def _replies(self, request: Envelope) -> Replies:
         head = request.head
