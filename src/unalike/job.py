@@ -289,6 +289,8 @@ def _tensors(name: str, found: Pair | None, population: Population) -> tuple[tor
         raise UnalikeError(
             f"{name}: x has shape {list(x.shape)}; expected samples of shape {shape}, as the clients have"
         )
+    if not len(y):
+        raise UnalikeError(f"{name}: found no sample; expected some, or leave {name} out")
     if population.outputs is not None:
         check.label_range(y, population.outputs, name)
     x, y = x.to(population.x), y.to(population.y)

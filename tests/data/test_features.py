@@ -81,5 +81,7 @@ def test_what_cannot_be_changed_is_refused(arrows):
         Noise(0)
     with pytest.raises(UnalikeError, match=r"degrees=\(\)"):
         Rotation(())
+    with pytest.raises(UnalikeError, match="degrees=400, which turns nothing"):
+        partition(arrows, "rotation(degrees=400)", clients=2)
     with pytest.raises(UnalikeError, match="did you mean 'rotation'"):
         partition(arrows, "iid + rotations", clients=2)

@@ -104,6 +104,7 @@ def made_by_command(folder, *flags):
         (["--quorum", 1.7], "--quorum 1.7: expected"),
         (["--host", ""], "host="),
         (["--port", 99999], "port=99999"),
+        (["--message-bytes", 10], "the model has 84 bytes and a message may have 10"),
         *(
             (["--task", task, "--method", method], "needs classes (integer labels); found a task of " + task)
             for method, tasks in {

@@ -231,7 +231,7 @@ class Method:
         if needy and proxy is None:
             raise UnalikeError(
                 f"{' and '.join(needy)} learn from samples on the server and found none; "
-                "pass proxy=(x, y), a few samples of no client's"
+                "pass proxy=(x, y), a few samples of no client's (on the command line --proxy 0.02)"
             )
 
     def check(self, work: Work) -> None:

@@ -68,6 +68,10 @@ class Rotation:
     def __post_init__(self) -> None:
         if isinstance(self.degrees, int | float):
             check_positive("rotation", degrees=self.degrees)
+            if self.degrees >= 360:
+                raise UnalikeError(
+                    f"rotation: found degrees={self.degrees:g}, which turns nothing; expected less than 360"
+                )
         elif not self.degrees or not np.isfinite(self.degrees).all():
             raise UnalikeError(f"rotation: found degrees={self.degrees!r}, expected angles such as (0, 90, 180, 270)")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from unalike.core import tree
+from unalike.core.errors import UnalikeError
 from unalike.core.plan import Stage
 from unalike.deploy.federation import Federation
 from unalike.deploy.pooled import Pooled
@@ -20,6 +22,10 @@ def rehearse(federation: Federation, own: Mapping[str, Pair | None]) -> None:
     one = Samples(train=1, test=1, val=int(federation.val > 0))
     people = placeholders(federation, Roster("", {site.name: one for site in federation.sites}))
     job = job_of(federation, people, own.get("test"), own.get("proxy"), coordinated=True)
+    if (least := tree.nbytes(job.model.params)) > federation.message_bytes:
+        raise UnalikeError(
+            f"the model has {least} bytes and a message may have {federation.message_bytes}: raise --message-bytes"
+        )
     Pooled(people, job.options.protocols, job.test)  # knows the protocols
     for step in job.outline:
         if isinstance(step, Stage):

@@ -95,11 +95,15 @@ class Grouped:
             found.append(formula(*counts))
         return np.concatenate([*found, np.zeros(0)])
 
-    def one_by_one(self, metric: Callable[[np.ndarray, np.ndarray, np.ndarray], float]) -> np.ndarray:
+    def one_by_one(self, name: str, metric: Callable[[np.ndarray, np.ndarray, np.ndarray], float]) -> np.ndarray:
         """A metric of labels, predictions and logits, client by client; NaN for a client without samples."""
         parts = [slice(a, b) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
         y, guess, logits = self.scores.y, self.scores.predicted, self.scores.logits
-        return np.array([float(metric(y[p], guess[p], logits[p])) if p.start < p.stop else np.nan for p in parts])
+        found = [metric(y[p], guess[p], logits[p]) if p.start < p.stop else np.nan for p in parts]
+        try:
+            return np.array([float(value) for value in found])
+        except (TypeError, ValueError):
+            raise UnalikeError(f"metrics: {name} gives {found[0]!r}; expected a number") from None
 
 
 def macro_f1(true: np.ndarray, guessed: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -184,5 +188,5 @@ def per_client(task: Task, scores: Scores, clients: int, custom: Custom | None =
     own = Grouped(scores.of(np.argsort(scores.client, kind="stable")), clients)
     with np.errstate(invalid="ignore", divide="ignore"):  # a client without samples has no metric
         columns = {name: formula(own).tolist() for name, formula in METRICS[task.name].items()}
-    columns |= {name: own.one_by_one(metric).tolist() for name, metric in (custom or {}).items()}
+    columns |= {name: own.one_by_one(name, metric).tolist() for name, metric in (custom or {}).items()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
