@@ -112,6 +112,7 @@ def units(value: float) -> str:
 
 def _needs(method: Method) -> tuple[str, ...]:
     asked = {
+        "classes": any("regression" not in p.tasks for p in method.parts),
         "proxy data on the server": any(p.needs_proxy for p in method.parts),
         "label histograms": any("label_histogram" in p.shares for p in method.parts),
         "features of the model": any(p.name == "model_contrast" for p in method.parts),

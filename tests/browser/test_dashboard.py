@@ -171,7 +171,8 @@ def test_what_is_no_run_is_refused(tmp_path):
 
 
 def test_a_run_that_ended_early_is_known_from_one_that_goes_on(tmp_path):
-    people = ua.partition(ua.load("digits"), "iid", clients=3, seed=0)
+    x, y = ua.load("digits").train
+    people = [ua.ClientData(train=(x[k::3], y[k::3]), test=(x[:9], y[:9]), name=f"ward {k}") for k in range(3)]
     seen = []
 
     def watch(row, what=""):
@@ -186,6 +187,7 @@ def test_a_run_that_ended_early_is_known_from_one_that_goes_on(tmp_path):
     ua.run("fedavg", people, model="linear", rounds=4, out=tmp_path)
     state = Followed(tmp_path).state()
     assert state["state"] == "finished" and state["table"]["rounds"] == [4, 3, 2, 1, 0]
+    assert [site["name"] for site in state["sites"]] == ["ward 0", "ward 1", "ward 2"]
 
 
 @pytest.mark.slow

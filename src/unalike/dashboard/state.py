@@ -114,7 +114,7 @@ class Followed:
         try:
             return [str(n) for n in json.loads((self.run / "comparison.json").read_text())["clients"]]
         except (OSError, ValueError, KeyError):
-            return []
+            return RunDirectory(self.run).names or []
 
 
 def _method(asked: str, config: dict[str, Any]) -> str:
