@@ -80,7 +80,8 @@ class Course:
         else:
             make = self._by_hand(sent)
         learnt = learn(self.method, self.phases, self.setting, order, params, memory, lessons, make)
-        steps, loss = (torch.as_tensor(t).expand(len(self.chunk)) for t in (learnt.steps, learnt.loss))
+        device = self.chunk.given["size"].device
+        steps, loss = (torch.as_tensor(t, device=device).expand(len(self.chunk)) for t in (learnt.steps, learnt.loss))
         return learnt._replace(steps=steps, loss=loss)
 
     @cached_property
