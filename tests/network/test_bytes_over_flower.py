@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import os
 import signal
 import socket
@@ -139,6 +140,19 @@ def test_a_site_learns_why_it_is_not_let_in(echoing, tmp_path):
     assert "CERTIFICATE_VERIFY_FAILED" in knock(address, certificates.pem(other), stranger)
     assert "cannot reach" in knock("127.0.0.1:1", authority, stranger)
     assert echoing.exchange(b"hello", ["a"]) == {"a": b"echo of a: hello"}
+
+
+@pytest.mark.parametrize(("hours", "says"), [(2, "7200 s ahead of"), (-2, "7200 s behind")])
+def test_a_site_whose_clock_is_wrong_is_told_so(hours, says, echoing, monkeypatch):
+    """SuperLink refuses it as it does a key that it does not know."""
+    from flwr.supernode import node_auth_http_interceptor as signing
+
+    from unalike.deploy.flower.internals import knock
+
+    wrong = signing.now() + datetime.timedelta(hours=hours)
+    monkeypatch.setattr(signing, "now", lambda: wrong)
+    key = (echoing.root / "a" / "node.key").read_bytes()
+    assert says in knock(f"127.0.0.1:{echoing.port}", (echoing.root / "ca.pem").read_bytes(), key)
 
 
 def client(echoing, **options):

@@ -11,6 +11,8 @@ import hashlib
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -18,7 +20,14 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Error, Message
 from flwr.cli.build import build_fab_from_files
 from flwr.clientapp import ClientApp
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, ErrorCode, SubStatus
+from flwr.common.constant import (
+    HEARTBEAT_DEFAULT_INTERVAL,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+    ErrorCode,
+    SubStatus,
+)
 from flwr.common.serde import run_from_proto
 from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, StopRunRequest
 from flwr.proto.fab_pb2 import Fab
@@ -132,10 +141,28 @@ def knock(address: str, authority: bytes, key: bytes) -> str:
             )
             client.DeactivateNode(DeactivateNodeRequest(node_id=found.node_id))
     except httpx.HTTPStatusError as error:
-        return REFUSALS.get(error.response.status_code, str(error))
+        return _clocks(error) or REFUSALS.get(error.response.status_code, str(error))
     except (httpx.HTTPError, RuntimeError) as error:
         return f"cannot reach {address}: {error}"
     return ""
+
+
+def _clocks(error: httpx.HTTPStatusError) -> str:
+    """Whether a signed request was refused for its time, which SuperLink says no more than that of a key; empty if not.
+
+    The door refuses keys by itself and, unlike SuperLink, gives no date.
+    """
+    date = error.response.headers.get("date")
+    if error.response.status_code != 401 or date is None:
+        return ""
+    ahead = datetime.fromisoformat(error.request.headers[TIMESTAMP_HEADER]) - parsedate_to_datetime(date)
+    seconds = ahead.total_seconds()
+    if -TIMESTAMP_TOLERANCE < seconds < SYSTEM_TIME_TOLERANCE:
+        return ""
+    return (
+        f"this machine's clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the coordinator's, which lets in "
+        f"who is less than {SYSTEM_TIME_TOLERANCE} s ahead or {TIMESTAMP_TOLERANCE} s behind; set the clock that is wrong"
+    )
 
 
 def _fleet(address: str, authority: bytes, key: bytes) -> tuple[FleetHttpClient, bytes]:
