@@ -123,6 +123,30 @@ def test_it_says_when_the_certificate_ends_before_it_comes_up(tmp_path):
         _check_certificate(folder, said.append)
 
 
+def test_it_does_not_come_up_with_a_certificate_that_sites_would_refuse(tmp_path, monkeypatch):
+    """Such as that of a `renew` which a full disk cut between the key and the certificate."""
+    pytest.importorskip("flwr")
+    from unalike.deploy.coordinate import _check_certificate
+
+    folder = Folder.create(tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS)
+
+    def full(path, content):
+        raise UnalikeError(f"cannot write {path}: No space left on device")
+
+    with monkeypatch.context() as disk, pytest.raises(UnalikeError, match="No space left"):
+        disk.setattr("unalike.deploy.folder.write_bytes", full)
+        folder.renew()
+    with pytest.raises(UnalikeError, match=r"is not that of the key beside it.* federation renew"):
+        _check_certificate(folder, print)
+    folder.renew()
+    _check_certificate(folder, print)
+    key, certificate = certificates.server(["localhost"], *certificates.authority("test"))
+    (folder.path / "server.key").write_bytes(certificates.pem(key))
+    (folder.path / "server.pem").write_bytes(certificates.pem(certificate))
+    with pytest.raises(UnalikeError, match="is of another authority"):
+        _check_certificate(folder, print)
+
+
 def test_new_keys_for_a_site_replace_the_old_ones(tmp_path):
     folder = Folder.create(tmp_path / "made", {"north": 100, "south": 50}, host="::1", port=4433, **TERMS)
     old, terms, home = Bundle.read(folder.bundles["north"]), folder.federation.terms, tmp_path / "home"

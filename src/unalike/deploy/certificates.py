@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -78,6 +79,19 @@ def read(key: bytes, certificate: bytes) -> tuple[ec.EllipticCurvePrivateKey, x5
         return found, x509.load_pem_x509_certificate(certificate)
     except (ValueError, TypeError) as error:
         raise UnalikeError(f"a key or certificate that cannot be read: {error}; restore the folder's files") from None
+
+
+def fault(mine: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, authority: bytes) -> str:
+    """Why no site that trusts the authority (PEM) would connect to a server with these; empty where they would."""
+    try:
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+    except (ValueError, TypeError, InvalidSignature):
+        return "is of another authority than that in ca.pem, which sites trust"
+    if certificate.public_key() != mine.public_key():
+        return "is not that of the key beside it"
+    if certificate.not_valid_before_utc > datetime.datetime.now(datetime.UTC):
+        return f"is valid from {certificate.not_valid_before_utc:%Y-%m-%d} on, and this machine's clock is before it"
+    return "has expired" if days_left(certificate) < 0 else ""
 
 
 def days_left(certificate: x509.Certificate) -> float:

@@ -107,8 +107,8 @@ def rounds(
 
 def _check_certificate(folder: Folder, tell: Tell) -> None:
     left, renew = folder.days_left, f"`unalike federation renew {folder.path}` makes a new one, sites need nothing"
-    if left < 0:
-        raise UnalikeError(f"the server's certificate has expired, no site would connect; {renew}")
+    if fault := folder.certificate_fault:
+        raise UnalikeError(f"the server's certificate {fault}, no site would connect; {renew}")
     if left < SOON:
         tell(f"the server's certificate expires in {left:.0f} days; {renew}")
 

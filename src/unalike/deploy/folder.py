@@ -143,6 +143,11 @@ class Folder:
         return certificates.days_left(self._certificate)
 
     @property
+    def certificate_fault(self) -> str:
+        """Why no site would connect to the server's certificate; empty where they would."""
+        return certificates.fault(*self._server, self._bytes("ca.pem"))
+
+    @property
     def network(self) -> Network:
         """Where sites connect. Raises `UnalikeError`."""
         return Network.load(self._file("network.json"))
@@ -186,7 +191,11 @@ class Folder:
 
     @property
     def _certificate(self) -> Any:
-        return certificates.read(self._bytes("server.key"), self._bytes("server.pem"))[1]
+        return self._server[1]
+
+    @property
+    def _server(self) -> tuple[Any, Any]:
+        return certificates.read(self._bytes("server.key"), self._bytes("server.pem"))
 
     def _bytes(self, name: str) -> bytes:
         return self._file(name).read_bytes()
