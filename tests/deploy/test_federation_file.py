@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -14,14 +15,17 @@ from worlds import World, federation_of, key_of, people
 import unalike as ua
 from unalike.cli import app
 from unalike.core.errors import UnalikeError
+from unalike.dashboard.state import Followed
+from unalike.deploy.commands import listening
 from unalike.deploy.control import Stopped
-from unalike.deploy.coordinate import rounds
+from unalike.deploy.coordinate import Desk, rounds
 from unalike.deploy.federation import Enrolled, Federation, Schema
 from unalike.deploy.flower.link import check_port
 from unalike.deploy.folder import Folder
 from unalike.deploy.keys import public_text
 from unalike.deploy.local import Local
 from unalike.deploy.locally import write_site
+from unalike.results.directory import RunDirectory
 
 
 def test_it_is_read_as_it_was_written(tmp_path):
@@ -240,3 +244,27 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     assert "cannot make the folder" in str(done.exception) and "choose another --folder" in str(done.exception)
     with pytest.raises(UnalikeError, match=r"cannot write .*afile/data.npz"):
         write_site(tmp_path / "afile" / "data.npz", people()[0], None)
+
+
+def test_a_coordinator_that_waits_for_its_sites_says_so(tmp_path):
+    """Brought up again after it was killed: the round that it had asked for is not on its way."""
+    terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 4, "data": Schema((6,), 3)}
+    made = Folder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms)
+    RunDirectory(made.run).event("asked", round=3, train=["a"], quorum=1, evaluate=[])
+    absent = Local({"a": None}, away={"a"})
+    desk = Desk(made.federation, absent, wait=False)
+
+    def seen():
+        state = Followed(made.path).state()
+        return state["state"], state["running"] and state["running"]["round"]
+
+    with listening(made.socket, desk.commands):
+        while not made.socket.exists():
+            time.sleep(0.01)
+        assert seen() == ("waiting", None)
+        desk.pause()
+        assert seen()[0] == "paused: asked for"
+        desk.resume()
+        absent.away.clear()
+        desk.gather(lambda line: None, lambda: None)
+        assert seen() == ("running", 3)

@@ -75,7 +75,7 @@ class Followed:
             "done": done,
             "rounds": terms.get("rounds") or config.get("rounds", 0),
             "state": _state(events, live, bool(terms), is_locked(self.run)),
-            "running": _running(events, terms, names) if live else None,
+            "running": _running(events, terms, names) if live and live["state"] != "waiting" else None,
             "metric": metric,
             "curves": _curves(rounds, metric),
             "sites": _sites(terms, names, live, clients, events),

@@ -148,6 +148,7 @@ class Desk:
     def __init__(self, federation: Federation, transport: Transport, wait: bool):
         self.federation, self.transport, self.control = federation, transport, Control()
         self.round = 0
+        self._gathered = False
         self._begin = Event()
         if not wait:
             self._begin.set()
@@ -163,9 +164,9 @@ class Desk:
             {"name": s.name, "connected": s.name in connected, "samples": s.samples, "revoked": s.revoked}
             for s in self.federation.sites
         ]
-        state = self.control.state if self._begin.is_set() else "waiting"
+        held = self.control.state == "running" and not self._gathered
         return {
-            "state": state,
+            "state": "waiting" if held or not self._begin.is_set() else self.control.state,
             "why": self.control.why,
             "round": self.round,
             "rounds": self.federation.rounds,
@@ -201,6 +202,7 @@ class Desk:
             if len(connected) < enough:
                 since = time.monotonic()
             if self._begin.is_set() and (not missing or time.monotonic() - since > LATECOMERS):
+                self._gathered = True
                 return
             line = f"{len(connected)} of {len(names)} sites are connected" + (
                 f", waiting for {', '.join(missing[:10])}" if missing else "; waiting for `unalike federation run`"
