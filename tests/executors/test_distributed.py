@@ -207,6 +207,14 @@ def test_processes_draw_numbers_of_their_own(inner):
     assert len({tuple(run.personal(k)["body.weight"].flatten().tolist()) for k in range(4)}) == 4
 
 
+@pytest.mark.parametrize("spec", ["scaffold", "ditto"])
+def test_a_round_in_which_the_leader_has_no_client(spec):
+    """Those who remember something stay where their memories are: one participant a round is mostly another process's."""
+    alone, shared = (played(spec, e, participation=0.1) for e in ("loop", "distributed(workers=3, inner='batched')"))
+    for n in alone.params:  # 1e-6: chunks
+        torch.testing.assert_close(shared.params[n], alone.params[n], rtol=1e-5, atol=1e-6)
+
+
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
     whole = played("scaffold", "loop")
     for executor in ("distributed(workers=2, inner='loop')", "loop"):

@@ -101,10 +101,11 @@ class Batched(Answering):
         return replace(self.site.setting, task=self.site.setting.task.stacked)
 
     def _chunks(self, lessons: Lessons) -> list[list[int]]:
-        """The clients by their number of samples, cut into chunks."""
+        """The clients by their number of samples, cut into chunks; none where all who train are other processes'."""
         clients = np.array([*lessons], np.int64)
         clients = clients[np.lexsort((clients, self.site.sizes[clients]))]
-        return [chunk.tolist() for chunk in np.split(clients, cuts(self.site.sizes[clients], self.width))]
+        chunks = np.split(clients, cuts(self.site.sizes[clients], self.width))
+        return [chunk.tolist() for chunk in chunks if len(chunk)]
 
     @property
     def width(self) -> int:
