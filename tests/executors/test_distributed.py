@@ -461,6 +461,13 @@ def test_arrays_of_nothing_are_sent(kind):
     assert back["a"].shape == (0,) and back["a"].numpy().dtype == kind and back["b"].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("beside", [[], [torch.ones(3)]])
+def test_a_single_number_that_was_expanded_is_sent(beside):
+    """The count of a batch norm of the only client in a chunk has a stride of 0."""
+    back = received(*packed({"count": torch.tensor(7).expand(1), "beside": beside}))
+    assert back["count"].tolist() == [7]
+
+
 def test_large_tensors_are_sent_as_they_lie():
     """Small ones share a piece; nothing large is copied to be sent, and each is received into a vector of its own."""
     large, sizes = torch.randn(3, 2**16), (5, 1, 0, 7)

@@ -80,10 +80,9 @@ def _piece(tensors: Sequence[Tensor], device: torch.device | None) -> Tensor:
 
 
 def _bytes(t: Tensor, device: torch.device | None) -> Tensor:
-    if not t.numel():  # those of NumPy have strides of 0, which no view takes
-        return t.new_empty(0, dtype=torch.uint8)
-    t = t.detach() if t.device == device else t.detach().cpu()
-    return t.contiguous().reshape(-1).view(torch.uint8)
+    t = (t.detach() if t.device == device else t.detach().cpu()).contiguous()
+    # of up to one number the strides may be anything, and no view takes those of 0 (NumPy's, and what was expanded)
+    return t.as_strided([t.numel()], [1]).view(torch.uint8)
 
 
 def _size(name: str, shape: list[int]) -> int:
