@@ -61,7 +61,8 @@ class Group:
         self.accepted: Accepted = {}
         self.memories = ClientMemories(open_memory(self.method, setting), folder)
         if team is not None and team.rank == 0:
-            self.memories = SharedMemories(self.memories, team, place, costs(self.method, setting.work, source.sizes))
+            whose = {"stage": setting.stage, "group": place}
+            self.memories = SharedMemories(self.memories, team, whose, costs(self.method, setting.work, source.sizes))
         self.site = Site(self.method, setting, source, self.memories, transform)
         self.team, self.place, self._chosen = team, place, chosen
 

@@ -141,13 +141,14 @@ def serve(job: Job, team: Team) -> None:
 def _follow(job: Job, team: Team) -> None:
     steps = job.plan.stages(job.scene)
     step, index, simulation, assess = next(steps, None), 0, None, assessor(job)
+    stages = dict[int, Simulation]()  # a checkpoint has the memories of those that are over, too
     failed = ""  # what went wrong where nobody waits for an answer is told to the next who does
     while (message := team.hear())["do"] != "end":
         try:
             if message["do"] == "stage":
                 folder = None if message["folder"] is None else Path(message["folder"])
                 assert isinstance(step, Stage)
-                simulation = simulation_of(job, step, index, "loop", folder, team)
+                simulation = stages[index] = simulation_of(job, step, index, "loop", folder, team)
             elif message["do"] == "next":
                 step, index = proceed(steps, _outcome(message)), index + 1
             elif message["do"] == "employ":
@@ -158,7 +159,7 @@ def _follow(job: Job, team: Team) -> None:
                     raise UnalikeError(failed or "no stage has begun")
                 if team.rank in message["asked"]:
                     answer = assess.answer if message["do"] in SCORING else attend
-                    team.reply(answer(team, simulation, message))
+                    team.reply(answer(team, stages[message["stage"]] if "stage" in message else simulation, message))
         except Exception as error:  # whatever it is, the leader must not wait for an answer that never comes
             failed = str(error) if isinstance(error, UnalikeError) else f"{type(error).__name__}: {error}"
             if team.rank in message["asked"]:

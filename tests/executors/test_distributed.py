@@ -225,6 +225,17 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
         torch.testing.assert_close(more.params, whole.params, rtol=1e-5, atol=1e-6)
 
 
+def test_a_checkpoint_has_what_clients_remembered_of_a_stage_that_is_over(tmp_path):
+    """Written in the second stage, which has one group where the first has two; then the run goes on from it."""
+    spec = "fedconcat(clusters=2, encoder_rounds=2, classifier_rounds=1, method='scaffold')"
+    whole = played(spec, "loop")
+    more = {"executor": "distributed(workers=2, inner='loop')", "out": tmp_path}
+    for last in (2, 3):
+        run = played(spec, stop=lambda row, last=last: row["round"] == last, **more)
+    assert len(run.history.rounds) == 4
+    torch.testing.assert_close(run.personal(0), whole.personal(0), rtol=1e-4, atol=1e-5)
+
+
 def test_strange_teams_are_refused():
     with pytest.raises(UnalikeError, match=r"expected 'distributed\(workers=2\)'"):
         played("fedavg", "distributed(workers=0)")

@@ -86,10 +86,13 @@ class Distributed(Answering):
 
 
 class SharedMemories(ClientMemories):
-    """The leader's view of all memories: those of its own clients are here, the others are asked for."""
+    """The leader's view of all memories: those of its own clients are here, the others are asked for.
 
-    def __init__(self, own: ClientMemories, team: Team, group: int, costs: np.ndarray):
-        self._own, self._team, self._group, self._costs = own, team, group, costs
+    `place` names whose they are to the others: the stage, which may be over when a checkpoint is written, and the group.
+    """
+
+    def __init__(self, own: ClientMemories, team: Team, place: Message, costs: np.ndarray):
+        self._own, self._team, self._place, self._costs = own, team, place, costs
 
     @property
     def empty(self) -> bool:
@@ -108,7 +111,7 @@ class SharedMemories(ClientMemories):
         if accepted is None or self.empty or self._team.closed or not self.owner(client):
             return self._own.get(client, accepted)
         owner = self.owner(client)
-        self._team.tell({"do": "memory", "group": self._group, "client": client, "accepted": accepted}, [owner])
+        self._team.tell(self._place | {"do": "memory", "client": client, "accepted": accepted}, [owner])
         device = self._own.device
         found: Drawers = self._team.answer(owner)["memory"]
         return {name: {n: t.to(device) for n, t in drawer.items()} for name, drawer in found.items()}
@@ -137,7 +140,7 @@ class SharedMemories(ClientMemories):
             return
         others = () if self._team.closed else range(1, self._team.size)
         if others:
-            self._team.tell({"do": "keep", "group": self._group, "what": what, "accepted": _pairs(accepted)}, others)
+            self._team.tell(self._place | {"do": "keep", "what": what, "accepted": _pairs(accepted)}, others)
         getattr(self._own, what)(accepted)
         for rank in others:
             self._team.answer(rank)
