@@ -75,3 +75,10 @@ def test_a_name_is_never_read_as_mathematics(tmp_path):
     with rc_context(figures.STYLE):
         figures.forest(table, "fedavg", METRICS[0], looks([name])).savefig(tmp_path / "a.svg")
     assert name in (tmp_path / "a.svg").read_text()
+
+
+def test_methods_that_differ_by_rounding_alone_stand_on_the_front_together():
+    """RMSE is float32: one and the same model need not have it to the last bit."""
+    scores = {"rmse": [185.20276524394, 185.20276524284], "worst_decile": [224.7, 224.7], "mb_down": 1.0, "mb_up": 1.0}
+    table = pd.DataFrame({"method": ["fedavg", "ditto"], "protocol": "clients"} | scores)
+    assert tradeoff(table, METRICS[1])["front"].all()

@@ -129,3 +129,8 @@ def test_scores_that_differ_by_rounding_alone_are_the_same():
     found = inf.paired([2.3615726, 2.1, 1.9], [2.3615728, 2.1000001, 1.9], sign=-1)
     assert (found.difference, found.low, found.high, found.p, found.better) == (0, 0, 0, 1, 0.5)
     assert math.isnan(inf.paired([math.inf, 1.0], [math.inf, 1.0]).p)
+
+
+def test_scores_that_differ_by_rounding_alone_share_a_rank():
+    table = pd.DataFrame({"a": [185.20276524394, 2.0], "b": [185.20276524284, math.inf], "c": [185.3, 1.0]})
+    assert inf.ranks(table, sign=-1).mean.to_dict() == {"a": (1.5 + 2) / 2, "b": (1.5 + 3) / 2, "c": 2}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from unalike.results.inference import levelled
 from unalike.results.statistics import Metric, efficient
 
 
@@ -22,5 +23,5 @@ def tradeoff(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
             "mb": summary["mb_down"] + summary["mb_up"],
         }
     ).dropna()
-    signed = table.assign(score=(metric.sign * table["score"]).round(9), worst=(metric.sign * table["worst"]).round(9))
+    signed = table.assign(**{name: metric.sign * levelled(table[name]) for name in ("score", "worst")})
     return table.assign(front=efficient(signed, ["score", "worst"], ["mb"])).reset_index(drop=True)

@@ -65,6 +65,13 @@ def _difference(a: float, b: float) -> float:
     return 0.0 if same else round(a - b, 12)
 
 
+def levelled(scores: pd.Series) -> pd.Series:
+    """The scores with one value for those that are the same but for rounding, as `differences` has it."""
+    ordered = scores.sort_values(kind="stable")
+    level = (ordered.diff() > ROUNDING * ordered.shift().abs()).cumsum()
+    return ordered.groupby(level).transform("first").reindex(scores.index)
+
+
 def paired_difference(values: Sequence[float], baseline_values: Sequence[float]) -> tuple[float, float, float]:
     """Mean of d = values - baseline_values with its 95 % interval: mean(d) +- t(0.975, n - 1) sd(d) / sqrt(n).
 
@@ -196,7 +203,7 @@ def ranks(scores: pd.DataFrame, sign: int = 1) -> Ranks:
         raise UnalikeError(
             f"found {methods} methods on {blocks} partitions; ranks need two or more of both and a score in every cell"
         )
-    table = (-sign * scores).round(12).rank(axis=1)
+    table = (-sign * scores.apply(levelled, axis=1)).rank(axis=1)
     q = float(stats.studentized_range.ppf(1 - ALPHA, methods, np.inf)) / math.sqrt(2)
     columns = [table[name] for name in table]
     varied = methods > 2 and any(column.nunique() > 1 or column.iloc[0] != columns[0].iloc[0] for column in columns)
