@@ -155,4 +155,7 @@ def _surviving(facts: Facts, rounds: list[pd.DataFrame], notes: list[str]) -> Fa
     alive = {table["method"].iloc[0] for table in rounds}
     methods = [m for m in facts.methods if m["label"] in alive]
     baseline = facts.baseline if facts.baseline in alive else methods[0]["label"]
+    if baseline != facts.baseline:
+        told = f"the baseline {facts.baseline} diverged under every seed: everything is held against {baseline} instead"
+        notes = [told, *notes]
     return replace(facts, methods=methods, baseline=baseline, notes=list(dict.fromkeys(notes)))
