@@ -90,6 +90,9 @@ def test_one_method_has_nothing_to_be_compared_with(simulate):
 def test_a_baseline_without_a_shared_model_is_said(content):
     found = found_in(dataclasses.replace(content, baseline="local_only"))
     assert found.answer.endswith("choose another baseline.")
+    assert all(
+        sentence.endswith("%; local_only has no shared model to hold it against.") for _, sentence in found.details
+    )
 
 
 def test_personal_models_are_judged_apart(content):

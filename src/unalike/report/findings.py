@@ -30,6 +30,8 @@ def findings(content: ReportContent, table: pd.DataFrame) -> Findings:
     shared = table[table["protocol"] == content.plain]
     others = rows(shared[shared["method"] != content.baseline])
     details = [(row["method"], _sentence(row, content.baseline, metric)) for row in others]
+    if len(others) == len(shared):  # the baseline has no row
+        details = [(row["method"], _alone(row, content.baseline, metric)) for row in others]
     limits = [*_limits(content, others), *_uneven(content, rows(shared))]
     return Findings(_answer(others, content, metric), _personal(content), details, limits)
 
@@ -103,6 +105,10 @@ def _sentence(row: Row, baseline: str, metric: Metric) -> str:
         return f"{level}, the same as {baseline} under every seed."
     between = words.interval(row["ci_low"], row["ci_high"], metric)
     return f"{level}, {gain} against {baseline} (95 % interval {between}, {_corrected(row)}): {_MEANING[verdict(row, metric)]}."
+
+
+def _alone(row: Row, baseline: str, metric: Metric) -> str:
+    return f"{words.score(row[metric.column], metric)}; {baseline} has no shared model to hold it against."
 
 
 def _corrected(row: Row) -> str:
