@@ -252,3 +252,12 @@ def test_names_with_the_signs_of_a_format_do_not_break_its_tables(simulate):
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1 and "<b>" not in "".join(lines)
     body = [line for line in export(blocks, "latex").splitlines() if "fedprox" in line or "d " in line]
     assert r"a $|$ $<$b$>$b$<$/b$>$ c $>$ d" in "".join(body)
+
+
+def test_a_seed_that_diverged_did_not_reach_the_target(simulate):
+    content = simulate(methods=2, seeds=3, rounds=6)
+    fell = content.labels[1]
+    left = content.rounds[(content.rounds["method"] != fell) | (content.rounds["seed"] < 2)]
+    ends = [{"method": fell, "seed": 2, "rounds": None, "why": "diverged", "selected": None}]
+    text = Document(render(dataclasses.replace(content, rounds=left, ends=ends, target=0.01))).text
+    assert "not reached by 1 of 3" in text and "diverged" in text

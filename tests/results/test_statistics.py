@@ -178,6 +178,9 @@ def test_cost_to_a_target_counts_every_seed_or_none():
     assert reached.loc["other", "round"] == pytest.approx(4 / 3)
     far = st.to_target(ROUNDS.round(6), 0.9).set_index("method")
     assert far["reached"].tolist() == [0, 2] and far[["round", "mb", "seconds"]].isna().all(axis=None)
+    fell = st.to_target(ROUNDS.round(6), 0.6, lost={"other": 1}).set_index("method")
+    assert fell.loc["other", ["seeds", "reached"]].tolist() == [4, 3] and math.isnan(fell.loc["other", "mb"])
+    assert fell.loc["base"].equals(reached.loc["base"])
     less = st.to_target(ROUNDS.rename(columns={"accuracy": "rmse"}), 0.45).set_index("method")
     assert less["reached"].tolist() == [1, 0]
 

@@ -384,6 +384,7 @@ def test_a_method_that_diverges_is_noted_and_left_out(wild, small, tmp_path):
     assert set(table.rounds["method"]) == {"tame"} and table.facts.baseline == "tame"
     assert [m["label"] for m in table.facts.methods] == ["tame"]
     assert any(note.startswith("wild, seed 0, is left out: round") for note in table.facts.notes)
+    assert {(e["method"], e["why"]) for e in table.facts.ends} == {("wild", "diverged"), ("tame", "all rounds done")}
     assert table.facts.notes[0] == (
         "the baseline wild diverged under every seed: everything is held against tame instead"
     )

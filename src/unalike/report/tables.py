@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from unalike.results.statistics import (
     to_target,
     totals,
 )
-from unalike.results.stopping import ALL_DONE
+from unalike.results.stopping import ALL_DONE, DIVERGED
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ def target(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Tab
     if content.target is None and content.baseline not in final.index.get_level_values("method"):
         return None
     goal = float(final.loc[content.baseline].mean()) if content.target is None else content.target
-    spent = to_target(content.rounds, goal, column)
+    lost = Counter(end["method"] for end in content.ends if end["why"] == DIVERGED)
+    spent = to_target(content.rounds, goal, column, lost)
 
     def rounds(row: Row) -> str:
         missing = row["seeds"] - row["reached"]
@@ -137,10 +139,10 @@ def ends(content: ReportContent, looks: dict[str, Look]) -> Table | None:
     columns: list[Column] = [
         ("Method", _method(looks)),
         ("Seed", lambda r: Cell(str(r["seed"]), r["seed"])),
-        ("Rounds", lambda r: Cell(str(r["rounds"]), r["rounds"])),
+        ("Rounds", lambda r: Cell(words.decimal(r["rounds"], 0), r["rounds"])),
         ("Ended by", lambda r: Cell(str(r["why"]), str(r["why"]))),
     ]
-    table = pd.DataFrame(content.ends)
+    table = pd.DataFrame(content.ends).astype({"rounds": float})
     if table["selected"].notna().any():
         columns.append(("Selected round", lambda r: Cell(words.decimal(r["selected"], 0), r["selected"])))
     return _table("Where each run ended", columns, table)

@@ -12,8 +12,9 @@ For regression both hold `rmse` (and `personal_rmse`) in the place of `accuracy`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -172,11 +173,14 @@ def personal_against_shared(
     return _corrected(table[table["pairs"] > 0])
 
 
-def to_target(rounds: pd.DataFrame, target: float, column: str | None = None) -> pd.DataFrame:
+def to_target(
+    rounds: pd.DataFrame, target: float, column: str | None = None, lost: Mapping[str, int] = MappingProxyType({})
+) -> pd.DataFrame:
     """What a run spends until it first scores `target` or better: `method seeds reached round mb seconds`.
 
     Means over seeds, given only where every seed reached the target: a mean over the lucky ones would flatter a method, so
-    that all three are NaN where `reached` < `seeds`. Only evaluated rounds after round 0 count.
+    that all three are NaN where `reached` < `seeds`. Only evaluated rounds after round 0 count. `lost`: method -> its seeds that
+    diverged, which `rounds` does not hold and which reached nothing.
     """
     metric = headline(rounds)
     column = column or metric.column
@@ -189,6 +193,7 @@ def to_target(rounds: pd.DataFrame, target: float, column: str | None = None) ->
         first = there.groupby("seed")[["round", "mb", "seconds"]].first()
         seeds = int(scored["seed"].nunique())
         if seeds:
+            seeds += lost.get(method, 0)
             means = first.mean() if len(first) == seeds else first.mean() * math.nan
             rows.append(
                 {"method": method, "seeds": seeds, "reached": len(first)} | {str(k): v for k, v in means.items()}

@@ -201,6 +201,7 @@ def _number(node: ast.expr) -> float:
 
 
 ALL_DONE = "all rounds done"
+DIVERGED = "diverged"
 _UNITS = {
     "rounds": ("round", 1), "round": ("round", 1),
     "s": ("seconds", 1), "min": ("seconds", 60), "h": ("seconds", 3600),

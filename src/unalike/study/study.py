@@ -18,6 +18,7 @@ from unalike.job import Job
 from unalike.progress import Watch
 from unalike.record import Run
 from unalike.results.directory import RunDirectory, digest
+from unalike.results.stopping import DIVERGED
 from unalike.study.comparison import Comparison, Facts, labelled, last_rounds
 from unalike.study.estimate import ROUNDS, Estimate, estimated, peak_mb
 from unalike.teamwork import follow
@@ -109,6 +110,9 @@ class Study:
                     tell(run.history.last)
             except Diverged as error:
                 notes.append(f"{cell.label}, seed {cell.seed}, is left out: {error}")
+                ends.append(
+                    {"method": cell.label, "seed": cell.seed, "rounds": None, "why": DIVERGED, "selected": None}
+                )
                 continue
             notes += [f"{cell.label}: {text}" for text in run.notes]
             ends.append(cell.end(run))
