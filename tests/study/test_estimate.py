@@ -71,3 +71,14 @@ def test_a_damaged_estimate_is_no_estimate(people, tmp_path):
     for text in ("", "{}", "[1]", json.dumps({"key": 3})):
         (tmp_path / "estimate.json").write_text(text)
         assert not ua.compare(["fedavg"], people, model="linear", rounds=1, seeds=1, out=tmp_path).facts.estimate
+
+
+def test_a_budget_pays_for_what_is_sent_once_too(people):
+    """FedConcat's second stage begins with the encoders, which its clients keep."""
+    options = {"model": "mlp(hidden=(8,))", "rounds": 12, "seeds": 1, "work": ua.Work(batch_size=5, lr=0.1)}
+    whole = ua.estimate(["fedconcat"], people, **options).costs[0]
+    budget = f"{0.8 * (whole.mb_down + whole.mb_up)} MB"
+    cost = ua.estimate(["fedconcat"], people, budget=budget, **options).costs[0]
+    table = ua.compare(["fedconcat"], people, budget=budget, **options)
+    assert cost.rounds == table.rounds["round"].max() < 12
+    assert [cost.mb_down, cost.mb_up] == pytest.approx(spent(table, "fedconcat"), rel=1e-9)

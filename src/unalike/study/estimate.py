@@ -120,10 +120,11 @@ def _calibrated(label: str, job: Job, watch: Watch) -> Cost:
 
     rows = execute(short, progress=tick).history.rows
     per_stage = _per_stage(rows[1:], _rounds(short))
-    counts = _within(full, per_stage, job.options.budget)
+    once = _once(rows[1:], _rounds(short), per_stage)
+    counts = _within(full, per_stage, once, rows[0], job.options.budget)
     spent = {name: sum(n * stage[name] for n, stage in zip(counts, per_stage)) for name in _COSTS}
     for name in ("bytes_down", "bytes_up"):
-        spent[name] += rows[0][name] + _once(rows[1:], _rounds(short), per_stage, name)
+        spent[name] += rows[0][name] + sum(stage[name] for stage, count in zip(once, counts) if count)
     between = [late - early - row["seconds"] for early, late, row in zip(moments, moments[1:], rows[1:])]
     evaluation = min(between[1:] or between or [0.0])
     setup = max(0.0, between[0] - 2 * evaluation) if between else 0.0
@@ -165,24 +166,38 @@ def _per_stage(rows: Sequence[Row], lengths: Sequence[int]) -> list[dict[str, fl
     return found
 
 
-def _once(rows: Sequence[Row], lengths: Sequence[int], per_stage: Sequence[dict[str, float]], name: str) -> float:
-    """What crosses the wire once, at the start of a stage."""
+def _once(rows: Sequence[Row], lengths: Sequence[int], per_stage: Sequence[dict[str, float]]) -> list[dict[str, float]]:
+    """What each stage sends once, at its start."""
     starts = [sum(lengths[:i]) for i in range(len(lengths))]
-    return sum(max(0.0, rows[i][name] - stage[name]) for i, stage in zip(starts, per_stage) if i < len(rows))
+    return [
+        {n: max(0.0, rows[i][n] - stage[n]) if i < len(rows) else 0.0 for n in ("bytes_down", "bytes_up")}
+        for i, stage in zip(starts, per_stage)
+    ]
 
 
-def _within(full: Sequence[int], per_stage: Sequence[dict[str, float]], budget: str | None) -> list[int]:
-    """The rounds of each stage that a budget pays for."""
+def _within(
+    full: Sequence[int],
+    per_stage: Sequence[dict[str, float]],
+    once: Sequence[dict[str, float]],
+    start: Row,
+    budget: str | None,
+) -> list[int]:
+    """The rounds of each stage that a budget pays for: a run ends where one more round, as dear as its last, would exceed it."""
     if budget is None:
         return list(full)
     total, limit = Budget(budget).limit
-    left, counts = limit, []
-    for count, stage in zip(full, per_stage):
-        prices = {"round": 1.0, "seconds": stage["seconds"], "bytes": stage["bytes_down"] + stage["bytes_up"]}
-        paid = min(count, int(left / prices[total] + 1e-9) if prices[total] else count)
-        counts.append(paid)
-        left -= paid * prices[total]
-    return counts if sum(counts) else [min(1, n) for n in full[:1]] + counts[1:]
+    used, counts = _price(start, total) if total == "bytes" else 0.0, [0] * len(full)
+    for i, count in enumerate(full):
+        for number in range(count):
+            cost = _price(per_stage[i], total) + (_price(once[i], "bytes") if total == "bytes" and number == 0 else 0.0)
+            used, counts[i] = used + cost, counts[i] + 1
+            if used + cost > limit * (1 + 1e-9):
+                return counts
+    return counts
+
+
+def _price(spent: dict[str, Any], total: str) -> float:
+    return {"round": 1.0, "bytes": spent["bytes_down"] + spent["bytes_up"]}.get(total, spent.get("seconds", 0.0))
 
 
 def _remembered(job: Job) -> float:
