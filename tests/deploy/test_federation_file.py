@@ -132,6 +132,7 @@ def test_what_can_be_run_is_made(tmp_path):
             ["--method", "ditto", "--quorum", 2.0, "--participation", 0.5],
             ["--select", "best", "--val", 0.2],
             ["--method", "ifca(clusters=2)", "--sites", "north, south"],
+            ["--method", "local_only", "--message-bytes", 10],  # nothing of the model is sent
         )
     ):
         done = made_by_command(tmp_path / f"fed{k}", *flags)

@@ -22,12 +22,15 @@ def rehearse(federation: Federation, own: Mapping[str, Pair | None]) -> None:
     one = Samples(train=1, test=1, val=int(federation.val > 0))
     people = placeholders(federation, Roster("", {site.name: one for site in federation.sites}))
     job = job_of(federation, people, own.get("test"), own.get("proxy"), coordinated=True)
-    if (least := tree.nbytes(job.model.params)) > federation.message_bytes:
-        raise UnalikeError(
-            f"the model has {least} bytes and a message may have {federation.message_bytes}: raise --message-bytes"
-        )
     Pooled(people, job.options.protocols, job.test)  # knows the protocols
     for step in job.outline:
         if isinstance(step, Stage):
             check_stage(step, job)
             step.method.check_task(job.setting.task)
+            model = step.model or job.model
+            least = tree.nbytes({n: w for n, w in model.params.items() if step.method.shares(n, model)})
+            if least > federation.message_bytes:
+                raise UnalikeError(
+                    f"what sites share of the model has {least} bytes and a message may have {federation.message_bytes}: raise "
+                    "--message-bytes"
+                )
