@@ -275,10 +275,10 @@ def _copied(module: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(module)
     except (RuntimeError, TypeError) as error:
+        why = str(error).split("\n")[0][:120]
         raise UnalikeError(
-            f"the model cannot be copied: {str(error).splitlines()[0][:120]}; expected no attribute that was computed from "
-            "parameters: give a function that makes a fresh module, and write torch.nn.utils.parametrizations.weight_norm instead "
-            "of torch.nn.utils.weight_norm"
+            f"the model cannot be copied: {why}; expected no attribute that was computed from parameters: compute it "
+            "in forward, and write torch.nn.utils.parametrizations.weight_norm instead of torch.nn.utils.weight_norm"
         ) from None
 
 
