@@ -129,6 +129,21 @@ def test_it_does_not_matter_whether_gradients_are_off(monkeypatch):
     assert same(runs[0].params, runs[1].params)
 
 
+class Unwritten(torch.nn.Linear):
+    """Cannot be stacked, and says nothing of it."""
+
+    def forward(self, x):
+        if torch._C._functorch.is_functorch_wrapped_tensor(self.weight):
+            raise NotImplementedError
+        return super().forward(x)
+
+
+def test_an_obstacle_without_a_word_is_one():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.SiLU(), Unwritten(4, 3))
+    with pytest.raises(ua.UnalikeError, match="cannot be stacked: NotImplementedError; write 'loop'"):
+        simulation(clients(), model=model, executor="batched").round()
+
+
 class Centred(torch.nn.Module):
     """Its outputs depend on the whole batch; or only a buffer that is no norm's does."""
 

@@ -223,5 +223,5 @@ def _obstacle(site: Site) -> str | None:
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         if isinstance(error, RuntimeError) and out_of_memory(error):
             return None  # chunks are halved until they fit
-        return str(error).split("\n")[0][:200]
+        return str(error).split("\n")[0][:200] or type(error).__name__
     return None
