@@ -353,7 +353,12 @@ class Words(nn.Module):
         ({"work": {"lr": 1}}, "ua.Work"),
         ({"stop": 3}, "stop=3: expected a rule such as 'accuracy >= 0.9', or a function"),
         ({"metrics": [max]}, r"metrics=.*: expected names with functions"),
+        ({"metrics": {"cost": 3}}, r"metrics=\{'cost': 3\}: expected names with functions"),
         ({"metrics": {"word": lambda *_: "good"}}, "metrics: word gives 'good'; expected a number"),
+        (
+            {"metrics": {"few": lambda y, *_: 1.0 if len(y) > 3 else "bad"}},
+            "metrics: few gives 'bad'; expected a number",
+        ),
         ({"test": 3}, "test: found int"),
         ({"test": (np.zeros((0, 6)), np.zeros(0, int))}, "test: found no sample"),
         ({"test": ([[1.0] * 6], [9])}, r"test: labels lie in 9..9, expected 0..3"),

@@ -99,11 +99,15 @@ class Grouped:
         """A metric of labels, predictions and logits, client by client; NaN for a client without samples."""
         parts = [slice(a, b) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
         y, guess, logits = self.scores.y, self.scores.predicted, self.scores.logits
-        found = [metric(y[p], guess[p], logits[p]) if p.start < p.stop else np.nan for p in parts]
-        try:
-            return np.array([float(value) for value in found])
-        except (TypeError, ValueError):
-            raise UnalikeError(f"metrics: {name} gives {found[0]!r}; expected a number") from None
+        found = (metric(y[p], guess[p], logits[p]) if p.start < p.stop else np.nan for p in parts)
+        return np.array([_number(name, value) for value in found])
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):  # torch says the last of several numbers
+        raise UnalikeError(f"metrics: {name} gives {value!r}; expected a number") from None
 
 
 def macro_f1(true: np.ndarray, guessed: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -150,7 +154,7 @@ METRICS: dict[str, dict[str, Callable[[Grouped], np.ndarray]]] = {
 
 def metric_names(task: Task, custom: Custom | None = None) -> tuple[str, ...]:
     """The columns that `measure` fills. Raises `UnalikeError` for a metric of one's own whose name is taken or no name."""
-    if not isinstance(custom or {}, Mapping):
+    if custom and not (isinstance(custom, Mapping) and all(map(callable, custom.values()))):
         raise UnalikeError(
             f"metrics={custom!r}: expected names with functions, {{'cost': f}} with f(labels, predictions, logits)"
         )
