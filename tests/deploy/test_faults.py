@@ -650,16 +650,16 @@ def test_row_1_areas_under_curves_that_cannot_be(area, sound):
 
 
 def test_a_site_survives_whatever_goes_wrong_with_a_request(tmp_path, monkeypatch):
-    """As an accelerator without memory left; its words are shown and do nothing to a terminal."""
+    """As an accelerator without memory left; its words are shown, do nothing to a terminal and can be sent."""
     world = world_of(tmp_path, rounds=2, quorum=2, deadline=5.0)
     told, trainer = [], world.trainers[LAST]
     monkeypatch.setattr(trainer, "tell", told.append)
 
     def fail(*_):
-        raise RuntimeError("no memory\x1b[2J left")
+        raise RuntimeError("no memory\x1b[2J left\udcff")
 
     monkeypatch.setattr(trainer, "_ordered", fail)
     run = world.run()
     assert (run.history.rounds["participants"][1:] == 2).all()
-    assert told and set(told) == {"declined a request: RuntimeError: no memory [2J left"}
+    assert told and set(told) == {"declined a request: RuntimeError: no memory [2J left "}
     assert all("unable: RuntimeError: no memory" in e["why"] for e in world.events("refused"))

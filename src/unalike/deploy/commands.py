@@ -50,7 +50,7 @@ def command(path: Path, wanted: str) -> Answer:
     except TimeoutError:
         raise UnalikeError(
             f"the federation in {path.parent} is up but has not answered for {SECONDS:.0f} s, and may still do it; "
-            "look at `unalike federation status`"
+            f"look at `unalike federation status {path.parent}`"
         ) from None
     except OSError:
         raise UnalikeError(

@@ -113,8 +113,8 @@ class Trainer:
                 return found
             except Exception as error:  # whatever goes wrong with a request, the site is there for the next one
                 known = isinstance(error, UnalikeError | OSError)
-                why = str(error) if known else f"{type(error).__name__}: {error}"
-                self.tell(printable(f"declined a request: {why}"))
+                why = printable(str(error) if known else f"{type(error).__name__}: {error}")
+                self.tell(f"declined a request: {why}")
                 return seal(replace(head, kind="unable", answers=answers), {"why": why[:1000]}, {}, self.key)
 
     def _replies(self, request: Envelope) -> Replies:
