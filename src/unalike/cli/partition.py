@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +32,7 @@ def command(
     """
     from unalike.cli.bubbles import bubbles
     from unalike.cli.show import console
+    from unalike.core.checkpoint import writing
     from unalike.core.errors import UnalikeError
 
     if plan is not None and seed is not None:
@@ -52,25 +51,13 @@ def command(
         known = drawn.canvas.get_supported_filetypes()
         if figure.suffix[1:].lower() not in known:
             raise UnalikeError(f"{figure} cannot be drawn; expected a name that ends in .{', .'.join(sorted(known))}")
-        with _writing(figure):
+        with writing(figure):
             drawn.savefig(figure, bbox_inches="tight", dpi=150)
         print(f"figure: {figure.resolve()}")
     if export is not None:
-        with _writing(export):
+        with writing(export):
             people.plan.export(export)
         print(f"index files: {export.resolve()}")
     if save is not None:
         people.plan.save(save)
         print(f"plan: {save.resolve()}")
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    from unalike.core.errors import UnalikeError
-
-    try:
-        yield
-    except OSError as error:
-        raise UnalikeError(
-            f"cannot write {path}: {error.strerror or error}; free space or choose another folder"
-        ) from None

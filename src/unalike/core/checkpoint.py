@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +21,26 @@ from unalike.core.types import Tree
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file atomically. Raises `UnalikeError` when the folder cannot be written or the disk is full."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            if temporary.exists():
+                temporary.unlink()
+            raise
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise `UnalikeError` when what is done cannot write there, or the disk is full."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        yield
     except OSError as error:
-        if temporary.exists():
-            temporary.unlink()
         raise UnalikeError(
             f"cannot write {path}: {error.strerror or error}; free space or choose another folder"
         ) from error
