@@ -76,12 +76,9 @@ class Source:
         """The same clients under every seed that both have, as far as names, sizes and labels tell."""
         mine, others = self.comparison.facts, other.comparison.facts
         named = all(self.data[key] == other.data[key] for key in NAMED)
-        told = [
-            c.label_counts for c in (mine, others) if c.label_counts is not None
-        ]  # not told by a single run without a plan
-        first = mine.seed != others.seed or (
-            self.data["fingerprint"] == other.data["fingerprint"] and all(counts == told[0] for counts in told)
-        )
+        told = (mine.label_counts, others.label_counts)  # None of a single run without a plan
+        labels = None in told or told[0] == told[1]
+        first = mine.seed != others.seed or (self.data["fingerprint"] == other.data["fingerprint"] and labels)
         return named and first and all(self.sizes[s] == other.sizes[s] for s in {*self.sizes} & {*other.sizes})
 
     @property
