@@ -125,3 +125,6 @@ def test_true_and_false_with_gaps_are_known_again_however_a_file_writes_them(tmp
     for name in ("sample", "other"):
         again = load(tmp_path / f"{name}.csv", target="y", encoding=sample.encoding)
         assert torch.equal(again.merged()[0], sample.merged()[0])
+    (tmp_path / "odd.csv").write_text("smokes,y\ntrue,0\nmaybe,1\nFALSE,0\nTrue,1\n")
+    odd = load(tmp_path / "odd.csv", target="y", encoding=sample.encoding)
+    assert odd.merged()[0].tolist() == [[0, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 1]]

@@ -19,11 +19,16 @@ def images(count=2, samples=12):
     ]
 
 
-def net(view=False):
+def net(view=False, frozen=False):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
             self.conv, self.norm, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Linear(4 * 64, 3)
+
+        def train(self, mode=True):
+            super().train(mode)
+            self.norm.train(mode and not frozen)
+            return self
 
         def forward(self, x):
             h = self.norm(self.conv(x)).relu()
@@ -39,10 +44,10 @@ def run(model, **more):
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
-@pytest.mark.parametrize("model", ["mlp(hidden=(8,))", "net"])
+@pytest.mark.parametrize("model", ["mlp(hidden=(8,))", "net", "frozen"])
 def test_bf16_is_near(executor, model):
     """Products of 8 bits: a few per cent of the update, and parameters stay in float32."""
-    given = net() if model == "net" else model
+    given = net(frozen=model == "frozen") if model in ("net", "frozen") else model
     exact, rounded = (run(given, executor=executor, precision=p) for p in ("float32", "bf16"))
     start = exact.job.model.params
     names = list(start)

@@ -18,6 +18,7 @@ pytest.importorskip("cryptography")
 from sockets import expire
 
 from unalike.core.errors import UnalikeError
+from unalike.dashboard.state import Followed
 from unalike.deploy import certificates, channel, commands
 from unalike.deploy.bundle import FILES, Bundle
 from unalike.deploy.federation import Schema
@@ -270,6 +271,8 @@ def test_a_federation_that_is_slow_to_answer_is_not_said_to_be_down(tmp_path, mo
             pass
         with pytest.raises(UnalikeError, match="is up but has not answered"):
             commands.command(tmp_path / "control", "pause")
+        (tmp_path / "federation.toml").write_text("")
+        assert Followed(tmp_path).state()["state"] == "up, but slow to answer"
         busy.set()
 
 

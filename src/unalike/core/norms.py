@@ -46,14 +46,13 @@ class WeightedBatchNorm(nn.Module):
             self.register_buffer(name, getattr(norm, name))
 
     def forward(self, x: Tensor) -> Tensor:
-        tracked = self.running_mean is not None
-        if not self.training and tracked:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-        rate = self._count() if tracked else 0.0
-        call = CALL.get(Call())
+        tracked, call = self.running_mean is not None, CALL.get(Call())
         weight = call.weight
         if x.dtype == torch.bfloat16 and not (call.mixes and weight is None):
             x = x.float()  # statistics are never rounded; torch's own kernel sums in float32
+        if not self.training and tracked:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+        rate = self._count() if tracked else 0.0
         if weight is None and isinstance(rate, float) and x.numel() > x.shape[1]:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, True, rate, self.eps)
         return self._weighted(x, x.new_ones(x.shape[0]) if weight is None else weight.to(x.dtype), rate)

@@ -10,7 +10,7 @@ from typing import Any
 
 from unalike.core.errors import UnalikeError
 from unalike.core.lock import is_locked
-from unalike.deploy.commands import command
+from unalike.deploy.commands import Silent, command
 from unalike.results.directory import RunDirectory
 
 State = dict[str, Any]
@@ -88,6 +88,8 @@ class Followed:
         """What a coordinator that is up says of itself."""
         try:
             return command(self.path / "control", "status") if (self.path / "control").exists() else {}
+        except Silent:
+            return {"state": "up, but slow to answer"}
         except (UnalikeError, OSError, ValueError):
             return {}
 

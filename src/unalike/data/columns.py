@@ -67,17 +67,15 @@ class Category:
     @property
     def truth(self) -> bool:
         """Whether the texts stand for true/false, which a file may write in several ways."""
-        return not {str(True), str(False)}.isdisjoint(self.values) and {*self.values} <= {
-            str(True),
-            str(False),
-            MISSING,
-        }
+        truths = {str(True), str(False)}
+        return not truths.isdisjoint(self.values) and {*self.values} <= truths | {MISSING}
 
     def apply(self, frame: pd.DataFrame, where: str) -> np.ndarray:
         """Bool [N, len(values)]."""
         such = f", such as {', '.join(map(repr, self.values[:3]))}"
         found = texts_of(_column(frame, self.name, [TEXTS, TRUTH], where, such))
-        number = {value: k for k, value in enumerate(self.values)}
+        forms = (str, str.lower, str.upper) if self.truth else (str,)
+        number = {form(value): k for k, value in enumerate(self.values) for form in forms}
         return np.array([number.get(value, -1) for value in found])[:, None] == np.arange(len(self.values))
 
 

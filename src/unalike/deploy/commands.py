@@ -43,12 +43,16 @@ def listening(path: Path, commands: Mapping[str, Callable[[], Answer]]) -> Itera
         thread.join()
 
 
+class Silent(UnalikeError):
+    """Somebody listens and has not answered in time."""
+
+
 def command(path: Path, wanted: str) -> Answer:
     """Send a command. Raises `UnalikeError` where nothing listens, nothing answers in time, or the command was refused."""
     try:
         found = json.loads(channel.ask(path, json.dumps({"do": wanted}).encode(), MOST, SECONDS))
     except TimeoutError:
-        raise UnalikeError(
+        raise Silent(
             f"the federation in {path.parent} is up but has not answered for {SECONDS:.0f} s, and may still do it; "
             f"look at `unalike federation status {path.parent}`"
         ) from None
