@@ -162,12 +162,11 @@ def _folders(path: Path) -> list[Path]:
 def _images(folder: Path) -> list[Path]:
     found = sorted(file for file in folder.glob("*") if file.suffix.lower() in ENDINGS)
     if not found:
-        below = sorted(sub.name for sub in folder.glob("*/"))
-        hint = (
-            f"; its sub-folders are {', '.join(below[:3])}: where {folder.name} is a client, write group='client'"
-            if below
-            else ""
-        )
+        below, hint = sorted(sub.name for sub in folder.glob("*/")), ""
+        if below:
+            hint = (
+                f"; its sub-folders are {', '.join(below[:3])}: where {folder.name} is a client, write group='client'"
+            )
         raise UnalikeError(
             f"the class {folder} has no images, expected at least one {' or '.join(sorted(ENDINGS))}{hint}"
         )

@@ -48,8 +48,6 @@ def build(text: str, site: Site) -> Executor:
     call = spec.parse_one(text)
     if call.name not in EXECUTORS:
         raise unknown("executor", call.name, [*EXECUTORS, "auto", "distributed"])
-    if call.name == "batched" and (problem := _obstacle(site)):
-        raise UnalikeError(f"executor {call}: the model cannot be stacked: {problem}; write 'loop' or 'auto'")
     try:
         return EXECUTORS[call.name](site, **call.parameters)
     except TypeError as error:
@@ -71,8 +69,13 @@ def decide(text: str, site: Site, participants: int, rounds: int) -> Choice:
 
     A rule decides short runs, so that they are repeated bit by bit. A run long enough to pay for it (`LONG`) is decided by
     measurement: the loop against chunks of several widths, on a few clients whose reports are thrown away.
+
+    Raises `UnalikeError` where chunks are asked for and the model, or a part, cannot be stacked.
     """
-    if spec.parse_one(text).name != "auto":
+    call = spec.parse_one(text)
+    if call.name == "batched" and (problem := _obstacle(site)):
+        raise UnalikeError(f"executor {call}: the model cannot be stacked: {problem}; write 'loop' or 'auto'")
+    if call.name != "auto":
         return Choice(text, "asked for")
     found = _rule(site, participants)
     if isinstance(found, Choice):
