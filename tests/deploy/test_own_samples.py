@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import time
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,8 +14,9 @@ from worlds import MODEL, WORK, people, states
 import unalike as ua
 from unalike.cli.options import table
 from unalike.core.errors import UnalikeError
+from unalike.deploy import channel
 from unalike.deploy.bundle import Bundle
-from unalike.deploy.commands import command
+from unalike.deploy.commands import command, listening
 from unalike.deploy.coordinate import rounds
 from unalike.deploy.federation import Schema
 from unalike.deploy.folder import Folder
@@ -167,3 +171,20 @@ def test_a_coordinator_that_goes_on_knows_how_many_rounds_are_done(tmp_path):
     assert rounds(folder, Local(trainers), tell) is None
     assert rounds(folder, Local(trainers), said.append, check=stop) is None
     assert said[0] == 2 and said[-1].startswith("stopped after round 2;")
+
+
+def test_a_socket_that_is_seen_is_answered(tmp_path, monkeypatch):
+    """Its name comes once it listens, however slow the machine is there, and only its owner may open it."""
+
+    class Slow(socket.socket):
+        def listen(self, *most):
+            time.sleep(0.2)
+            super().listen(*most)
+
+    monkeypatch.setattr(channel.socket, "socket", Slow)
+    path = tmp_path / "control"
+    with listening(path, {"status": dict}):
+        while not path.exists():
+            pass
+        assert command(path, "status") == {} and path.stat().st_mode & 0o777 == 0o600
+    assert not list(tmp_path.iterdir())

@@ -21,16 +21,18 @@ SILENCE = 30.0
 def serve(
     path: Path, handle: Callable[[bytes], bytes], limit: int, stopped: Callable[[], bool] = lambda: False
 ) -> None:
-    """Answer requests, one after the other, until `stopped()`. A request that is too long or half sent is dropped."""
-    with _reached(path) as name:
-        path.unlink(missing_ok=True)
+    """Answer requests, one after the other, until `stopped()`. A request that is too long or half sent is dropped.
+
+    The socket has its name only once it listens: whoever sees it is answered.
+    """
+    unheard = path.with_name(f"{path.name}.new")
+    with _reached(unheard) as name:
+        unheard.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX) as server:
-            before = os.umask(0o177)
-            try:
-                server.bind(name)
-            finally:
-                os.umask(before)
+            server.bind(name)
+            unheard.chmod(0o600)
             server.listen()
+            unheard.replace(path)
             server.settimeout(0.2)
             try:
                 while not stopped():
