@@ -398,6 +398,39 @@ def test_lists(cli, what, name):
     assert code == 0 and name in out
 
 
+def narrow(monkeypatch, columns):
+    """A terminal of so many columns."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+
+
+def plain(told):
+    return re.sub(r"\x1b\[[0-9;]*m", "", told)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_narrow_terminal_breaks_no_name(cli, monkeypatch, columns):
+    wide = cli("list", "methods")[1]
+    narrow(monkeypatch, columns)
+    told = plain(cli("list", "methods")[1])
+    assert max(map(len, told.splitlines())) <= columns
+    for word in ("cluster_oracle(method='fedavg')", "temperature=1.0)", "McMahan"):
+        assert word in wide and word in told
+
+
+def test_a_summary_wider_than_the_terminal_goes_on_below(small, tmp_path, cli, monkeypatch):
+    """The columns that have no room follow beside the methods' names again; no word or number is broken."""
+    words = ("compare", "--method", "fedavg", "--method", "scaffold", "--seeds", 2, "--out", tmp_path, *small)
+    assert cli(*words)[0] == 0
+    narrow(monkeypatch, 70)
+    lines = plain(cli(*words)[1]).partition("report: ")[0].splitlines()
+    rows = [line.split() for line in lines if line.startswith(("fedavg ", "scaffold "))]
+    assert [row[0] for row in rows] == ["fedavg", "scaffold"] * 2 and max(map(len, lines)) <= 70
+    heads = " ".join(line for line in lines if line.startswith("method "))
+    for name in ("accuracy", "difference", "95 % interval", "corrected p", "worst decile", "MB", "seconds"):
+        assert heads.count(name) == 1
+
+
 def test_what_is_in_brackets_is_shown(cli):
     assert "y = [x, 1]^T W mu" in cli("list", "models")[1]
 

@@ -27,11 +27,10 @@ def command(
     unalike evaluate runs/prox --data new.npz
     """
     import numpy as np
-    from rich.table import Table
 
     from unalike.cli.loaded import fitting, labels, load_model, source_of
     from unalike.cli.options import dataset
-    from unalike.cli.show import console, number
+    from unalike.cli.show import number, tables
     from unalike.core.errors import UnalikeError
     from unalike.core.task import find_task
     from unalike.data import PartitionPlan
@@ -39,7 +38,6 @@ def command(
     from unalike.results.metrics import measure, per_client
 
     predict, config = load_model(folder)
-    table = Table(box=None, pad_edge=False)
     if data is not None:
         other = fitting(data, data_dir, folder, config)
         x, y, task = other.merged()[0], labels(other, folder, config), find_task(config["data"]["task"])
@@ -53,8 +51,5 @@ def command(
         scores = score(people.task, predict, people.x[index], people.y[index], owner)
         found = per_client(people.task, scores, len(people))
         rows = dict(zip(people.names, found, strict=True)) | {"all": measure(people.task, scores)}
-    for name in ("", *next(iter(rows.values()))):
-        table.add_column(name.replace("_", " "), justify="left" if not name else "right")
-    for name, metrics in rows.items():
-        table.add_row(name, *(number(v) for v in metrics.values()))
-    console().print(table)
+    names = [name.replace("_", " ") for name in next(iter(rows.values()))]
+    tables(["", *names], [[name, *(number(v) for v in metrics.values())] for name, metrics in rows.items()])

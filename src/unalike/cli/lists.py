@@ -17,6 +17,9 @@ unalike list methods
 unalike list methods scaffold
 """
 
+COLUMN = 26
+"""What a column of long words needs of a terminal's width, gaps included."""
+
 app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -124,13 +127,26 @@ def _table(title: str, registry: Registry, names: list[str]) -> None:
 
 
 def _rows(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """A table, or, where the terminal is too narrow for its columns, a paragraph for each row."""
+    from rich.padding import Padding
     from rich.table import Table
 
     from unalike.cli.show import console
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(column, style="bold" if number == 0 else None, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
+    screen = console()
+    if screen.width >= sum(min(COLUMN, max(len(line[i]) for line in (columns, *rows))) for i in range(len(columns))):
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        table.add_column(columns[0], style="bold", min_width=max(len(word) for row in rows for word in row[0].split()))
+        for column in columns[1:]:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        screen.print(table)
+        return
+    screen.print(title, style="italic")
+    for name, what, *others in rows:
+        told = "; ".join(
+            f"{column}: {cell}" for column, cell in zip(columns[2:], others, strict=True) if cell.strip("-")
+        )
+        screen.print(name, style="bold", highlight=False)
+        screen.print(Padding(f"{what}\n{told}".rstrip(), (0, 0, 0, 4)), highlight=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
     from unalike.profiling import Profile
     from unalike.record import Run
     from unalike.study import Comparison, Estimate
+
+GAP = 2
+"""Spaces between columns."""
 
 
 def console() -> Console:
@@ -20,55 +24,59 @@ def console() -> Console:
     return made if made.is_terminal else Console(width=160, markup=False)
 
 
-def profile_table(profile: Profile) -> None:
-    """Where the rounds that were looked at spent their time; the profiler slows small operations down."""
+def tables(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", words: int = 1) -> None:
+    """Print rows under their heads; the first `words` columns are words, the others numbers.
+
+    Columns that the terminal has no room for follow in further tables, beside the columns of words again.
+    """
+    from rich.cells import cell_len
     from rich.table import Table
 
+    screen = console()
+    widths = [GAP + max(cell_len(line[i]) for line in (heads, *rows)) for i in range(len(heads))]
+    room, groups = screen.width + GAP - sum(widths[:words]), [list[int]()]
+    for i in range(words, len(heads)):
+        if groups[-1] and sum(widths[j] for j in (*groups[-1], i)) > room:
+            groups.append([])
+        groups[-1].append(i)
+    for group in groups:
+        table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+        for i in (*range(words), *group):
+            table.add_column(heads[i], justify="left" if i < words else "right", overflow="fold")
+        for row in rows:
+            table.add_row(*(row[i] for i in (*range(words), *group)))
+        screen.print(table)
+        title = ""
+
+
+def profile_table(profile: Profile) -> None:
+    """Where the rounds that were looked at spent their time; the profiler slows small operations down."""
     rounds, whole = profile.rounds, sum(profile.seconds.values())
-    title = f"{rounds} rounds"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for head in ("part of a round", "seconds each", "share"):
-        table.add_column(head, justify="left" if head.startswith("part") else "right")
-    for name, seconds in profile.seconds.items():
-        if seconds:
-            table.add_row(name, f"{seconds / rounds:.4f}", f"{seconds / whole:.1%}")
-    table.add_row("whole", f"{whole / max(1, rounds):.4f}", "100.0%")
-    console().print(table)
+    rows = [
+        (name, f"{seconds / rounds:.4f}", f"{seconds / whole:.1%}")
+        for name, seconds in profile.seconds.items()
+        if seconds
+    ]
+    rows.append(("whole", f"{whole / max(1, rounds):.4f}", "100.0%"))
+    tables(("part of a round", "seconds each", "share"), rows, f"{rounds} rounds")
 
 
 def summary_table(comparison: Comparison) -> None:
     """One row per method and protocol; no winner is named: p is corrected for the number of methods."""
-    from rich.table import Table
-
     from unalike.report.findings import few_seeds
 
     summary, facts = comparison.summary, comparison.facts
     metric = "rmse" if "rmse" in summary else "accuracy"
-    table = Table(
-        title=f"{_counted(comparison)}, against {facts.baseline}", title_justify="left", box=None, pad_edge=False
-    )
-    heads = [
-        "method",
-        "model",
-        metric,
-        "sd",
-        "difference",
-        "95 % interval",
-        "corrected p",
-        "worst decile",
-        "MB",
-        "seconds",
-    ]
-    for i, name in enumerate(heads):
-        table.add_column(name, justify="left" if i < 2 else "right", overflow="fold")
+    numbers = (metric, "sd", "difference", "95 % interval", "corrected p", "worst decile", "MB", "seconds")
+    rows = []
     for row in summary.to_dict("records"):
         interval = "" if row["ci_low"] != row["ci_low"] else f"{row['ci_low']:+.4f} .. {row['ci_high']:+.4f}"
         cells = [number(row[k]) for k in (metric, f"{metric}_sd")] + [number(row["difference"], "+")]
         cost = f"{row['mb_down'] + row['mb_up']:.1f}", f"{row['seconds']:.1f}"
         model = {"clients": "shared", "server": "shared, server's test"}.get(row["protocol"], row["protocol"])
-        table.add_row(row["method"], model, *cells, interval, number(row["p_holm"]), number(row["worst_decile"]), *cost)
+        rows.append([row["method"], model, *cells, interval, number(row["p_holm"]), number(row["worst_decile"]), *cost])
+    tables(("method", "model", *numbers), rows, f"{_counted(comparison)}, against {facts.baseline}", words=2)
     screen = console()
-    screen.print(table)
     if summary["seeds"].max() < 2:
         screen.print("One seed cannot show a difference: give --seeds 3 or more.")
     elif warning := few_seeds(
@@ -81,16 +89,12 @@ def summary_table(comparison: Comparison) -> None:
 
 def estimate_table(estimate: Estimate) -> None:
     """What a comparison will cost, a row per method."""
-    from rich.table import Table
-
-    table = Table(title="One run of each method, estimated", title_justify="left", box=None, pad_edge=False)
-    for i, name in enumerate(["method", "rounds", "training", "in all", "MB down", "MB up"]):
-        table.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
-    for c in estimate.costs:
-        times = duration(c.seconds), duration(c.seconds_in_all)
-        table.add_row(c.method, str(c.rounds), *times, f"{c.mb_down:.1f}", f"{c.mb_up:.1f}")
+    rows = [
+        (c.method, str(c.rounds), duration(c.seconds), duration(c.seconds_in_all), f"{c.mb_down:.1f}", f"{c.mb_up:.1f}")
+        for c in estimate.costs
+    ]
+    tables(("method", "rounds", "training", "in all", "MB down", "MB up"), rows, "One run of each method, estimated")
     screen = console()
-    screen.print(table)
     runs = f"{len(estimate.costs) * estimate.seeds} runs" if len(estimate.costs) * estimate.seeds > 1 else "one run"
     screen.print(
         f"{runs} will take about {duration(estimate.seconds)} at most on this machine as it is now, "
