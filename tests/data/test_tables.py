@@ -309,6 +309,13 @@ def test_a_text_that_is_something_else_too_is_refused(tmp_path, options):
         load(tmp_path / "t.csv", target="y", **{"text": "t", **options})
 
 
+@pytest.mark.parametrize("options", [{"length": 3}, {"vocabulary": 9}, {"bag": True}])
+def test_how_a_text_is_read_without_a_text_is_refused(tmp_path, options):
+    (tmp_path / "t.csv").write_text("t,y\n" + "".join(f"{i % 2},{'ab'[i % 2]}\n" for i in range(20)))
+    with pytest.raises(UnalikeError, match="say how a column of text is read; name it with text="):
+        load(tmp_path / "t.csv", target="y", **options)
+
+
 def test_a_length_of_nothing_is_named(tmp_path):
     (tmp_path / "t.csv").write_text("t,y\n" + "".join(f"w{i % 3},{'ab'[i % 2]}\n" for i in range(20)))
     with pytest.raises(UnalikeError, match=r"\): length=0: "):

@@ -530,7 +530,10 @@ def test_row_20_without_a_quorum_the_run_pauses_and_goes_on(tmp_path):
         "paused",
         "resumed",
     ]
-    assert told[-1].endswith(": goes on") and "of 3 after 2 attempts; `unalike federation resume` goes on" in told[-2]
+    assert (
+        told[-1].endswith(": goes on")
+        and "of 3 after 2 attempts; `unalike federation resume FOLDER` goes on" in told[-2]
+    )
     same(states(runs[0]), states(world.simulated()))
 
 

@@ -84,7 +84,7 @@ def test_mistakes_are_found(tmp_path):
 
 
 def made_by_command(folder, *flags):
-    shape = ["--shape", "6", "--classes", "3", "--model", "linear"]
+    shape = ["--shape", "6", *([] if "--task" in flags else ["--classes", "3"]), "--model", "linear"]
     return CliRunner().invoke(app, ["federation", "init", str(folder), *shape, *map(str, flags)])
 
 
@@ -100,6 +100,8 @@ def made_by_command(folder, *flags):
         (["--method", "fedlaw"], "learn from samples on the server and found none"),
         (["--select", "best"], "--val 0.1"),
         (["--method", "ditto", "--select", "best", "--val", 0.2], "models of their own, which they keep of the last"),
+        (["--task", "binary", "--classes", 2], "classes mean nothing for the task binary"),
+        (["--like", "digits"], "leave out --shape, --classes, --task and --tokens"),
         (["--classes", "a,a"], "two classes have one name"),
         (["--sites", "a, b,a"], "two sites have one name"),
         (["--participation", "inf"], "--participation inf: expected a share of the sites up to 1, or a whole number"),

@@ -73,6 +73,8 @@ OPEN: Mapping[str, Callable[[Path, Sequence[str]], pd.DataFrame]] = {
 }
 PARTS = {"train": False, "0": False, "false": False, "test": True, "1": True, "true": True}
 """What a split column may say, and whether it means a test row."""
+LENGTH, VOCABULARY = 64, 20000
+"""How many words of a text are read, and how many different ones are known, unless told."""
 
 
 def read_table(
@@ -84,8 +86,8 @@ def read_table(
     group: Columns = (),
     split: str | None = None,
     regression: bool = False,
-    length: int = 64,
-    vocabulary: int = 20000,
+    length: int = LENGTH,
+    vocabulary: int = VOCABULARY,
     bag: bool = False,
     encoding: Encoding | None = None,
 ) -> Dataset:
@@ -124,6 +126,10 @@ def read_table(
                 f"{path.name}: found text={text!r}, which is the target, a group, the split or dropped, too; name another column"
             )
         encoding = fit_words(frame[text], train, length, vocabulary, bag)
+    elif (length, vocabulary, bag) != (LENGTH, VOCABULARY, False):
+        raise UnalikeError(
+            f"{path.name}: length, vocabulary and bag say how a column of text is read; name it with text="
+        )
     else:
         encoding = fit(frame.drop(columns=unused), train, path.name)
     x = encoding.apply(frame, path.name)

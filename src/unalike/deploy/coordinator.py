@@ -37,7 +37,7 @@ TOLD = {
     "absent": "{client}: {why}",
     "refused": "{client} was refused: {why}",
     "no quorum": "{sound} sound reports, {quorum} make a round; those that are missing are asked again",
-    "paused": "paused: {why}; `unalike federation resume` goes on",
+    "paused": "paused: {why}; `unalike federation resume FOLDER` goes on",
     "resumed": "goes on",
 }
 """The events that whoever watches the coordinator is told, and how."""

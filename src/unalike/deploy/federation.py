@@ -71,6 +71,8 @@ class Schema:
     def _consistent(self) -> Schema:
         if self.task == "classification" and not self.classes:
             raise ValueError("expected classes for the task classification: how many, or their names")
+        if self.task != "classification" and self.classes is not None:
+            raise ValueError(f"classes mean nothing for the task {self.task}: leave them out")
         if len(set(self.names or ())) < len(self.names or ()):
             raise ValueError("two classes have one name")
         if self.encoding is not None and self.shape != (self.encoding.width,):

@@ -91,13 +91,19 @@ def command(
 
     A bundle is a key: send it to its site by a way that nobody else reads, and delete it here when it has arrived.
     """
+    from unalike.core.errors import UnalikeError
     from unalike.deploy.extra import require
 
     require()
     from unalike.deploy.folder import Folder
     from unalike.deploy.samples import own_samples
 
-    schema = schema_like(o.table(like, target)) if like is not None else _schema(shape, classes, task, tokens)
+    if like is None:
+        schema = _schema(shape, classes, task, tokens)
+    elif shape is None and classes is None and task == "classification" and not tokens:
+        schema = schema_like(o.table(like, target))
+    else:
+        raise UnalikeError("--like FILE says how samples look: leave out --shape, --classes, --task and --tokens")
     own = {
         name: own_samples(cast(Any, schema), o.table(file, target))
         for name, file in (("test", test), ("proxy", proxy))
