@@ -70,7 +70,9 @@ def summary_table(comparison: Comparison) -> None:
     numbers = (metric, "sd", "difference", "95 % interval", "corrected p", "worst decile", "MB", "seconds")
     rows = []
     for row in summary.to_dict("records"):
-        interval = "" if row["ci_low"] != row["ci_low"] else f"{row['ci_low']:+.4f} .. {row['ci_high']:+.4f}"
+        interval = (
+            "" if row["ci_low"] != row["ci_low"] else f"{number(row['ci_low'], '+')} .. {number(row['ci_high'], '+')}"
+        )
         cells = [number(row[k]) for k in (metric, f"{metric}_sd")] + [number(row["difference"], "+")]
         cost = f"{row['mb_down'] + row['mb_up']:.1f}", f"{row['seconds']:.1f}"
         model = {"clients": "shared", "server": "shared, server's test"}.get(row["protocol"], row["protocol"])
@@ -127,8 +129,10 @@ def run_table(run: Run) -> None:
 
 
 def number(value: Any, sign: str = "") -> str:
-    """Four digits, nothing for NaN."""
-    return "" if value is None or value != value else f"{value:{sign}.4f}"
+    """Four digits behind the point, of huge numbers (of what diverged) as many in all; nothing for NaN."""
+    if value is None or value != value:
+        return ""
+    return f"{value:{sign}.4f}" if abs(value) < 1e6 else f"{value:{sign}.3e}"
 
 
 def _counted(comparison: Comparison) -> str:
