@@ -23,7 +23,7 @@ from unalike.core.types import Tree
 from unalike.core.wire import Item
 from unalike.data.ragged import Numbered
 from unalike.results.directory import RunDirectory
-from unalike.results.history import History, selected
+from unalike.results.history import History, given
 from unalike.results.stopping import best_row
 from unalike.simulation import Simulation
 
@@ -70,8 +70,7 @@ class Run:
     @property
     def selected(self) -> int | None:
         """The round whose models the run gives, chosen by the validation samples; None: the last one, unasked."""
-        chosen = selected(self.history.rows)
-        return chosen.get("personal_", chosen.get("", None))
+        return given(self.history.rows)
 
     @property
     def model(self) -> Model:

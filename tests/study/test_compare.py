@@ -496,6 +496,24 @@ def test_a_run_kept_by_a_program_has_a_report_too(tmp_path, spec):
     )
 
 
+def test_a_run_kept_by_a_program_says_where_it_ended(tmp_path):
+    """As a comparison of the same cell does: the rounds, what ended it, and the selected one; not before it is at its end."""
+    clients = ua.partition(ua.load("digits"), "iid", clients=3, val=0.3)
+    options = {"model": "linear", "rounds": 9, "select": "best", "stop": "patience(rounds=2)", "work": ua.Work(lr=0.5)}
+
+    def interrupted(row, what=""):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ua.run("ditto", clients, out=tmp_path, progress=interrupted, **options)
+    assert Comparison.load(tmp_path).facts.ends == []
+    run = ua.run("ditto", clients, out=tmp_path, **options)
+    kept = Comparison.load(tmp_path)
+    assert kept.facts.ends == ua.compare(["ditto"], clients, seeds=1, **options).facts.ends
+    assert kept.facts.ends[0]["selected"] == run.selected and kept.facts.ends[0]["why"] == run.ended
+    assert "Where each run ended" in kept.report(tmp_path / "report.html").read_text()
+
+
 @pytest.mark.parametrize("tested, options", [(True, {"protocol": "personal"}), (False, {})])
 def test_a_run_without_a_score_has_no_report(tmp_path, people, tested, options):
     clients = people if tested else [ua.ClientData(c.train) for c in people]

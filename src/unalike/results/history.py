@@ -110,3 +110,9 @@ def selected(rows: Iterable[Row]) -> dict[str, int]:
     """What stands before the names of a protocol's columns -> the round that was chosen for it."""
     flags = [(name, row["round"]) for row in rows for name, chosen in row.items() if chosen is True]
     return {name.removesuffix("selected"): round for name, round in flags if name.endswith("selected")}
+
+
+def given(rows: Iterable[Row]) -> int | None:
+    """The selected round whose models a run gives: that of the personal models, without them that of the shared one."""
+    chosen = selected(rows)
+    return chosen.get("personal_", chosen.get("", None))

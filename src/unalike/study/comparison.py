@@ -16,7 +16,7 @@ from unalike import __version__
 from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
 from unalike.results.directory import MAY_DIFFER, RunDirectory, plain
-from unalike.results.history import History, Row, last_stage, selected
+from unalike.results.history import History, Row, given, last_stage, selected
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -220,7 +220,18 @@ def _own_facts(directory: RunDirectory, rounds: pd.DataFrame, clients: pd.DataFr
         seed=config["seed"],
         clients=names,
         plain=next(iter(config.get("protocol", [])), ""),
+        ends=_end(directory, rounds),
     )
+
+
+def _end(directory: RunDirectory, rounds: pd.DataFrame) -> list[dict[str, Any]]:
+    """How many rounds the run did, why it ended, and which was selected; nothing of a run that is not at its end."""
+    if not directory.finished:
+        return []
+    last = next(event for event in reversed(directory.events) if event["event"] == "finished")
+    chosen = given(cast(list[Row], rounds.to_dict("records")))
+    run = {"method": directory.asked, "seed": (directory.config or {})["seed"]}
+    return [run | {"rounds": last["round"], "why": last["why"], "selected": chosen}]
 
 
 def _flags(config: dict[str, Any]) -> dict[str, Any]:
