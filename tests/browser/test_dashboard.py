@@ -190,6 +190,18 @@ def test_a_run_that_ended_early_is_known_from_one_that_goes_on(tmp_path):
     assert [site["name"] for site in state["sites"]] == ["ward 0", "ward 1", "ward 2"]
 
 
+def test_clients_that_a_later_protocol_scores_have_their_scores(tmp_path):
+    """The plain columns are those of the server's test set, which score nobody."""
+    x, y = ua.load("digits").train
+    people = [ua.ClientData(train=(x[k::3], y[k::3]), test=(x[: 9 + k], y[: 9 + k])) for k in range(3)]
+    for second in ("clients", "local"):
+        out, protocol = tmp_path / second, ("server", second)
+        run = ua.run("fedavg", people, model="linear", rounds=2, protocol=protocol, test=(x[:9], y[:9]), out=out)
+        state, scored = Followed(out).state(), run.history.clients.query("round == 2")[f"{second}_accuracy"]
+        assert state["metric"] == "accuracy" and state["table"]["metric"] == f"{second}_accuracy"
+        assert [row["cells"][0][0] for row in state["table"]["rows"]] == scored.tolist()
+
+
 @pytest.mark.slow
 def test_a_federation_is_followed_through_restarts(visit, tmp_path):
     pytest.importorskip("flwr")

@@ -61,11 +61,8 @@ class Followed:
         metric = next(
             (m for m in ("accuracy", "rmse", "personal_accuracy", "personal_rmse") if _any(rounds, m)), "accuracy"
         )
-        mine = (
-            metric
-            if metric.startswith("personal_")
-            else next((m for m in (metric, f"personal_{metric}") if _any(clients, m)), metric)
-        )
+        own = (f"{front}{metric.removeprefix('personal_')}" for front in _fronts(metric))
+        mine = next((name for name in own if _any(clients, name)), metric)
         done = int(rounds[-1]["round"]) if rounds else 0
         return {
             "title": terms.get("name") or self.path.resolve().name,
@@ -150,6 +147,11 @@ def _number(value: Any) -> float | None:
 
 def _any(rows: list[dict[str, Any]], name: str) -> bool:
     return any(_number(row.get(name)) is not None for row in rows)
+
+
+def _fronts(metric: str) -> tuple[str, ...]:
+    """What may stand before the metric in the clients' columns: the plain ones of a run may score no client (`server`)."""
+    return ("personal_",) if metric.startswith("personal_") else ("", "clients_", "personal_", "local_")
 
 
 def _curves(rows: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
