@@ -674,6 +674,15 @@ def test_the_server_tests_on_what_it_keeps(cli, small, tmp_path, test):
     assert code == 0, err
 
 
+def test_a_run_is_told_by_the_round_whose_model_it_gives(cli, small, tmp_path):
+    code, text, _ = cli("run", *small, "--rounds", 9, "--lr", 9, "--val", 0.3, "--select", "best", "--out", tmp_path)
+    rounds = pd.read_parquet(tmp_path / "rounds.parquet").set_index("round")
+    [best] = rounds.index[rounds["selected"]]
+    assert code == 0 and best < 9 and rounds["accuracy"][best] != rounds["accuracy"][9]
+    said = " ".join(text.split())
+    assert f"selected of 9 rounds: round {best}," in said and f" accuracy {rounds['accuracy'][best]:.4f}," in said
+
+
 def test_stopping_and_selecting_from_the_command_line(cli, small, tmp_path):
     out = tmp_path / "runs"
     flags = ["--val", 0.3, "--select", "best", "--stop", "patience(rounds=1)", "--budget", "9 rounds", "--seeds", 1]

@@ -115,15 +115,16 @@ def duration(seconds: float) -> str:
 
 
 def run_table(run: Run) -> None:
-    """The last evaluated round of a run, and what it was warned of."""
+    """The last round of a run, or the selected one, whose models it gives, and what it was warned of."""
     rows = run.history.rounds
-    last = run.history.last
+    row = next((row for row in run.history.rows if row["round"] == run.selected), run.history.last)
     hidden = ("stage", "seconds", "participants", "bytes_down", "bytes_up")
-    shown = {k: v for k, v in last.items() if k not in hidden and not k.endswith("selected") and v == v}
+    shown = {k: v for k, v in row.items() if k not in hidden and not k.endswith("selected") and v == v}
     cost = f"{(rows['bytes_down'] + rows['bytes_up']).sum() / 1e6:.1f} MB, {rows['seconds'].sum():.1f} s of training"
     text = ", ".join(f"{str(k).replace('_', ' ')} {number(v) if k != 'round' else int(v)}" for k, v in shown.items())
     screen = console()
-    screen.print(f"{text}; {cost} ({run.executor})", highlight=False)
+    selected = "" if run.selected is None else f"selected of {rows['round'].max()} rounds: "
+    screen.print(f"{selected}{text}; {cost} ({run.executor})", highlight=False)
     for note in run.notes:
         screen.print(f"note: {note}")
 
