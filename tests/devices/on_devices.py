@@ -14,6 +14,7 @@ from torch import nn
 
 import unalike as ua
 from unalike import teamwork
+from unalike.core import seed
 from unalike.core.errors import UnalikeError
 from unalike.core.method import plan
 from unalike.core.part import registry
@@ -74,6 +75,16 @@ def test_methods(name):
         same(found, train(name, "cpu", executor))
 
 
+def test_a_device_draws_from_the_seed_and_then_as_before():
+    before = [g.get_state() for g in module.generators]
+    with pretended(), pytest.raises(KeyError), seed.isolated(7, f"{KIND}:1"):
+        seeded = torch.Generator().manual_seed(7).get_state()
+        assert torch.equal(module.generators[1].get_state(), seeded) and torch.equal(torch.get_rng_state(), seeded)
+        assert torch.equal(module.generators[0].get_state(), before[0])
+        raise KeyError
+    assert all(torch.equal(g.get_state(), state) for g, state in zip(module.generators, before, strict=True))
+
+
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 @pytest.mark.parametrize(
     "case",
@@ -81,7 +92,7 @@ def test_methods(name):
         {"model": Normed()},
         {"model": Normed(), "method": "fedbn", "buffers": "local", "participation": 0.5},
         {"model": Normed(), "method": "scaffold", "buffers": "first", "transform": "flip"},
-        {"model": Normed(), "method": "fine_tuned", "work": {"optimiser": "adam"}},
+        {"model": Normed(), "method": "fine_tuned", "work": {"optimiser": "adam"}, "transform": "crop + rotate"},
         {"model": Normed(), "method": "fedrep", "work": {"momentum": 0.9, "keep_optimiser_state": True}},
         {"method": "scaffold", "work": {"optimiser": "adamw", "keep_optimiser_state": True}},
         {"work": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "clip": 1.0}},

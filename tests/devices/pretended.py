@@ -1,7 +1,8 @@
 """A kind of device that is not there: tensors that say they are on it, and whose numbers lie in the CPU's memory.
 
 What an accelerator refuses is refused here, too: operations on tensors of two devices, indices on one of values on the CPU, and
-looking at numbers without copying them. So code that runs here has no such mistake, though nothing shows how fast it would be.
+looking at numbers without copying them. Nor is there float64, as Apple's devices have none. So code that runs here has no such
+mistake, though nothing shows how fast it would be.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from datetime import timedelta
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -36,6 +38,8 @@ class Module(_DummyBackendModule):
     def __init__(self) -> None:
         self.asked: list[Future[None]] = []
         """What the devices have been told to do and may not have done."""
+        self.generators = [torch.Generator() for _ in range(COUNT)]
+        """Nobody draws from them: operations are done by the CPU."""
 
     def device_count(self) -> int:
         return COUNT
@@ -47,8 +51,21 @@ class Module(_DummyBackendModule):
         while self.asked:
             self.asked.pop(0).result()
 
+    def get_rng_state(self, device: torch.device) -> Tensor:
+        return self.generators[device.index or 0].get_state()
+
+    def set_rng_state(self, state: Tensor, device: torch.device) -> None:
+        self.generators[device.index or 0].set_state(state)
+
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16]
+
+
+class Generator(torch.Generator):
+    """One whose numbers are the CPU's, wherever it is said to be."""
+
+    def __new__(cls, device: Any = "cpu") -> Generator:
+        return super().__new__(cls)
 
 
 module, library = Module(), torch.library.Library("_", "IMPL")
@@ -105,6 +122,8 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if place.type != KIND or func is aten._local_scalar_dense.default:
         return found
     index = place.index or 0
+    if any(isinstance(t, Tensor) and t.dtype == torch.float64 for t in tree_leaves(found)):
+        raise TypeError(f"{func}: {KIND} devices have no float64")
     found = tree_map_only(Tensor, lambda t: There(t, torch.device(KIND, index)), found)
     return return_and_correct_aliasing(func, args, given, found) if there else found
 
@@ -128,7 +147,7 @@ def pretended() -> Iterator[None]:
     """While it lasts, `torch.device("pretended:0")` and `torch.device("pretended:1")` can be used by this thread."""
     torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(..., device=...)` makes a tensor here and moves it
     try:
-        with Pretending():
+        with Pretending(), patch.object(torch, "Generator", Generator):
             yield
     finally:
         torch._C._set_only_lift_cpu_tensors(False)

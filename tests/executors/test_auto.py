@@ -266,11 +266,23 @@ class Tight(Batched):
     """A device with room for three clients."""
 
     room = 3
+    error: Exception = torch.OutOfMemoryError("CUDA out of memory")
 
     def _chunk(self, order, purpose, lessons, accepted):
         if len(lessons) > self.room:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise self.error
         return super()._chunk(order, purpose, lessons, accepted)
+
+
+@pytest.mark.parametrize(
+    "told", ["MPS backend out of memory", "[enforce fail at alloc_cpu.cpp:117] can't allocate memory"]
+)
+def test_a_lack_of_memory_has_other_words_elsewhere(told, monkeypatch):
+    monkeypatch.setattr(Tight, "error", RuntimeError(told))
+    tight = federation("fedavg")
+    tight.executor = Tight(tight.executor.site)
+    tight.round()
+    assert tight.executor.width == 2
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedbabu"])

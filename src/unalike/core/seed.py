@@ -47,17 +47,17 @@ def isolated(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
 
 
 def _swapped(seed: int, device: torch.device) -> Iterator[None]:
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        generators.append(torch.cuda.default_generators[device.index or 0])
-    states = [g.get_state() for g in generators]
+    state, there = torch.get_rng_state(), None if device.type == "cpu" else torch.get_device_module(device)
+    own = there and there.get_rng_state(device)
     try:
-        for g in generators:
-            g.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
+        if there:
+            there.set_rng_state(torch.Generator(device).manual_seed(seed).get_state(), device)
         yield
     finally:
-        for g, state in zip(generators, states, strict=True):
-            g.set_state(state)
+        torch.set_rng_state(state)
+        if there:
+            there.set_rng_state(own, device)
 
 
 def _sequence(seed: int, purpose: str, *path: int) -> np.random.SeedSequence:

@@ -135,8 +135,8 @@ class SGD:
         rho = self.momentum
         if not rho:
             return steps
-        tau = steps.double()  # the differences cancel: in float32 1e-4 is lost at rho = 0.99, 1e-2 at 0.999
-        momentum = ((tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)).to(steps.dtype)
+        tau = tree.exact(steps)  # the differences cancel: in float32 1e-4 is lost at rho = 0.99, 1e-2 at 0.999
+        momentum = ((tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)).to(steps)
         return steps + rho * momentum if self.nesterov else momentum
 
 

@@ -6,6 +6,7 @@ The first tree decides which names the result has, so a tree of fewer names (the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 
 import torch
@@ -40,6 +41,20 @@ def sub(a: Tree, b: Tree) -> Tree:
 def scale(tree: Tree, factor: float | Tensor) -> Tree:
     """factor * tree."""
     return map(lambda t: factor * t, tree)
+
+
+def exact(tensor: Tensor) -> Tensor:
+    """The same numbers in float64: where they are, or on the CPU if they are on a device that has no such numbers."""
+    return (tensor if _has_float64(tensor.device) else tensor.cpu()).double()
+
+
+@lru_cache
+def _has_float64(device: torch.device) -> bool:
+    try:
+        torch.zeros((), dtype=torch.float64, device=device)
+    except (TypeError, RuntimeError):
+        return False
+    return True
 
 
 def detach(tree: Tree) -> Tree:

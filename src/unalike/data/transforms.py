@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -45,11 +46,11 @@ def transform(spec: str) -> Chain:
 
 
 def numbers(seed: int, round: int, client: int, samples: int, draws: int) -> Tensor:
-    """Numbers in [0, 1) for the samples a client trains on in a round, float64 [samples, draws].
+    """Numbers in [0, 1) for the samples a client trains on in a round, float32 [samples, draws].
 
     Row i belongs to the i-th sample in the order of training. Asking for more samples does not change the first rows.
     """
-    return torch.from_numpy(generator(seed, "augment", round, client).random((samples, draws)))
+    return torch.from_numpy(generator(seed, "augment", round, client).random((samples, draws), np.float32))
 
 
 @dataclass(frozen=True)

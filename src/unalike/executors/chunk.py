@@ -163,4 +163,5 @@ class Cut(Sequence[Batch]):
 
 def out_of_memory(error: RuntimeError) -> bool:
     """Whether an allocation failed, on an accelerator or on the CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    told = "can't allocate memory", "out of memory"  # by the CPU, and by Apple's devices
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in told)

@@ -103,5 +103,5 @@ def _without_dropout(model: Model) -> Model:
 
 
 def _apart(a: Tensor, b: Tensor) -> bool:
-    a, b = a.double(), b.double()
+    a, b = tree.exact(a), tree.exact(b)
     return bool(torch.linalg.vector_norm(a - b) > ROUNDING * torch.linalg.vector_norm(a))

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from unalike.core import tree
 from unalike.core.errors import UnalikeError
 from unalike.core.method import Method
 from unalike.core.part import LinearAggregator, part
@@ -62,4 +63,4 @@ class NormalisedMean(LinearAggregator):
         if not alpha:
             return steps
         # in float32 the difference would lose alpha, 1e-5 with the defaults, to rounding
-        return ((1 - (1 - alpha) ** steps.double()) / alpha).to(steps.dtype)
+        return ((1 - (1 - alpha) ** tree.exact(steps)) / alpha).to(steps)

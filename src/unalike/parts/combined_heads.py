@@ -88,7 +88,7 @@ def combinations(profiles: Tensor, spreads: Tensor) -> Tensor:
     On the simplex a^T P a has its minimum where ||A x||^2 + (1^T x - 1)^2, P = A^T A, has it over all x >= 0, but for the
     length of x: with x = s a and the best s the latter is q / (1 + q), q = a^T P a.
     """
-    h, v = profiles.flatten(1).double().cpu().numpy(), spreads.double().cpu().numpy()
+    h, v = (t.cpu().double().numpy() for t in (profiles.flatten(1), spreads))
     rows = [_weights(h[i] - h, v) for i in range(len(h))]
     return torch.from_numpy(np.stack(rows)).to(profiles)
 

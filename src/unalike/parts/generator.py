@@ -130,8 +130,8 @@ class FeatureGenerator(Objective, ServerStep):
         weights = cohort.sizes / cohort.sizes.sum()
         rng = seed.generator(server.setting.seed, "generator.server", server.round)
         # float64, as Adam makes steps of equal size of gradients of any size, rounding noise included
-        exact, heads = (tree.map(Tensor.double, t) for t in (memory, heads))
-        trained = self._train(exact, heads, model, counts.double(), weights.double(), rng)
+        exact, heads = (tree.map(tree.exact, t) for t in (memory, heads))
+        trained = self._train(exact, heads, model, tree.exact(counts), tree.exact(weights), rng)
         ready = {"ready": torch.ones_like(memory["ready"])}
         return update, tree.map(lambda t, old: t.to(old), trained, memory) | ready
 

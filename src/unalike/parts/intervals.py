@@ -75,7 +75,7 @@ class LayerIntervals(Personaliser, Upload, ServerStep):
             moved = [cohort.update[n] for n in names if n in cohort.update]
             sizes.append(sum(u[0].numel() for u in moved))
             if due[number] and moved:
-                spread = sum((u - u.mean(0)).double().square().sum() for u in moved) / len(cohort.ids)
+                spread = sum(tree.exact(u - u.mean(0)).square().sum() for u in moved) / len(cohort.ids)
                 gap[number] = spread / (old["interval"][number] * sizes[-1])
         since = torch.where(due, server.round + 1, old["since"])
         last = (server.round + 1) % self.phi == 0

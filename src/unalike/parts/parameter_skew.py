@@ -110,13 +110,13 @@ class ParameterSkew(Aggregator):
 
     def _similarity(self, classes: Tensor, high: int) -> Tensor:
         """1 - #{E_a != E_b} / #high, [K, K]."""
-        # float32 would make similarities differ by more than TIE
-        agree = torch.zeros(len(classes), len(classes), dtype=torch.float64, device=classes.device)
+        agree = torch.zeros(len(classes), len(classes), dtype=torch.int64, device=classes.device)
         for at in tree.blocks(classes):
             for c in range(self.micro + 1):
                 members = (classes[:, at] == c).float()
-                agree += members @ members.T
-        return 1 - (classes.shape[1] - agree) / high
+                agree += (members @ members.T).long()
+        # float32 would make similarities differ by more than TIE
+        return 1 - tree.exact(classes.shape[1] - agree) / high
 
     def _clusters(self, similar: Tensor) -> list[list[int]]:
         """Average linkage: the most similar pair first; a lone last client joins; full, only what is similar enough joins."""

@@ -116,7 +116,7 @@ class GeometricMedian(Chosen):
     """
 
     def settle(self, server: Server, cohort: Cohort, weights: Tensor) -> Tensor:
-        given = weights.double()  # the square of what somebody sends may be more than float32 holds
+        given = tree.exact(weights)  # the square of what somebody sends may be more than float32 holds
         norms = _distances(cohort.update, torch.zeros_like(given))
         current = _nearer(given, norms, float(norms.median()))
         for _ in range(100):
@@ -125,7 +125,7 @@ class GeometricMedian(Chosen):
             # a small weight of somebody far away still moves v
             if (current - previous).abs() @ distance <= 1e-7 * (current @ distance):
                 break
-        return current.to(weights.dtype)
+        return current.to(weights)
 
 
 def _nearer(weights: Tensor, distance: Tensor, least: float = 0.0) -> Tensor:
@@ -136,7 +136,7 @@ def _nearer(weights: Tensor, distance: Tensor, least: float = 0.0) -> Tensor:
 
 def _distances(update: Tree, weights: Tensor) -> Tensor:
     """||sum_j b_j w_j - w_k||, [K], in float64."""
-    blocks = (block.double() for block in tree.columns(update))
+    blocks = (tree.exact(block) for block in tree.columns(update))
     return torch.stack([(block - weights.to(block) @ block).square().sum(1) for block in blocks]).sum(0).sqrt()
 
 

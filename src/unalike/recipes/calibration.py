@@ -94,7 +94,7 @@ def pooled(answers: Tree) -> tuple[Tensor, Tensor, Tensor]:
 
     (N - 1) S = sum_k (n_k - 1) S_k + sum_k n_k mu_k mu_k^T - N mu mu^T, the last two as deviations from mu.
     """
-    n, mean = answers["counts"].double(), answers["mean"].double()
+    n, mean = tree.exact(answers["counts"]), tree.exact(answers["mean"])
     total = n.sum(0)
     mu = (n[..., None] * mean).sum(0) / total.clamp_min(1)[:, None]
     gap = mean - mu
