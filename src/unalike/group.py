@@ -168,9 +168,10 @@ class Group:
     def belongings(self, client: int) -> tuple[Tree, Tree, Tree]:
         """What the personaliser remembers of a client, its buffers of the shared model, and those of its own."""
         memory, part = self.memory(client), self.method.personaliser
-        buffers = self.state.buffers | memory.get(BUFFERS, {})
         if part is None:
+            buffers = self._shared_buffers(client)
             return {}, buffers, buffers
+        buffers = self.state.buffers | memory.get(BUFFERS, {})
         return memory.get(part.name, {}), buffers, buffers | memory.get(f"{part.name}.{BUFFERS}", {})
 
     def context(self, client: int) -> Context:
@@ -179,8 +180,12 @@ class Group:
 
     def shared_model(self, client: int) -> Predict:
         """The shared model as the client uses it: fed with its own facts, and with its own buffers where none are averaged."""
+        return SharedModel(self.setting.model, self.state.params, self._shared_buffers(client), self.context(client))
+
+    def _shared_buffers(self, client: int) -> Tree:
+        """Those of the shared model as the client uses it. What is fixed is as the server has it, whatever training made of it."""
         own = self.memory(client).get(BUFFERS, {}) if self.setting.buffers == "local" else {}
-        return SharedModel(self.setting.model, self.state.params, self.state.buffers | own, self.context(client))
+        return self.state.buffers | own
 
     def personal_models(
         self, ids: Sequence[int], order: Order | None, executor: Executor | None = None

@@ -101,6 +101,21 @@ def test_personal_accuracy_is_the_personal_models(people, small, spec):
         assert table[k] == pytest.approx(right.float().mean().item())
 
 
+@pytest.mark.parametrize("buffers", ["average", "local", "first"])
+def test_what_a_client_evaluates_with_under_a_fixed_body(people, small, buffers):
+    """The body's statistics are those that the run began with; with `local` ones, the client's."""
+    run = small("fixed(select='body')", people, model=WithNorm(), buffers=buffers)
+    table = run.history.clients.query("round == 3").set_index("client")["loss"]
+    for k, client in enumerate(people):
+        module = WithNorm()
+        module.load_state_dict(run.personal(k))
+        with torch.no_grad():
+            loss = nn.functional.cross_entropy(
+                module.eval()(torch.as_tensor(client.test[0])), torch.as_tensor(client.test[1])
+            )
+        assert table[k] == pytest.approx(loss.item(), rel=1e-4)
+
+
 @pytest.mark.parametrize("spec", ["fedavg", "scaffold", "ditto", "feddyn", "fedpake"])
 def test_whole_runs_agree_between_executors(people, small, spec):
     loop, batched = (small(spec, people, executor=e, rounds=4) for e in ("loop", "batched"))
