@@ -18,7 +18,7 @@ from unalike.core import seed as seeds
 from unalike.core.checked import explain
 from unalike.core.client import Setting
 from unalike.core.errors import UnalikeError
-from unalike.core.method import Method
+from unalike.core.method import method_of
 from unalike.core.method import plan as plan_of
 from unalike.core.model import Model, Precision
 from unalike.core.plan import Plan, Scene, Stage, Step
@@ -232,7 +232,7 @@ def prepare(
 
 def _context(plan: Plan, population: Population) -> Context:
     """What the first client with training data tells its model, to build and try the model with."""
-    method = plan if isinstance(plan, Method) else Method.parse(getattr(plan, "method", "fedavg"))
+    method = method_of(plan)
     filled = next((k for k in range(len(population)) if population.sizes[k]), None)
     if filled is None or not method.conditioners:
         return {}

@@ -241,6 +241,7 @@ def test_no_model_is_evaluated_where_none_is_everybodys(cli, small, tmp_path):
     ]
     for name, flags, why in (
         ("heads", [*small, "--method", "fedper"], "train and never send"),
+        ("staged", [*small, "--method", "data_sharing(fraction=0, method='fedper')"], "train and never send"),
         ("norms", ["--rounds", 1, *batch_norm], "statistics of their own"),
     ):
         assert cli("run", *flags, "--out", tmp_path / name)[0] == 0

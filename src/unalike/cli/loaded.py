@@ -54,15 +54,15 @@ def load_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
 def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
     """Raise `UnalikeError` where the clients of a run have no model in common that could be evaluated without them."""
     from unalike.core.errors import UnalikeError
-    from unalike.core.method import Method, plan
+    from unalike.core.method import method_of, plan
     from unalike.recipes.references import Centralised
 
-    own, method = "", None
+    own, ran = "", None
     with suppress(UnalikeError):  # a method of a program's own parts is taken as it is
-        method = plan(config["method"])
-        if isinstance(method, Method) and not method.has_shared_model(model):
+        ran = plan(config["method"])
+        if not method_of(ran).has_shared_model(model):
             own = "parameters that they train and never send"
-    if config.get("buffers") == "local" and model.buffers and not isinstance(method, Centralised):  # who has one client
+    if config.get("buffers") == "local" and model.buffers and not isinstance(ran, Centralised):  # who has one client
         own = "batch-norm statistics of their own (buffers='local')"
     if own:
         raise UnalikeError(

@@ -263,6 +263,11 @@ def plan(given: object) -> Plan:
     return given if hasattr(given, "stages") and not isinstance(given, type) else _as_method(given)
 
 
+def method_of(plan: Plan) -> Method:
+    """The method that a plan runs in its stages: itself, the one that it names, or FedAvg."""
+    return plan if isinstance(plan, Method) else Method.parse(getattr(plan, "method", "fedavg"))
+
+
 def _written(given: Method | Part | str) -> list[Part]:
     """The parts that a person names: all of a spec's own parts, and of a method those that are no defaults."""
     if isinstance(given, Part):
