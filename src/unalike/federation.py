@@ -277,6 +277,12 @@ def _simulation(job: Job, stage: Stage, index: int, record: Record, ground: Grou
         record.note(str(warning.message))
         warnings.warn(str(warning.message), stacklevel=4)
     simulation = ground.stage(stage, index, record)
+    if stage.start is not None and simulation.setting.buffers == "local" and simulation.setting.model.buffers:
+        record.note(
+            f"stage {stage.name!r} starts from models of the server, whose buffers are those that the run began "
+            "with (buffers='local'): what clients made of their own before is lost there, and questions about these models do not "
+            "see it; buffers='average' carries it on"
+        )
     record.restore(index, simulation)
     employ(simulation)
     record.event("stage", name=stage.name, executor=simulation.why)

@@ -155,6 +155,18 @@ def test_other_ways_to_run(name, population, small, proxy):
     assert local.history.rounds["loss"].notna().all()
 
 
+@pytest.mark.parametrize("name", ["ifca", "fedconcat", "ccvr"])
+def test_buffers_that_the_server_does_not_have_are_told_of(name, people, small):
+    def told(plan, model, buffers):
+        run = small(plan, people, model=model, buffers=buffers, rounds=3)
+        return any("buffers are those that the run began with" in note for note in run.notes)
+
+    assert told(PLANS[name], normed, "local")
+    assert not told(PLANS[name], normed, "average")
+    assert not told(PLANS[name], "mlp", "local")
+    assert not told("fedavg", normed, "local")
+
+
 @dataclass(frozen=True)
 class InTwo:
     """One method in two stages, the second from where the first ended."""
