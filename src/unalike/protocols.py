@@ -146,6 +146,8 @@ class Assessor:
         test = "server" if protocol == "server" and "server" in self.splits else "test"
         splits = {"": test, "val_": "val"} if "val" in self.splits else {"": test}
         team, everybody = simulation.team, shown(simulation, done)
+        if protocol == "personal" and not everybody:  # at the start, where they are very many
+            return dict.fromkeys(splits)
         if protocol == "personal" and simulation.is_personal and team is not None and not team.closed:
             return self._measures(splits, self._own(splits, simulation, everybody, team), everybody)
         return self.scored(splits, PROTOCOLS[protocol](simulation, done), everybody, team)

@@ -275,6 +275,23 @@ def test_local_protocol_is_the_model_after_local_training(people, small):
     assert rounds["local_loss"].tolist() == pytest.approx(rounds["loss"].tolist(), rel=1e-5)
 
 
+@pytest.fixture(scope="module")
+def very_many():
+    """So many clients that not everybody has a row; each with one sample to train on and one to test with."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(10_001, 2, 3)).astype(np.float32), rng.integers(0, 2, (10_001, 2))
+    return [ua.ClientData(train=(x[k, :1], y[k, :1]), test=(x[k, 1:], y[k, 1:])) for k in range(len(x))]
+
+
+@pytest.mark.parametrize("spec", ["ditto", "local_finetune", "local_only"])
+def test_of_very_many_the_participants_are_evaluated_with_their_own_models(very_many, small, spec):
+    run = small(spec, very_many, model="linear", rounds=2, participation=0.0004)
+    table = run.history.clients
+    assert table.groupby("round").size().to_dict() == {1: 4, 2: 4} and set(table["status"]) == {"trained"}
+    pooled = table.groupby("round")["personal_accuracy"].mean().tolist()
+    assert run.history.rounds["personal_accuracy"].tolist() == pytest.approx([math.nan, *pooled], nan_ok=True)
+
+
 @pytest.mark.parametrize(
     "protocol, message", [([], "no protocol"), ("sever", "did you mean 'server'"), ("server", "test=")]
 )
