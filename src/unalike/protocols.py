@@ -260,11 +260,18 @@ def _part(rows: Rows, team: Team) -> Rows:
 
 
 def shown(simulation: Simulation, done: Round | None) -> Sequence[int]:
-    """The clients with a row of their own: everybody, or among very many the participants of the round."""
+    """The clients with a row of their own: everybody, or among very many the participants of the round.
+
+    Where clients do not train, as in a stage that pools their data, those are shown who would have been drawn.
+    """
     clients = len(simulation.population)
     if clients <= MANY:
         return range(clients)
-    return sorted({*done.trained, *done.faults}) if done is not None and not simulation.stage.pooled else []
+    if done is None:
+        return []
+    if simulation.stage.pooled or not simulation.stage.trained:
+        return simulation.draw(simulation.done - 1)
+    return sorted({*done.trained, *done.faults})
 
 
 def _of(everybody: Sequence[int], scores: Scores) -> Scores:

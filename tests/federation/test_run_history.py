@@ -292,6 +292,16 @@ def test_of_very_many_the_participants_are_evaluated_with_their_own_models(very_
     assert run.history.rounds["personal_accuracy"].tolist() == pytest.approx([math.nan, *pooled], nan_ok=True)
 
 
+@pytest.mark.parametrize("spec", ["centralised", "ccvr"])
+def test_of_very_many_those_are_shown_who_would_have_been_drawn(very_many, small, spec):
+    """Where clients do not train: as in the same rounds of a method with which they do."""
+    options = {"model": "linear", "participation": 0.0004}
+    table, drawn = (small(s, very_many, **options).history.clients for s in (spec, "fedavg"))
+    assert sorted(table["round"].unique()) == [1, 2, 3]
+    assert table.query("round == 1")["client"].tolist() == drawn.query("round == 1")["client"].tolist()
+    assert not table.query("round == 3")["accuracy"].isna().any()
+
+
 @pytest.mark.parametrize(
     "protocol, message", [([], "no protocol"), ("sever", "did you mean 'server'"), ("server", "test=")]
 )
