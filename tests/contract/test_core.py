@@ -474,6 +474,26 @@ def test_memories_keep_their_types(tmp_path):
             assert same(found, initial) and all(t.is_contiguous() for d in found.values() for t in d.values())
 
 
+@pytest.mark.parametrize(
+    ("initial", "made", "what"),
+    [
+        ({}, {"part": {"w": torch.zeros(2)}}, r"part gives clients nothing as w .* and float32 \[2\] after it"),
+        (
+            memory_of(0),
+            {"part": {"w": torch.zeros(1000)}},
+            r"int64 \[\] as n before their first round and nothing after",
+        ),
+        (memory_of(0), memory_of(0, size=999), r"float32 \[1000\] as w .* and float32 \[999\] after it.*client_init"),
+        (memory_of(0), {"part": memory_of(0)["part"] | {"n": torch.tensor(0.5)}}, r"int64 \[\] as n .* float32 \[\]"),
+    ],
+    ids=["never begun", "lost", "other shape", "other type"],
+)
+def test_memories_unlike_the_initial_one_are_refused(initial, made, what):
+    """Dropped without a word, a part would be trained as if its clients remembered nothing."""
+    with pytest.raises(UnalikeError, match=what):
+        ClientMemories(initial).put(0, 0, made, None)
+
+
 def test_memories_are_copies(tmp_path):
     """Neither what was put nor what was handed out is tied to what is kept."""
     for budget in (10**9, 1):

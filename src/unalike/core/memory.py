@@ -16,11 +16,15 @@ import torch
 
 from unalike.core import tree
 from unalike.core.checkpoint import read_tensors, write_tensors
+from unalike.core.errors import UnalikeError
 from unalike.core.table import NEVER, Places, Table
 from unalike.core.types import Drawers, Tree
 
 WRITERS = 8
 """Files that are written at a time."""
+
+Kind = tuple[torch.Size, torch.dtype]
+"""The shape and the type of one tensor of a memory."""
 
 Version = tuple[int, int]
 """(client, round): the memory that the client made in that round."""
@@ -37,6 +41,7 @@ class ClientMemories:
     def __init__(self, initial: Drawers, folder: Path | None = None, budget: int = 4 * 2**30):
         self._initial = initial
         self._folder = folder
+        self._kinds = {name: (t.shape, t.dtype) for name, t in tree.pack(initial).items()}
         self._table, self._places = Table(tree.pack(initial), budget), Places()
         self._on_disk: set[Version] = set()
         self._standing: dict[int, int] = {}
@@ -75,13 +80,19 @@ class ClientMemories:
         return tree.unpack(self._table.read(rows))
 
     def put_stacked(self, clients: Sequence[int], round: int, memory: Drawers, accepted: Mapping[int, int]) -> None:
-        """`put` of many clients whose memories are stacked along a leading [K]."""
+        """`put` of many clients whose memories are stacked along a leading [K].
+
+        Raises `UnalikeError` for memories that are not like the initial one.
+        """
+        packed = tree.pack(memory)
+        if (found := {name: (t.shape[1:], t.dtype) for name, t in packed.items()}) != self._kinds:
+            raise _unlike(self._kinds, found)
         if self.empty or not clients:
             return
         numbers, stand = np.array(clients), np.stack([_rounds(clients, given) for given in (accepted, self._pinned)])
         self._on_disk -= {(client, round) for client in clients}  # a file of the same round is older
         self._places.keep(numbers, np.where(stand == round, NEVER, stand))
-        self._add(numbers, round, tree.pack(memory))
+        self._add(numbers, round, packed)
 
     def pin(self, accepted: dict[int, int]) -> None:
         """Keep these versions beside those that stand, until others are pinned."""
@@ -152,3 +163,18 @@ class ClientMemories:
 def _rounds(clients: Iterable[int], accepted: Mapping[int, int]) -> np.ndarray:
     """The round of each client; `NEVER` of one that has none."""
     return np.array([accepted.get(client, NEVER) for client in clients], np.int32)
+
+
+def _unlike(initial: Mapping[str, Kind], made: Mapping[str, Kind]) -> UnalikeError:
+    """The error for a memory that a client cannot begin its next round with."""
+    name = next(n for n in {**initial, **made} if initial.get(n) != made.get(n))
+    part, _, what = name.partition("/")
+    begins, keeps = (_words(kinds.get(name)) for kinds in (initial, made))
+    return UnalikeError(
+        f"{part} gives clients {begins} as {what} before their first round and {keeps} after it; "
+        "what finish or encode keeps must have the names, shapes and types that client_init gives"
+    )
+
+
+def _words(kind: Kind | None) -> str:
+    return "nothing" if kind is None else f"{kind[1]} {list(kind[0])}".removeprefix("torch.")
