@@ -17,6 +17,7 @@ from unalike.core.memory import ClientMemories
 from unalike.core.method import Method, plan
 from unalike.core.model import Model
 from unalike.core.norms import WeightedBatchNorm
+from unalike.core.registry import Registry
 from unalike.core.solver import SGD, Adam, AdamW
 from unalike.core.spec import Call, parse, parse_one
 from unalike.core.validate import refusals
@@ -55,6 +56,22 @@ def test_spec_reads_names_and_literals():
 def test_spec_refuses_anything_else(text, hint):
     with pytest.raises(UnalikeError, match=hint):
         parse(text)
+
+
+def test_a_builder_that_is_defined_again_takes_its_own_place():
+    """A notebook's cell runs again; what another function stands for stays refused."""
+    names = Registry("thing", home="unalike.core")
+
+    def define(size):
+        @names.register("box")
+        def box():
+            return size
+
+    define(1)
+    define(2)
+    assert names.build(Call("box")) == 2
+    with pytest.raises(UnalikeError, match=r"the thing name 'box' is taken by .*choose another"):
+        names.register("box")(lambda: 3)
 
 
 def test_one_name_is_one_name():

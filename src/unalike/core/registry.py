@@ -31,10 +31,14 @@ class Registry:
         self._builders: dict[str, Callable[..., Any]] = {}
 
     def register(self, name: str) -> Callable[[Any], Any]:
-        """Decorator: make `name` stand for the decorated builder. Raises `UnalikeError` if the name is taken."""
+        """Decorator: make `name` stand for the decorated builder.
+
+        Defined once more (a cell of a notebook that runs again), a builder takes its own place. Raises `UnalikeError` if the name
+        is taken by another.
+        """
 
         def add(builder: Any) -> Any:
-            if self._builders.get(name, builder) is not builder:
+            if _origin(self._builders.get(name, builder)) != _origin(builder):
                 raise UnalikeError(
                     f"the {self.kind} name {name!r} is taken by {self._builders[name]!r}; choose another"
                 )
@@ -95,3 +99,8 @@ class Registry:
         import_module(self._home)
         for point in entry_points(group=self._group):
             point.load()
+
+
+def _origin(builder: Any) -> tuple[str, Any]:
+    """Where a builder is defined; what has no name of its own stands for itself."""
+    return builder.__module__, getattr(builder, "__qualname__", builder)
