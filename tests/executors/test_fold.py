@@ -100,6 +100,23 @@ def test_a_part_that_looks_at_single_updates_must_say_so():
 
 
 @pytest.mark.parametrize("needed", ["sums", "updates"])
+@pytest.mark.parametrize("wrong", [torch.sum, lambda u: u[None]], ids=["a number", "a row too many"])
+def test_an_update_of_another_shape_is_refused(needed, wrong):
+    """A number would move a whole layer; with a row too many another model would come out."""
+
+    class Wrong(ServerStep):
+        name, needs = "wrong", needed
+
+        def step(self, server, update, cohort):
+            return tree.map(wrong, update), {}
+
+    data = [ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3)) for n in SIZES]
+    method = Method(*METHODS["fedavg"].parts, dataclass(frozen=True)(Wrong)())
+    with pytest.raises(UnalikeError, match=r"update of body.*weight has the shape \[.*expected \[\d+, 4\].*wrong\(\)"):
+        ua.run(method, data, model=mlp(), rounds=1, executor="loop")
+
+
+@pytest.mark.parametrize("needed", ["sums", "updates"])
 def test_a_part_that_weighs_by_losses_must_say_so(needed):
     """They are not known when the shares are."""
 

@@ -225,12 +225,23 @@ def _moved(
     memory = {p.name: p.absorb(look(p), folded[p.name]) for p in method.parts}
     for s in method.role(ServerStep):
         update, memory[s.name] = s.step(replace(look(s), memory=memory[s.name]), update, _own(cohort, s))
+    _check_shapes(method, state.params, update)
     return State(
         round=state.round + 1,
         params=state.params | {n: state.params[n] + u.to(state.params[n].dtype) for n, u in update.items()},
         buffers=state.buffers | buffers,
         memory={name: m for name, m in memory.items() if m},
     )
+
+
+def _check_shapes(method: Method, params: Tree, update: Tree) -> None:
+    """Raise `UnalikeError` for an update of another shape, which would be spread over the parameter or change its shape."""
+    for name, u in update.items():
+        if u.shape != params[name].shape:
+            raise UnalikeError(
+                f"the update of {name} has the shape {list(u.shape)}, expected {list(params[name].shape)}, that of the parameter; "
+                f"look at decode, combine and step of the parts of {method!r}"
+            )
 
 
 def _look(method: Method, setting: Setting, state: State, population: int, params: Tree, p: Part) -> Server:
