@@ -34,17 +34,26 @@ _HOMES = {
 
 __all__ = ["__version__", *_HOMES]
 
-if TYPE_CHECKING:
-    from unalike.core.errors import UnalikeError
-    from unalike.core.method import Method, plan
-    from unalike.core.part import part
-    from unalike.core.types import Output
-    from unalike.core.work import Work
-    from unalike.data import ClientData, Dataset, PartitionPlan, Population, load, partition, partition_labels
-    from unalike.federation import run
-    from unalike.models import model
-    from unalike.pieces import aggregate, local_update
-    from unalike.study import compare, estimate  # type: ignore[no-redef]
+if TYPE_CHECKING:  # "as" says to type checkers that a name is public
+    from unalike.core.errors import UnalikeError as UnalikeError
+    from unalike.core.method import Method as Method
+    from unalike.core.method import plan as plan
+    from unalike.core.part import part as part
+    from unalike.core.types import Output as Output
+    from unalike.core.work import Work as Work
+    from unalike.data import ClientData as ClientData
+    from unalike.data import Dataset as Dataset
+    from unalike.data import PartitionPlan as PartitionPlan
+    from unalike.data import Population as Population
+    from unalike.data import load as load
+    from unalike.data.partition import partition as partition
+    from unalike.data.partition import partition_labels as partition_labels
+    from unalike.federation import run as run
+    from unalike.models import model as model
+    from unalike.pieces import aggregate as aggregate
+    from unalike.pieces import local_update as local_update
+    from unalike.study.compare import compare as compare
+    from unalike.study.compare import estimate as estimate
 
 
 def __getattr__(name: str) -> Any:

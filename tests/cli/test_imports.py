@@ -5,7 +5,10 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import unalike
 
@@ -42,3 +45,17 @@ def test_all_that_is_imported_is_declared():
                 names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             strange = {name.partition(".")[0] for name in names} - known
             assert not strange, f"{file.name} imports {strange}"
+
+
+def test_type_checkers_see_every_public_name():
+    """They take a name as public that is imported "as" itself, and a module for what it is although a function has its name."""
+    tree = ast.parse(Path(unalike.__file__).read_text())
+    [block] = [n for n in tree.body if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING"]
+    seen = {alias.asname: (node.module, alias.name) for node in block.body for alias in node.names}
+    assert {*seen, "__version__"} == {*unalike.__all__}
+    for public, (module, name) in seen.items():
+        home = import_module(module)
+        assert getattr(home, name) is getattr(unalike, public) and not isinstance(getattr(home, name), ModuleType)
+        assert not hasattr(home, "__path__") or find_spec(f"{module}.{name}") is None, (
+            f"{module}.{name} is a module, too"
+        )
