@@ -199,6 +199,7 @@ def prepare(
         raise UnalikeError(f"work={work!r}: expected ua.Work(epochs=1, batch_size=32, lr=0.01, ...)")
     population = clients if isinstance(clients, Population) else Population.of(clients)
     _check_device(chosen.device)
+    _check_modes(torch.device(chosen.device).type)
     plan = plan_of(spec)
     context = _context(plan, population)
     made, name = _model(fitted(model, context) if isinstance(model, str) else model, population, chosen.seed)
@@ -278,6 +279,17 @@ def _check_device(name: str) -> None:
         raise UnalikeError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
     if (device.index or 0) >= count:
         raise UnalikeError(f"device={name!r} cannot be used: torch finds {count} devices of this kind")
+
+
+def _check_modes(kind: str) -> None:
+    """Refuse modes of torch that hold here but were meant for something else."""
+    if torch.is_inference_mode_enabled():
+        raise UnalikeError("nothing can be trained inside of torch.inference_mode(); call this outside of it")
+    if any(torch.is_autocast_enabled(k) for k in ("cpu", kind)):
+        raise UnalikeError(
+            "training inside of torch.autocast would round numbers that have to stay exact; call this outside of it, and write "
+            "precision='bf16' for faster training"
+        )
 
 
 def _tensors(name: str, found: Pair | None, population: Population) -> tuple[torch.Tensor, torch.Tensor] | None:

@@ -84,10 +84,12 @@ class ClientMemories:
 
         Raises `UnalikeError` for memories that are not like the initial one.
         """
+        if not clients:
+            return
         packed = tree.pack(memory)
         if (found := {name: (t.shape[1:], t.dtype) for name, t in packed.items()}) != self._kinds:
             raise _unlike(self._kinds, found)
-        if self.empty or not clients:
+        if self.empty:
             return
         numbers, stand = np.array(clients), np.stack([_rounds(clients, given) for given in (accepted, self._pinned)])
         self._on_disk -= {(client, round) for client in clients}  # a file of the same round is older
