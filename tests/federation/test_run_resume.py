@@ -281,6 +281,30 @@ def test_missing_or_damaged_tables_are_named(people, small, tmp_path, table, mis
         small("fedavg", people, rounds=5, out=tmp_path)
 
 
+@pytest.mark.parametrize("table", ["rounds", "clients"])
+def test_tables_without_rounds_are_named(people, small, tmp_path, table):
+    import pandas as pd
+
+    small("fedavg", people, out=tmp_path)
+    file = tmp_path / f"{table}.parquet"
+    pd.read_parquet(file).drop(columns="round").to_parquet(file)
+    with pytest.raises(ua.UnalikeError, match=f"{table}.parquet.*'round'.*start in another folder"):
+        small("fedavg", people, rounds=5, out=tmp_path)
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_history_that_lacks_a_round_is_not_gone_on_with(people, small, tmp_path, lost):
+    import pandas as pd
+
+    small("fedavg", people, out=tmp_path)
+    file = tmp_path / "rounds.parquet"
+    pd.read_parquet(file).query("round != @lost").to_parquet(file)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*.[ps]*") if p.is_file()}
+    with pytest.raises(ua.UnalikeError, match=f"rounds.parquet lacks round {lost} of 3.*start in another folder"):
+        small("fedavg", people, rounds=5, out=tmp_path)
+    assert {p: p.read_bytes() for p in before} == before
+
+
 def test_another_configuration_is_refused_with_the_keys_that_differ(people, crowd, small, tmp_path):
     small("fedavg", people, out=tmp_path)
     test = people[0].test

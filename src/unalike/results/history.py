@@ -83,15 +83,26 @@ class History:
 
     @classmethod
     def load(cls, folder: Path, until: int | None = None) -> History:
-        """Read a saved history, up to and including round `until`. Raises `UnalikeError` for a missing or damaged table."""
+        """Read a saved history, up to and including round `until`.
+
+        Raises `UnalikeError` for a missing or damaged table, and for one that lacks a round.
+        """
         import pandas as pd
 
         tables = []
         for file in (folder / f"{name}.parquet" for name in ("rounds", "clients")):
             try:
                 tables.append(pd.read_parquet(file))
+                if len(tables[-1]) and "round" not in tables[-1]:
+                    raise ValueError("it has no column 'round'")
             except (OSError, ValueError) as error:
                 raise UnalikeError(f"cannot read {file}: {error}; restore it, or start in another folder") from error
+        absent = {*range(1, (until or 0) + 1)}.difference(tables[0].get("round", ()))
+        if absent:
+            raise UnalikeError(
+                f"{folder / 'rounds.parquet'} lacks round {min(absent)} of {until} that were done; restore it, or start in another "
+                "folder"
+            )
         kept = [t if until is None or t.empty else t[t["round"] <= until] for t in tables]
         rounds, clients = (
             cast(list[Row], t.drop(columns=[c for c in t if str(c).endswith("selected")]).to_dict("records"))
