@@ -1,6 +1,9 @@
 """The record of a kept run is a configuration for the command line."""
 
+import tomllib
+
 import pandas as pd
+import pytest
 from typer.testing import CliRunner
 
 import unalike as ua
@@ -51,3 +54,22 @@ def test_a_table_of_ones_own_in_a_file(cli, tmp_path):
     (tmp_path / "own.toml").write_text("[work]\nlr = 0.1")
     code, _, err = cli("run", "--config", tmp_path / "own.toml")
     assert code == 2 and "own.toml sets what is no flag of this command: unknown flag 'work'" in err
+
+
+@pytest.mark.parametrize(
+    "line", ["rounds = 2.5", "rounds = true", "seed = true", "momentum = false", "clients = 3.9", "dry_run = 7"]
+)
+def test_values_of_a_file_are_read_as_those_of_flags(cli, tmp_path, line):
+    name, value = line.split(" = ")
+    (tmp_path / "own.toml").write_text(line)
+    code, _, err = cli("run", "--config", tmp_path / "own.toml")
+    assert code == 2 and f"own.toml sets {name} to" in err and value.lower() in err.lower()
+
+
+def test_values_of_a_file_that_flags_take(cli, samples, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = f"data = '{samples}'\nclients = 3\nrounds = 1\nlr = 1\nnesterov = true\nmomentum = 0.5\nprotocol = ['clients']\nout = 3"
+    (tmp_path / "own.toml").write_text(text)
+    code, *_ = cli("run", "--config", "own.toml")
+    work = tomllib.loads((tmp_path / "3" / "config.toml").read_text())["work"]
+    assert code == 0 and (work["lr"], work["nesterov"], work["momentum"]) == (1.0, True, 0.5)

@@ -35,7 +35,11 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     for key, value in values.items():
         if isinstance(value, dict) or (isinstance(value, list) and key not in repeated):
             raise UnalikeError(f"{path} sets {key} to {value!r}; expected one value, as its flag takes")
-    values = {k: [v] if k in repeated and not isinstance(v, list) else v for k, v in values.items()}
+    # as text, which a flag reads as if it were typed: 2.5 and true are no whole numbers
+    values = {
+        k: list(map(str, v)) if isinstance(v, list) else [str(v)] if k in repeated else str(v)
+        for k, v in values.items()
+    }
     for flag in context.command.params:
         if flag.name in values and not flag.is_eager:  # the file's own flag is one
             try:
