@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, get_args
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from unalike.core.checkpoint import writing
 from unalike.core.labels import PREFIX, Part
 from unalike.progress import Row, Watch
 
@@ -37,11 +41,11 @@ class Profile:
     def __init__(self, rounds: int):
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it tells a terminal of its start and its end
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-        first = min(1, rounds - 1)
+        first = 1 if rounds > 1 else 0
         active = max(1, min(ROUNDS, rounds - first))
         self._torch = profile(activities=kinds, schedule=schedule(wait=0, warmup=first, active=active, repeat=1))
         self._torch.on_trace_ready = self._ready
-        self._file: Path | None = None
+        self._first, self._told = first, 0
         self.rounds, self.seconds = 0, dict.fromkeys(PARTS, 0.0)
 
     def watching(self, progress: Watch) -> Watch:
@@ -49,6 +53,7 @@ class Profile:
 
         def seen(row: Row, what: str = "") -> None:
             progress(row, what)
+            self._told += 1
             self._torch.step()
 
         return seen
@@ -61,9 +66,17 @@ class Profile:
         self._torch.__exit__(*error)
 
     def write(self, file: Path) -> None:
-        """The trace of these rounds, for chrome://tracing or Perfetto."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        self._torch.export_chrome_trace(str(file))
+        """The trace of these rounds, for chrome://tracing or Perfetto. Raises `UnalikeError` where it cannot be written whole."""
+        with writing(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(prefix=".trace-", dir=file.parent) as folder:
+                whole = Path(folder) / file.name
+                self._torch.export_chrome_trace(str(whole))
+                try:  # torch says nothing of a disk that is full
+                    json.loads(whole.read_bytes())
+                except (FileNotFoundError, ValueError):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+                os.replace(whole, file)
 
     def _ready(self, done: Any) -> None:
         found = [
@@ -71,8 +84,11 @@ class Profile:
             for e in done.events()
             if e.name.startswith((PREFIX, STEP)) and e.device_type == torch.autograd.DeviceType.CPU
         ]
-        self.rounds = sum(s.name.startswith(STEP) for s in found)
-        for name, seconds in by_part(found).items():
+        steps = sorted(s.end for s in found if s.name.startswith(STEP))
+        rounds = steps[: max(0, self._told - self._first)]  # a step that the run ended in is no round
+        over = max(rounds, default=0.0)
+        self.rounds = len(rounds)
+        for name, seconds in by_part(s for s in found if s.end <= over).items():
             self.seconds[name] += seconds
 
 

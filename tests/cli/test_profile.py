@@ -55,6 +55,41 @@ def test_one_round_without_a_folder(cli, small, tmp_path, monkeypatch):
     assert status == 0 and "1 round" in shown and (tmp_path / "trace.json").is_file()
 
 
+def test_a_run_that_ends_early_has_no_rounds_beside_its_own(cli, small, tmp_path):
+    status, shown, _ = cli("run", *small[:-2], "--rounds", 9, "--stop", "round >= 3", "--profile", "--out", tmp_path)
+    assert status == 0 and "\n2 rounds" in f"\n{shown}"
+
+
+@pytest.mark.parametrize(("rounds", "rule"), [(0, ()), (9, ("--stop", "round >= 1"))])
+def test_without_a_round_to_look_at_there_is_no_trace(cli, small, tmp_path, rounds, rule):
+    status, shown, err = cli("run", *small[:-2], "--rounds", rounds, *rule, "--profile", "--out", tmp_path)
+    assert (
+        status == 0 and "part of a round" not in shown and "no trace" in err and not (tmp_path / "trace.json").exists()
+    )
+
+
+def test_reading_a_finished_run_keeps_its_trace(cli, small, tmp_path):
+    cli("run", *small, "--profile", "--out", tmp_path)
+    before = (tmp_path / "trace.json").read_bytes()
+    status, *_ = cli("run", *small, "--profile", "--out", tmp_path)
+    assert status == 0 and (tmp_path / "trace.json").read_bytes() == before
+
+
+def test_a_trace_that_does_not_fit_is_said(small, tmp_path):
+    """In a process of its own, whose files may grow to 40 kB: enough for all but the trace."""
+    limit = "import resource, signal; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))"
+    code = f"{limit}; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from unalike.cli import main; main()"
+    command = [sys.executable, "-c", code, "run", *map(str, small), "--profile"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 2 and "cannot write trace.json: No space" in done.stderr, done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_has_no_profile(cli, small):
+    status, _, err = cli("run", *small, "--dry-run", "--profile")
+    assert status == 2 and "--profile" in err and "--dry-run" in err
+
+
 def test_torch_adds_no_lines_of_its_own(small, tmp_path):
     """In a process of its own: the profiler writes past Python, and asks once how much."""
     command = [sys.executable, "-m", "unalike", "run", *map(str, small), "--profile", "--out", str(tmp_path / "out")]

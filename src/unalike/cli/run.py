@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
@@ -44,6 +45,7 @@ def command(
     --rounds beyond its end.
     """
     from unalike.cli.show import estimate_table, profile_table, run_table
+    from unalike.core.errors import UnalikeError
     from unalike.federation import execute
     from unalike.job import prepare
     from unalike.profiling import Profile
@@ -52,6 +54,8 @@ def command(
     from unalike.study.single import keep_facts
     from unalike.teamwork import follow
 
+    if dry_run and profile:
+        raise UnalikeError("found --profile with --dry-run, which keeps nothing of a run; leave one of the two out")
     rounds = training["rounds"]
     found, learn, held = o.dataset(data, data_dir, proxy, test, training["protocol"])
     people = o.divided(found, partition, plan, clients, seed, val)
@@ -63,7 +67,9 @@ def command(
         with Profile(rounds) if profile else nullcontext() as seen:
             result = execute(job, out=out, progress=progress if seen is None else seen.watching(progress))
     run_table(result)
-    if seen is not None:
+    if seen is not None and not seen.rounds:
+        print("no trace: this run trained no round after its first, which only warms up", file=sys.stderr)
+    elif seen is not None:
         file = (out or Path()) / "trace.json"
         seen.write(file)
         profile_table(seen)
