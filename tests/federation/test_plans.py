@@ -167,6 +167,17 @@ def test_buffers_that_the_server_does_not_have_are_told_of(name, people, small):
     assert not told("fedavg", normed, "local")
 
 
+@pytest.mark.parametrize("options", [{"stop": "round >= 3"}, {"budget": "3 rounds"}])
+def test_a_plan_that_a_rule_ends_says_what_it_lacks(small, people, options):
+    """CCVR's last round is the calibration; a run that comes to its end, or that a rule ends in its last stage, lacks nothing."""
+    run = small("ccvr(steps=5)", people, rounds=6, **options)
+    assert run.history.last["round"] == 3
+    [note] = [n for n in run.notes if "was not done" in n]
+    assert note.startswith(run.ended) and "it ended in stage " in note and " on was not done" in note
+    for whole in (small("ccvr(steps=5)", people, rounds=6), small("fedavg", people, rounds=6, **options)):
+        assert not [n for n in whole.notes if "was not done" in n]
+
+
 @dataclass(frozen=True)
 class InTwo:
     """One method in two stages, the second from where the first ended."""

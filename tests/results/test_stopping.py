@@ -97,6 +97,16 @@ def test_patience_counts_rounds_since_the_best(values, options, ends):
         assert rule(history(*values[:n], val_accuracy=[0.9, *values], val_loss=losses)) is wanted, n
 
 
+def test_patience_begins_anew_in_every_stage():
+    """A stage with a new head begins below the best of the stage before."""
+    seen = history(0.5, 0.5, 0.5, 0.5, val_accuracy=[0.1, 0.8, 0.5, 0.6, 0.6])
+    rules = [stop_rule(f"patience(rounds={n})", VALIDATED) for n in (1, 2, 3)]
+    assert [rule(seen) for rule in rules] == [True, True, True]
+    for row, stage in zip(seen.rows, [math.nan, math.nan, 1, 1, 1], strict=True):
+        row["stage"] = stage
+    assert [rule(seen) for rule in rules] == [True, False, False]
+
+
 def test_patience_on_one_s_own_metric_is_told_which_way_is_better():
     """A cost that falls every round ends no run; a gain that falls ends it two rounds after its best."""
     own = Known(("clients",), ("loss", "accuracy", "cost"), True)

@@ -4,8 +4,8 @@ A rule is text. Conditions are joined by `and`, `or`:
 
     min_accuracy >= 0.8            every client's accuracy has reached 0.8 (also `max_`, `mean_`, `std_` over clients)
     accuracy >= 0.9 or round >= 40
-    patience(rounds=10)            the score has not improved for ten rounds; `patience(10, metric="loss", delta=0.001)`, and for a
-                                   metric of one's own which way is better: `patience(10, metric="cost", less=True)`
+    patience(rounds=10)            the score has not improved for ten rounds of a stage; `patience(10, metric="loss", delta=0.001)`,
+                                   and for a metric of one's own which way is better: `patience(10, metric="cost", less=True)`
     seconds >= 600                 totals of the run: `round seconds bytes bytes_up bytes_down`
 
 Scores are those of the validation samples where the clients have any. A patience rule needs them: a round chosen by test samples
@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 
 from unalike.core.errors import UnalikeError
-from unalike.results.history import History, Row
+from unalike.results.history import History, Row, last_stage
 from unalike.results.metrics import BUILT_IN
 
 Rule = Callable[[History], bool]
@@ -184,7 +184,9 @@ def _patience(node: ast.Call, known: Known) -> Rule:
         )
 
     def stale(history: History) -> bool:
-        best = best_row(history.rows, _filled(history.last, column), delta, less)
+        first = last_stage(history.rows)  # which may begin below the stage before
+        stage = [row for row in history.rows if row["round"] >= first]
+        best = best_row(stage, _filled(history.last, column), delta, less)
         return best is not None and history.last["round"] - best["round"] >= rounds
 
     return stale
