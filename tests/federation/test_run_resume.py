@@ -253,6 +253,14 @@ def test_a_damaged_checkpoint_whose_predecessor_lost_its_memories(people, small,
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
+def test_copies_of_checkpoints_and_memories_are_none(people, small, alike, tmp_path):
+    small("ditto", people, rounds=2, out=tmp_path)
+    for file in [newest(tmp_path), *tmp_path.glob("memory/**/round-*.safetensors")]:
+        file.with_name(f"{file.stem} copy.safetensors").write_bytes(file.read_bytes())
+    alike(small("ditto", people, rounds=4, out=tmp_path), small("ditto", people, rounds=4))
+    assert [*tmp_path.glob("checkpoints/* copy.safetensors")] and [*tmp_path.glob("memory/**/* copy.safetensors")]
+
+
 @pytest.mark.parametrize("spec", ["ditto", "scaffold"])
 def test_missing_memories_are_named(people, small, tmp_path, spec):
     small(spec, people, out=tmp_path)

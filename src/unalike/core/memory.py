@@ -141,6 +141,7 @@ class ClientMemories:
         self._on_disk = {
             (int(path.parent.name), int(path.stem.removeprefix("round-")))
             for path in self._folder.glob("*/round-*.safetensors")
+            if path.parent.name.isdecimal() and path.stem.removeprefix("round-").isdecimal()  # copies are none
         }
         self.prune(accepted)
 

@@ -177,8 +177,9 @@ class RunDirectory:
         return None
 
     def _checkpoints(self) -> list[Path]:
-        """The files of checkpoints, oldest first."""
-        return sorted((self.path / "checkpoints").glob("round-*.safetensors"), key=_round)
+        """The files of checkpoints, oldest first; a person's copies are none."""
+        files = (self.path / "checkpoints").glob("round-*.safetensors")
+        return sorted((file for file in files if file.stem.removeprefix("round-").isdecimal()), key=_round)
 
     def _missing_memory(self, facts: dict[str, Any]) -> Path | None:
         """The first file of a client's memory that a checkpoint relies on and that is gone."""
