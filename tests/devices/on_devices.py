@@ -92,7 +92,12 @@ def test_a_device_draws_from_the_seed_and_then_as_before():
         {"model": Normed()},
         {"model": Normed(), "method": "fedbn", "buffers": "local", "participation": 0.5},
         {"model": Normed(), "method": "scaffold", "buffers": "first", "transform": "flip"},
-        {"model": Normed(), "method": "fine_tuned", "work": {"optimiser": "adam"}, "transform": "crop + rotate"},
+        {
+            "model": Normed(),
+            "method": "fine_tuned",
+            "work": {"optimiser": "adam"},
+            "transform": "crop(padding=1) + flip",
+        },
         {"model": Normed(), "method": "fedrep", "work": {"momentum": 0.9, "keep_optimiser_state": True}},
         {"method": "scaffold", "work": {"optimiser": "adamw", "keep_optimiser_state": True}},
         {"work": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "clip": 1.0}},

@@ -203,3 +203,15 @@ def test_augmentation_is_the_same_in_both_executors(spec):
     plain = ua.run(spec, clients, executor="loop", transform="normalise(mean=0.3, std=0.4)", **options)
     assert not torch.equal(plain.params["head.weight"], loop.params["head.weight"])
     assert plain.history.rounds["accuracy"][0] == loop.history.rounds["accuracy"][0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        (torch.inference_mode, "nothing can be trained inside of torch.inference_mode"),
+        (lambda: torch.autocast("cpu", torch.bfloat16), "write precision='bf16' for faster training"),
+    ],
+)
+def test_modes_that_were_meant_for_something_else_are_refused(people, small, mode, told):
+    with mode(), pytest.raises(ua.UnalikeError, match=told):
+        small("fedavg", people)
