@@ -281,6 +281,36 @@ def test_save_and_load(people, small, tmp_path):
         Comparison.load(tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        ({"methods": "fedavg"}, "methods='fedavg': input should be a valid array"),
+        ({"methods": []}, "no methods"),
+        ({"methods": [{"label": "fedavg", "spec": "fedavg"}]}, "an entry of methods lacks protocols"),
+        ({"ends": [{"method": "fedavg", "seed": 0}]}, "an entry of ends lacks rounds, selected, why"),
+        ({"config": "rounds ="}, "config: Invalid value"),
+        ({"config": ["rounds"]}, "config=.*: input should be a valid string"),
+        ({"partition": None}, "partition=None: "),
+        ({"versions": None}, "versions=None: "),
+    ],
+)
+def test_facts_that_somebody_edited_are_told(people, small, tmp_path, edit, told):
+    small(["fedavg"], people, seeds=1, rounds=1, out=tmp_path)
+    file = tmp_path / "comparison.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | edit))
+    with pytest.raises(ua.UnalikeError, match=rf"holds no finished comparison or run \(comparison.json: {told}"):
+        Comparison.load(tmp_path)
+
+
+@pytest.mark.parametrize(("table", "column"), [("rounds", "round"), ("clients", "n_train"), ("clients", "client")])
+def test_tables_that_lack_a_column_are_told(people, small, tmp_path, table, column):
+    small(["fedavg"], people, seeds=1, rounds=1, out=tmp_path)
+    file = tmp_path / f"{table}.parquet"
+    pd.read_parquet(file).drop(columns=column).to_parquet(file)
+    with pytest.raises(ua.UnalikeError, match=f"{table}.parquet lacks {column}"):
+        Comparison.load(tmp_path)
+
+
 def test_the_data_in_the_report_is_that_of_the_first_seed_given(small, dataset, tmp_path):
     small(["fedavg"], 4, data=dataset, seeds=[3, 1], rounds=1, out=tmp_path)
     page = (tmp_path / "report.html").read_text()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from unalike import __version__
+from unalike.core.checked import explain
 from unalike.core.checkpoint import write_bytes
 from unalike.core.errors import UnalikeError
 from unalike.results.directory import MAY_DIFFER, RunDirectory, plain
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
     from unalike.data import PartitionPlan
     from unalike.report import ReportContent
 
+ENTRIES = {
+    "methods": {"label", "spec", "protocols"},
+    "ends": {"method", "seed", "rounds", "why", "selected"},
+    "wire": {"method", "direction", "what", "bytes"},
+}
+"""What each entry of a list of facts says at least."""
+COLUMNS = {"rounds": {"round", "seconds", "bytes_down", "bytes_up"}, "clients": {"client", "n_train", "n_test"}}
+"""What each table says at least."""
 LAST = 10
 """Evaluated rounds that a run's result is the mean of."""
 
@@ -137,7 +146,8 @@ class Comparison:
 
         folder = Path(folder)
         try:
-            rounds, clients = (pd.read_parquet(folder / f"{name}.parquet") for name in ("rounds", "clients"))
+            rounds, clients = (pd.read_parquet(folder / f"{name}.parquet") for name in COLUMNS)
+            _check_columns(rounds=rounds, clients=clients)
             alone = RunDirectory(folder).events  # those of a single run
             facts = facts_of_run(folder, rounds, clients) if alone else kept_facts(folder)
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -156,8 +166,29 @@ class Comparison:
 
 
 def kept_facts(folder: Path) -> Facts:
-    """What a comparison, or the command that ended a run, wrote beside the tables."""
-    return Facts(**json.loads((folder / "comparison.json").read_text()))
+    """What a comparison, or the command that ended a run, wrote beside the tables. Raises `ValueError` for anything else."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        facts: Facts = TypeAdapter(Facts).validate_json((folder / "comparison.json").read_bytes())
+        tomllib.loads(facts.config)
+    except ValidationError as error:
+        raise ValueError(f"comparison.json: {explain(error)}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"comparison.json: config: {error}") from None
+    for name, needed in ENTRIES.items():
+        for entry in getattr(facts, name):
+            if lacking := sorted(needed - entry.keys()):
+                raise ValueError(f"comparison.json: an entry of {name} lacks {', '.join(lacking)}")
+    if not facts.methods:
+        raise ValueError("comparison.json: no methods")
+    return facts
+
+
+def _check_columns(**tables: pd.DataFrame) -> None:
+    for name, table in tables.items():
+        if lacking := sorted(COLUMNS[name] - {*table}):
+            raise ValueError(f"{name}.parquet lacks {', '.join(lacking)}")
 
 
 def facts_of_run(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> Facts:
