@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,6 +20,8 @@ MOST_CLASSES, MOST_TOKENS = 100_000, 2**24
 
 Pair = tuple[Tensor, Tensor]
 """Inputs [N, ...] and labels [N]."""
+Arrays = tuple[Tensor | npt.ArrayLike, Tensor | npt.ArrayLike]
+"""What `pair` makes one of."""
 
 
 def pair(found: Any, where: str) -> Pair:

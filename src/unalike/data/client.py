@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from unalike.core.errors import UnalikeError
 from unalike.data import check
-from unalike.data.check import Pair
+from unalike.data.check import Arrays, Pair
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +23,12 @@ class ClientData:
     test: Pair | None = None
     val: Pair | None = None
     name: str | None = None
+
+    if TYPE_CHECKING:  # what is given as arrays is held as tensors
+
+        def __init__(
+            self, train: Arrays, test: Arrays | None = None, val: Arrays | None = None, name: str | None = None
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str | None):

@@ -16,7 +16,7 @@ from torch import Tensor
 from unalike.core.errors import UnalikeError
 from unalike.core.task import Task, task_for
 from unalike.data import check
-from unalike.data.check import Pair
+from unalike.data.check import Arrays, Pair
 from unalike.data.fingerprint import digest
 
 if TYPE_CHECKING:
@@ -50,6 +50,18 @@ class Dataset:
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
     encoding: Encoding | None = None
     _whole: Pair = field(init=False, repr=False)
+
+    if TYPE_CHECKING:  # what is given as arrays is held as tensors
+
+        def __init__(
+            self,
+            name: str,
+            train: Arrays,
+            test: Arrays | None = None,
+            classes: list[str] | None = None,
+            groups: Mapping[str, np.ndarray] = ...,
+            encoding: Encoding | None = None,
+        ) -> None: ...
 
     def __repr__(self) -> str:
         tests = 0 if self.test is None else len(self.test[1])
