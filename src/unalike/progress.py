@@ -12,6 +12,8 @@ from unalike.core.errors import UnalikeError
 
 Row = dict[str, Any]
 
+REST = 38
+"""Columns that the bar, the counts and the times take of a terminal."""
 QUIET_SECONDS = 5.0
 """Without a terminal, at most one line in this time."""
 
@@ -67,14 +69,23 @@ def _bar(total: int, title: str) -> Iterator[Watch]:
 
     text = TextColumn("{task.description} {task.fields[now]}", markup=False)
     columns = text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    screen = Console(stderr=True)
+    with Progress(*columns, console=screen, transient=True) as progress:
         task, done = progress.add_task(title, total=total, now=""), dict[str, int]()
 
         def seen(row: Row, what: str = "") -> None:
             done[what] = row["round"]  # a resumed run begins where it stopped
-            progress.update(task, completed=sum(done.values()), now=f"{what} {headline(row)}")
+            score = headline(row)
+            room = screen.width - REST - len(f"{title} {score}")
+            progress.update(task, completed=sum(done.values()), now=f"{shortened(what, room)} {score}")
 
         yield seen
+
+
+def shortened(text: str, room: int) -> str:
+    """A text without its middle where it is longer than there is room: a method's name begins it, the seed ends it."""
+    end = max(0, room - 1) // 2
+    return text if len(text) <= room else f"{text[: max(0, room - 1 - end)]}…{text[len(text) - end :]}"
 
 
 class _Lines:

@@ -206,6 +206,23 @@ def test_a_run_and_a_comparison_do_not_share_a_folder(people, small, tmp_path):
         ua.run("fedavg", people, **run, out=tmp_path / "comparison")
 
 
+@pytest.mark.parametrize(
+    ("room", "told"),
+    [
+        (30, "fedprox(mu=0.1) + lws (seed 0)"),
+        (29, "fedprox(mu=0.1…+ lws (seed 0)"),
+        (20, "fedprox(mu… (seed 0)"),
+        (3, "f…)"),
+        (1, "…"),
+        (-5, "…"),
+    ],
+)
+def test_a_name_without_room_loses_its_middle(room, told):
+    from unalike.progress import shortened
+
+    assert shortened("fedprox(mu=0.1) + lws (seed 0)", room) == told
+
+
 def test_progress_counts_what_was_done_before(people, small, tmp_path):
     from unalike.progress import _Lines
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, JustifyMethod
 
     from unalike.profiling import Profile
     from unalike.record import Run
@@ -27,13 +27,15 @@ def console() -> Console:
 def tables(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", words: int = 1) -> None:
     """Print rows under their heads; the first `words` columns are words, the others numbers.
 
-    Columns that the terminal has no room for follow in further tables, beside the columns of words again.
+    Columns that the terminal has no room for follow in further tables, beside the columns of words again, which take a third of
+    it each at most.
     """
     from rich.cells import cell_len
     from rich.table import Table
 
     screen = console()
-    widths = [GAP + max(cell_len(line[i]) for line in (heads, *rows)) for i in range(len(heads))]
+    most = [screen.width // 3 if i < words else screen.width for i in range(len(heads))]
+    widths = [GAP + min(w, max(cell_len(line[i]) for line in (heads, *rows))) for i, w in enumerate(most)]
     room, groups = screen.width + GAP - sum(widths[:words]), [list[int]()]
     for i in range(words, len(heads)):
         if groups[-1] and sum(widths[j] for j in (*groups[-1], i)) > room:
@@ -42,7 +44,8 @@ def tables(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "",
     for group in groups:
         table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, GAP, 0, 0))
         for i in (*range(words), *group):
-            table.add_column(heads[i], justify="left" if i < words else "right", overflow="fold")
+            side: JustifyMethod = "left" if i < words else "right"
+            table.add_column(heads[i], justify=side, overflow="fold", max_width=most[i])
         for row in rows:
             table.add_row(*(row[i] for i in (*range(words), *group)))
         screen.print(table)
