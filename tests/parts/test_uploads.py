@@ -62,6 +62,15 @@ def test_stochastic_rounding_is_right_on_average():
     assert q[1:].double().mean() == pytest.approx(0.3, abs=0.013)
 
 
+def test_stochastic_rounding_keeps_the_sign_of_the_largest_entries():
+    """In float32 one draw of a thousand takes 32767 + U for 32768, which 16 bits do not hold."""
+    u = {"w": torch.ones(20000), "v": -torch.ones(20000)}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        q, _ = Quantise(bits=16, stochastic=True).encode(NOBODY, u)
+    assert set(q["w"].tolist()) == {32767} and set(q["v"].tolist()) <= {-32767, -32766}
+
+
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 def test_stochastic_rounding_repeats_and_differs_between_clients(executor):
     x = np.random.default_rng(0).normal(size=(6, 4))

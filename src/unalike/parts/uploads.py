@@ -99,9 +99,11 @@ class Quantise(Upload):
             if not u.is_floating_point() or not u.numel():
                 sent[name] = u
                 continue
-            scale = u.abs().amax() / (2 ** (self.bits - 1) - 1)
+            most = 2 ** (self.bits - 1) - 1
+            scale = u.abs().amax() / most
             q = u / torch.where(scale > 0, scale, 1.0)
-            q = (q + torch.rand_like(q)).floor() if self.stochastic else q.round()
+            # 32767 + 0.9999 is 32768 in float32, which 16 bits take for -32768
+            q = (q + torch.rand_like(q)).floor().clamp(-most, most) if self.stochastic else q.round()
             sent[name], sent[name + self.SCALE] = q.to({8: torch.int8, 16: torch.int16}[self.bits]), scale
         return sent, local.memory
 
