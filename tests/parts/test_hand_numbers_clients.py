@@ -337,3 +337,9 @@ def test_fedntd_loss():
 def test_fedntd_two_classes_have_no_term():
     local = looking(out=Output(torch.randn(4, 2)), teacher=Output(torch.randn(4, 2)))
     assert NotTrueDistillation().loss(local, Batch(None, torch.tensor([0, 1, 1, 0]))).item() == 0
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_fedntd_one_logit_has_no_term(shape):
+    local = looking(out=Output(torch.randn(shape)), teacher=Output(torch.randn(shape)))
+    assert NotTrueDistillation().loss(local, Batch(None, torch.tensor([False, True, True, False]))).item() == 0
