@@ -82,6 +82,16 @@ def test_few_samples_leave_zeros_not_nan(data, rows, name):
         assert not found.any()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_directions_without_variance_are_no_components(data, dtype):
+    """Five equal samples have none, samples on a line of one class have one."""
+    x = data[0].reshape(9, 4).astype(dtype)
+    assert not describe((x[[0] * 5], np.zeros(5, int)), statistic="pca", components=2).any()
+    line = x[0] + np.arange(7, dtype=dtype)[:, None] * x[1]
+    first, *others = describe((line, np.zeros(7, int)), statistic="pca", components=3).reshape(3, 7)
+    assert abs(first[:4] @ x[1]) == pytest.approx(np.linalg.norm(x[1]), rel=1e-5) and not np.any(others)
+
+
 def test_the_sign_of_a_component_agrees_on_alike_clients():
     """Shuffled samples of one law with a dominating direction: one sign, whatever the solver returns."""
     rng = np.random.default_rng(1)

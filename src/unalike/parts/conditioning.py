@@ -32,7 +32,7 @@ class Conditional(Conditioner):
         pooled_pca       `pca` of all clients together, the same for everybody; a reference for simulations only
 
     mu never leaves the client. `zeros` and `pooled_pca` are the references of the Local Statistics paper: a global model with
-    the same inputs. What too few samples leave undefined is 0.
+    the same inputs. What too few different samples leave undefined is 0.
     """
 
     statistic: Kind = "covariance"
@@ -76,11 +76,13 @@ def moments(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
 def pca(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
     """[components, k + C], of length 1 each; the sign, which is arbitrary, makes the largest entry positive.
 
-    Over clients of the same law that sign agrees more often than others do.
+    Over clients of the same law that sign agrees more often than others do. Where the rows do not differ there is none.
     """
-    rows = _centred(torch.cat([x, y], 1))
+    rows = torch.cat([x, y], 1)
     found = torch.zeros(part.components, rows.shape[1], dtype=rows.dtype, device=rows.device)
-    vectors = torch.linalg.svd(rows, full_matrices=False).Vh[: min(part.components, max(0, len(rows) - 1))]
+    noise = torch.finfo(rows.dtype).eps * max(rows.shape) * rows.norm()
+    _, lengths, vectors = torch.linalg.svd(_centred(rows), full_matrices=False)
+    vectors = vectors[: min(part.components, int((lengths > noise).sum()))]
     signs = vectors.gather(1, vectors.abs().argmax(1, keepdim=True)).sign()
     found[: len(vectors)] = vectors * signs
     return found
