@@ -324,6 +324,15 @@ def test_cells_are_evaluated_as_runs_are(cli, tmp_path, monkeypatch):
         assert code == 0 and scores(text)["accuracy"] > 0.9, err
 
 
+def test_clients_of_a_program_are_evaluated_where_their_data_is_found(cli, samples, tmp_path):
+    for data, code in ((samples, 2), ("digits", 0)):
+        out = tmp_path / str(code)
+        ua.run("fedavg", ua.partition(ua.load(data), "iid", clients=3, seed=1), model="linear", rounds=1, out=out)
+        found, _, err = cli("evaluate", out)
+        assert found == code and ("does not say where its data came from" in err) == bool(code), err
+    assert cli("evaluate", tmp_path / "2", "--data", samples)[0] == 0
+
+
 def test_labels_are_matched_by_name(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # short names, which are not folded
     run = trained(cli, tmp_path / "run", patients("p.csv"))

@@ -28,8 +28,7 @@ def command(
     """
     import numpy as np
 
-    from unalike.cli.loaded import fitting, labels, load_model, source_of
-    from unalike.cli.options import dataset
+    from unalike.cli.loaded import fitting, labels, load_model, own_data
     from unalike.cli.show import number, tables
     from unalike.core.errors import UnalikeError
     from unalike.core.task import find_task
@@ -46,7 +45,7 @@ def command(
     else:
         if not (folder / "plan.json").exists():
             raise UnalikeError(f"{folder} keeps no partition plan, so its clients are not known here; give --data")
-        people = PartitionPlan.load(folder / "plan.json").apply(dataset(**source_of(folder, config, data_dir))[0])
+        people = PartitionPlan.load(folder / "plan.json").apply(own_data(folder, config, data_dir))
         index, owner = people.test.values, np.repeat(np.arange(len(people)), people.test.sizes)
         scores = score(people.task, predict, people.x[index], people.y[index], owner)
         found = per_client(people.task, scores, len(people))

@@ -146,3 +146,21 @@ def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> di
         **{name: flags.get(name) for name in ("proxy", "test")},
         "protocol": config["protocol"] if flags else (),
     }
+
+
+def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dataset:
+    """The data set of a run's own clients. Raises `UnalikeError` where a program handed them over and its name finds none."""
+    from unalike.cli.options import dataset
+    from unalike.core.errors import UnalikeError
+
+    source = source_of(folder, config, data_dir)
+    try:
+        found: Dataset = dataset(**source)[0]
+    except UnalikeError as error:
+        if source["protocol"]:  # a command said where
+            raise
+        raise UnalikeError(
+            f"{folder} does not say where its data came from: a program handed over its clients, of {source['data']!r}; their "
+            "scores are in `unalike report`, other samples are scored with --data"
+        ) from error
+    return found
