@@ -20,7 +20,7 @@ def command(
 ) -> None:
     """Predict every sample of a data set with a run's shared model.
 
-    One CSV row each, in the order of the data. A table needs no target: it is read as the run read its own.
+    One CSV row each, in the order of the data, with the probability of what is predicted where that is a class. A table needs no target: it is read as the run read its own.
 
     \b
     unalike predict runs/prox --data new.npz --out predictions.csv
@@ -44,5 +44,7 @@ def command(
     )
     if task.name == "classification":
         table["probability"] = logits.softmax(1).amax(1).numpy()
+    elif task.name == "binary":
+        table["probability"] = logits.reshape(len(logits)).abs().sigmoid().numpy()
     write_bytes(out, table.to_csv(index_label="sample").encode())
     print(f"{len(table)} predictions: {out.resolve()}")
