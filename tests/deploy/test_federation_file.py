@@ -110,6 +110,10 @@ def made_by_command(folder, *flags):
         (["--quorum", 1.7], "--quorum 1.7: expected"),
         (["--host", ""], "host="),
         (["--port", 99999], "port=99999"),
+        *(
+            (["--method", method], "nothing of the model moves")
+            for method in ("fedbabu", "fedrep", "fedpac", "clustered(method='fedrep')")
+        ),
         (["--message-bytes", 10], "the model has 84 bytes and a message may have 10"),
         *(
             (["--task", task, "--method", method], "needs classes (integer labels); found a task of " + task)

@@ -239,16 +239,21 @@ def _look(
 
 def _variables(method: Method, phase: Phase, model: Model, params: Tree, memory: Drawers) -> Drawers:
     """What the solver moves in a phase: its trainable parameters, and the memories of the parts that train."""
-    moving = {n: w for n, w in params.items() if method.trains(n, model) and model.within(phase.moves, n)}
-    if not moving and not method.trained:
+    variables = {MODEL: tree.shared(params, moved(method, phase, model))}
+    for p in method.trained:
+        variables[p.name] = {n: t for n, t in memory[p.name].items() if n not in params or model.trainable(n)}
+    return variables
+
+
+def moved(method: Method, phase: Phase, model: Model) -> list[str]:
+    """The parameters that a phase trains. Raises `UnalikeError` where it would train nothing."""
+    names = [n for n in model.params if method.trains(n, model) and model.within(phase.moves, n)]
+    if not names and not method.trained:
         raise UnalikeError(
             f"nothing of the model moves where {method!r} trains its {phase.moves!r}; expected parameters there that require "
             "gradients (the head is the model's attribute `head`, or its last linear layer; the body is the rest)"
         )
-    variables = {MODEL: moving}
-    for p in method.trained:
-        variables[p.name] = {n: t for n, t in memory[p.name].items() if n not in params or model.trainable(n)}
-    return variables
+    return names
 
 
 def _split(method: Method, setting: Setting, buffers: Tree) -> tuple[Tree, Tree]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from unalike.core import tree
+from unalike.core.client import moved
 from unalike.core.errors import UnalikeError
 from unalike.core.plan import Stage
 from unalike.deploy.federation import Federation
@@ -28,6 +29,8 @@ def rehearse(federation: Federation, own: Mapping[str, Pair | None]) -> None:
             check_stage(step, job)
             step.method.check_task(job.setting.task)
             model = step.model or job.model
+            for phase in step.method.phases if step.trained else ():
+                moved(step.method, phase, model)
             least = tree.nbytes({n: w for n, w in model.params.items() if step.method.shares(n, model)})
             if least > federation.message_bytes:
                 raise UnalikeError(
