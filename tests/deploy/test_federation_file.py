@@ -234,6 +234,14 @@ def test_the_command_that_goes_on_names_the_folder_of_all(tmp_path, monkeypatch)
     assert told["again"] == f"unalike federation up --local 2 ... --out {tmp_path / 'fed'}"
 
 
+@pytest.mark.parametrize("flags", [[], ["--wait"]])
+def test_one_on_one_machine_begins_at_the_operators_word(flags, tmp_path, monkeypatch):
+    told = {}
+    monkeypatch.setattr("unalike.deploy.locally.coordinate", lambda *a, **more: told.update(more))
+    up_locally(tmp_path / "fed", *flags)
+    assert told["wait"] == bool(flags)
+
+
 def test_a_port_that_is_taken_is_changed_in_the_network_file():
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UnalikeError, match=r"network\.json"):
         check_port(*taken.getsockname())

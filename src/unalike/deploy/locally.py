@@ -31,10 +31,12 @@ def locally(
     terms: dict[str, Any],
     tell: Callable[[str], None],
     own: Mapping[str, Pair | None] = MappingProxyType({}),
+    *,
+    wait: bool = False,
 ) -> None:
     """Train on `people`, each of whom becomes a site of its own processes; history, model and report end up in `out`.
 
-    `own` are the coordinator's samples, "test" and "proxy".
+    `own` are the coordinator's samples, "test" and "proxy". `wait`: begin at the operator's word.
     """
     port = free_port()
     folder = _folder(out, people, terms, own, port)
@@ -48,7 +50,7 @@ def locally(
             supervisor.start(name, command, child_environment(OMP_NUM_THREADS="1"))
 
     again = f"unalike federation up --local {len(people)} ... --out {out}"
-    coordinate(folder, tell, port=port, beside=sites, again=again)
+    coordinate(folder, tell, wait=wait, port=port, beside=sites, again=again)
 
 
 def _folder(out: Path, people: Population, terms: dict[str, Any], own: Mapping[str, Pair | None], port: int) -> Folder:

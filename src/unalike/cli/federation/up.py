@@ -67,4 +67,4 @@ def command(
     found, learn, held = o.dataset(data, data_dir, proxy, test, terms["protocol"])
     people = divide(found, partition, local, seed=terms["seed"])
     assert out is not None
-    locally(out, people, terms | {"rounds": rounds}, tell, {"test": held, "proxy": learn})
+    locally(out, people, terms | {"rounds": rounds}, tell, {"test": held, "proxy": learn}, wait=wait)
