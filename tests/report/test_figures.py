@@ -82,3 +82,13 @@ def test_methods_that_differ_by_rounding_alone_stand_on_the_front_together():
     scores = {"rmse": [185.20276524394, 185.20276524284], "worst_decile": [224.7, 224.7], "mb_down": 1.0, "mb_up": 1.0}
     table = pd.DataFrame({"method": ["fedavg", "ditto"], "protocol": "clients"} | scores)
     assert tradeoff(table, METRICS[1])["front"].all()
+
+
+def test_what_diverged_leaves_an_empty_row(simulate):
+    content = simulate(methods=2, rounds=4, regression=True)
+    diverged = [table["method"] == content.labels[1] for table in (content.rounds, content.clients)]
+    for table, rows in zip((content.rounds, content.clients), diverged):
+        table.loc[rows, "rmse"] = float("inf")
+    drawn = dict(figures.figures(content))["clients"].axes[0]
+    assert [label.get_text() for label in drawn.get_yticklabels()] == content.labels
+    assert len(drawn.get_lines()) == 4  # one box with its median and two whiskers

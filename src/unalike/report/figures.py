@@ -159,9 +159,11 @@ def distribution(clients: pd.DataFrame, column: str, title: str, style: Looks, s
     generator = np.random.default_rng(0)
     for i, name in enumerate(names):
         look, values = style[name], (scale * scored.loc[scored["method"] == name, column]).to_numpy(dtype=float)
+        values = values[np.isfinite(values)]  # a client whose model diverged has no place on the axis
         heights = i + generator.uniform(-0.16, 0.16, len(values))
         axes.scatter(values, heights, s=9, color=look.colour, alpha=0.45, linewidths=0)
-        _box(axes, i, values, look.colour)
+        if len(values):
+            _box(axes, i, values, look.colour)
     _labelled(axes, names)
     return figure
 
