@@ -92,3 +92,10 @@ def test_what_diverged_leaves_an_empty_row(simulate):
     drawn = dict(figures.figures(content))["clients"].axes[0]
     assert [label.get_text() for label in drawn.get_yticklabels()] == content.labels
     assert len(drawn.get_lines()) == 4  # one box with its median and two whiskers
+
+
+def test_blocks_whose_names_differ_in_letters_that_file_names_lack_keep_their_figures(joined, tmp_path):
+    names = ["北京.npz, iid", "上海.npz, iid", "A.csv, iid", "a.csv, iid"]
+    blocks = [SimpleNamespace(name=name, comparison=joined.blocks[0].comparison) for name in names]
+    folder = figures.save(SimpleNamespace(blocks=blocks, ranks=None), tmp_path)
+    assert len([*folder.glob("*-curves.pdf")]) == len(names)

@@ -56,8 +56,8 @@ def save(joined: Joined, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with rc_context(STYLE):
-            for block in joined.blocks:
-                front = f"{_slug(block.name)}-" if len(joined.blocks) > 1 else ""
+            fronts = _fronts([block.name for block in joined.blocks])
+            for block, front in zip(joined.blocks, fronts):
                 for name, figure in figures(block.comparison.content(), shared):
                     _write(figure, folder / f"{front}{name}")
             if joined.ranks is not None:
@@ -269,6 +269,15 @@ def _write(figure: Figure, path: Path) -> None:
     """Without a date and with fixed identities, so that the same results give the same files."""
     figure.savefig(path.with_name(path.name + ".svg"), metadata={"Date": None})
     figure.savefig(path.with_name(path.name + ".pdf"), metadata={"CreationDate": None})
+
+
+def _fronts(names: list[str]) -> list[str]:
+    """What the files of each block begin with; names that are the same as file names are told apart by their places."""
+    if len(names) == 1:
+        return [""]
+    slugs = [_slug(name) for name in names]
+    alone = len({*slugs}) == len(slugs)
+    return [f"{slug}-" if alone else f"{i}-{slug}-" for i, slug in enumerate(slugs, 1)]
 
 
 def _slug(name: str) -> str:
