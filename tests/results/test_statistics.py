@@ -207,3 +207,23 @@ def test_rounding_makes_no_client_better_or_worse_off():
     )
     found = st.client_effects(table, "a").set_index("method").loc["b"]
     assert (found["better_off"], found["worse_off"], found["largest_loss"]) == (0.5, 0, 0)
+
+
+def test_scores_that_are_not_finite_have_no_spread_and_no_warning(recwarn):
+    rows = [
+        {
+            "method": m,
+            "seed": s,
+            "round": 1,
+            "rmse": math.inf,
+            "loss": 1.0,
+            "seconds": 1.0,
+            "bytes_down": 1,
+            "bytes_up": 1,
+        }
+        for m in "ab"
+        for s in (0, 1)
+    ]
+    clients = pd.DataFrame([row | {"client": "x"} for row in rows])
+    assert st.summary(pd.DataFrame(rows), clients, "a")["rmse_sd"].isna().all()
+    assert not recwarn.list

@@ -281,8 +281,13 @@ def _by_seed(rounds: pd.DataFrame, column: str, last: int) -> dict[str, pd.Serie
 def _scores(scores: dict[str, pd.Series], metric: Metric, method: str, baseline: str) -> dict[str, float]:
     values = scores[method]
     others = pd.Series(dtype=float) if method == baseline else scores.get(baseline, pd.Series(dtype=float))
-    own = {metric.column: values.mean(), f"{metric.column}_sd": values.std(ddof=1)}
+    own = {metric.column: values.mean(), f"{metric.column}_sd": _sd(values)}
     return own | _difference(values, others, metric) | {"seeds": len(values)}
+
+
+def _sd(values: pd.Series) -> float:
+    """Standard deviation (ddof 1); NaN where one of the values is not finite."""
+    return float(values.std(ddof=1)) if values.map(math.isfinite).all() else math.nan
 
 
 def _difference(values: pd.Series, others: pd.Series, metric: Metric) -> dict[str, float]:
