@@ -22,3 +22,11 @@ def test_every_sample_shows_and_more_is_larger():
 def test_what_does_not_fit_is_left_to_the_figure():
     assert bubbles(np.ones((WIDEST + 1, 2), int), ["a", "b"]) == ""
     assert bubbles(np.ones((2, HIGHEST + 1), int), ["c"] * (HIGHEST + 1)) == ""
+
+
+def test_clients_that_the_terminal_has_no_room_for_follow_below():
+    lines = bubbles(np.ones((50, 2), int), ["a", "bb"], 80).split("\n")
+    assert max(map(len, lines)) <= 80
+    assert sum(line.count(SIZES[-1]) for line in lines if line[:1] in ("a", "b")) == 100
+    assert next(line for line in lines if line.startswith("clients")) == "clients 0..37"
+    assert lines[-1].startswith("clients 38..49, largest")

@@ -13,8 +13,10 @@ WIDEST, HIGHEST = 60, 40
 """Clients and classes that fit on a terminal; the figure holds more."""
 
 
-def bubbles(counts: np.ndarray, classes: Sequence[str]) -> str:
+def bubbles(counts: np.ndarray, classes: Sequence[str], room: int = 160) -> str:
     """One row per class and one column per client of counts [K, C]; the largest sign is the largest count.
+
+    Clients that lines of `room` characters do not hold follow below.
 
     >>> print(bubbles(np.array([[9, 0], [1, 4]]), ["a", "b"]))
     a  ⬤ ·
@@ -26,8 +28,13 @@ def bubbles(counts: np.ndarray, classes: Sequence[str]) -> str:
         return ""
     place = np.ceil((len(SIZES) - 1) * counts / counts.max()).astype(int)
     width = max(map(len, classes))
-    rows = [
-        f"{name:{width}}  " + " ".join(SIZES[p] for p in column) for name, column in zip(classes, place.T, strict=True)
-    ]
-    legend = f"clients 0..{len(counts) - 1}, largest {SIZES[-1]} {counts.max()} samples"
-    return "\n".join([*(row.rstrip() for row in rows), "", legend])
+    fit = max(1, (room - width - 1) // 2)
+    parts = []
+    for first in range(0, len(place), fit):
+        shown = place[first : first + fit]
+        rows = [
+            f"{name:{width}}  " + " ".join(SIZES[p] for p in column)
+            for name, column in zip(classes, shown.T, strict=True)
+        ]
+        parts.append("\n".join([*(row.rstrip() for row in rows), "", f"clients {first}..{first + len(shown) - 1}"]))
+    return "\n\n".join(parts) + f", largest {SIZES[-1]} {counts.max()} samples"

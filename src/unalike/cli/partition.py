@@ -43,9 +43,10 @@ def command(
     people = o.divided(o.dataset(data, data_dir)[0], partition, plan, clients, seed or 0, val)
     if people.plan is None:
         raise RuntimeError("a partitioned population carries its plan")
-    console().print(people.plan.show(people.classes))
+    screen = console()
+    screen.print(people.plan.show(people.classes))
     if people.classes is not None:
-        print(bubbles(people.plan.counts, people.classes))
+        print(bubbles(people.plan.counts, people.classes, screen.width))
     if figure is not None:
         drawn = people.plan.figure(people.classes)
         known = drawn.canvas.get_supported_filetypes()
