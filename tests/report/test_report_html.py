@@ -261,3 +261,9 @@ def test_a_seed_that_diverged_did_not_reach_the_target(simulate):
     ends = [{"method": fell, "seed": 2, "rounds": None, "why": "diverged", "selected": None}]
     text = Document(render(dataclasses.replace(content, rounds=left, ends=ends, target=0.01))).text
     assert "not reached by 1 of 3" in text and "diverged" in text
+
+
+def test_the_final_mean_of_a_baseline_that_diverged_is_no_target(simulate):
+    content = simulate(methods=2, rounds=4, regression=True)
+    content.rounds.loc[content.rounds["round"] == 4, "rmse"] = float("inf")
+    assert "final mean of" not in render(content)

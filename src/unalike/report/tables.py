@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -111,6 +112,8 @@ def target(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Tab
     if content.target is None and content.baseline not in final.index.get_level_values("method"):
         return None
     goal = float(final.loc[content.baseline].mean()) if content.target is None else content.target
+    if not math.isfinite(goal):  # the baseline diverged
+        return None
     lost = Counter(end["method"] for end in content.ends if end["why"] == DIVERGED)
     spent = to_target(content.rounds, goal, column, lost)
 
