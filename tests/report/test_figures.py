@@ -99,3 +99,10 @@ def test_blocks_whose_names_differ_in_letters_that_file_names_lack_keep_their_fi
     blocks = [SimpleNamespace(name=name, comparison=joined.blocks[0].comparison) for name in names]
     folder = figures.save(SimpleNamespace(blocks=blocks, ranks=None), tmp_path)
     assert len([*folder.glob("*-curves.pdf")]) == len(names)
+
+
+def test_the_names_of_many_methods_leave_room_for_the_axes(simulate):
+    drawn = dict(figures.figures(simulate(methods=40, rounds=4)))
+    for name in ("curves", "pareto"):
+        drawn[name].draw_without_rendering()
+        assert drawn[name].axes[0].get_window_extent().height > 1.5 * drawn[name].dpi

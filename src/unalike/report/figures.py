@@ -255,6 +255,8 @@ def _drawn(look: Look) -> dict[str, Any]:
 def _legend(figure: Figure, axes: Any) -> None:
     handles, names = axes.get_legend_handles_labels()
     columns = max(1, min(len(names), int(figure.get_figwidth() // 1.7)))
+    lines = -(-len(names) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.17 * max(0, lines - 2))  # the names take no room from the axes
     figure.legend(
         handles,
         [words.short(name) for name in names],
