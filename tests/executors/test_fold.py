@@ -12,7 +12,7 @@ from unalike.core import tree
 from unalike.core.errors import UnalikeError
 from unalike.core.gather import Fold, each, rows
 from unalike.core.method import Method
-from unalike.core.part import ServerStep, Weighting
+from unalike.core.part import Aggregator, BaseWeights, Correction, ServerStep, Weighting
 from unalike.core.server import advance, conclude, issue, shares
 
 LINEAR = [name for name, method in METHODS.items() if method.linear]
@@ -154,3 +154,35 @@ def test_orders_are_left_as_they_are(name):
     before = each(torch.clone, order.params)
     sim.run()
     assert all(torch.equal(before[n], order.params[n]) for n in before)
+
+
+@pytest.mark.parametrize(
+    "role, verb, wrong, what",
+    [
+        (Correction, "correct", lambda grads: {}, "was given .*weight.* differs in body.*expected a tensor for each"),
+        (
+            Correction,
+            "correct",
+            lambda grads: tree.map(lambda g: g.sum().reshape(1), grads),
+            r"float32 \[1\]; expected",
+        ),
+        (Correction, "correct", lambda grads: tree.map(torch.Tensor.double, grads), r"float64 .*; expected float32"),
+        (Correction, "correct", lambda grads: (grads, {}), "gives tuple; expected a tensor for each"),
+        (Aggregator, "combine", lambda cohort: dict([*tree.row(cohort.update, 0).items()][1:]), "differs in body"),
+        (Aggregator, "combine", lambda cohort: tree.map(lambda t: 0.0, cohort.update), "gives float for .*a tensor"),
+        (ServerStep, "step", lambda update: update, r"gives dict; expected two trees, as in \(tree, {}\)"),
+        (ServerStep, "step", lambda update: (dict([*update.items()][1:]), {}), "differs in body"),
+        (BaseWeights, "weights", lambda cohort: torch.ones(1), r"shape \[1\]; expected a tensor of shape \[4\]"),
+        (BaseWeights, "weights", lambda cohort: [1.0] * 4, "gives list; expected a tensor"),
+        (Weighting, "weigh", lambda cohort: torch.tensor([1, 1, 1, -0.5]), "a weight of -0.5; expected 0 or more"),
+    ],
+)
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+def test_what_parts_give_back_is_looked_at(role, verb, wrong, what, executor):
+    """A missing gradient was left uncorrected, a smaller one read beyond its end, a parameter without an update stayed."""
+    place = int(verb in ("correct", "combine", "step"))
+    own = type("Own", (role,), {"name": "own", verb: lambda self, *given: wrong(given[place])})
+    data = [ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3)) for n in SIZES]
+    method = METHODS["fedavg"] + dataclass(frozen=True)(own)()
+    with pytest.raises(UnalikeError, match=rf"own\.{verb} .*{what}"):
+        ua.run(method, data, model=mlp(), rounds=1, executor=executor)

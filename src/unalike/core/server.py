@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from unalike.core import seed, tree
+from unalike.core import returned, seed, tree
 from unalike.core.client import Setting
 from unalike.core.errors import UnalikeError
 from unalike.core.gather import Share, Sums, decoded, rows
@@ -224,7 +224,9 @@ def _moved(
     look = partial(_look, method, setting, state, cohort.population, tree.only(state.params, update))
     memory = {p.name: p.absorb(look(p), folded[p.name]) for p in method.parts}
     for s in method.role(ServerStep):
-        update, memory[s.name] = s.step(replace(look(s), memory=memory[s.name]), update, _own(cohort, s))
+        made = s.step(replace(look(s), memory=memory[s.name]), update, _own(cohort, s))
+        moved, memory[s.name] = returned.two(s, "step", made)
+        update = returned.named(s, "step", moved, update)
     _check_shapes(method, state.params, update)
     return State(
         round=state.round + 1,
@@ -256,7 +258,7 @@ def _combined(server: Server, cohort: Cohort, weights: Tensor) -> tuple[Tree, Co
     """The aggregator's update; the cohort with its spread, where a part wants it and one reading gives both."""
     rule, own = server.method.aggregator, _own(cohort, server.method.aggregator)
     if not (server.method.adds and any(p.needs == "spread" for p in server.method.parts)):
-        return rule.combine(server, own, weights), cohort
+        return returned.named(rule, "combine", rule.combine(server, own, weights), cohort.update), cohort
     coefficients = cast(LinearAggregator, rule).coefficients(server, own, weights)
     update, measured = weighted_sum_and_spread(cohort.update, coefficients)
     return update, replace(cohort, measured=measured)
@@ -266,9 +268,10 @@ def _weights(method: Method, cohort: Cohort) -> Tensor:
     if not cohort.sizes.sum() > 0:
         raise UnalikeError("no participant of this round has training samples; the model stays as it is")
     [base] = method.role(BaseWeights)
-    weights = base.weights(_own(cohort, base))
+    count = len(cohort.ids)
+    weights = returned.weights(base, "weights", base.weights(_own(cohort, base)), count)
     for w in method.role(Weighting):
-        weights = w.weigh(_own(cohort, w), weights / weights.sum())
+        weights = returned.weights(w, "weigh", w.weigh(_own(cohort, w), weights / weights.sum()), count)
     return weights / weights.sum()
 
 

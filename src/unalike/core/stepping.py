@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
-from unalike.core import tree
+from unalike.core import returned, tree
 from unalike.core.labels import part
 from unalike.core.part import Correction
 from unalike.core.solver import Solver
@@ -148,7 +148,9 @@ class Stepper(Steps):
         for correction in self.corrections:
             now = self.params | before.variables[MODEL]
             view = self.look(correction, now, before.buffers, self.memory, step=number)
-            grads = grads | {MODEL: grads[MODEL] | correction.correct(view, tree.shared(grads[MODEL], self.sent))}
+            own = tree.shared(grads[MODEL], self.sent)
+            made = returned.like(correction, "correct", correction.correct(view, own), own)
+            grads = grads | {MODEL: grads[MODEL] | made}
         if self.clip is not None:
             grads = {name: g | _clipped(tree.shared(g, self.params), self.clip) for name, g in grads.items()}
         return grads
