@@ -69,6 +69,29 @@ def test_numbers_that_are_not_finite_are_counted_and_located():
         Dataset("d", (x, np.zeros(6, int)))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (np.ma.masked_greater(rows(), 9), "holds 2 masked values; fill them or leave those samples out"),
+        (
+            torch.rand(6, 2).to_sparse(),
+            r"is torch.sparse_coo, see to_dense\(\); expected a tensor with all its numbers",
+        ),
+        (torch.rand(6, 2, device="meta"), "has no values"),
+    ],
+)
+def test_numbers_that_are_not_there_are_refused(wrong, message):
+    with pytest.raises(UnalikeError, match=f"x {message}"):
+        Dataset("d", (wrong, np.zeros(6, int)))
+    with pytest.raises(UnalikeError, match=f"y {message}"):
+        Dataset("d", (rows(), wrong))
+
+
+def test_a_mask_without_masked_values_changes_nothing():
+    data = Dataset("d", (np.ma.masked_array(rows()), np.zeros(6, int)))
+    assert torch.equal(data.train[0], torch.from_numpy(rows()).float())
+
+
 def test_labels_must_fit_the_named_classes():
     with pytest.raises(UnalikeError, match=r"0\.\.2, expected 0\.\.1 for 2 classes"):
         Dataset("d", (rows(), np.array([0, 1, 2, 0, 1, 2])), classes=["a", "b"])

@@ -126,7 +126,12 @@ def _tensor(found: Any, what: str) -> Tensor:
     if isinstance(found, Tensor):
         if found.is_complex():
             raise UnalikeError(f"{what} holds complex numbers; expected real ones: split them into two features")
+        if found.layout != torch.strided or found.is_meta:
+            kind = "has no values (device meta)" if found.is_meta else f"is {found.layout}, see to_dense()"
+            raise UnalikeError(f"{what} {kind}; expected a tensor with all its numbers")
         return found.detach().contiguous()  # as the compiled loops read it
+    if isinstance(found, np.ma.MaskedArray) and (masked := int(np.ma.count_masked(found))):
+        raise UnalikeError(f"{what} holds {masked} masked values; fill them or leave those samples out")
     array = np.asarray(found)
     if array.dtype.kind not in "biuf":
         raise UnalikeError(
