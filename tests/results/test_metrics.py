@@ -139,3 +139,14 @@ def test_a_report_takes_every_name_that_is_free(tmp_path):
     assert (
         "Worst client" in table.report(tmp_path / "report.html").read_text() and (table.summary["worst"] == 7.5).all()
     )
+
+
+def test_a_metric_that_writes_over_what_it_is_given_changes_no_other():
+    def spoils(y, predicted, logits):
+        for given in (y, predicted, logits):
+            given.fill(0)
+        return 0.0
+
+    custom = {"spoils": spoils, "hits": lambda y, predicted, logits: float((y == predicted).mean())}
+    found = measure(TASKS["classification"], scores([0] * 4, [0, 0, 0, 1], [0, 0, 1, 1]), custom)
+    assert found["hits"] == found["accuracy"] == 3 / 4

@@ -96,10 +96,10 @@ class Grouped:
         return np.concatenate([*found, np.zeros(0)])
 
     def one_by_one(self, name: str, metric: Callable[[np.ndarray, np.ndarray, np.ndarray], float]) -> np.ndarray:
-        """A metric of labels, predictions and logits, client by client; NaN for a client without samples."""
+        """A metric of labels, predictions and logits, of copies that it may write over, client by client; NaN without samples."""
         parts = [slice(a, b) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
-        y, guess, logits = self.scores.y, self.scores.predicted, self.scores.logits
-        found = (metric(y[p], guess[p], logits[p]) if p.start < p.stop else np.nan for p in parts)
+        given = self.scores.y, self.scores.predicted, self.scores.logits
+        found = (metric(*(a[p].copy() for a in given)) if p.start < p.stop else np.nan for p in parts)
         return np.array([_number(name, value) for value in found])
 
 
