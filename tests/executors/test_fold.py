@@ -186,3 +186,17 @@ def test_what_parts_give_back_is_looked_at(role, verb, wrong, what, executor):
     method = METHODS["fedavg"] + dataclass(frozen=True)(own)()
     with pytest.raises(UnalikeError, match=rf"own\.{verb} .*{what}"):
         ua.run(method, data, model=mlp(), rounds=1, executor=executor)
+
+
+@pytest.mark.parametrize("value", [torch.sum, torch.ones(2), [1, 2], (1, torch.sum)], ids=str)
+def test_a_field_that_spec_text_cannot_say_is_refused(value):
+    """A folder knows a run by its text: it went on with what another function of the same text had trained."""
+
+    @dataclass(frozen=True)
+    class Held(ServerStep):
+        name = "held"
+        what: object = None
+
+    assert "what=(1, 'a', None)" in repr(Method(Held((1, "a", None))))
+    with pytest.raises(UnalikeError, match=r"held: what=.* expected a number, text"):
+        Method(Held(value))

@@ -292,10 +292,12 @@ def _as_method(thing: object) -> Method:
 
 
 def _complete(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    found = list(dict.fromkeys(parts))
-    for part in found:
+    for part in parts:
         if not isinstance(part, Part):
             raise UnalikeError(f"a method is made of parts; found {part!r}")
+        _check_fields(part)
+    found = list(dict.fromkeys(parts))
+    for part in found:
         for other in found:
             if other != part and other.name == part.name:
                 raise _conflict(part, other, "the same part with different settings")
@@ -316,6 +318,23 @@ def _complete(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         if len(rivals) > 1:
             raise _conflict(rivals[0], rivals[1], f"each {what}")
     return tuple(sorted(found, key=_place))
+
+
+def _check_fields(part: Part) -> None:
+    """Raise `UnalikeError` for a field that spec text cannot say: a kept run would go on with another function."""
+    fields = parameters(part) if hasattr(part, "__dataclass_fields__") else dict[str, Any]()
+    for name, value in fields.items():
+        if not _is_literal(value):
+            raise UnalikeError(
+                f"{part.name}: {name}={value!r} is {type(value).__name__}; expected a number, text, True, False, None or a tuple "
+                "of them, which the record of a run can hold: what is computed belongs in the part's methods"
+            )
+
+
+def _is_literal(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_literal, value))
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _has_own_model(part: Part) -> bool:
