@@ -324,20 +324,21 @@ def test_cells_are_evaluated_as_runs_are(cli, tmp_path, monkeypatch):
         assert code == 0 and scores(text)["accuracy"] > 0.9, err
 
 
-def test_true_or_false_is_predicted_with_its_probability(cli, tmp_path):
+def test_true_or_false_is_predicted_with_its_probability(cli, tmp_path, monkeypatch):
     """That of what is predicted, from which the scores of `evaluate` follow: AUROC by scikit-learn is its own."""
     from sklearn.metrics import roc_auc_score
 
+    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 4)).astype(np.float32)
     y = x[:, 0] + rng.normal(size=120) > 0
-    np.savez(tmp_path / "b.npz", x=x, y=y)
-    run = trained(cli, tmp_path / "run", tmp_path / "b.npz", "--rounds", 3)
-    assert cli("predict", run, "--data", tmp_path / "b.npz", "--out", tmp_path / "p.csv")[0] == 0
-    table = pd.read_csv(tmp_path / "p.csv")
+    np.savez("b.npz", x=x, y=y)
+    run = trained(cli, tmp_path / "run", "b.npz", "--rounds", 3)
+    assert cli("predict", run, "--data", "b.npz", "--out", "p.csv")[0] == 0
+    table = pd.read_csv("p.csv")
     assert list(table) == ["sample", "prediction", "probability"] and table["probability"].between(0.5, 1).all()
     chance = table["probability"].where(table["prediction"], 1 - table["probability"])
-    code, text, _ = cli("evaluate", run, "--data", tmp_path / "b.npz")
+    code, text, _ = cli("evaluate", run, "--data", "b.npz")
     assert code == 0 and scores(text)["auroc"] == pytest.approx(roc_auc_score(y, chance), abs=1e-4)
 
 

@@ -20,7 +20,8 @@ def command(
 ) -> None:
     """Predict every sample of a data set with a run's shared model.
 
-    One CSV row each, in the order of the data, with the probability of what is predicted where that is a class. A table needs no target: it is read as the run read its own.
+    One CSV row each, in the order of the data, with the probability of what is predicted where that is a class. A table needs no
+    target: it is read as the run read its own.
 
     \b
     unalike predict runs/prox --data new.npz --out predictions.csv
