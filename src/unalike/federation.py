@@ -241,7 +241,7 @@ def _rounds(
         if due or _ends(job, record.history, _row(number, done, {})):
             metrics, rows = assess(simulation, done)
         record.add(index, simulation, _row(number, done, metrics), [{"round": number} | r for r in rows])
-        progress(record.history.last)
+        progress(dict(record.history.last))
         if why := _over(job, record.history, stop):
             record.event("stopped", round=number, why=why)
             return why
@@ -265,7 +265,7 @@ def _ends(job: Job, history: History, row: Row) -> bool:
 
 def _over(job: Job, history: History, stop: Stop | None) -> str:
     """Why the run ends with the newest row; empty if it goes on."""
-    return job.ending.why(history) or ("stopped by the caller" if stop is not None and stop(history.last) else "")
+    return job.ending.why(history) or ("stopped by the caller" if stop is not None and stop(dict(history.last)) else "")
 
 
 def _survey(job: Job, step: Survey, index: int, record: Record, ground: Ground) -> Answers:

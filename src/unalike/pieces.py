@@ -123,6 +123,7 @@ def local_update(
 
     model: the module; its own values do not matter. params: the global parameters and buffers received. batches: (x, y) in
     order. memory: what the last call returned, None at the first. mail: `state.mail` of the server, None before its first round.
+    A method that trains several times in a round, such as FedRep, gets the same batches each time, where `ua.run` draws new ones.
     context: the client's static facts; computed from the batches unless given. num_examples: the client's training samples; the
     rows of the batches unless given, which counts a sample once in every pass. Dropout and the like draw from torch's own
     generator.
@@ -253,7 +254,8 @@ def _report(
     for name, given in (("num_examples", num_examples), ("steps", steps), ("letters", letters)):
         if given is not None and len(given) != count:
             raise UnalikeError(f"found {len(given)} {name} and {count} clients; expected one for each")
-    update = {n: torch.stack([c[n] - w for c in sent]) for n, w in before.params.items()}
+    moving = {n: w for n, w in before.params.items() if setting.model.trainable(n)}  # what is frozen is never sent
+    update = {n: torch.stack([c[n] - w for c in sent]) for n, w in moving.items()}
     buffers = {n: torch.stack([c[n] for c in sent]) for n in before.buffers}
 
     def counted(given: Sequence[float] | None, field: str) -> Tensor:

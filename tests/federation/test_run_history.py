@@ -421,6 +421,17 @@ def test_labels_that_make_no_classes_need_one_output(small, label, executor):
     small("fedavg", clients, model=nn.Linear(6, 1), executor=executor)
 
 
+def test_who_watches_may_write_over_a_row(people, small):
+    """The history is not what a person's functions are given."""
+
+    def spoil(row, what=""):
+        row.clear()
+        return False
+
+    watched = small("fedavg", people, progress=spoil, stop=spoil)
+    assert watched.history.rounds["round"].tolist() == small("fedavg", people).history.rounds["round"].tolist()
+
+
 def test_stop_ends_the_run(people, small):
     seen = []
     run = small("fedavg", people, rounds=9, stop=lambda row: seen.append(row["round"]) or row["round"] == 4)

@@ -67,11 +67,12 @@ SAME += [
 ]
 
 
-@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "norm", "frozen"])
 @pytest.mark.parametrize("spec", SAME)
-def test_three_rounds_by_hand_are_three_rounds_of_a_run(people, spec, norm):
+def test_three_rounds_by_hand_are_three_rounds_of_a_run(people, spec, kind):
     """The same batches, carried by hand: the same parameters, buffers and memories as in the engine."""
-    module = network(norm)
+    norm, module = kind == "norm", network(kind == "norm")
+    next(module.parameters()).requires_grad_(kind != "frozen")
     job = prepare(spec, people, model=module, rounds=3, work=WORK, executor="loop")
     sim = Simulation(next(job.plan.stages(job.scene)), job.setting, job.population, executor="loop")
     site = next(iter(sim.groups.values())).executor.site
@@ -86,7 +87,7 @@ def test_three_rounds_by_hand_are_three_rounds_of_a_run(people, spec, norm):
                 spec, module, params, batches, lr=0.1, memory=memories[k], mail=mail
             )
             sent.append(new), letters.append(letter)
-        params, state = ua.aggregate(spec, params, sent, letters=letters, state=state, work=WORK)
+        params, state = ua.aggregate(spec, params, sent, letters=letters, state=state, work=WORK, model=module)
         sim.round()
     [engine] = sim.states.values()
     for name, value in (engine.params | engine.buffers).items():

@@ -67,6 +67,7 @@ def profile_table(profile: Profile) -> None:
 def summary_table(comparison: Comparison) -> None:
     """One row per method and protocol; no winner is named: p is corrected for the number of methods."""
     from unalike.report.findings import few_seeds
+    from unalike.report.words import megabytes
 
     summary, facts = comparison.summary, comparison.facts
     metric = "rmse" if "rmse" in summary else "accuracy"
@@ -77,9 +78,11 @@ def summary_table(comparison: Comparison) -> None:
             "" if row["ci_low"] != row["ci_low"] else f"{number(row['ci_low'], '+')} .. {number(row['ci_high'], '+')}"
         )
         cells = [number(row[k]) for k in (metric, f"{metric}_sd")] + [number(row["difference"], "+")]
-        cost = f"{row['mb_down'] + row['mb_up']:.1f}", f"{row['seconds']:.1f}"
+        cost = megabytes(row["mb_down"] + row["mb_up"]), f"{row['seconds']:.1f}"
         model = {"clients": "shared", "server": "shared, server's test"}.get(row["protocol"], row["protocol"])
-        rows.append([row["method"], model, *cells, interval, number(row["p_holm"]), number(row["worst_decile"]), *cost])
+        rows.append(
+            [row["method"], model, *cells, interval, probability(row["p_holm"]), number(row["worst_decile"]), *cost]
+        )
     tables(("method", "model", *numbers), rows, f"{_counted(comparison)}, against {facts.baseline}", words=2)
     screen = console()
     if summary["seeds"].max() < 2:
@@ -94,8 +97,17 @@ def summary_table(comparison: Comparison) -> None:
 
 def estimate_table(estimate: Estimate) -> None:
     """What a comparison will cost, a row per method."""
+    from unalike.report.words import megabytes
+
     rows = [
-        (c.method, str(c.rounds), duration(c.seconds), duration(c.seconds_in_all), f"{c.mb_down:.1f}", f"{c.mb_up:.1f}")
+        (
+            c.method,
+            str(c.rounds),
+            duration(c.seconds),
+            duration(c.seconds_in_all),
+            megabytes(c.mb_down),
+            megabytes(c.mb_up),
+        )
         for c in estimate.costs
     ]
     tables(("method", "rounds", "training", "in all", "MB down", "MB up"), rows, "One run of each method, estimated")
@@ -119,11 +131,14 @@ def duration(seconds: float) -> str:
 
 def run_table(run: Run) -> None:
     """The last round of a run, or the selected one, whose models it gives, and what it was warned of."""
+    from unalike.report.words import megabytes
+
     rows = run.history.rounds
     row = next((row for row in run.history.rows if row["round"] == run.selected), run.history.last)
     hidden = ("stage", "seconds", "participants", "bytes_down", "bytes_up")
     shown = {k: v for k, v in row.items() if k not in hidden and not k.endswith("selected") and v == v}
-    cost = f"{(rows['bytes_down'] + rows['bytes_up']).sum() / 1e6:.1f} MB, {rows['seconds'].sum():.1f} s of training"
+    traffic = megabytes((rows["bytes_down"] + rows["bytes_up"]).sum() / 1e6)
+    cost = f"{traffic} MB, {rows['seconds'].sum():.1f} s of training"
     text = ", ".join(f"{str(k).replace('_', ' ')} {number(v) if k != 'round' else int(v)}" for k, v in shown.items())
     screen = console()
     selected = "" if run.selected is None else f"selected of {rows['round'].max()} rounds: "
@@ -137,6 +152,11 @@ def number(value: Any, sign: str = "") -> str:
     if value is None or value != value:
         return ""
     return f"{value:{sign}.4f}" if abs(value) < 1e6 else f"{value:{sign}.3e}"
+
+
+def probability(p: float) -> str:
+    """Four digits, never 0; nothing for NaN."""
+    return "< 0.0001" if p < 5e-5 else number(p)
 
 
 def _counted(comparison: Comparison) -> str:

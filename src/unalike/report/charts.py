@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -172,6 +173,7 @@ def _line(x: pd.Series, y: pd.Series, name: str, look: Look, hover: str) -> dict
 
 
 def _band(line: pd.DataFrame, look: Look) -> dict[str, object]:
+    line = line[np.isfinite(line["mean"]) & np.isfinite(line["sd"])]  # a gap would tear the outline
     outline = pd.concat([line["mean"] + line["sd"], (line["mean"] - line["sd"])[::-1]])
     return {
         "x": numbers(pd.concat([line["round"], line["round"][::-1]])),
