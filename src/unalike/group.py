@@ -15,6 +15,7 @@ from unalike.core.errors import UnalikeError
 from unalike.core.gather import Fold, rows
 from unalike.core.memory import ClientMemories
 from unalike.core.plan import Stage
+from unalike.core.returned import untouched
 from unalike.core.server import Cohort, State, advance, conclude, decoded, issue, open_state, shares
 from unalike.core.types import Context, Drawers, Order, Report, Tree
 from unalike.core.validate import refusals
@@ -90,9 +91,10 @@ class Group:
         those of others are let go of when the state has advanced.
         """
         order = self.order(ids, population)
-        if self.method.linear and not single:
-            return self._folded(order, ids, population)
-        trained = self._stacked(order, ids, population)
+        with untouched(self.method, self.state.params | self.state.buffers):
+            if self.method.linear and not single:
+                return self._folded(order, ids, population)
+            trained = self._stacked(order, ids, population)
         return trained if single else replace(trained, cohort=trained.cohort.numbers)
 
     def wait(self) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from unalike.core.errors import UnalikeError, unknown
 from unalike.core.labels import part_of
+from unalike.core.returned import untouched
 from unalike.data import Population
 from unalike.data.ragged import Ragged
 from unalike.data.transforms import Chain
@@ -126,6 +127,11 @@ class Assessor:
     @part_of("evaluation")
     def __call__(self, simulation: Simulation, done: Round | None) -> tuple[Row, list[Row]]:
         """The metrics of the round `done` (None: before training), and one row per client."""
+        values = {f"{group}: {n}": t for group, state in simulation.states.items() for n, t in state.params.items()}
+        with untouched(simulation.method, values):
+            return self._assessed(simulation, done)
+
+    def _assessed(self, simulation: Simulation, done: Round | None) -> tuple[Row, list[Row]]:
         task, everybody, custom = self.population.task, shown(simulation, done), self.custom
         nothing = dict.fromkeys(metric_names(task, custom), float("nan"))
         row: Row = {}

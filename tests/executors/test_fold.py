@@ -12,7 +12,7 @@ from unalike.core import tree
 from unalike.core.errors import UnalikeError
 from unalike.core.gather import Fold, each, rows
 from unalike.core.method import Method
-from unalike.core.part import Aggregator, BaseWeights, Correction, ServerStep, Weighting
+from unalike.core.part import Aggregator, BaseWeights, Correction, Personaliser, ServerStep, Weighting
 from unalike.core.server import advance, conclude, issue, shares
 
 LINEAR = [name for name, method in METHODS.items() if method.linear]
@@ -200,3 +200,46 @@ def test_a_field_that_spec_text_cannot_say_is_refused(value):
     assert "what=(1, 'a', None)" in repr(Method(Held((1, "a", None))))
     with pytest.raises(UnalikeError, match=r"held: what=.* expected a number, text"):
         Method(Held(value))
+
+
+def overwritten(values):
+    next(iter(values.values())).add_(0.1)
+
+
+class Spoils:
+    """Parts that write over what they are given, each in another verb."""
+
+    @dataclass(frozen=True)
+    class Begins(Personaliser):
+        name = "own"
+
+        def begin(self, local):
+            overwritten(local.params)
+            return local.params, local.memory
+
+    @dataclass(frozen=True)
+    class Steps(ServerStep):
+        name = "own"
+
+        def step(self, server, update, cohort):
+            overwritten(server.params)
+            return update, {}
+
+    @dataclass(frozen=True)
+    class Evaluates(Personaliser):
+        name = "own"
+
+        def personal(self, model, params, memory):
+            overwritten(params)
+            return params
+
+
+@pytest.mark.parametrize("kind", ["Begins", "Steps", "Evaluates"])
+def test_a_part_that_writes_over_what_it_is_given_is_refused(kind):
+    """It would move the model of everybody, in evaluation, too, and only where clients are trained one by one."""
+    data = [
+        ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3), test=(torch.randn(3, 4), torch.arange(3)))
+        for n in SIZES
+    ]
+    with pytest.raises(UnalikeError, match=r"a part of .*own.* writes over .*weight.*expected new tensors"):
+        ua.run(METHODS["fedavg"] + getattr(Spoils, kind)(), data, model=mlp(), rounds=2, executor="loop")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -49,6 +51,18 @@ def weights(part: Part, verb: str, found: Any, count: int) -> Tensor:
     if bool((found < 0).any()):
         raise _wrong(part, verb, f"gives a weight of {found.min().item():g}", "0 or more")
     return found
+
+
+@contextmanager
+def untouched(whose: object, values: Tree) -> Iterator[None]:
+    """Raise `UnalikeError` where one of the `values` is written over while the block runs."""
+    held = [(name, t, t._version) for name, t in values.items()]
+    yield
+    if written := next((name for name, t, version in held if t._version != version), None):
+        raise UnalikeError(
+            f"a part of {whose!r} writes over {written}, which the server still has; expected new tensors, w + d instead of "
+            "w.add_(d)"
+        )
 
 
 def _wrong(part: Part, verb: str, found: str, expected: str) -> UnalikeError:
