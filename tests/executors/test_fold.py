@@ -188,7 +188,9 @@ def test_what_parts_give_back_is_looked_at(role, verb, wrong, what, executor):
         ua.run(method, data, model=mlp(), rounds=1, executor=executor)
 
 
-@pytest.mark.parametrize("value", [torch.sum, torch.ones(2), [1, 2], (1, torch.sum)], ids=str)
+@pytest.mark.parametrize(
+    "value", [torch.sum, torch.ones(2), [1, 2], (1, torch.sum)], ids=["function", "tensor", "list", "tuple"]
+)
 def test_a_field_that_spec_text_cannot_say_is_refused(value):
     """A folder knows a run by its text: it went on with what another function of the same text had trained."""
 
