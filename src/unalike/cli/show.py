@@ -27,15 +27,16 @@ def console() -> Console:
 def tables(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", words: int = 1) -> None:
     """Print rows under their heads; the first `words` columns are words, the others numbers.
 
-    Columns that the terminal has no room for follow in further tables, beside the columns of words again, which take a third of
-    it each at most.
+    Columns that the terminal has no room for follow in further tables, beside the columns of words again, which then take a third
+    of it each at most.
     """
     from rich.cells import cell_len
     from rich.table import Table
 
     screen = console()
-    most = [screen.width // 3 if i < words else screen.width for i in range(len(heads))]
-    widths = [GAP + min(w, max(cell_len(line[i]) for line in (heads, *rows))) for i, w in enumerate(most)]
+    widths = [GAP + max(cell_len(line[i]) for line in (heads, *rows)) for i in range(len(heads))]
+    if sum(widths) > screen.width + GAP:
+        widths = [min(w, screen.width // 3) if i < words else w for i, w in enumerate(widths)]
     room, groups = screen.width + GAP - sum(widths[:words]), [list[int]()]
     for i in range(words, len(heads)):
         if groups[-1] and sum(widths[j] for j in (*groups[-1], i)) > room:
@@ -45,7 +46,7 @@ def tables(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "",
         table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, GAP, 0, 0))
         for i in (*range(words), *group):
             side: JustifyMethod = "left" if i < words else "right"
-            table.add_column(heads[i], justify=side, overflow="fold", max_width=most[i])
+            table.add_column(heads[i], justify=side, overflow="fold", max_width=widths[i] - GAP)
         for row in rows:
             table.add_row(*(row[i] for i in (*range(words), *group)))
         screen.print(table)
