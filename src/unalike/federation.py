@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from unalike.core.errors import UnalikeError
-from unalike.core.plan import Answers, Results, Stage, Step, Survey, proceed
+from unalike.core.plan import Answers, Results, Stage, Steps, Survey, proceed
 from unalike.core.wire import stage_wire, survey_wire
 from unalike.core.work import Work
 from unalike.executors.team import Team
@@ -196,16 +196,16 @@ def _steps(
             ended = _rounds(job, simulation, index, record, ground.assess, stop, progress)
             outcome = Results(simulation.states, simulation.done)
             if ended:
-                _remark(job, record, step, proceed(steps, outcome))
+                _remark(job, record, step, steps, outcome)
                 break
         report(team, outcome)
         step, index = proceed(steps, outcome), index + 1
     return simulation, ended or ALL_DONE
 
 
-def _remark(job: Job, record: Record, stage: Stage, ahead: Step | None) -> None:
+def _remark(job: Job, record: Record, stage: Stage, steps: Steps, outcome: Results) -> None:
     """Say of a run that a rule or a budget ended what of its plan was still to come: CCVR, for one, without its calibration."""
-    if ahead is not None and (why := job.ending.why(record.history)):
+    if (why := job.ending.why(record.history)) and (ahead := proceed(steps, outcome)) is not None:
         record.note(
             f"{why}: it ended in stage {stage.name!r}, and what the plan does from {ahead.name!r} on was not done"
         )

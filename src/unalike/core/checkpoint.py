@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,12 @@ def writing(path: Path) -> Iterator[None]:
         raise UnalikeError(
             f"cannot write {path}: {error.strerror or error}; free space or choose another folder"
         ) from error
+
+
+def rounds_of(files: Iterable[Path]) -> dict[Path, int]:
+    """The files named `round-000012.safetensors` and the rounds that they are of; what a person copied beside them is none."""
+    names = {file: file.stem.removeprefix("round-") for file in files}
+    return {file: int(name) for file, name in names.items() if name.isdecimal()}
 
 
 def write_tensors(path: Path, tensors: Tree, facts: dict[str, Any] | None = None) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from unalike.core import tree
-from unalike.core.checkpoint import read_tensors, write_tensors
+from unalike.core.checkpoint import read_tensors, rounds_of, write_tensors
 from unalike.core.errors import UnalikeError
 from unalike.core.table import NEVER, Places, Table
 from unalike.core.types import Drawers, Tree
@@ -139,9 +139,9 @@ class ClientMemories:
         if self._folder is None:
             return
         self._on_disk = {
-            (int(path.parent.name), int(path.stem.removeprefix("round-")))
-            for path in self._folder.glob("*/round-*.safetensors")
-            if path.parent.name.isdecimal() and path.stem.removeprefix("round-").isdecimal()  # copies are none
+            (int(path.parent.name), round)
+            for path, round in rounds_of(self._folder.glob("*/round-*.safetensors")).items()
+            if path.parent.name.isdecimal()
         }
         self.prune(accepted)
 

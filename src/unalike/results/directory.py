@@ -17,7 +17,7 @@ from typing import Any
 
 import tomli_w
 
-from unalike.core.checkpoint import read_tensors, write_bytes, write_tensors
+from unalike.core.checkpoint import read_tensors, rounds_of, write_bytes, write_tensors
 from unalike.core.errors import UnalikeError
 from unalike.core.lock import locked
 from unalike.core.types import Tree
@@ -137,7 +137,7 @@ class RunDirectory:
     @property
     def round(self) -> int:
         """The newest round that a checkpoint holds; 0 where there is none."""
-        return max(map(_round, self._checkpoints()), default=0)
+        return max(rounds_of(self._checkpoints()).values(), default=0)
 
     @property
     def finished(self) -> bool:
@@ -178,8 +178,8 @@ class RunDirectory:
 
     def _checkpoints(self) -> list[Path]:
         """The files of checkpoints, oldest first; a person's copies are none."""
-        files = (self.path / "checkpoints").glob("round-*.safetensors")
-        return sorted((file for file in files if file.stem.removeprefix("round-").isdecimal()), key=_round)
+        found = rounds_of((self.path / "checkpoints").glob("round-*.safetensors"))
+        return sorted(found, key=found.__getitem__)
 
     def _missing_memory(self, facts: dict[str, Any]) -> Path | None:
         """The first file of a client's memory that a checkpoint relies on and that is gone."""
@@ -198,10 +198,6 @@ class RunDirectory:
     def memory(self) -> Path:
         """The folder of the clients' memories."""
         return self.path / "memory"
-
-
-def _round(checkpoint: Path) -> int:
-    return int(checkpoint.stem.removeprefix("round-"))
 
 
 def plain(config: Config) -> Config:
