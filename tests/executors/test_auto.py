@@ -268,10 +268,10 @@ class Tight(Batched):
     room = 3
     error: Exception = torch.OutOfMemoryError("CUDA out of memory")
 
-    def _chunk(self, order, purpose, lessons, accepted):
-        if len(lessons) > self.room:
+    def _chunk(self, order, purpose, ids, lessons, accepted):
+        if len(ids) > self.room:
             raise self.error
-        return super()._chunk(order, purpose, lessons, accepted)
+        return super()._chunk(order, purpose, ids, lessons, accepted)
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,19 @@ def test_they_are_as_exact_as_torch():
     rows = (x.flatten(0, 1).numpy(), np.arange(100).reshape(1, 10, 10), y[None].float().numpy(), np.full((1, 10), 10))
     numbers = (loops.CLASSES, np.float32(0.05), np.float32(0.9), False, False, np.empty(0, np.float32))
     nothing = (layout.strengths(0.0, 0.0, ()), np.empty((0, 0), np.float32))
-    loops.train(start.numpy(), *rows, layout.table, layout.held, *nothing, *numbers, np.zeros(1), found.numpy(), 0, 1)
+    loops.train(
+        start.numpy(),
+        *rows,
+        layout.table,
+        layout.held,
+        *nothing,
+        *numbers,
+        np.arange(2),
+        np.zeros(1),
+        found.numpy(),
+        0,
+        1,
+    )
     assert (found[0].double() - exact).norm() <= 1.5 * (usual - exact).norm()
 
 
@@ -273,7 +285,7 @@ def test_processes_of_a_team_have_one_thread_each(three_threads):
     assert torch.get_num_threads() == 3
     assert sorted(calls[1:6]) == [(i, i + 1) for i in range(5)]
     ends = sorted(calls[6:])
-    assert len(ends) == 6 and ends[0][0] == 0 and ends[-1][1] == 100
+    assert len(ends) == 3 * fast.SLICES and ends[0][0] == 0 and ends[-1][1] == 100
     assert all(a[1] == b[0] for a, b in pairwise(ends))
 
 

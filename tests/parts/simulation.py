@@ -122,7 +122,7 @@ class Simulation:
         return self.executor.site.memories.get(client, self.accepted.get(client))
 
     def batches(self, client: int, round: int) -> list[np.ndarray]:
-        return self.executor.site.lessons([client], round)[client][0]
+        return self.executor.site.lessons([client], round)[0][0]
 
 
 class Server:

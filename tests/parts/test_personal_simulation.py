@@ -44,10 +44,10 @@ class Method:
         self.data = lambda rows: (x[rows], y[rows])
 
     def batches(self, k, r):
-        return [[self.data(rows) for rows in phase] for phase in self.sim.executor.site.lessons([k], r)[k]]
+        return [[self.data(rows) for rows in phase] for [phase] in self.sim.executor.site.lessons([k], r)]
 
     def whole(self, k, r):
-        return [self.data(rows) for rows in self.sim.executor.site.whole(k, r)]
+        return [self.data(rows) for rows in self.sim.executor.site.whole([k], r)[0]]
 
     def round(self, r, ids):
         trained = {k: self.train(k, r) for k in ids}
@@ -93,7 +93,7 @@ class FedBabu(Method):
 
     def personal(self, k):
         p = self.w
-        for rows in self.sim.executor.site.tuning_lessons([k], 3)[k][0]:
+        for rows in self.sim.executor.site.tuning_lessons([k], 3)[0][0]:
             p = moved(p, gradient(p, *self.data(rows)))
         return p
 

@@ -80,7 +80,7 @@ def test_three_rounds_by_hand_are_three_rounds_of_a_run(people, spec, kind):
     for number in range(3):
         sent, letters = [], []
         for k in range(3):
-            rows = site.lessons([k], number)[k][0]
+            rows = site.lessons([k], number)[0][0]
             batches = [(job.population.x[r], job.population.y[r]) for r in map(torch.from_numpy, rows)]
             mail = state.mail if state else None
             new, letter, memories[k] = ua.local_update(

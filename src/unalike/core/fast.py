@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from types import ModuleType
 from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-SLICES = 2
+SLICES = 4
 """Slices of the work that each thread gets: one that another program slows down leaves the rest to the others."""
 
 
@@ -54,17 +56,43 @@ def crew_of(size: int) -> Iterator[None]:
             crew.pool.shutdown()
 
 
-def share_out(function: Callable[[int, int], R], count: int, slices: int | None = None) -> list[R]:
+def threads() -> int:
+    """Those of the run."""
+    crew = _crew.get()
+    return 1 if crew is None else crew.size
+
+
+def bounds(count: int, slices: int) -> list[int]:
+    """Where so many things are cut into so many slices, or one for each thing; a longer one comes before a shorter one."""
+    slices = min(count, slices)
+    return [-(-count * i // slices) for i in range(slices + 1)]
+
+
+def share_out(function: Callable[[int, int], object], count: int) -> None:
     """`function(first, end)` of `count` things, a few at a time, on all threads of the run at once.
 
-    `slices`: into how many the things are cut where the run has no more threads than that.
+    This one takes part, since it takes a thread longer to wake up than to train some small models.
     """
     crew = _crew.get()
-    size, run = (1, map) if crew is None else (crew.size, crew.pool.map)
-    slices = min(count, max(slices, size) if slices else SLICES * size if crew else 1)
-    # a longer slice before a shorter one, so that threads end together
-    bounds = [-(-count * i // slices) for i in range(slices + 1)]
-    return list(run(function, bounds, bounds[1:]))  # waits for all, and raises what one of them raised
+    cut = bounds(count, 1 if crew is None else SLICES * crew.size)  # longer ones first, so that threads end together
+    waiting = deque(pairwise(cut))
+
+    def work() -> None:
+        while waiting:
+            try:
+                piece = waiting.popleft()
+            except IndexError:  # another thread was faster
+                return
+            function(*piece)
+
+    others = [] if crew is None else [crew.pool.submit(work) for _ in range(min(crew.size, len(waiting)) - 1)]
+    try:
+        work()
+    finally:
+        waiting.clear()  # where something was raised, nobody begins anything more
+        wait(others)
+    for other in others:
+        other.result()  # raises what was raised there
 
 
 def each(function: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from threading import RLock
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,22 +14,9 @@ _LOCK = RLock()
 """Torch's default generators belong to the whole process: one thread at a time may swap them."""
 
 
-MANY = 32
-"""From how many generators on their seeds are found together."""
-
-
 def generator(seed: int, purpose: str, *path: int) -> np.random.Generator:
     """The NumPy generator of one purpose, `path` being for example (round, client)."""
     return np.random.Generator(np.random.PCG64(_sequence(seed, purpose, *path)))  # `default_rng`, without its tests
-
-
-def generators(seed: int, purpose: str, *path: int, last: Sequence[int]) -> Iterator[np.random.Generator]:
-    """`generator(seed, purpose, *path, n)` for each n of `last`; for many of them each costs a fifth of the time."""
-    if len(last) < MANY:
-        yield from (generator(seed, purpose, *path, n) for n in last)
-        return
-    for state in _states([*_entropy(seed, purpose, *path), np.array(last)]):
-        yield np.random.Generator(np.random.PCG64(_Seeded(state)))  # type: ignore[arg-type]  # numpy's stubs know no ISeedSequence here
 
 
 def number(seed: int, purpose: str, *path: int) -> int:
@@ -62,55 +48,12 @@ def _swapped(seed: int, device: torch.device) -> Iterator[None]:
 
 def _sequence(seed: int, purpose: str, *path: int) -> np.random.SeedSequence:
     """`SeedSequence([seed, purpose as a number, *path])`, whose own conversion of numbers to words takes longer than the rest."""
-    return np.random.SeedSequence(np.array(_entropy(seed, purpose, *path), np.uint32))
+    return np.random.SeedSequence(np.array(entropy(seed, purpose, *path), np.uint32))
 
 
-def _entropy(seed: int, purpose: str, *path: int) -> list[int]:
+def entropy(seed: int, purpose: str, *path: int) -> list[int]:
+    """What `SeedSequence` is given, in words of 32 bits."""
     return [*_head(seed, purpose), *(word for number in path for word in _words(number))]
-
-
-class _Seeded(np.random.bit_generator.ISeedSequence):
-    """What a bit generator asks a `SeedSequence` for, found before."""
-
-    def __init__(self, state: np.ndarray):
-        self.state = state
-
-    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
-        return self.state
-
-
-class _Hash:
-    """The hash function of `SeedSequence`, which changes with every use (O'Neill's seed_seq_fe)."""
-
-    def __init__(self, constant: int, factor: int):
-        self.constant, self.factor = constant, factor
-
-    def __call__(self, value: np.ndarray) -> np.ndarray:
-        value = value ^ np.uint32(self.constant)
-        self.constant = self.constant * self.factor % 2**32
-        value *= np.uint32(self.constant)
-        return value ^ value >> np.uint32(16)
-
-
-def _states(words: Sequence[Any]) -> np.ndarray:
-    """`SeedSequence(words).generate_state(4, np.uint64)` for every entry of those words that are arrays, [K, 4]."""
-    given = [np.atleast_1d(np.asarray(word, np.uint32)) for word in words]
-    stir = _Hash(0x43B0D7E5, 0x931E8875)
-    pool = [stir(word) for word in (given + [np.zeros(1, np.uint32)] * 4)[:4]]
-    for source in range(4):
-        for place in range(4):
-            if place != source:
-                pool[place] = _mixed(pool[place], stir(pool[source]))
-    for word in given[4:]:
-        pool = [_mixed(value, stir(word)) for value in pool]
-    draw = _Hash(0x8B51F9DD, 0x58F38DED)
-    drawn = np.stack(np.broadcast_arrays(*(draw(pool[i % 4]) for i in range(8))), 1)
-    return np.ascontiguousarray(drawn.astype("<u4")).view("<u8").astype(np.uint64)
-
-
-def _mixed(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    value: np.ndarray = np.uint32(0xCA01F9DD) * x - np.uint32(0x4973F715) * y
-    return value ^ value >> np.uint32(16)
 
 
 @lru_cache(1024)

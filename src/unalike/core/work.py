@@ -21,11 +21,6 @@ class Batches(Sequence[np.ndarray]):
     def __init__(self, rows: np.ndarray, sizes: tuple[int, ...]):
         self.rows, self.sizes = rows, sizes
 
-    @classmethod
-    def cut(cls, rows: np.ndarray, size: int) -> Batches:
-        """Batches of `size` rows; the last one may be smaller."""
-        return cls(rows, _sizes(len(rows), -(-len(rows) // size) if size else 0, size))
-
     def __len__(self) -> int:
         return len(self.sizes)
 
@@ -98,10 +93,14 @@ class Work:
             return 0
         return self.steps or self.epochs * -(-samples // (self.batch_size or samples))
 
+    def sizes_for(self, samples: int) -> tuple[int, ...]:
+        """The sizes of the batches of a round of so many samples."""
+        return _sizes(samples, self.steps_for(samples), self.batch_size or samples)
+
     def batches(self, rows: int | np.ndarray, rng: np.random.Generator) -> Batches:
         """The batch order of one round of these rows, or of 0..rows-1; each epoch is one permutation, cut into batches."""
         samples = rows if isinstance(rows, int) else len(rows)
-        sizes = _sizes(samples, self.steps_for(samples), self.batch_size or samples)
+        sizes = self.sizes_for(samples)
         used = sum(sizes)
         epochs = [rng.permutation(rows) for _ in range(0, used, samples or 1)]
         order = epochs[0] if len(epochs) == 1 else np.concatenate([*epochs, np.zeros(0, np.int64)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.core import seed, tree
+from unalike.core import tree
 from unalike.core.gather import Sink, Stack, join
 from unalike.core.labels import part_of
 from unalike.core.local import Data, Setting
@@ -22,11 +22,10 @@ from unalike.core.server import Cohort
 from unalike.core.types import Batch, Context, Drawers, Order, Report, Tree
 from unalike.core.validate import steps_of
 from unalike.core.work import Batches, Work
+from unalike.executors.lessons import Indices, Lessons
 
 Accepted = dict[int, int]
 """Client number -> the round of its last accepted report."""
-
-NOTHING = Batches(np.zeros(0, np.int64), ())
 
 
 STEP = 4
@@ -43,12 +42,6 @@ def costs(method: Method, work: Work, sizes: np.ndarray) -> np.ndarray:
 
     kinds, of = np.unique(sizes, return_inverse=True)
     return np.array([cost(int(n)) for n in kinds], np.int64)[of]
-
-
-class Indices(Protocol):
-    """One index array per client."""
-
-    def __getitem__(self, k: int) -> np.ndarray: ...
 
 
 class Source(Protocol):
@@ -133,24 +126,19 @@ class Site:
         return self.context(int((self.sizes > 0).argmax()))
 
     @part_of("data")
-    def lessons(self, ids: Sequence[int], round: int) -> dict[int, list[Batches]]:
+    def lessons(self, ids: Sequence[int], round: int) -> list[Lessons]:
         """The clients' batches in each phase of a round."""
         names = ["batches", *(f"batches of phase {i}" for i in range(1, len(self.method.phases)))]
-        return self._drawn(ids, round, self.method.phases, names)
+        return [self._drawn(ids, round, *named) for named in zip(self.method.phases, names, strict=True)]
 
-    def tuning_lessons(self, ids: Sequence[int], round: int) -> dict[int, list[Batches]]:
+    @part_of("data")
+    def tuning_lessons(self, ids: Sequence[int], round: int) -> list[Lessons]:
         """Their batches in the fine-tuning before they are evaluated, if there is any."""
-        return self._drawn(ids, round, [] if self.method.tuning is None else [self.method.tuning], ["tune"])
+        return [] if self.method.tuning is None else [self._drawn(ids, round, self.method.tuning, "tune")]
 
-    def _drawn(
-        self, ids: Sequence[int], round: int, phases: Sequence[Phase], purposes: Sequence[str]
-    ) -> dict[int, list[Batches]]:
-        found: dict[int, list[Batches]] = {client: [] for client in ids}
-        for phase, purpose in zip(phases, purposes):
-            work = phase.work(self.setting.work)
-            for client, rng in zip(ids, seed.generators(self.setting.seed, purpose, round, last=ids)):
-                found[client].append(work.batches(self.source.train[client], rng))
-        return found
+    def _drawn(self, ids: Sequence[int], round: int, phase: Phase, purpose: str) -> Lessons:
+        work, number = phase.work(self.setting.work), self.setting.seed
+        return Lessons.drawn(work, self.source.train, ids, number, purpose, round)
 
     def steps(self, samples: int) -> int:
         """Steps in a round of a client with this many samples."""
@@ -159,7 +147,7 @@ class Site:
     @part_of("data")
     def data(self, client: int, round: int, phases: list[Batches]) -> Data:
         """The samples of these phases, and all of the client's where a part asks for them, transformed."""
-        parts = [*phases, self.whole(client, round)]
+        parts = [*phases, self.whole([client], round)[0]]
         sizes = [size for part in parts for size in part.sizes]
         index = torch.from_numpy(np.concatenate([part.rows for part in parts])).to(self.source.x.device)
         rows = zip(*(t.index_select(0, index).split(sizes) for t in (self.source.x, self.source.y)), strict=True)
@@ -198,12 +186,12 @@ class Site:
         )
         return Cohort(tuple(ids), report, population, folded=True)
 
-    def whole(self, client: int, round: int) -> Batches:
-        """All its samples once, in batches and in a random order, where a part of the method asks for them."""
+    def whole(self, ids: Sequence[int], round: int) -> Lessons:
+        """All their samples once, in batches and in a random order, where a part of the method asks for them."""
         if not self.method.needs_data:
-            return NOTHING
-        own = seed.generator(self.setting.seed, "whole", round, client).permutation(self.source.train[client])
-        return Batches.cut(own, self.setting.work.batch_size or len(own))
+            return Lessons.nothing(len(ids))
+        once = replace(self.setting.work, epochs=1, steps=None)
+        return Lessons.drawn(once, self.source.train, ids, self.setting.seed, "whole", round)
 
     def context(self, client: int) -> Context:
         """The client's static facts, described once."""

@@ -34,6 +34,7 @@ from unalike.executors.chunk import Chunk, Given, Lot, out_of_memory
 from unalike.executors.compiled import NotCompiled, Programs
 from unalike.executors.course import Course
 from unalike.executors.fused import fusible
+from unalike.executors.lessons import Lessons
 from unalike.executors.threads import KEPT
 
 CACHE = 15 * 2**20
@@ -42,9 +43,6 @@ DEVICE = 2**30
 """The same on an accelerator."""
 SUMMED = 4
 """How many times as many clients are in a chunk of which nothing but a sum is written."""
-
-Lessons = dict[int, list[Batches]]
-"""Client -> its batches in each phase."""
 
 
 @dataclass(frozen=True)
@@ -69,24 +67,20 @@ class Batched(Answering):
             )
 
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
-        lessons = self.site.lessons(ids, order.round)
-        for chunk, (report, summed) in self._each_chunk(order, lessons, accepted, partial(self._train, sink)):
+        for chunk, (report, summed) in self._each_chunk(ids, partial(self._train, sink, order, accepted)):
             sink.add(chunk, report, summed)
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
-        lessons = self.site.tuning_lessons(ids, order.round)
-        for chunk, tuned in self._each_chunk(order, lessons, accepted, self._tune):
+        for chunk, tuned in self._each_chunk(ids, partial(self._tune, order, accepted)):
             yield from ((client, tree.row(tuned, i)) for i, client in enumerate(chunk))
 
-    def _each_chunk(
-        self, order: Order, lessons: Lessons, accepted: Accepted, work: Callable[..., Any]
-    ) -> Iterator[tuple[list[int], Any]]:
+    def _each_chunk(self, ids: Sequence[int], work: Callable[[list[int]], Any]) -> Iterator[tuple[list[int], Any]]:
         """Chunks with what `work` makes of them. One that does not fit into memory is halved, and so are all after it."""
-        waiting = deque(self._chunks(lessons))
+        waiting = deque(self._chunks(ids))
         while waiting:
             chunk = waiting.popleft()
             try:
-                done = work(order, {k: lessons[k] for k in chunk}, accepted)
+                done = work(chunk)
             except RuntimeError as error:
                 if len(chunk) == 1 or not out_of_memory(error):
                     raise
@@ -100,9 +94,9 @@ class Batched(Answering):
         """The setting with the task as it is fastest when stacked."""
         return replace(self.site.setting, task=self.site.setting.task.stacked)
 
-    def _chunks(self, lessons: Lessons) -> list[list[int]]:
+    def _chunks(self, ids: Sequence[int]) -> list[list[int]]:
         """The clients by their number of samples, cut into chunks; none where all who train are other processes'."""
-        clients = np.array([*lessons], np.int64)
+        clients = np.array(ids, np.int64)
         clients = clients[np.lexsort((clients, self.site.sizes[clients]))]
         chunks = np.split(clients, cuts(self.site.sizes[clients], self.width))
         return [chunk.tolist() for chunk in chunks if len(chunk)]
@@ -125,20 +119,19 @@ class Batched(Answering):
         by_hand = self.fused and suits(site.method, setting, site.source.x)
         return by_hand and fusible(site.method, site.method.phases, setting, site.source.x, rows)
 
-    def _train(self, sink: Sink, order: Order, lessons: Lessons, accepted: Accepted) -> tuple[Report, bool]:
+    def _train(self, sink: Sink, order: Order, accepted: Accepted, ids: list[int]) -> tuple[Report, bool]:
         """The reports of a chunk, and whether their updates are summed up already."""
         site, method, summed = self.site, self.site.method, False
-        with self._chunk(order, "dropout of chunks", lessons, accepted) as chunk:
+        lessons = self.site.lessons(ids, order.round)
+        with self._chunk(order, "dropout of chunks", ids, lessons, accepted) as chunk:
             if suits(method, self.setting, self.site.source.x):
-                course = Course(
-                    method, method.phases, self.setting, chunk, None, self.fused, sink.factors(list(lessons))
-                )
+                course = Course(method, method.phases, self.setting, chunk, None, self.fused, sink.factors(ids))
                 (report, kept), summed = course.reports, course.summed
-                if summed and unsound(list(lessons), report):  # whose it is shows when they are apart
+                if summed and unsound(ids, report):  # whose it is shows when they are apart
                     (report, kept), summed = replace(course, factors=None).reports, False
             else:
                 report, kept = self._compiled(chunk) or chunk.each(self._trained)
-        site.memories.put_stacked(list(lessons), order.round, kept, accepted)
+        site.memories.put_stacked(ids, order.round, kept, accepted)
         return report, summed
 
     @cached_property
@@ -165,9 +158,9 @@ class Batched(Answering):
         method, begun = self.site.method, given.get("begun")
         return train(method, self.setting, order, memory, size, data, context, functional, begun)
 
-    def _tune(self, order: Order, lessons: Lessons, accepted: Accepted) -> Tree:
-        method = self.site.method
-        with self._chunk(order, "dropout of tuned chunks", lessons, accepted) as chunk:
+    def _tune(self, order: Order, accepted: Accepted, ids: list[int]) -> Tree:
+        method, lessons = self.site.method, self.site.tuning_lessons(ids, order.round)
+        with self._chunk(order, "dropout of tuned chunks", ids, lessons, accepted) as chunk:
             if method.tuning is not None and suits(method.tuner, self.setting, self.site.source.x):
                 memory = without_solver(chunk.given["memory"])
                 chunk = replace(chunk, given=chunk.given | {"memory": memory})
@@ -180,17 +173,19 @@ class Batched(Answering):
         return tune(self.site.method, self.setting, order, memory, data, context, functional, begun)
 
     @contextmanager
-    def _chunk(self, order: Order, purpose: str, lessons: Lessons, accepted: Accepted) -> Iterator[Chunk]:
+    def _chunk(
+        self, order: Order, purpose: str, ids: list[int], lessons: list[Lessons], accepted: Accepted
+    ) -> Iterator[Chunk]:
         """The clients stacked, while torch draws numbers of their own."""
-        site, ids = self.site, list(lessons)
-        parts = [[*lessons[k], site.whole(k, order.round)] for k in ids]
-        lots = self._lots(order.round, ids, parts)
+        site = self.site
+        lots = self._lots(order.round, ids, [*lessons, site.whole(ids, order.round)])
         # by its first client, whom no other process and no other group trains in this round
         dropout = seed.number(site.setting.seed, purpose, order.round, ids[0])
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():
             told = ids if self._tells(order) else ids[:1]  # nothing, which is the same for all
+            own = zip(told, *lessons)
             given = {"memory": site.memories.stacked(ids, accepted), "size": site.sizes_of(ids)}
-            given |= join([self._given(k, order, lessons[k], accepted.get(k)) for k in told], torch.stack)
+            given |= join([self._given(k, order, lesson, accepted.get(k)) for k, *lesson in own], torch.stack)
             yield Chunk(order, given, lots[:-1], lots[-1], [lot.kinds for lot in lots])
 
     @cached_property
@@ -214,13 +209,13 @@ class Batched(Answering):
         return given | {"begun": begun, "memory": memory}
 
     @part_of("data")
-    def _lots(self, round: int, ids: list[int], parts: list[list[Batches]]) -> list[Lot]:
-        """Each part of the clients' batches (by client, then part) stacked, transformed."""
+    def _lots(self, round: int, ids: list[int], parts: list[Lessons]) -> list[Lot]:
+        """Each part of the clients' batches stacked, transformed."""
         source, transform = self.site.source, self.site.transform
-        found = [Lot.of(source.x, source.y, part) for part in zip(*parts)]
+        found = [Lot.of(source.x, source.y, part) for part in parts]
         if transform is None:
             return found
-        drawn = [self.site.numbers(k, round, own) for k, own in zip(ids, parts, strict=True)]
+        drawn = [self.site.numbers(k, round, own) for k, *own in zip(ids, *parts, strict=True)]
         return [
             lot.transformed(transform(lot.x, _laid_out(numbers, lot.y.shape).to(lot.x.device))) if lot else lot
             for lot, numbers in zip(found, zip(*drawn), strict=True)

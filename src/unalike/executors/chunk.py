@@ -15,7 +15,7 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.local import Data
 from unalike.core.types import Batch, Order, Stacked
-from unalike.core.work import Batches
+from unalike.executors.lessons import Lessons
 
 Given = dict[str, Any]
 """What `train` is told of a client, by name; stacked, every tensor has a leading [K]."""
@@ -43,14 +43,18 @@ class Lot(Rows):
     sizes: np.ndarray
 
     @classmethod
-    def of(cls, samples: Tensor, labels: Tensor, batches: Sequence[Batches]) -> Lot:
-        """Those of one phase, by client. Padding repeats a client's first sample, whatever its numbers are."""
-        steps = [*zip_longest(*(client.sizes for client in batches), fillvalue=0)]
-        sizes = np.array(steps, np.int64).reshape(-1, len(batches)).T
+    def of(cls, samples: Tensor, labels: Tensor, lessons: Lessons) -> Lot:
+        """Those of one phase. Padding repeats a client's first sample, whatever its numbers are."""
+        kinds = {sizes: i for i, sizes in enumerate(dict.fromkeys(lessons.sizes))}
+        steps = np.array([*zip_longest(*kinds, fillvalue=0)], np.int64).reshape(-1, len(kinds)).T
+        sizes = steps[[kinds[own] for own in lessons.sizes]]
         counts = np.arange(sizes.max(initial=0)) < sizes[:, :, None]
-        first = [client.rows[0] if len(client.rows) else 0 for client in batches]
-        places = np.broadcast_to(np.reshape(first, (-1, 1, 1)), counts.shape).astype(np.int64)
-        places[counts] = np.concatenate([client.rows for client in batches])
+        if counts.all():
+            places = lessons.rows.reshape(counts.shape)
+        else:
+            first = [own.rows[0] if own.sizes else 0 for own in lessons]
+            places = np.broadcast_to(np.reshape(first, (-1, 1, 1)), counts.shape).astype(np.int64)
+            places[counts] = lessons.rows
         index = torch.from_numpy(places).to(samples.device)
         y = labels.index_select(0, index.flatten()).view(index.shape)
         return cls(samples, index, y, np.ascontiguousarray(sizes))

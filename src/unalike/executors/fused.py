@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, partial
 from types import ModuleType
 
 import numpy as np
@@ -28,8 +28,7 @@ TILE = 10_240
 """Floats of a batch up to which the loops are fast: about what the innermost cache holds. Beyond it torch's products are faster."""
 
 SUMS = 16
-"""Sums of some clients each, which threads make for themselves and which then are added up: up to that many threads give the same
-bits."""
+"""Sums of some clients each, which then are added up: up to that many threads give the same bits."""
 
 
 def kernels() -> ModuleType | None:
@@ -97,9 +96,8 @@ class Fused:
                 solver.nesterov,
                 self.apart,
                 factors.float().numpy(),
-                losses,
             )
-            trained = self._apiece(partial(loops.train, *given), len(losses), start.shape[1])
+            trained = self._apiece(partial(loops.train, *given), losses, start.shape[1])
         made = {n: w for n, w in layout.views(trained).items() if n in moves}
         counts = lot.sizes.sum(1), (lot.sizes > 0).sum(1)
         loss, rows, steps = (torch.from_numpy(column).float() for column in (losses, *counts))
@@ -107,20 +105,14 @@ class Fused:
             return Tally(loss, rows, steps, made), replace(before, state={})
         return Tally(loss, rows, steps), replace(before, variables=before.variables | {MODEL: made}, state={})
 
-    def _apiece(self, train: Callable[[np.ndarray, int, int], None], clients: int, width: int) -> Tensor:
+    def _apiece(self, train: Callable[..., None], losses: np.ndarray, width: int) -> Tensor:
         """What `train` writes of each client, [K, P], or adds up of all, [1, P]."""
-        if self.factors is None:
-            rows = torch.empty(clients, width, dtype=torch.float32)
-            fast.share_out(partial(train, rows.numpy()), clients)
-            return rows
-
-        def summed(first: int, end: int) -> Tensor:
-            row = torch.zeros(1, width, dtype=torch.float32)
-            train(row.numpy(), first, end)
-            return row
-
-        first, *others = fast.share_out(summed, clients, SUMS)
-        return reduce(Tensor.add_, others, first)
+        clients, summed = len(losses), self.factors is not None
+        bounds = np.array(fast.bounds(clients, max(SUMS, fast.threads()) if summed else clients))
+        width = _up(width, 16)
+        rows = (torch.zeros if summed else torch.empty)(len(bounds) - 1, width, dtype=torch.float32)
+        fast.share_out(partial(train, bounds, losses, rows.numpy()), len(rows))
+        return rows.sum(0, keepdim=True) if summed else rows
 
     def _pulls(self, layout: Layout, params: Tree) -> Tensor:
         """What is added to the gradients beside strength v: constant - strength w, [1 or K, P]; nothing of no pull, [0, P]."""

@@ -7,10 +7,12 @@ number that is loaded is used several times.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import njit
 
-from unalike.core.vectors import widest
+from unalike.core.vectors import matrix, widest
 
 ROWS, LANES = 5, 16
 """Samples that `affine`, `errors` and `descend` name one by one; floats that a line of the cache holds."""
@@ -24,12 +26,17 @@ CLASSES, BINARY, SQUARES = range(3)
 LOSSES = {"classification": CLASSES, "binary": BINARY, "regression": SQUARES}
 """Losses, by the name of the task."""
 
-ZERO, ONE, TWO = (np.float32(x) for x in (0, 1, 2))
+ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
+LEAST, LOG2E, LN2 = np.float32(-87), np.float32(np.log2(np.e)), np.float32(np.log(2))
+SERIES = tuple(np.float32(1 / math.factorial(i)) for i in range(2, 7))
+"""Of e^r: beyond 1 + r, until what is left out is less than half of the last bit while |r| <= ln(2) / 2."""
+BIAS_OF_EXPONENT, FRACTION = np.int32(127), np.int32(23)
+HUGE = 1e200
 MATHS = {"reassoc", "contract", "nsz", "arcp"}  # a NaN stays one: it is how divergence shows
 FLOATS, WHOLE = "f4[:,::1]", "i8[:,::1]"
 SIGNATURE = (
     f"void({FLOATS}, {FLOATS}, i8[:,:,::1], f4[:,:,::1], {WHOLE}, {WHOLE}, i8, "
-    f"{FLOATS}, {FLOATS}, i8, f4, f4, b1, b1, f4[::1], f8[::1], {FLOATS}, i8, i8)"
+    f"{FLOATS}, {FLOATS}, i8, f4, f4, b1, b1, f4[::1], i8[::1], f8[::1], {FLOATS}, i8, i8)"
 )
 """That `train` is compiled for when this module is imported, once on a machine."""
 inline = njit(fastmath=MATHS, inline="always")
@@ -153,9 +160,19 @@ def back(kind, e, h, wide):
 
 
 @inline
+def exponential(x):
+    """e^x for x <= 0 as 2^n e^r, in one piece that vectors have room for; e^-87 for what is less."""
+    x = LEAST if x < LEAST else x
+    n = np.floor(x * LOG2E + HALF)
+    r, (a, b, c, d, e) = x - n * LN2, SERIES
+    series = ONE + r * (ONE + r * (a + r * (b + r * (c + r * (d + r * e)))))
+    return series * np.int32((np.int32(n) + BIAS_OF_EXPONENT) << FRACTION).view(np.float32)
+
+
+@inline
 def slopes(kind, z, y, classes, d):
     """The sum of the losses of the logits `z`, and in `d` the gradient of their mean."""
-    total, share = 0.0, ONE / np.float32(len(y))
+    total, product, share = 0.0, np.float64(1), ONE / np.float32(len(y))
     d[len(y) :] = ZERO
     for r in range(len(y)):
         if kind == CLASSES:
@@ -164,20 +181,24 @@ def slopes(kind, z, y, classes, d):
                 raise IndexError("a label is not among the model's outputs")
             for c in range(classes):
                 top = max(top, z[r, c])
-            for c in range(classes):
-                d[r, c] = np.exp(z[r, c] - top)
-                summed += d[r, c]
-            for c in range(classes):
+            for c in range(z.shape[1]):
+                e = exponential(z[r, c] - top) if c < classes else ZERO
+                d[r, c] = e
+                summed += e
+            for c in range(z.shape[1]):
                 d[r, c] *= share / summed
             d[r, true] -= share
-            total += np.log(summed) + top - z[r, true]
+            total += top - z[r, true]
+            product = product * summed  # one logarithm for many samples
+            if product > HUGE:
+                total, product = total + np.log(product), np.float64(1)
         elif kind == BINARY:
             total += max(z[r, 0], ZERO) - z[r, 0] * y[r] + np.log1p(np.exp(-abs(z[r, 0])))
             d[r, 0] = (ONE / (ONE + np.exp(-z[r, 0])) - y[r]) * share
         else:
             total += (z[r, 0] - y[r]) ** 2
             d[r, 0] = TWO * (z[r, 0] - y[r]) * share
-    return total
+    return total + np.log(product)
 
 
 @inline
@@ -220,12 +241,6 @@ def put(now, then, apart, summed, factor, out):
 
 
 @inline
-def block(floats, at, rows, columns):
-    """The matrix that begins at a place among the floats."""
-    return floats[at : at + rows * columns].reshape(rows, columns)
-
-
-@inline
 def gather(x, index, h):
     """h = the rows `index` of x, then zeros."""
     h[len(index) :] = ZERO
@@ -243,8 +258,8 @@ def forward(layers, weights, tiles, tile, rows):
     for i in range(len(layers)):
         layer = layers[i]
         even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], LANES)
-        h, z = block(tiles, i * tile, rows, columns), block(tiles, (i + 1) * tile, rows, after)
-        affine(h, block(weights, layer[WEIGHT], even, columns), weights[layer[BIAS] : layer[BIAS] + even], z)
+        h, z = matrix(tiles, i * tile, rows, columns), matrix(tiles, (i + 1) * tile, rows, after)
+        affine(h, matrix(weights, layer[WEIGHT], even, columns), weights[layer[BIAS] : layer[BIAS] + even], z)
         if layer[ACTIVATION]:
             activate(layer[ACTIVATION], z, layer[OUT])
 
@@ -266,13 +281,15 @@ def train(
     nesterov,
     apart,
     factors,
+    bounds,
     losses,
     trained,
     first,
     end,
 ):
-    """Writes what clients `first` to `end` - 1 come to: sums of losses into `losses` [K], and into `trained` [K, P] parameters,
-    or (`apart`) what was added to them. With `factors` [K] the sum of that over these clients is added to `trained` [1, P].
+    """Writes what clients come to: sums of losses into `losses` [K], and into row s of `trained` [S, P] the parameters of the
+    client bounds[s], or (`apart`) what was added to them; with `factors` [K] the sum of that over the clients bounds[s] to
+    bounds[s + 1] - 1 is added to what is there. Does so for the rows `first` to `end` - 1.
 
     start: parameters [1 or K, P]. x: samples [N, D], of which `index` [K, T, B] makes the batches. y: labels [K, T, B].
     sizes: samples of every step [K, T], 0 for none. layers: the table described above, whose parameters take `held` floats of the
@@ -291,38 +308,39 @@ def train(
     weights, momenta, pull = space[:held], space[held : 2 * held], space[(models - 1) * held : models * held]
     g, tiles = space[models * held : models * held + top], space[models * held + top :]
     space[:] = ZERO
-    for k in range(first, end):
-        momenta[:] = ZERO
-        begun = start[min(k, len(start) - 1)]
-        load(layers, begun, weights)
-        if pulled:
-            load(layers, pulls[min(k, len(pulls) - 1)], pull)
-        for t in range(index.shape[1]):
-            n = sizes[k, t]
-            if n == 0:
-                continue
-            rows = up(n, ROWS)
-            gather(x, index[k, t, :n], block(tiles, 0, rows, layers[0, COLUMNS]))
-            forward(layers, weights, tiles, tile, rows)
-            after = up(layers[-1, OUT], LANES)
-            z, d = block(tiles, depth * tile, rows, after), block(tiles, (2 * depth + 1) * tile, rows, after)
-            losses[k] += slopes(loss, z, y[k, t, :n], layers[-1, OUT], d)
-            for i in range(depth - 1, lowest - 1, -1):
-                layer, here = layers[i], (depth + 1 + i) * tile
-                even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], LANES)
-                w = block(weights, layer[WEIGHT], even, columns)
-                h, d = block(tiles, i * tile, rows, columns), block(tiles, here + tile, rows, after)
-                if i > lowest:
-                    e = block(tiles, here, rows, columns)
-                    errors(d, w, e)
-                    back(layers[i - 1, ACTIVATION], e, h, layer[WIDE])
-                if layer[MOVES]:
-                    m, p = block(momenta, layer[WEIGHT], even, columns), block(pull, layer[WEIGHT], even, columns)
-                    descend(h, d, w, m, p, pulled, g, rate, keep, decays[i, 0], nesterov)
-                if layer[BIAS_MOVES]:
-                    at, past = layer[BIAS], layer[BIAS] + layer[OUT]
-                    m, p = momenta[at:past], pull[at:past]
-                    descend_bias(d, weights[at:past], m, p, pulled, rate, keep, decays[i, 1], nesterov)
-        store(layers, weights, begun, apart, summed, factors[k] if summed else ONE, trained[0 if summed else k])
-        if not (np.isfinite(losses[k]) and np.isfinite(weights.sum())):
-            space[:] = ZERO  # it went into the zeros, too
+    for s in range(first, end):
+        for k in range(bounds[s], bounds[s + 1]):
+            momenta[:] = ZERO
+            begun = start[min(k, len(start) - 1)]
+            load(layers, begun, weights)
+            if pulled:
+                load(layers, pulls[min(k, len(pulls) - 1)], pull)
+            for t in range(index.shape[1]):
+                n = sizes[k, t]
+                if n == 0:
+                    continue
+                rows = up(n, ROWS)
+                gather(x, index[k, t, :n], matrix(tiles, 0, rows, layers[0, COLUMNS]))
+                forward(layers, weights, tiles, tile, rows)
+                after = up(layers[-1, OUT], LANES)
+                z, d = matrix(tiles, depth * tile, rows, after), matrix(tiles, (2 * depth + 1) * tile, rows, after)
+                losses[k] += slopes(loss, z, y[k, t, :n], layers[-1, OUT], d)
+                for i in range(depth - 1, lowest - 1, -1):
+                    layer, here = layers[i], (depth + 1 + i) * tile
+                    even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], LANES)
+                    w = matrix(weights, layer[WEIGHT], even, columns)
+                    h, d = matrix(tiles, i * tile, rows, columns), matrix(tiles, here + tile, rows, after)
+                    if i > lowest:
+                        e = matrix(tiles, here, rows, columns)
+                        errors(d, w, e)
+                        back(layers[i - 1, ACTIVATION], e, h, layer[WIDE])
+                    if layer[MOVES]:
+                        m, p = matrix(momenta, layer[WEIGHT], even, columns), matrix(pull, layer[WEIGHT], even, columns)
+                        descend(h, d, w, m, p, pulled, g, rate, keep, decays[i, 0], nesterov)
+                    if layer[BIAS_MOVES]:
+                        at, past = layer[BIAS], layer[BIAS] + layer[OUT]
+                        m, p = momenta[at:past], pull[at:past]
+                        descend_bias(d, weights[at:past], m, p, pulled, rate, keep, decays[i, 1], nesterov)
+            store(layers, weights, begun, apart, summed, factors[k] if summed else ONE, trained[s])
+            if not (np.isfinite(losses[k]) and np.isfinite(weights.sum())):
+                space[:] = ZERO  # it went into the zeros, too

@@ -27,13 +27,16 @@ class Loop(Answering):
 
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
         lessons, sizes = self.site.lessons(ids, order.round), self.site.sizes_of(ids)
-        for (client, lesson), size in zip(lessons.items(), sizes, strict=True):
+        for client, size, *lesson in zip(ids, sizes, *lessons, strict=True):
             report = self._train(order, client, lesson, size, accepted.get(client))
             sink.add([client], each(lambda t: t.contiguous().unsqueeze(0), report))
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
         lessons = self.site.tuning_lessons(ids, order.round)
-        return ((client, self._tune(order, client, lesson, accepted.get(client))) for client, lesson in lessons.items())
+        return (
+            (client, self._tune(order, client, lesson, accepted.get(client)))
+            for client, *lesson in zip(ids, *lessons, strict=True)
+        )
 
     @cached_property
     def setting(self) -> Setting:

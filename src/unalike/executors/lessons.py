@@ -1,0 +1,79 @@
+"""The batches of many clients, drawn at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import Protocol, overload, runtime_checkable
+
+import numpy as np
+
+from unalike.core import fast, seed
+from unalike.core.work import Batches, Work
+
+
+class Indices(Protocol):
+    """One index array per client."""
+
+    def __getitem__(self, k: int) -> np.ndarray: ...
+
+
+@runtime_checkable
+class Flat(Indices, Protocol):
+    """The same as one array: client k has values[offsets[k]:offsets[k + 1]]."""
+
+    @property
+    def values(self) -> np.ndarray: ...
+    @property
+    def offsets(self) -> np.ndarray: ...
+
+
+class Lessons(Sequence[Batches]):
+    """What clients train on in a phase of a round: the `rows` of one after the other, and the `sizes` of each one's batches."""
+
+    def __init__(self, rows: np.ndarray, sizes: Sequence[tuple[int, ...]]):
+        self.rows, self.sizes = rows, sizes
+
+    @classmethod
+    def of(cls, batches: Sequence[Batches]) -> Lessons:
+        return cls(np.concatenate([np.zeros(0, np.int64), *(b.rows for b in batches)]), [b.sizes for b in batches])
+
+    @classmethod
+    def nothing(cls, clients: int) -> Lessons:
+        return cls(np.zeros(0, np.int64), [()] * clients)
+
+    @classmethod
+    def drawn(cls, work: Work, rows: Indices, ids: Sequence[int], number: int, purpose: str, *path: int) -> Lessons:
+        """`work.batches(rows[k], seed.generator(number, purpose, *path, k))` of each client; compiled loops draw the same."""
+        loops = fast.loops("unalike.core.shuffles") if ids else None
+        if loops is None or not isinstance(rows, Flat):
+            return cls.of([work.batches(rows[k], seed.generator(number, purpose, *path, k)) for k in ids])
+        clients = np.array(ids, np.int64)
+        starts = rows.offsets[clients].astype(np.int64)
+        counts = rows.offsets[clients + 1] - starts
+        kinds = {n: work.sizes_for(n) for n in set(counts.tolist())}
+        used = {n: sum(kind) for n, kind in kinds.items()}
+        places = np.cumsum([0, *(used[n] for n in counts.tolist())])
+        order = np.empty(places[-1], np.int64)
+        head = np.array(seed.entropy(number, purpose, *path), np.uint32)
+        loops.shuffle(head, clients.astype(np.uint32), rows.values, starts, counts, places, order)
+        return cls(order, [kinds[n] for n in counts.tolist()])
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """Where each client's rows begin, and where the last one's end."""
+        return [*accumulate(map(sum, self.sizes), initial=0)]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @overload
+    def __getitem__(self, i: int) -> Batches: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Batches]: ...
+    def __getitem__(self, i: int | slice) -> Batches | list[Batches]:
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        i = range(len(self))[i]
+        return Batches(self.rows[self.ends[i] : self.ends[i + 1]], self.sizes[i])
