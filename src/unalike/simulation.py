@@ -145,6 +145,12 @@ class Simulation:
             self._choices[client] = self._choose(self.stage.chooses, client)
         return self._choices[client]
 
+    def _places(self, clients: Sequence[int]) -> dict[int, str | None]:
+        """The groups of many clients."""
+        if self.stage.groups is None:
+            return dict.fromkeys(clients, next(iter(self._everybody)))
+        return {k: self.group_of(k) for k in clients}
+
     def _choose(self, question: Question, client: int) -> str:
         def answer(state: State) -> float:
             [number] = ask(question, self.setting, state, self.population, client, self._transform).values()
@@ -225,7 +231,7 @@ class Simulation:
         cohorts: dict[str, Cohort] = {}
         refused: dict[int, str] = {}
         sent = 0
-        places = {k: self.group_of(k) for k in drawn}  # chosen by all before any group has moved
+        places = self._places(drawn)  # chosen by all before any group has moved
         for name, group in self.groups.items():
             ids = [0] if self.stage.pooled else [k for k in drawn if places[k] == name]
             if ids:

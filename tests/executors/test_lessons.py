@@ -6,9 +6,15 @@ import pytest
 from unalike.core import fast, seed
 from unalike.core.work import Batches, Work
 from unalike.data.ragged import Ragged
+from unalike.executors import lessons
 from unalike.executors.lessons import Lessons
 
 pytest.importorskip("numba")
+
+
+@pytest.fixture(autouse=True)
+def few_are_many(monkeypatch):
+    monkeypatch.setattr(lessons, "MANY", 1)
 
 
 def alone(work, rows, ids, number, purpose, *path):
@@ -62,9 +68,9 @@ def work_of(rows, round):
 
 
 def test_each_client_has_its_own_stretch():
-    lessons = Lessons.of(
+    given = Lessons.of(
         [Batches(np.array([4, 2, 9]), (2, 1)), Batches(np.zeros(0, np.int64), ()), Batches(np.array([7]), (1,))]
     )
-    assert [own.rows.tolist() for own in lessons] == [[4, 2, 9], [], [7]]
-    assert [b.tolist() for b in lessons[0]] == [[4, 2], [9]] and next(iter(lessons[-1])).tolist() == [7]
+    assert [own.rows.tolist() for own in given] == [[4, 2, 9], [], [7]]
+    assert [b.tolist() for b in given[0]] == [[4, 2], [9]] and next(iter(given[-1])).tolist() == [7]
     assert len(Lessons.of([])) == 0 and len(Lessons.nothing(3)) == 3 and not any(len(own) for own in Lessons.nothing(3))

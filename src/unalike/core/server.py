@@ -196,7 +196,10 @@ def conclude(
     ids, report = sums.taken
     cohort = Cohort(tuple(ids), report, population, folded=True)
     exact = shares(method, setting, state, cohort)
-    factors = [_factor([(e[i], given[k][i]) for k, e in exact.items()]) for i in range(2)]
+    if all(given[k] == share for k, share in exact.items()):
+        factors: list[float | None] = [1.0, 1.0]
+    else:
+        factors = [_factor([(share[i], given[k][i]) for k, share in exact.items()]) for i in range(2)]
     if None in factors:
         return None
     weight, coefficient = cast(list[float], factors)
@@ -210,10 +213,8 @@ def conclude(
 
 def _factor(pairs: Sequence[tuple[float, float]]) -> float | None:
     """The one factor between the wanted and the given numbers; None where there is none."""
-    if all(wanted == given for wanted, given in pairs):
-        return 1.0
     total, before = (sum(column) for column in zip(*pairs))
-    factor = total / before if before else 0.0
+    factor = 1.0 if total == before else total / before if before else 0.0
     return factor if all(math.isclose(wanted, factor * given, rel_tol=1e-5) for wanted, given in pairs) else None
 
 

@@ -12,6 +12,9 @@ import numpy as np
 from unalike.core import fast, seed
 from unalike.core.work import Batches, Work
 
+MANY = 32
+"""From how many clients on it is worth loading the compiled loops, which takes as long as it takes to draw for hundreds."""
+
 
 class Indices(Protocol):
     """One index array per client."""
@@ -46,7 +49,7 @@ class Lessons(Sequence[Batches]):
     @classmethod
     def drawn(cls, work: Work, rows: Indices, ids: Sequence[int], number: int, purpose: str, *path: int) -> Lessons:
         """`work.batches(rows[k], seed.generator(number, purpose, *path, k))` of each client; compiled loops draw the same."""
-        loops = fast.loops("unalike.core.shuffles") if ids else None
+        loops = fast.loops("unalike.core.shuffles") if len(ids) >= MANY else None
         if loops is None or not isinstance(rows, Flat):
             return cls.of([work.batches(rows[k], seed.generator(number, purpose, *path, k)) for k in ids])
         clients = np.array(ids, np.int64)
