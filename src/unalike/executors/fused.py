@@ -27,7 +27,7 @@ from unalike.executors.chunk import Cut, Lot
 TILE = 10_240
 """Floats of a batch up to which the loops are fast: about what the innermost cache holds. Beyond it torch's products are faster."""
 
-SUMS = 16
+SUMS = 8
 """Sums of some clients each, which then are added up: up to that many threads give the same bits."""
 
 
@@ -109,8 +109,7 @@ class Fused:
         """What `train` writes of each client, [K, P], or adds up of all, [1, P]."""
         clients, summed = len(losses), self.factors is not None
         bounds = np.array(fast.bounds(clients, max(SUMS, fast.threads()) if summed else clients))
-        width = _up(width, 16)
-        rows = (torch.zeros if summed else torch.empty)(len(bounds) - 1, width, dtype=torch.float32)
+        rows = torch.empty(len(bounds) - 1, _up(width, kernels().LANES), dtype=torch.float32)
         fast.share_out(partial(train, bounds, losses, rows.numpy()), len(rows))
         return rows.sum(0, keepdim=True) if summed else rows
 

@@ -91,11 +91,14 @@ def errors(d, w, out):
 
 
 @inline
-def descend(x, d, w, m, pull, pulled, g, rate, keep, decay, nesterov):
-    """One step of SGD along g = d^T x + decay w + pull:  m <- keep m + g;  w <- w - rate m  (Nesterov: - rate (g + keep m))."""
-    last = x.shape[0] - 5
-    own, ahead = (ONE, keep) if nesterov else (ZERO, ONE)
-    if last == 0:
+def descend(x, d, w, m, pull, pulled, g, rate, memory, keep, decay, nesterov):
+    """One step of SGD along g = d^T x + decay w + pull:  m <- keep m + g;  w <- w - rate m  (Nesterov: - rate (g + keep m)).
+
+    `memory` stands for `keep` before m, and is 0 in a client's first step.
+    """
+    ten = x.shape[0] >= 10  # of the last samples, whose part of g is not written down
+    last = x.shape[0] - (10 if ten else 5)
+    if last == 0 and not pulled:
         g[:] = ZERO
     for o in range(w.shape[0]):
         if pulled:
@@ -111,16 +114,29 @@ def descend(x, d, w, m, pull, pulled, g, rate, keep, decay, nesterov):
                     g[i] += d0 * x[r, i] + d1 * x[r + 1, i] + d2 * x[r + 2, i] + d3 * x[r + 3, i] + d4 * x[r + 4, i]
         r = last
         d0, d1, d2, d3, d4 = d[r, o], d[r + 1, o], d[r + 2, o], d[r + 3, o], d[r + 4, o]
-        for i in range(x.shape[1]):
-            s = d0 * x[r, i] + d1 * x[r + 1, i] + d2 * x[r + 2, i] + d3 * x[r + 3, i] + d4 * x[r + 4, i]
-            s += g[i] + decay * w[o, i]
-            now = keep * m[o, i] + s
-            m[o, i] = now
-            w[o, i] -= rate * (own * s + ahead * now)
+        if ten:
+            d5, d6, d7, d8, d9 = d[r + 5, o], d[r + 6, o], d[r + 7, o], d[r + 8, o], d[r + 9, o]
+            for i in range(x.shape[1]):
+                s = d0 * x[r, i] + d1 * x[r + 1, i] + d2 * x[r + 2, i] + d3 * x[r + 3, i] + d4 * x[r + 4, i]
+                s += d5 * x[r + 5, i] + d6 * x[r + 6, i] + d7 * x[r + 7, i] + d8 * x[r + 8, i] + d9 * x[r + 9, i]
+                move(w, m, o, i, s + g[i], rate, memory, keep, decay, nesterov)
+        else:
+            for i in range(x.shape[1]):
+                s = d0 * x[r, i] + d1 * x[r + 1, i] + d2 * x[r + 2, i] + d3 * x[r + 3, i] + d4 * x[r + 4, i]
+                move(w, m, o, i, s + g[i], rate, memory, keep, decay, nesterov)
 
 
 @inline
-def descend_bias(d, b, m, pull, pulled, rate, keep, decay, nesterov):
+def move(w, m, o, i, g, rate, memory, keep, decay, nesterov):
+    """One entry along g + decay w."""
+    s = g + decay * w[o, i]
+    now = memory * m[o, i] + s
+    m[o, i] = now
+    w[o, i] -= rate * (s + keep * now if nesterov else now)
+
+
+@inline
+def descend_bias(d, b, m, pull, pulled, rate, memory, keep, decay, nesterov):
     """The same of a bias, g = sum d + decay b + pull."""
     own, ahead = (ONE, keep) if nesterov else (ZERO, ONE)
     for o in range(len(b)):
@@ -129,7 +145,7 @@ def descend_bias(d, b, m, pull, pulled, rate, keep, decay, nesterov):
             s += d[r, o]
         if pulled:
             s += pull[o]
-        m[o] = keep * m[o] + s
+        m[o] = memory * m[o] + s
         b[o] -= rate * (own * s + ahead * m[o])
 
 
@@ -214,30 +230,31 @@ def load(layers, own, weights):
 
 
 @inline
-def store(layers, weights, begun, apart, summed, factor, own):
-    """Parameters out of the workspace, or (`apart`) what they are more than the client's first ones, `begun`, or (`summed`) that
-    times `factor` onto what is there.
+def change(layers, weights, begun, following, apart, add, factor, own):
+    """A client's parameters out of the workspace into `own`, as `put` says, and those that the next one begins with into it. Their
+    sum, which is finite where all of them are.
     """
+    total = ZERO
     for layer in layers:
         for o in range(layer[OUT]):
             at, to = layer[WEIGHT] + o * layer[COLUMNS], layer[SOURCE] + o * layer[WIDE]
-            put(weights[at:], begun[to:], apart, summed, factor, own[to : to + layer[WIDE]])
+            total += put(weights[at:], begun[to:], following[to:], apart, add, factor, own[to : to + layer[WIDE]])
         at, to = layer[BIAS], layer[BIAS_SOURCE]
         if to >= 0:
-            put(weights[at:], begun[to:], apart, summed, factor, own[to : to + layer[OUT]])
+            total += put(weights[at:], begun[to:], following[to:], apart, add, factor, own[to : to + layer[OUT]])
+    return total
 
 
 @inline
-def put(now, then, apart, summed, factor, out):
-    """out = now, or now - then, or out + factor (now - then)."""
-    if summed:
-        for i in range(len(out)):
-            out[i] += factor * (now[i] - then[i])
-    elif apart:
-        for i in range(len(out)):
-            out[i] = now[i] - then[i]
-    else:
-        out[:] = now[: len(out)]
+def put(now, then, following, apart, add, factor, out):
+    """out = factor now, or (`apart`) factor (now - then), or (`add`) that onto what is there; now = following."""
+    total = ZERO
+    for i in range(len(out)):
+        total += now[i]
+        gained = factor * (now[i] - (then[i] if apart else ZERO))
+        out[i] = gained + (out[i] if add else ZERO)
+        now[i] = following[i]
+    return total
 
 
 @inline
@@ -289,7 +306,7 @@ def train(
 ):
     """Writes what clients come to: sums of losses into `losses` [K], and into row s of `trained` [S, P] the parameters of the
     client bounds[s], or (`apart`) what was added to them; with `factors` [K] the sum of that over the clients bounds[s] to
-    bounds[s + 1] - 1 is added to what is there. Does so for the rows `first` to `end` - 1.
+    bounds[s + 1] - 1. Does so for the rows `first` to `end` - 1.
 
     start: parameters [1 or K, P]. x: samples [N, D], of which `index` [K, T, B] makes the batches. y: labels [K, T, B].
     sizes: samples of every step [K, T], 0 for none. layers: the table described above, whose parameters take `held` floats of the
@@ -308,11 +325,11 @@ def train(
     weights, momenta, pull = space[:held], space[held : 2 * held], space[(models - 1) * held : models * held]
     g, tiles = space[models * held : models * held + top], space[models * held + top :]
     space[:] = ZERO
+    shared = len(start) - 1
+    load(layers, start[min(bounds[first], shared)], weights)
     for s in range(first, end):
         for k in range(bounds[s], bounds[s + 1]):
-            momenta[:] = ZERO
-            begun = start[min(k, len(start) - 1)]
-            load(layers, begun, weights)
+            begun, following, memory = start[min(k, shared)], start[min(k + 1, shared)], ZERO
             if pulled:
                 load(layers, pulls[min(k, len(pulls) - 1)], pull)
             for t in range(index.shape[1]):
@@ -336,11 +353,14 @@ def train(
                         back(layers[i - 1, ACTIVATION], e, h, layer[WIDE])
                     if layer[MOVES]:
                         m, p = matrix(momenta, layer[WEIGHT], even, columns), matrix(pull, layer[WEIGHT], even, columns)
-                        descend(h, d, w, m, p, pulled, g, rate, keep, decays[i, 0], nesterov)
+                        descend(h, d, w, m, p, pulled, g, rate, memory, keep, decays[i, 0], nesterov)
                     if layer[BIAS_MOVES]:
                         at, past = layer[BIAS], layer[BIAS] + layer[OUT]
                         m, p = momenta[at:past], pull[at:past]
-                        descend_bias(d, weights[at:past], m, p, pulled, rate, keep, decays[i, 1], nesterov)
-            store(layers, weights, begun, apart, summed, factors[k] if summed else ONE, trained[s])
-            if not (np.isfinite(losses[k]) and np.isfinite(weights.sum())):
+                        descend_bias(d, weights[at:past], m, p, pulled, rate, memory, keep, decays[i, 1], nesterov)
+                memory = keep
+            factor, add = factors[k] if summed else ONE, summed and k > bounds[s]
+            total = change(layers, weights, begun, following, apart, add, factor, trained[s])
+            if not (np.isfinite(losses[k]) and np.isfinite(total)):
                 space[:] = ZERO  # it went into the zeros, too
+                load(layers, following, weights)
