@@ -273,6 +273,14 @@ def test_an_error_in_a_thread_is_raised(three_threads):
         simulation.round()
 
 
+@pytest.mark.parametrize("slices", [1, 2, 3, 8, 16])
+def test_slices_are_whole_and_the_last_are_short(slices):
+    for count in range(1, 60):
+        cut = fast.bounds(count, slices)
+        sizes = [b - a for a, b in pairwise(cut)]
+        assert cut[0] == 0 and cut[-1] == count and min(sizes) > 0 and len(sizes) <= slices and sizes[0] >= sizes[-1]
+
+
 def test_processes_of_a_team_have_one_thread_each(three_threads):
     with threads_for(Model(mlp()), alone=False):
         calls = []

@@ -18,7 +18,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 SLICES = 4
-"""Slices of the work that each thread gets: one that another program slows down leaves the rest to the others."""
+"""Slices of the work for each thread: one that another program slows down leaves the rest to the others."""
 
 
 @cache
@@ -63,9 +63,14 @@ def threads() -> int:
 
 
 def bounds(count: int, slices: int) -> list[int]:
-    """Where so many things are cut into so many slices, or one for each thing; a longer one comes before a shorter one."""
-    slices = min(count, slices)
-    return [-(-count * i // slices) for i in range(slices + 1)]
+    """Where so many things are cut into at most so many slices, none of them empty, the first three times as long as the last.
+
+    Threads that take one after the other end together, and who is held up at the end is so for a short one.
+    """
+    if count <= slices:
+        return [*range(count + 1)]
+    parts = [i / slices for i in range(slices + 1)]
+    return sorted({round(count * part * (3 - part) / 2) for part in parts})
 
 
 def share_out(function: Callable[[int, int], object], count: int) -> None:
@@ -74,7 +79,7 @@ def share_out(function: Callable[[int, int], object], count: int) -> None:
     This one takes part, since it takes a thread longer to wake up than to train some small models.
     """
     crew = _crew.get()
-    cut = bounds(count, 1 if crew is None else SLICES * crew.size)  # longer ones first, so that threads end together
+    cut = bounds(count, 1 if crew is None else SLICES * crew.size)
     waiting = deque(pairwise(cut))
 
     def work() -> None:

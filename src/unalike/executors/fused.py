@@ -28,7 +28,8 @@ TILE = 10_240
 """Floats of a batch up to which the loops are fast: about what the innermost cache holds. Beyond it torch's products are faster."""
 
 SUMS = 8
-"""Sums of some clients each, which then are added up: up to that many threads give the same bits."""
+"""Sums of some clients each, which then are added up; more threads than half of that get two each. Up to there all give the same
+bits."""
 
 
 def kernels() -> ModuleType | None:
@@ -108,7 +109,7 @@ class Fused:
     def _apiece(self, train: Callable[..., None], losses: np.ndarray, width: int) -> Tensor:
         """What `train` writes of each client, [K, P], or adds up of all, [1, P]."""
         clients, summed = len(losses), self.factors is not None
-        bounds = np.array(fast.bounds(clients, max(SUMS, fast.threads()) if summed else clients))
+        bounds = np.array(fast.bounds(clients, max(SUMS, 2 * fast.threads()) if summed else clients))
         rows = torch.empty(len(bounds) - 1, _up(width, kernels().LANES), dtype=torch.float32)
         fast.share_out(partial(train, bounds, losses, rows.numpy()), len(rows))
         return rows.sum(0, keepdim=True) if summed else rows
