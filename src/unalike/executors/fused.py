@@ -98,7 +98,7 @@ class Fused:
                 self.apart,
                 factors.float().numpy(),
             )
-            trained = self._apiece(partial(loops.train, *given), losses, start.shape[1])
+            trained = self._apiece(partial(loops.train, *given), losses, _up(start.shape[1], loops.LANES))
         made = {n: w for n, w in layout.views(trained).items() if n in moves}
         counts = lot.sizes.sum(1), (lot.sizes > 0).sum(1)
         loss, rows, steps = (torch.from_numpy(column).float() for column in (losses, *counts))
@@ -107,10 +107,10 @@ class Fused:
         return Tally(loss, rows, steps), replace(before, variables=before.variables | {MODEL: made}, state={})
 
     def _apiece(self, train: Callable[..., None], losses: np.ndarray, width: int) -> Tensor:
-        """What `train` writes of each client, [K, P], or adds up of all, [1, P]."""
+        """What `train` writes of each client, [K, P], or adds up of all, [1, P], in rows of `width` floats."""
         clients, summed = len(losses), self.factors is not None
         bounds = np.array(fast.bounds(clients, max(SUMS, 2 * fast.threads()) if summed else clients))
-        rows = torch.empty(len(bounds) - 1, _up(width, kernels().LANES), dtype=torch.float32)
+        rows = torch.empty(len(bounds) - 1, width, dtype=torch.float32)
         fast.share_out(partial(train, bounds, losses, rows.numpy()), len(rows))
         return rows.sum(0, keepdim=True) if summed else rows
 
