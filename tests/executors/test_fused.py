@@ -273,6 +273,25 @@ def test_an_error_in_a_thread_is_raised(three_threads):
         simulation.round()
 
 
+def test_exponentials_are_those_of_float64():
+    numba, loops = pytest.importorskip("numba"), fused.kernels()
+
+    @numba.njit(fastmath=loops.MATHS)
+    def each(x, out):
+        for i in range(len(x)):
+            out[i] = loops.exponential(x[i])
+
+    def apart(x):
+        each(x.astype(np.float32), out := np.empty(len(x), np.float32))
+        exact = np.exp(x.astype(np.float32).astype(np.float64))
+        return np.abs(out / exact - 1).max()
+
+    assert apart(-np.linspace(0, 10, 20_001)) < 1e-7 and apart(-np.linspace(10, 86.9, 20_001)) < 3.5e-7
+    least = np.array([-87, -1e4, -np.inf, np.nan], np.float32)
+    each(least, out := np.empty(4, np.float32))
+    assert (out[:3] < 2e-38).all() and (out[:3] > 0).all() and np.isnan(out[3])
+
+
 @pytest.mark.parametrize("slices", [1, 2, 3, 8, 16])
 def test_slices_are_whole_and_the_last_are_short(slices):
     for count in range(1, 60):
