@@ -177,8 +177,8 @@ def back(kind, e, h, wide):
 
 @inline
 def exponential(x):
-    """e^x for x <= 0 as 2^n e^r, without a call, so that many are made at once; e^-87 for what is less. To 1e-7 of it above -10, and
-    3e-7 below.
+    """e^x for x <= 0 as 2^n e^r, without a call, so that many are made at once; e^-87 for what is less. To 1e-7 of it above -10,
+    and 3e-7 below.
     """
     x = LEAST if x < LEAST else x
     n = np.floor(x * LOG2E + HALF)
