@@ -233,12 +233,12 @@ def test_fedala_looks_at_a_random_share():
     """Another share in every round, and the same at a repeated order."""
     sim = rounds("fedala(sample=0.5)", 0)
     site = sim.executor.site
-    orders = [np.concatenate(site.whole(3, r)).tolist() for r in (0, 0, 1)]
+    orders = [np.concatenate(site.whole([3], r)[0]).tolist() for r in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2] and sorted(orders[0]) == sorted(orders[2])
     part = sim.method.personaliser
     sizes = []
     for share in (0.01, 0.5, 0.8, 1.0):
-        data = [Batch(sim.clients.x[i], sim.clients.y[i]) for i in site.whole(3, 0)]
+        data = [Batch(sim.clients.x[i], sim.clients.y[i]) for i in site.whole([3], 0)[0]]
         local = type("L", (), {"data": type("D", (), {"whole": data})})
         sizes.append([len(b.y) for b in type(part)(sample=share)._sampled(local)])
     assert sizes == [[1], [4, 4], [4, 4, 4, 1], [4, 4, 4, 4]]
