@@ -190,8 +190,12 @@ class Site:
         """All their samples once, in batches and in a random order, where a part of the method asks for them."""
         if not self.method.needs_data:
             return Lessons.nothing(len(ids))
-        once = replace(self.setting.work, epochs=1, steps=None)
-        return Lessons.drawn(once, self.source.train, ids, self.setting.seed, "whole", round)
+        return Lessons.drawn(self._once, self.source.train, ids, self.setting.seed, "whole", round)
+
+    @cached_property
+    def _once(self) -> Work:
+        """One pass over the samples."""
+        return replace(self.setting.work, epochs=1, steps=None)
 
     def context(self, client: int) -> Context:
         """The client's static facts, described once."""

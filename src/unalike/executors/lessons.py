@@ -55,13 +55,14 @@ class Lessons(Sequence[Batches]):
         clients = np.array(ids, np.int64)
         starts = rows.offsets[clients].astype(np.int64)
         counts = rows.offsets[clients + 1] - starts
-        kinds = {n: work.sizes_for(n) for n in set(counts.tolist())}
+        samples = counts.tolist()
+        kinds = {n: work.sizes_for(n) for n in set(samples)}
         used = {n: sum(kind) for n, kind in kinds.items()}
-        places = np.cumsum([0, *(used[n] for n in counts.tolist())])
+        places = np.cumsum([0, *(used[n] for n in samples)])
         order = np.empty(places[-1], np.int64)
         head = np.array(seed.entropy(number, purpose, *path), np.uint32)
         loops.shuffle(head, clients.astype(np.uint32), rows.values, starts, counts, places, order)
-        return cls(order, [kinds[n] for n in counts.tolist()])
+        return cls(order, [kinds[n] for n in samples])
 
     @cached_property
     def ends(self) -> list[int]:
