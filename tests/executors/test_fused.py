@@ -1,6 +1,8 @@
 """Compiled loops train small dense models as torch does; whatever they cannot train, torch trains."""
 
 import copy
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -277,18 +279,22 @@ def test_exponentials_are_those_of_float64():
     numba, loops = pytest.importorskip("numba"), fused.kernels()
 
     @numba.njit(fastmath=loops.MATHS)
-    def each(x, out):
-        for i in range(len(x)):
-            out[i] = loops.exponential(x[i])
+    def rows(x, out):
+        for r in range(len(x)):
+            loops.store(out, r, 0, loops.exponential(loops.load(x, r, 0)))
+
+    def each(x):
+        given = np.zeros((-(-len(x) // loops.LANES), loops.LANES), np.float32)
+        given.flat[: len(x)] = x
+        rows(given, out := np.empty_like(given))
+        return out.flatten()[: len(x)]
 
     def apart(x):
-        each(x.astype(np.float32), out := np.empty(len(x), np.float32))
         exact = np.exp(x.astype(np.float32).astype(np.float64))
-        return np.abs(out / exact - 1).max()
+        return np.abs(each(x) / exact - 1).max()
 
     assert apart(-np.linspace(0, 10, 20_001)) < 1e-7 and apart(-np.linspace(10, 86.9, 20_001)) < 3.5e-7
-    least = np.array([-87, -1e4, -np.inf, np.nan], np.float32)
-    each(least, out := np.empty(4, np.float32))
+    out = each(np.array([-87, -1e4, -np.inf, np.nan]))
     assert (out[:3] < 2e-38).all() and (out[:3] > 0).all() and np.isnan(out[3])
 
 
@@ -346,12 +352,12 @@ class Careful(Personaliser):
         ("fedavg", {"clip": 1.0}),
         ("fedavg", {"optimiser": "adam"}),
         ("fedavg", {"keep_optimiser_state": True, "momentum": 0.9}),
-        ("fedavg", {"batch_size": 5000}),
+        ("fedavg", {"batch_size": 40_000}),
     ],
 )
 def test_all_else_is_left_to_torch(method, more, monkeypatch):
     monkeypatch.setattr(fused.Fused, "phase", None)
-    sizes = (5000, 4) if more.get("batch_size") else (6, 4)
+    sizes = (40_000, 4) if more.get("batch_size") else (6, 4)
     Simulation(method, mlp(), Clients.random(sizes), executor="batched", **more).round()
 
 
@@ -371,3 +377,44 @@ def test_a_missing_numba_is_no_news_and_a_broken_one_is(broken, words, monkeypat
         warnings.simplefilter("always")
         assert found() is None
     assert words in " ".join(str(w.message) for w in seen) and len(seen) == bool(words)
+
+
+NARROW = """
+import sys
+import numpy as np
+from llvmlite import binding
+
+lanes, found = int(sys.argv[1]), binding.get_host_cpu_features()
+for name in found:
+    if lanes < 16 and name.startswith(("avx512", "avx10") if lanes == 8 else "avx"):
+        found[name] = False
+binding.get_host_cpu_features = lambda: found  # what numba compiles for, too
+
+import torch
+import unalike as ua
+from unalike.core import vectors
+from unalike.executors import fused
+
+rng = np.random.default_rng(0)
+people = [
+    ua.ClientData(train=(torch.from_numpy(rng.standard_normal((n, 50), np.float32)), torch.arange(n) % 19))
+    for n in (7, 1, 12, 30)
+]
+work = ua.Work(batch_size=11, momentum=0.9, weight_decay=0.01)
+run = ua.run("fedprox", people, model="mlp(hidden=(37, 5))", work=work, rounds=2, executor="batched")
+assert fused.kernels() and vectors.LANES == lanes
+np.save(sys.argv[2], torch.cat([w.flatten() for w in run.params.values()]).numpy())
+"""
+
+
+@pytest.mark.slow
+def test_processors_with_narrower_vectors_train_the_same(tmp_path):
+    vectors = pytest.importorskip("unalike.core.vectors")
+    made = {}
+    for lanes in [n for n in (16, 8, 4) if n <= vectors.LANES]:
+        words = [sys.executable, "-c", NARROW, str(lanes), str(tmp_path / f"{lanes}.npy")]
+        subprocess.run(words, env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}, timeout=300, check=True)
+        made[lanes] = np.load(tmp_path / f"{lanes}.npy")
+    widest = made.pop(vectors.LANES)
+    for found in made.values():
+        np.testing.assert_allclose(found, widest, atol=2e-6)

@@ -24,8 +24,8 @@ from unalike.core.types import Batch, Tree
 from unalike.core.work import Work
 from unalike.executors.chunk import Cut, Lot
 
-TILE = 10_240
-"""Floats of a batch up to which the loops are fast: about what the innermost cache holds. Beyond it torch's products are faster."""
+TILE = 2**17
+"""Floats of a batch up to which the loops are fast: a part of the second cache. Beyond it torch's products are as fast."""
 
 SUMS = 8
 """Sums of some clients each, which then are added up; more threads than half of that get two each. Up to there all give the same
@@ -162,7 +162,7 @@ def _layout(chain: Chain, shapes: tuple[tuple[str, torch.Size], ...], moves: fro
             if name is not None:
                 places[name] = (taken, shape[name])
                 taken += shape[name].numel()
-        even, columns = _up(out, 2), _up(wide, loops.LANES)
+        even, columns = _up(out, 2), _up(wide, loops.PAIR)
         source = places[layer.weight][0]
         own = -1 if layer.bias is None else source + out * wide
         bias, trained = held + even * columns, (layer.weight in moves, layer.bias in moves)

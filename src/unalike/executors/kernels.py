@@ -1,8 +1,8 @@
 """Local training by SGD of a chain of dense layers as compiled loops (numba): the formulas of `core.dense` and `core.solver`.
 
-A client's weights, momenta and activations stay in one workspace, and in the cache, from its first step to its last. There rows
-come in fives and columns in sixteens, filled up with zeros that stay zeros: loops have no remainders, loads are aligned, and each
-number that is loaded is used several times.
+A client's weights, momenta and activations stay in one workspace, and in the cache, from its first step to its last. There
+samples come in fives, outputs in twos and columns in pairs of vectors, filled up with zeros that stay zeros: loops have no
+remainders, loads are aligned, and each vector that is loaded is used several times.
 """
 
 from __future__ import annotations
@@ -12,10 +12,27 @@ import math
 import numpy as np
 from numba import njit
 
-from unalike.core.vectors import matrix, widest
+from unalike.core.vectors import (
+    LANES,
+    MATHS,
+    borrowed,
+    fill,
+    floor,
+    larger,
+    load,
+    matrix,
+    power,
+    prefetch,
+    smaller,
+    store,
+    total,
+    totals,
+    upto,
+    widest,
+)
 
-ROWS, LANES = 5, 16
-"""Samples that `affine`, `errors` and `descend` name one by one; floats that a line of the cache holds."""
+ROWS, PAIR, LINE = 5, 2 * LANES, 16
+"""Samples that `affine` and `errors` name one by one; floats of two vectors; those that come into the cache together."""
 
 WIDE, OUT, COLUMNS, EVEN, WEIGHT, BIAS, SOURCE, BIAS_SOURCE, ACTIVATION, MOVES, BIAS_MOVES = range(11)
 """What the table of layers says of each: its inputs, its outputs, both filled up, where its weight and its bias lie in the
@@ -30,9 +47,7 @@ ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
 LEAST, LOG2E, LN2 = np.float32(-87), np.float32(np.log2(np.e)), np.float32(np.log(2))
 SERIES = tuple(np.float32(1 / math.factorial(i)) for i in range(2, 8))
 """Of e^r: beyond 1 + r, until what is left out is less than half of the last bit while |r| <= ln(2) / 2."""
-BIAS_OF_EXPONENT, FRACTION = np.int32(127), np.int32(23)
 HUGE = 1e200
-MATHS = {"reassoc", "contract", "nsz", "arcp"}  # a NaN stays one: it is how divergence shows
 FLOATS, WHOLE = "f4[:,::1]", "i8[:,::1]"
 SIGNATURE = (
     f"void({FLOATS}, {FLOATS}, i8[:,:,::1], f4[:,:,::1], {WHOLE}, {WHOLE}, i8, "
@@ -49,90 +64,89 @@ def up(n, to):
 
 
 @inline
-def affine(x, w, b, out):
+def affine(x, w, b, wide, out):
     """out = x w^T + b, five samples and two outputs at a time."""
     for o in range(0, w.shape[0], 2):
         for r in range(0, x.shape[0], 5):
-            a0 = a1 = a2 = a3 = a4 = c0 = c1 = c2 = c3 = c4 = ZERO
-            for i in range(x.shape[1]):
-                u, v = w[o, i], w[o + 1, i]
-                a0 += u * x[r, i]
-                a1 += u * x[r + 1, i]
-                a2 += u * x[r + 2, i]
-                a3 += u * x[r + 3, i]
-                a4 += u * x[r + 4, i]
-                c0 += v * x[r, i]
-                c1 += v * x[r + 1, i]
-                c2 += v * x[r + 2, i]
-                c3 += v * x[r + 3, i]
-                c4 += v * x[r + 4, i]
-            out[r, o], out[r, o + 1] = a0 + b[o], c0 + b[o + 1]
-            out[r + 1, o], out[r + 1, o + 1] = a1 + b[o], c1 + b[o + 1]
-            out[r + 2, o], out[r + 2, o + 1] = a2 + b[o], c2 + b[o + 1]
-            out[r + 3, o], out[r + 3, o + 1] = a3 + b[o], c3 + b[o + 1]
-            out[r + 4, o], out[r + 4, o + 1] = a4 + b[o], c4 + b[o + 1]
+            a0 = a1 = a2 = a3 = a4 = c0 = c1 = c2 = c3 = c4 = fill(ZERO)
+            for i in range(0, wide, LANES):
+                u, v = load(w, o, i), load(w, o + 1, i)
+                x0, x1, x2, x3, x4 = (
+                    load(x, r, i),
+                    load(x, r + 1, i),
+                    load(x, r + 2, i),
+                    load(x, r + 3, i),
+                    load(x, r + 4, i),
+                )
+                a0, c0 = a0 + u * x0, c0 + v * x0
+                a1, c1 = a1 + u * x1, c1 + v * x1
+                a2, c2 = a2 + u * x2, c2 + v * x2
+                a3, c3 = a3 + u * x3, c3 + v * x3
+                a4, c4 = a4 + u * x4, c4 + v * x4
+            s = totals((a0, a1, a2, a3, a4, c0, c1, c2, c3, c4))
+            p, q = b[o], b[o + 1]
+            out[r, o], out[r, o + 1] = s[0] + p, s[5] + q
+            out[r + 1, o], out[r + 1, o + 1] = s[1] + p, s[6] + q
+            out[r + 2, o], out[r + 2, o + 1] = s[2] + p, s[7] + q
+            out[r + 3, o], out[r + 3, o + 1] = s[3] + p, s[8] + q
+            out[r + 4, o], out[r + 4, o + 1] = s[4] + p, s[9] + q
 
 
 @inline
 def errors(d, w, out):
-    """out = d w, five samples and two outputs at a time."""
-    out[:] = ZERO
-    for r in range(0, d.shape[0], 5):
-        for o in range(0, w.shape[0], 2):
-            a0, a1, a2, a3, a4 = d[r, o], d[r + 1, o], d[r + 2, o], d[r + 3, o], d[r + 4, o]
-            c0, c1, c2, c3, c4 = d[r, o + 1], d[r + 1, o + 1], d[r + 2, o + 1], d[r + 3, o + 1], d[r + 4, o + 1]
-            for i in range(out.shape[1]):
-                u, v = w[o, i], w[o + 1, i]
-                out[r, i] += a0 * u + c0 * v
-                out[r + 1, i] += a1 * u + c1 * v
-                out[r + 2, i] += a2 * u + c2 * v
-                out[r + 3, i] += a3 * u + c3 * v
-                out[r + 4, i] += a4 * u + c4 * v
+    """out = d w, five samples and two vectors at a time."""
+    for i in range(0, out.shape[1], PAIR):
+        for r in range(0, d.shape[0], 5):
+            a0 = a1 = a2 = a3 = a4 = c0 = c1 = c2 = c3 = c4 = fill(ZERO)
+            for o in range(w.shape[0]):
+                u, v = load(w, o, i), load(w, o, i + LANES)
+                d0, d1, d2, d3, d4 = d[r, o], d[r + 1, o], d[r + 2, o], d[r + 3, o], d[r + 4, o]
+                a0, c0 = a0 + u * d0, c0 + v * d0
+                a1, c1 = a1 + u * d1, c1 + v * d1
+                a2, c2 = a2 + u * d2, c2 + v * d2
+                a3, c3 = a3 + u * d3, c3 + v * d3
+                a4, c4 = a4 + u * d4, c4 + v * d4
+            store(out, r, i, a0)
+            store(out, r + 1, i, a1)
+            store(out, r + 2, i, a2)
+            store(out, r + 3, i, a3)
+            store(out, r + 4, i, a4)
+            store(out, r, i + LANES, c0)
+            store(out, r + 1, i + LANES, c1)
+            store(out, r + 2, i + LANES, c2)
+            store(out, r + 3, i + LANES, c3)
+            store(out, r + 4, i + LANES, c4)
 
 
 @inline
-def descend(x, d, w, m, pull, pulled, g, rate, memory, keep, decay, nesterov):
+def descend(x, d, w, m, pull, pulled, rate, memory, keep, decay, nesterov):
     """One step of SGD along g = d^T x + decay w + pull:  m <- keep m + g;  w <- w - rate m  (Nesterov: - rate (g + keep m)).
 
-    `memory` stands for `keep` before m, and is 0 in a client's first step.
+    `memory` stands for `keep` before m, and is 0 in a client's first step. Two outputs and two vectors at a time.
     """
-    ten = x.shape[0] >= 10  # of the last samples, whose part of g is not written down
-    last = x.shape[0] - (10 if ten else 5)
-    if last == 0 and not pulled:
-        g[:] = ZERO
-    for o in range(w.shape[0]):
-        if pulled:
-            for i in range(x.shape[1]):
-                g[i] = pull[o, i]
-        for r in range(0, last, 5):
-            d0, d1, d2, d3, d4 = d[r, o], d[r + 1, o], d[r + 2, o], d[r + 3, o], d[r + 4, o]
-            if r == 0 and not pulled:
-                for i in range(x.shape[1]):
-                    g[i] = d0 * x[r, i] + d1 * x[r + 1, i] + d2 * x[r + 2, i] + d3 * x[r + 3, i] + d4 * x[r + 4, i]
-            else:
-                for i in range(x.shape[1]):
-                    g[i] += d0 * x[r, i] + d1 * x[r + 1, i] + d2 * x[r + 2, i] + d3 * x[r + 3, i] + d4 * x[r + 4, i]
-        r = last
-        d0, d1, d2, d3, d4 = d[r, o], d[r + 1, o], d[r + 2, o], d[r + 3, o], d[r + 4, o]
-        if ten:
-            d5, d6, d7, d8, d9 = d[r + 5, o], d[r + 6, o], d[r + 7, o], d[r + 8, o], d[r + 9, o]
-            for i in range(x.shape[1]):
-                s = d0 * x[r, i] + d1 * x[r + 1, i] + d2 * x[r + 2, i] + d3 * x[r + 3, i] + d4 * x[r + 4, i]
-                s += d5 * x[r + 5, i] + d6 * x[r + 6, i] + d7 * x[r + 7, i] + d8 * x[r + 8, i] + d9 * x[r + 9, i]
-                move(w, m, o, i, s + g[i], rate, memory, keep, decay, nesterov)
-        else:
-            for i in range(x.shape[1]):
-                s = d0 * x[r, i] + d1 * x[r + 1, i] + d2 * x[r + 2, i] + d3 * x[r + 3, i] + d4 * x[r + 4, i]
-                move(w, m, o, i, s + g[i], rate, memory, keep, decay, nesterov)
+    for o in range(0, w.shape[0], 2):
+        for i in range(0, w.shape[1], PAIR):
+            a = b = s = t = fill(ZERO)
+            for r in range(x.shape[0]):
+                u, v, p, q = load(x, r, i), load(x, r, i + LANES), d[r, o], d[r, o + 1]
+                a, b, s, t = a + p * u, b + p * v, s + q * u, t + q * v
+            if pulled:
+                a, b = a + load(pull, o, i), b + load(pull, o, i + LANES)
+                s, t = s + load(pull, o + 1, i), t + load(pull, o + 1, i + LANES)
+            move(w, m, o, i, a, rate, memory, keep, decay, nesterov)
+            move(w, m, o, i + LANES, b, rate, memory, keep, decay, nesterov)
+            move(w, m, o + 1, i, s, rate, memory, keep, decay, nesterov)
+            move(w, m, o + 1, i + LANES, t, rate, memory, keep, decay, nesterov)
 
 
 @inline
 def move(w, m, o, i, g, rate, memory, keep, decay, nesterov):
-    """One entry along g + decay w."""
-    s = g + decay * w[o, i]
-    now = memory * m[o, i] + s
-    m[o, i] = now
-    w[o, i] -= rate * (s + keep * now if nesterov else now)
+    """A vector of weights along g + decay w."""
+    before = load(w, o, i)
+    s = g + decay * before
+    now = memory * load(m, o, i) + s
+    store(m, o, i, now)
+    store(w, o, i, before - rate * (s + keep * now if nesterov else now))
 
 
 @inline
@@ -177,20 +191,17 @@ def back(kind, e, h, wide):
 
 @inline
 def exponential(x):
-    """e^x for x <= 0 as 2^n e^r, without a call, so that many are made at once; e^-87 for what is less. To 1e-7 of it above -10,
-    and 3e-7 below.
-    """
-    x = LEAST if x < LEAST else x
-    n = np.floor(x * LOG2E + HALF)
+    """e^x of a vector x <= 0 as 2^n e^r; e^-87 for what is less. To 1e-7 of it above -10, and 3e-7 below."""
+    x = larger(x, LEAST)
+    n = floor(x * LOG2E + HALF)
     r, (a, b, c, d, e, f) = x - n * LN2, SERIES
-    series = ONE + r * (ONE + r * (a + r * (b + r * (c + r * (d + r * (e + r * f))))))
-    return series * np.int32((np.int32(n) + BIAS_OF_EXPONENT) << FRACTION).view(np.float32)
+    return (ONE + r * (ONE + r * (a + r * (b + r * (c + r * (d + r * (e + r * f))))))) * power(n)
 
 
 @inline
 def slopes(kind, z, y, classes, d):
     """The sum of the losses of the logits `z`, and in `d` the gradient of their mean."""
-    total, product, share = 0.0, np.float64(1), ONE / np.float32(len(y))
+    loss, product, share = 0.0, np.float64(1), ONE / np.float32(len(y))
     d[len(y) :] = ZERO
     for r in range(len(y)):
         if kind == CLASSES:
@@ -199,28 +210,28 @@ def slopes(kind, z, y, classes, d):
                 raise IndexError("a label is not among the model's outputs")
             for c in range(classes):
                 top = max(top, z[r, c])
-            for c in range(z.shape[1]):
-                e = exponential(z[r, c] - top) if c < classes else ZERO
-                d[r, c] = e
-                summed += e
-            for c in range(z.shape[1]):
-                d[r, c] *= share / summed
+            for c in range(0, classes, LANES):
+                e = exponential(smaller(load(z, r, c) - top, ZERO)) * upto(classes - c)
+                store(d, r, c, e)
+                summed += total(e)
+            for c in range(0, classes, LANES):
+                store(d, r, c, load(d, r, c) * (share / summed))
             d[r, true] -= share
-            total += top - z[r, true]
+            loss += top - z[r, true]
             product = product * summed  # one logarithm for many samples
             if product > HUGE:
-                total, product = total + np.log(product), np.float64(1)
+                loss, product = loss + np.log(product), np.float64(1)
         elif kind == BINARY:
-            total += max(z[r, 0], ZERO) - z[r, 0] * y[r] + np.log1p(np.exp(-abs(z[r, 0])))
+            loss += max(z[r, 0], ZERO) - z[r, 0] * y[r] + np.log1p(np.exp(-abs(z[r, 0])))
             d[r, 0] = (ONE / (ONE + np.exp(-z[r, 0])) - y[r]) * share
         else:
-            total += (z[r, 0] - y[r]) ** 2
+            loss += (z[r, 0] - y[r]) ** 2
             d[r, 0] = TWO * (z[r, 0] - y[r]) * share
-    return total + np.log(product)
+    return loss + np.log(product)
 
 
 @inline
-def load(layers, own, weights):
+def unpack(layers, own, weights):
     """A client's parameters into the workspace."""
     for layer in layers:
         for o in range(layer[OUT]):
@@ -272,15 +283,46 @@ def gather(x, index, h):
 
 
 @inline
+def announce(x, index):
+    """That the rows `index` of x are gathered next: they come while the batch before them is learnt from."""
+    for at in index:
+        for i in range(0, x.shape[1], LINE):
+            prefetch(x, at, i)
+
+
+@inline
 def forward(layers, weights, tiles, tile, rows):
     """Each layer's tile from the one before."""
     for i in range(len(layers)):
         layer = layers[i]
-        even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], LANES)
+        even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], PAIR)
         h, z = matrix(tiles, i * tile, rows, columns), matrix(tiles, (i + 1) * tile, rows, after)
-        affine(h, matrix(weights, layer[WEIGHT], even, columns), weights[layer[BIAS] : layer[BIAS] + even], z)
+        w, b = matrix(weights, layer[WEIGHT], even, columns), weights[layer[BIAS] : layer[BIAS] + even]
+        affine(h, w, b, layer[WIDE], z)
         if layer[ACTIVATION]:
             activate(layer[ACTIVATION], z, layer[OUT])
+
+
+@inline
+def backward(layers, lowest, weights, momenta, pull, pulled, tiles, tile, rows, decays, solver):
+    """One step of each layer down to the `lowest`; the errors of the layer before are made of the weights as they were."""
+    depth, (rate, memory, keep, nesterov) = len(layers), solver
+    for i in range(depth - 1, lowest - 1, -1):
+        layer, here = layers[i], (depth + 1 + i) * tile
+        even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], PAIR)
+        w = matrix(weights, layer[WEIGHT], even, columns)
+        h, d = matrix(tiles, i * tile, rows, columns), matrix(tiles, here + tile, rows, after)
+        if i > lowest:
+            e = matrix(tiles, here, rows, columns)
+            errors(d, w, e)
+            back(layers[i - 1, ACTIVATION], e, h, layer[WIDE])
+        if layer[MOVES]:
+            m, p = matrix(momenta, layer[WEIGHT], even, columns), matrix(pull, layer[WEIGHT], even, columns)
+            descend(h, d, w, m, p, pulled, rate, memory, keep, decays[i, 0], nesterov)
+        if layer[BIAS_MOVES]:
+            at, past = layer[BIAS], layer[BIAS] + layer[OUT]
+            m, p = momenta[at:past], pull[at:past]
+            descend_bias(d, weights[at:past], m, p, pulled, rate, memory, keep, decays[i, 1], nesterov)
 
 
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
@@ -316,53 +358,45 @@ def train(
     gradients [0, 1 or K, P].
     """
     widest()
+    start, x, index, y, sizes = borrowed(start), borrowed(x), borrowed(index), borrowed(y), borrowed(sizes)
+    layers, decays, pulls = borrowed(layers), borrowed(decays), borrowed(pulls)
+    losses, trained = borrowed(losses), borrowed(trained)
     depth, lowest, top = len(layers), 0, layers[:, COLUMNS].max()
     while lowest < depth - 1 and not (layers[lowest, MOVES] or layers[lowest, BIAS_MOVES]):
         lowest += 1
-    tile = up(index.shape[2], ROWS) * max(top, up(layers[-1, OUT], LANES))
+    tile = up(index.shape[2], ROWS) * max(top, up(layers[-1, OUT], PAIR))
     pulled, summed = len(pulls) > 0, len(factors) > 0
     models = 3 if pulled else 2
-    space = np.empty(models * held + top + 2 * (depth + 1) * tile + LANES, np.float32)
-    space = space[(-space.ctypes.data % 64) // 4 :]
+    owned = np.empty(models * held + 2 * (depth + 1) * tile + LINE, np.float32)
+    space = borrowed(owned)[-(owned.ctypes.data // 4) % LINE :]
     weights, momenta, pull = space[:held], space[held : 2 * held], space[(models - 1) * held : models * held]
-    g, tiles = space[models * held : models * held + top], space[models * held + top :]
+    tiles = space[models * held :]
     space[:] = ZERO
     shared = len(start) - 1
-    load(layers, start[min(bounds[first], shared)], weights)
+    unpack(layers, start[min(bounds[first], shared)], weights)
     for s in range(first, end):
         for k in range(bounds[s], bounds[s + 1]):
             begun, following, memory = start[min(k, shared)], start[min(k + 1, shared)], ZERO
             if pulled:
-                load(layers, pulls[min(k, len(pulls) - 1)], pull)
+                unpack(layers, pulls[min(k, len(pulls) - 1)], pull)
             for t in range(index.shape[1]):
                 n = sizes[k, t]
                 if n == 0:
                     continue
                 rows = up(n, ROWS)
                 gather(x, index[k, t, :n], matrix(tiles, 0, rows, layers[0, COLUMNS]))
+                if t + 1 < index.shape[1]:
+                    announce(x, index[k, t + 1])
                 forward(layers, weights, tiles, tile, rows)
-                after = up(layers[-1, OUT], LANES)
+                after = up(layers[-1, OUT], PAIR)
                 z, d = matrix(tiles, depth * tile, rows, after), matrix(tiles, (2 * depth + 1) * tile, rows, after)
                 losses[k] += slopes(loss, z, y[k, t, :n], layers[-1, OUT], d)
-                for i in range(depth - 1, lowest - 1, -1):
-                    layer, here = layers[i], (depth + 1 + i) * tile
-                    even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], LANES)
-                    w = matrix(weights, layer[WEIGHT], even, columns)
-                    h, d = matrix(tiles, i * tile, rows, columns), matrix(tiles, here + tile, rows, after)
-                    if i > lowest:
-                        e = matrix(tiles, here, rows, columns)
-                        errors(d, w, e)
-                        back(layers[i - 1, ACTIVATION], e, h, layer[WIDE])
-                    if layer[MOVES]:
-                        m, p = matrix(momenta, layer[WEIGHT], even, columns), matrix(pull, layer[WEIGHT], even, columns)
-                        descend(h, d, w, m, p, pulled, g, rate, memory, keep, decays[i, 0], nesterov)
-                    if layer[BIAS_MOVES]:
-                        at, past = layer[BIAS], layer[BIAS] + layer[OUT]
-                        m, p = momenta[at:past], pull[at:past]
-                        descend_bias(d, weights[at:past], m, p, pulled, rate, memory, keep, decays[i, 1], nesterov)
+                solver = (rate, memory, keep, nesterov)
+                backward(layers, lowest, weights, momenta, pull, pulled, tiles, tile, rows, decays, solver)
                 memory = keep
             factor, add = factors[k] if summed else ONE, summed and k > bounds[s]
             total = change(layers, weights, begun, following, apart, add, factor, trained[s])
             if not (np.isfinite(losses[k]) and np.isfinite(total)):
                 space[:] = ZERO  # it went into the zeros, too
-                load(layers, following, weights)
+                unpack(layers, following, weights)
+    owned[0] = ZERO  # it is needed until here
