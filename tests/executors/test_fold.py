@@ -10,7 +10,7 @@ from simulation import distance, mlp
 import unalike as ua
 from unalike.core import tree
 from unalike.core.errors import UnalikeError
-from unalike.core.gather import Fold, each, rows
+from unalike.core.gather import Fold, Shares, each, rows
 from unalike.core.method import Method
 from unalike.core.part import Aggregator, BaseWeights, Correction, Personaliser, ServerStep, Weighting
 from unalike.core.server import advance, conclude, issue, shares
@@ -138,8 +138,8 @@ def test_a_part_that_weighs_by_losses_must_say_so(needed):
 def test_the_sums_take_the_memory_of_one_model():
     sim = federation(METHODS["fedavg"])
     reports = sim.run().report
-    fold = Fold(sim.method, sim.state.params, dict.fromkeys(range(1000), (0.001, 0.001)) | {}, "average")
-    fold.shares = {k: type("S", (), {"weight": 0.001, "coefficient": 0.001}) for k in range(1000)}
+    each_the_same = torch.full((1000,), 0.001)
+    fold = Fold(sim.method, sim.state.params, Shares(tuple(range(1000)), each_the_same, each_the_same))
     for k in range(1000):
         fold.add([k], rows(reports, torch.tensor([k % 4])))
     assert tree.nbytes(fold.sums.update) == tree.nbytes(sim.state.params)

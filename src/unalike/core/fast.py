@@ -28,7 +28,9 @@ def loops(module: str) -> ModuleType | None:
         return import_module(module)
     except (ImportError, RuntimeError) as error:  # of another numpy, without a folder for what it compiles
         if getattr(error, "name", None) != "numba":
-            text = f"numba cannot be used ({error}); what it would compile takes longer, dense models two to eight times"
+            text = (
+                f"numba cannot be used ({error}); what it would compile takes longer, dense models two to eight times"
+            )
             warnings.warn(text, stacklevel=3)
         return None
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -87,11 +88,28 @@ class Stack:
         return Taken([self.ids[i] for i in places], rows(self._rows, torch.tensor(places)))
 
 
-class Share(NamedTuple):
-    """A participant's final weight, and its update's coefficient in the sum."""
+@dataclass(frozen=True)
+class Shares:
+    """What the reports of `ids` are multiplied with, [K] each: their buffers with the final `weights`, their updates with the
+    `coefficients`.
+    """
 
-    weight: float
-    coefficient: float
+    ids: tuple[int, ...]
+    weights: Tensor
+    coefficients: Tensor
+
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """Where each client stands among `ids`."""
+        return {client: place for place, client in enumerate(self.ids)}
+
+    def of(self, ids: Sequence[int]) -> Shares:
+        """Those of some of them."""
+        ids = tuple(ids)
+        if ids == self.ids:
+            return self
+        some = torch.tensor([self.places[client] for client in ids])
+        return Shares(ids, self.weights[some], self.coefficients[some])
 
 
 @dataclass
@@ -120,13 +138,12 @@ class Fold:
     The sums run in the order of arrival, so whoever wants the same bits twice adds in a fixed order.
     """
 
-    def __init__(self, method: Method, params: Tree, shares: Mapping[int, Share], buffers: str = "average"):
+    def __init__(self, method: Method, params: Tree, shares: Shares, buffers: str = "average"):
         self.method, self.params, self.shares, self.rule = method, params, shares, buffers
-        self.places = {client: place for place, client in enumerate(shares)}
         self.folding = [p for p in method.parts if type(p).fold is not Part.fold]
         self._sums = Sums({}, {}, {}, None, {})
-        self._numbers = Stack(list(shares))
-        self._first = len(shares)
+        self._numbers = Stack(shares.ids)
+        self._first = len(shares.ids)
 
     @property
     def sums(self) -> Sums:
@@ -137,7 +154,7 @@ class Fold:
         """The coefficients of `ids`; None where parts look at their updates one by one."""
         if self.folding or self.method.role(Upload):
             return None
-        return torch.tensor([self.shares[client].coefficient for client in ids])
+        return self.shares.of(ids).coefficients
 
     @part_of("aggregation")
     def add(self, ids: Sequence[int], report: Report, summed: bool = False) -> None:
@@ -150,11 +167,11 @@ class Fold:
             if keep:
                 self.add([ids[i] for i in keep], rows(report, torch.tensor(keep)))
             return
-        sums, mine = self._sums, [self.shares[client] for client in ids]
+        sums, mine = self._sums, self.shares.of(ids)
         sums.sent = tree.nbytes(report.update) // (1 if summed else len(ids))
         update = decoded(self.method, report.update, self.params)
-        sums.update = _onto(sums.update, total) if total else _plus(sums.update, update, [s.coefficient for s in mine])
-        self._buffers(report.buffers, ids, [s.weight for s in mine])
+        sums.update = _onto(sums.update, total) if total else _plus(sums.update, update, mine.coefficients)
+        self._buffers(report.buffers, mine)
         for p in self.folding:
             letter = report.letters.get(p.name, {})
             if update or letter:
@@ -164,8 +181,8 @@ class Fold:
 
     def _together(self, ids: Sequence[int], report: Report) -> Tree:
         """The sum over several reports, if it is finite: then so are all of their updates, which need not be read once more."""
-        factors = [self.shares[client].coefficient for client in ids]
-        if len(ids) == 1 or not all(factors) or self.method.role(Upload):
+        factors = self.shares.of(ids).coefficients
+        if len(ids) == 1 or not factors.all() or self.method.role(Upload):
             return {}
         found = _plus({}, report.update, factors)
         return found if all(math.isfinite(t.sum()) for t in found.values()) else {}
@@ -178,7 +195,7 @@ class Fold:
     def merge(self, other: Sums) -> None:
         """Take in what another fold of the same round has added up."""
         mine, theirs = self._sums, other.taken.ids if other.taken else []
-        first = min((self.places[client] for client in theirs), default=self._first)
+        first = min((self.shares.places[client] for client in theirs), default=self._first)
         mine.update = (
             tree.add(mine.update, other.update) if mine.update and other.update else mine.update or other.update
         )
@@ -190,14 +207,14 @@ class Fold:
         mine.refused |= other.refused
         mine.sent = mine.sent or other.sent
 
-    def _buffers(self, stacked: Tree, ids: Sequence[int], weights: list[float]) -> None:
-        first = min(self.places[k] for k in ids)
+    def _buffers(self, stacked: Tree, mine: Shares) -> None:
+        places = [self.shares.places[client] for client in mine.ids]
+        first = min(places)
         if self.rule == "first":
-            place = [self.places[k] for k in ids].index(first)
-            found = tree.row(stacked, place)
+            found = tree.row(stacked, places.index(first))
         else:
             floats = {n: b for n, b in stacked.items() if b.is_floating_point()}
-            means = _plus({}, floats, weights)
+            means = _plus({}, floats, mine.weights)
             found = {n: means[n] if n in means else b.amax(0) for n, b in stacked.items()}
         self._sums.buffers = self._joined(found, first)
 
@@ -261,16 +278,16 @@ def _folded(p: Part, update: Tree, letter: Tree, count: int) -> Tree:
     return tree.map(lambda t: t.sum(0), torch.vmap(p.fold)(update, letter))
 
 
-def _plus(total: Tree, stacked: Tree, factors: list[float]) -> Tree:
+def _plus(total: Tree, stacked: Tree, factors: Tensor) -> Tree:
     """total + sum_k factors_k stacked_k, written over `total`; an empty `total` is 0."""
     if len(factors) == 1:
+        [factor] = factors.tolist()
         if not total:
-            return tree.map(lambda t: (t[0] * factors[0]).contiguous(), stacked)
+            return tree.map(lambda t: (t[0] * factor).contiguous(), stacked)
         for name, t in stacked.items():
-            total[name].add_(t[0], alpha=factors[0])
+            total[name].add_(t[0], alpha=factor)
         return total
-    found = tree.map(lambda t: tree.combined(t, torch.tensor(factors, dtype=t.dtype, device=t.device)), stacked)
-    return _onto(total, found)
+    return _onto(total, tree.map(lambda t: tree.combined(t, factors.to(t)), stacked))
 
 
 def _onto(total: Tree, found: Tree) -> Tree:

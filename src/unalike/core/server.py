@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -14,7 +13,7 @@ from torch import Tensor
 from unalike.core import returned, seed, tree
 from unalike.core.client import Setting
 from unalike.core.errors import UnalikeError
-from unalike.core.gather import Share, Sums, decoded, rows
+from unalike.core.gather import Shares, Sums, decoded, rows
 from unalike.core.labels import part_of
 from unalike.core.part import BaseWeights, LinearAggregator, Part, ServerStep, Weighting
 from unalike.core.spread import spread, weighted_sum_and_spread
@@ -175,17 +174,18 @@ def advance(method: Method, setting: Setting, state: State, cohort: Cohort) -> S
 
 
 @part_of("aggregation")
-def shares(method: Method, setting: Setting, state: State, expected: Cohort) -> dict[int, Share]:
+def shares(method: Method, setting: Setting, state: State, expected: Cohort) -> Shares:
     """What each client's update and buffers are multiplied with, from the numbers of the `expected` reports alone."""
     weights = _weights(method, expected)
     look = _look(method, setting, state, expected.population, {}, method.aggregator)
-    coefficients = cast(LinearAggregator, method.aggregator).coefficients(look, expected, weights)
-    return dict(zip(expected.ids, map(Share, weights.tolist(), coefficients.tolist()), strict=True))
+    return Shares(
+        expected.ids, weights, cast(LinearAggregator, method.aggregator).coefficients(look, expected, weights)
+    )
 
 
 @part_of("aggregation")
 def conclude(
-    method: Method, setting: Setting, state: State, sums: Sums, given: Mapping[int, Share], population: int
+    method: Method, setting: Setting, state: State, sums: Sums, given: Shares, population: int
 ) -> tuple[State, Cohort] | None:
     """`advance` of a linear method from what a `Fold` with the shares `given` has added up; beside it the numbers of the reports.
 
@@ -195,14 +195,10 @@ def conclude(
     assert sums.taken is not None  # somebody's report was sound
     ids, report = sums.taken
     cohort = Cohort(tuple(ids), report, population, folded=True)
-    exact = shares(method, setting, state, cohort)
-    if all(given[k] == share for k, share in exact.items()):
-        factors: list[float | None] = [1.0, 1.0]
-    else:
-        factors = [_factor([(share[i], given[k][i]) for k, share in exact.items()]) for i in range(2)]
-    if None in factors:
+    exact, given = shares(method, setting, state, cohort), given.of(cohort.ids)
+    weight, coefficient = _factor(exact.weights, given.weights), _factor(exact.coefficients, given.coefficients)
+    if weight is None or coefficient is None:
         return None
-    weight, coefficient = cast(list[float], factors)
     update = sums.update if coefficient == 1 else tree.scale(sums.update, coefficient)
     buffers = sums.buffers
     if weight != 1 and setting.buffers != "first":
@@ -211,11 +207,14 @@ def conclude(
     return _moved(method, setting, state, cohort, update, folded, buffers), cohort
 
 
-def _factor(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """The one factor between the wanted and the given numbers; None where there is none."""
-    total, before = (sum(column) for column in zip(*pairs))
+def _factor(wanted: Tensor, given: Tensor) -> float | None:
+    """The one factor between the wanted and the given numbers, [K] each; None where there is none."""
+    given = given.to(wanted)
+    if torch.equal(wanted, given):
+        return 1.0
+    total, before = float(wanted.sum()), float(given.sum())
     factor = 1.0 if total == before else total / before if before else 0.0
-    return factor if all(math.isclose(wanted, factor * given, rel_tol=1e-5) for wanted, given in pairs) else None
+    return factor if torch.allclose(wanted, factor * given, rtol=1e-5, atol=0) else None
 
 
 def _moved(

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.core.gather import Fold, Share, Sink, Stack, Sums, Taken
+from unalike.core.gather import Fold, Shares, Sink, Stack, Sums, Taken
 from unalike.core.memory import ClientMemories
 from unalike.core.server import State
 from unalike.core.types import Drawers, Order, Report, Tree
@@ -171,9 +171,8 @@ def _feed(team: Team, group: Group, message: Message) -> Message:
         stack = Stack(ids)
         group.executor.feed(order, ids, accepted, stack)
         return {"taken": _sent(stack.taken)}
-    clients, given = message["shares"]
-    shares = {client: Share(*pair) for client, pair in zip(clients, given.tolist(), strict=True)}
-    fold = Fold(group.method, order.params, shares, group.setting.buffers)
+    clients, weights, coefficients = message["shares"]
+    fold = Fold(group.method, order.params, Shares(tuple(clients), weights, coefficients), group.setting.buffers)
     group.executor.feed(order, ids, accepted, fold)
     sums = fold.sums
     return {"sums": vars(sums) | {"taken": _sent(sums.taken)}}
@@ -233,12 +232,11 @@ def _accepted(message: Message) -> Accepted:
 
 
 def _shares(sink: Sink) -> list[Any] | None:
-    """Whose shares, and the shares [K, 2], as they are sent."""
-    return (
-        [list(sink.shares), torch.tensor([*sink.shares.values()], dtype=torch.float64)]
-        if isinstance(sink, Fold)
-        else None
-    )
+    """Whose shares, and the shares, as they are sent."""
+    if not isinstance(sink, Fold):
+        return None
+    given = sink.shares
+    return [list(given.ids), given.weights.cpu(), given.coefficients.cpu()]
 
 
 def _sent(taken: Taken | None) -> Any:
