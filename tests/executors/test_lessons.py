@@ -54,7 +54,7 @@ def test_without_compiled_loops_they_are_the_same(monkeypatch):
     drawn = Lessons.drawn(Work(epochs=2, batch_size=3), rows, [0, 1], 1, "batches", 0)
     monkeypatch.setattr(fast, "loops", lambda _: None)
     plain = Lessons.drawn(Work(epochs=2, batch_size=3), rows, [0, 1], 1, "batches", 0)
-    assert plain.rows.tolist() == drawn.rows.tolist() and plain.sizes == drawn.sizes
+    assert plain.rows.tolist() == drawn.rows.tolist() and plain.sizes.tolist() == drawn.sizes.tolist()
 
 
 def test_lists_of_arrays_are_drawn_one_by_one():

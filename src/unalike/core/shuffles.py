@@ -100,23 +100,26 @@ def shuffle(head, last, rows, starts, sizes, places, out):
         while at < places[k + 1]:
             for i in range(sizes[k]):
                 order[i] = rows[starts[k] + i]
-            mask = U64(sizes[k])
+            i = sizes[k] - 1
+            mask = U64(max(i, 0))
             for shift in (1, 2, 4, 8, 16, 32):
                 mask |= mask >> U64(shift)
-            for i in range(sizes[k] - 1, 0, -1):
-                while mask >> ONE >= U64(i):
-                    mask >>= ONE
-                j = U64(i) + ONE
-                while j > U64(i):
-                    if left:
-                        j = spare & mask
-                    else:
-                        high, low = stepped(high, low, step_high, step_low)
-                        turn, both = high >> ROTATION, high ^ low
-                        both = both >> turn | both << (-turn & LAST)
-                        j, spare = both & LOW & mask, both >> HALF
-                    left = not left
-                order[i], order[j] = order[j], order[i]
+            while i > 0:
+                if left:
+                    j = spare & mask
+                else:
+                    high, low = stepped(high, low, step_high, step_low)
+                    turn, both = high >> ROTATION, high ^ low
+                    both = both >> turn | both << (-turn & LAST)
+                    j, spare = both & LOW & mask, both >> HALF
+                left = not left
+                taken = j <= U64(i)
+                other = (
+                    j if taken else U64(i)
+                )  # refused numbers change nothing: that takes less time than to foresee them
+                order[i], order[other] = order[other], order[i]
+                i -= taken
+                mask >>= ONE if mask >> ONE >= U64(i) else ZERO
             used = min(sizes[k], places[k + 1] - at)
             out[at : at + used] = order[:used]
             at += used

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import zip_longest
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -45,9 +44,7 @@ class Lot(Rows):
     @classmethod
     def of(cls, samples: Tensor, labels: Tensor, lessons: Lessons) -> Lot:
         """Those of one phase. Padding repeats a client's first sample, whatever its numbers are."""
-        kinds = {sizes: i for i, sizes in enumerate(dict.fromkeys(lessons.sizes))}
-        steps = np.array([*zip_longest(*kinds, fillvalue=0)], np.int64).reshape(-1, len(kinds)).T
-        sizes = steps[[kinds[own] for own in lessons.sizes]]
+        sizes = lessons.sizes
         counts = np.arange(sizes.max(initial=0)) < sizes[:, :, None]
         if counts.all():
             places = lessons.rows.reshape(counts.shape)
@@ -57,7 +54,7 @@ class Lot(Rows):
             places[counts] = lessons.rows
         index = torch.from_numpy(places).to(samples.device)
         y = labels.index_select(0, index.flatten()).view(index.shape)
-        return cls(samples, index, y, np.ascontiguousarray(sizes))
+        return cls(samples, index, y, sizes)
 
     def transformed(self, x: Tensor) -> Lot:
         """The same with other samples `x` [K, T, B, ...]."""

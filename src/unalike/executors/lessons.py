@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import zip_longest
 from typing import Protocol, overload, runtime_checkable
 
 import numpy as np
@@ -33,18 +33,22 @@ class Flat(Indices, Protocol):
 
 
 class Lessons(Sequence[Batches]):
-    """What clients train on in a phase of a round: the `rows` of one after the other, and the `sizes` of each one's batches."""
+    """What clients train on in a phase of a round: the `rows` of one after the other. The batches of client k have the sizes
+    kinds[which[k]]: few kinds, since clients of as many samples have the same.
+    """
 
-    def __init__(self, rows: np.ndarray, sizes: Sequence[tuple[int, ...]]):
-        self.rows, self.sizes = rows, sizes
+    def __init__(self, rows: np.ndarray, kinds: Sequence[tuple[int, ...]], which: np.ndarray):
+        self.rows, self.kinds, self.which = rows, kinds, which
 
     @classmethod
     def of(cls, batches: Sequence[Batches]) -> Lessons:
-        return cls(np.concatenate([np.zeros(0, np.int64), *(b.rows for b in batches)]), [b.sizes for b in batches])
+        places = {sizes: i for i, sizes in enumerate(dict.fromkeys(b.sizes for b in batches))}
+        rows = np.concatenate([np.zeros(0, np.int64), *(b.rows for b in batches)])
+        return cls(rows, [*places], np.array([places[b.sizes] for b in batches], np.int64))
 
     @classmethod
     def nothing(cls, clients: int) -> Lessons:
-        return cls(np.zeros(0, np.int64), [()] * clients)
+        return cls(np.zeros(0, np.int64), [()], np.zeros(clients, np.int64))
 
     @classmethod
     def drawn(cls, work: Work, rows: Indices, ids: Sequence[int], number: int, purpose: str, *path: int) -> Lessons:
@@ -55,22 +59,27 @@ class Lessons(Sequence[Batches]):
         clients = np.array(ids, np.int64)
         starts = rows.offsets[clients].astype(np.int64)
         counts = rows.offsets[clients + 1] - starts
-        samples = counts.tolist()
-        kinds = {n: work.sizes_for(n) for n in set(samples)}
-        used = {n: sum(kind) for n, kind in kinds.items()}
-        places = np.cumsum([0, *(used[n] for n in samples)])
-        order = np.empty(places[-1], np.int64)
+        samples, which = np.unique(counts, return_inverse=True)
+        made = cls(np.zeros(0, np.int64), [work.sizes_for(n) for n in samples.tolist()], which)
+        made.rows = np.empty(made.ends[-1], np.int64)
         head = np.array(seed.entropy(number, purpose, *path), np.uint32)
-        loops.shuffle(head, clients.astype(np.uint32), rows.values, starts, counts, places, order)
-        return cls(order, [kinds[n] for n in samples])
+        loops.shuffle(head, clients.astype(np.uint32), rows.values, starts, counts, made.ends, made.rows)
+        return made
 
     @cached_property
-    def ends(self) -> list[int]:
+    def ends(self) -> np.ndarray:
         """Where each client's rows begin, and where the last one's end."""
-        return [*accumulate(map(sum, self.sizes), initial=0)]
+        used = np.array([sum(sizes) for sizes in self.kinds], np.int64)
+        return np.concatenate([[0], np.cumsum(used[self.which])])
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The sizes of everybody's batches, [K, T]; 0 after the last one."""
+        steps = np.array([*zip_longest(*self.kinds, fillvalue=0)], np.int64).reshape(-1, len(self.kinds))
+        return np.ascontiguousarray(steps.T)[self.which]
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.which)
 
     @overload
     def __getitem__(self, i: int) -> Batches: ...
@@ -80,4 +89,4 @@ class Lessons(Sequence[Batches]):
         if isinstance(i, slice):
             return [self[j] for j in range(*i.indices(len(self)))]
         i = range(len(self))[i]
-        return Batches(self.rows[self.ends[i] : self.ends[i + 1]], self.sizes[i])
+        return Batches(self.rows[self.ends[i] : self.ends[i + 1]], self.kinds[self.which[i]])
