@@ -16,13 +16,13 @@ demo: $(READY)  ## compare methods on the digits, write the report
 	$(BIN)/unalike compare --config examples/demo.toml --out $(OUT)
 
 test: $(READY)  ## the tests but for whole federations over sockets, which take ten minutes more
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not (network and slow)"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not (network and slow)"
 
 test-all: $(READY)  ## every test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-fast: $(READY)  ## without the slow ones
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 light:  ## the command line of a light installation: no extras, the newest of every library but torch
 	rm -rf $(LIGHT)

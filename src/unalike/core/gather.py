@@ -159,7 +159,8 @@ class Fold:
     @part_of("aggregation")
     def add(self, ids: Sequence[int], report: Report, summed: bool = False) -> None:
         """Take in the reports of `ids`, stacked along a leading [k]."""
-        total = tree.row(report.update, 0) if summed else self._together(ids, report)
+        mine = self.shares.of(ids)
+        total = tree.row(report.update, 0) if summed else self._together(mine.coefficients, report)
         bad = unsound(ids, report._replace(update={}) if total else report)
         if bad:
             self._sums.refused |= bad
@@ -167,7 +168,7 @@ class Fold:
             if keep:
                 self.add([ids[i] for i in keep], rows(report, torch.tensor(keep)))
             return
-        sums, mine = self._sums, self.shares.of(ids)
+        sums = self._sums
         sums.sent = tree.nbytes(report.update) // (1 if summed else len(ids))
         update = decoded(self.method, report.update, self.params)
         sums.update = _onto(sums.update, total) if total else _plus(sums.update, update, mine.coefficients)
@@ -179,10 +180,9 @@ class Fold:
                 sums.folded[p.name] = tree.add(sums.folded[p.name], found) if p.name in sums.folded else found
         self._numbers.add(ids, report.numbers)
 
-    def _together(self, ids: Sequence[int], report: Report) -> Tree:
+    def _together(self, factors: Tensor, report: Report) -> Tree:
         """The sum over several reports, if it is finite: then so are all of their updates, which need not be read once more."""
-        factors = self.shares.of(ids).coefficients
-        if len(ids) == 1 or not factors.all() or self.method.role(Upload):
+        if len(factors) == 1 or not factors.all() or self.method.role(Upload):
             return {}
         found = _plus({}, report.update, factors)
         return found if all(math.isfinite(t.sum()) for t in found.values()) else {}
