@@ -14,6 +14,7 @@ from unalike.core.wire import stage_wire, survey_wire
 from unalike.core.work import Work
 from unalike.executors.team import Team
 from unalike.executors.threads import threads_for
+from unalike.group import Diverged
 from unalike.job import Clients, Job, ModelLike, Pair, prepare
 from unalike.progress import Watch, followed
 from unalike.protocols import Assessor
@@ -21,7 +22,7 @@ from unalike.record import Record, Run
 from unalike.results.directory import RunDirectory
 from unalike.results.history import History, Row
 from unalike.results.metrics import USUAL, Custom
-from unalike.results.stopping import ALL_DONE
+from unalike.results.stopping import ALL_DONE, DIVERGED
 from unalike.simulation import Round, Simulation
 from unalike.survey import survey as ask_all
 from unalike.teamwork import announce, assessor, employ, follow, inner, need_folder, report, simulation_of, team_for
@@ -231,7 +232,11 @@ def _rounds(
         return why  # it was stopped before, and is only read back
     while not simulation.over:
         number, known = record.history.last["round"] + 1, simulation.remarks
-        done = simulation.round()
+        try:
+            done = simulation.round()
+        except Diverged as error:
+            record.event(DIVERGED, round=number, why=str(error))
+            raise
         if simulation.remarks != known:
             record.event("executor", round=number, executor=simulation.why)
         for client, why in done.refused.items():

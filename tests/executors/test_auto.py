@@ -39,7 +39,7 @@ def simulation(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", meth
 
 
 def test_a_short_run_is_decided_by_a_rule(monkeypatch):
-    loops = "batched: compiled loops train small dense models"
+    loops = "batched: compiled loops train dense models"
     assert simulation(clients()).why == simulation(clients(1)).why == loops
     monkeypatch.setattr(fused, "kernels", lambda: None)
     assert simulation(clients()).why == "batched: the model is small and dense"

@@ -1,4 +1,4 @@
-"""Compiled loops train small dense models as torch does; whatever they cannot train, torch trains."""
+"""Compiled loops train dense models as torch does; whatever they cannot train, torch trains."""
 
 import copy
 import os

@@ -12,6 +12,8 @@ import pytest
 import unalike as ua
 from unalike.cli import main
 from unalike.core.errors import UnalikeError
+from unalike.dashboard.state import Followed
+from unalike.results.directory import RunDirectory
 from unalike.study import Comparison
 from unalike.study.joined import join
 
@@ -184,6 +186,19 @@ def test_an_unfinished_run_is_shown_with_a_note_and_never_joined(kept, dataset, 
     assert len(joined.blocks) == 3 and not joined.pooled
     assert joined.obstacles == [f"{x} is unfinished (2 of 3 rounds), so nothing is joined with it" for x in "AB"]
     assert "A is unfinished (2 of 3 rounds)" in joined.page()
+
+
+def test_a_diverged_run_says_why_it_cannot_go_on(dataset, tmp_path):
+    people = ua.partition(dataset, "dirichlet(alpha=0.5, min_size=2)", clients=4, seed=0)
+    for _ in range(2):  # whoever tries once more is told the same
+        with pytest.raises(ua.UnalikeError, match="Training diverged"):
+            ua.run("fedavg", people, model=MODEL, rounds=3, work=ua.Work(lr=1e30), out=tmp_path)
+        directory = RunDirectory(tmp_path)
+        assert directory.events[-1]["event"] == "diverged" and not directory.finished
+        assert directory.diverged.startswith(f"round {directory.round + 1}: no participant sent a usable report")
+    [facts, page] = [Comparison.load(tmp_path).facts, join([("run", Comparison.load(tmp_path))]).page()]
+    assert "diverged" in facts.command and directory.diverged in facts.notes[1] and "It cannot go on as it was" in page
+    assert Followed(tmp_path).state()["state"] == "diverged"
 
 
 def test_federations_join_under_one_name_only(people, small):

@@ -12,6 +12,7 @@ from unalike.core.errors import UnalikeError
 from unalike.core.lock import is_locked
 from unalike.deploy.commands import Silent, command
 from unalike.results.directory import RunDirectory
+from unalike.results.stopping import DIVERGED
 
 State = dict[str, Any]
 
@@ -168,8 +169,8 @@ def _state(events: list[dict[str, Any]], live: dict[str, Any], federated: bool, 
         why = f": {live['why']}" if live.get("why") else ""
         return f"{live['state']}{why}"
     last = next((e["event"] for e in reversed(events)), "")
-    if last == "finished":
-        return "finished"
+    if last in ("finished", DIVERGED):
+        return last
     if not events:
         return "not begun"
     if federated:

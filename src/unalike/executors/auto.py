@@ -95,7 +95,7 @@ def _rule(site: Site, participants: int) -> Choice | str:
     model = site.setting.model
     on_cpu = site.source.x.device.type == "cpu"
     if Batched(site).fuses:
-        return Choice("batched", "compiled loops train small dense models")
+        return Choice("batched", "compiled loops train dense models")
     if participants < 2:
         return Choice("loop", "one participant a round leaves nothing to stack")
     if on_cpu and model.convolutional:

@@ -50,7 +50,7 @@ class Batched(Answering):
     """Runs `train` for chunks of stacked clients. `chunk`: clients per chunk, None: by the size of the model.
 
     `compile`: steps that are not made by hand are compiled; where that fails, `remark` says why and nothing else changes.
-    `fused`: small dense models train in compiled loops, where the extra `fast` is installed and the method adds at most a
+    `fused`: dense models train in compiled loops, where the extra `fast` is installed and the method adds at most a
     pull (`Part.pull`) to the gradient of the task's loss.
     """
 

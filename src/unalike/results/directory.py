@@ -21,6 +21,7 @@ from unalike.core.checkpoint import read_tensors, rounds_of, write_bytes, write_
 from unalike.core.errors import UnalikeError
 from unalike.core.lock import locked
 from unalike.core.types import Tree
+from unalike.results.stopping import DIVERGED
 
 Config = dict[str, Any]
 
@@ -143,6 +144,13 @@ class RunDirectory:
     def finished(self) -> bool:
         """Whether the run came to its end, and nobody began to continue it since."""
         return [e["event"] for e in self.events if e["event"] in ("resumed", "finished")][-1:] == ["finished"]
+
+    @property
+    def diverged(self) -> str:
+        """Why no round came after the last one, in the words of the run; empty where it did not diverge."""
+        kinds = ("begun", "resumed", "finished", DIVERGED)
+        last = next((e for e in reversed(self.events) if e["event"] in kinds), {})
+        return str(last.get("why", "")) if last.get("event") == DIVERGED else ""
 
     def save_checkpoint(self, round: int, tensors: Tree, facts: dict[str, Any]) -> None:
         """Write the checkpoint of a round, then remove all but the newest two."""

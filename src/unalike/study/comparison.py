@@ -196,9 +196,8 @@ def facts_of_run(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> F
     directory = RunDirectory(folder)
     config = directory.config or {}
     if not directory.finished:
-        return _unfinished(
-            _own_facts(directory, rounds, clients), f"{rounds['round'].max()} of {config['rounds']} rounds"
-        )
+        done = f"{rounds['round'].max()} of {config['rounds']} rounds"
+        return _unfinished(_own_facts(directory, rounds, clients), done, directory.diverged)
     kept = kept_facts(folder) if (folder / "comparison.json").exists() else None
     if kept is None or _differ(tomllib.loads(kept.config), config):
         return _own_facts(directory, rounds, clients)
@@ -210,10 +209,13 @@ def _differ(told: dict[str, Any], config: dict[str, Any]) -> bool:
     return any(told.get(name) != config.get(name) for name in MAY_DIFFER)
 
 
-def _unfinished(facts: Facts, done: str) -> Facts:
-    note = f"This run is unfinished: {done} are done, and all that follows is where it stands after them."
+def _unfinished(facts: Facts, done: str, diverged: str) -> Facts:
+    notes = [f"This run is unfinished: {done} are done, and all that follows is where it stands after them."]
     command = "# the run is unfinished: what began it, with the same folder, goes on from here"
-    return replace(facts, unfinished=done, notes=[note, *facts.notes], command=command)
+    if diverged:
+        notes.append(f"It cannot go on as it was: {diverged}.")
+        command = "# the run diverged: begin it anew, in another folder and with other settings"
+    return replace(facts, unfinished=done, notes=[*notes, *facts.notes], command=command)
 
 
 def _own_facts(directory: RunDirectory, rounds: pd.DataFrame, clients: pd.DataFrame) -> Facts:
