@@ -162,4 +162,4 @@ def probability(p: float) -> str:
 
 def _counted(comparison: Comparison) -> str:
     chosen = any(str(c).endswith("selected") for c in comparison.rounds)
-    return "The round with the best validation score" if chosen else "Mean of the last 10 rounds"
+    return "The round with the best validation score" if chosen else "Mean of the last ten evaluated rounds"

@@ -149,8 +149,8 @@ class RunDirectory:
     def diverged(self) -> str:
         """Why no round came after the last one, in the words of the run; empty where it did not diverge."""
         kinds = ("begun", "resumed", "finished", DIVERGED)
-        last = next((e for e in reversed(self.events) if e["event"] in kinds), {})
-        return str(last.get("why", "")) if last.get("event") == DIVERGED else ""
+        last = [e for e in self.events if e["event"] in kinds][-1:]
+        return "".join(str(e.get("why", "")) for e in last if e["event"] == DIVERGED)
 
     def save_checkpoint(self, round: int, tensors: Tree, facts: dict[str, Any]) -> None:
         """Write the checkpoint of a round, then remove all but the newest two."""
