@@ -7,7 +7,10 @@ that are masked and refused while too large), as NumPy has them since 1.17.
 from __future__ import annotations
 
 import numpy as np
+from llvmlite import ir
 from numba import njit, types
+
+from unalike.core.vectors import intrinsic
 
 U32, U64 = np.uint32, np.uint64
 LOW = U64(0xFFFFFFFF)
@@ -41,13 +44,16 @@ def mixed(x, y):
     return U32(value ^ (value >> FOLD))
 
 
-@inline
-def product(a, b):
+@intrinsic
+def product(typing, a, b):
     """The high word of a product."""
-    al, ah, bl, bh = a & LOW, a >> HALF, b & LOW, b >> HALF
-    low, mid, other = al * bl, ah * bl, al * bh
-    carry = ((low >> HALF) + (mid & LOW) + (other & LOW)) >> HALF
-    return ah * bh + (mid >> HALF) + (other >> HALF) + carry
+
+    def make(context, builder, signature, arguments):
+        a, b = (builder.zext(word, ir.IntType(128)) for word in arguments)
+        high = builder.lshr(builder.mul(a, b), ir.Constant(ir.IntType(128), 64))
+        return builder.trunc(high, ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), make
 
 
 @inline
@@ -101,25 +107,25 @@ def shuffle(head, last, rows, starts, sizes, places, out):
             for i in range(sizes[k]):
                 order[i] = rows[starts[k] + i]
             i = sizes[k] - 1
-            mask = U64(max(i, 0))
-            for shift in (1, 2, 4, 8, 16, 32):
-                mask |= mask >> U64(shift)
             while i > 0:
-                if left:
-                    j = spare & mask
-                else:
-                    high, low = stepped(high, low, step_high, step_low)
-                    turn, both = high >> ROTATION, high ^ low
-                    both = both >> turn | both << (-turn & LAST)
-                    j, spare = both & LOW & mask, both >> HALF
-                left = not left
-                taken = j <= U64(i)
-                other = (
-                    j if taken else U64(i)
-                )  # refused numbers change nothing: that takes less time than to foresee them
-                order[i], order[other] = order[other], order[i]
-                i -= taken
-                mask >>= ONE if mask >> ONE >= U64(i) else ZERO
+                mask = U64(i)
+                for shift in (1, 2, 4, 8, 16, 32):
+                    mask |= mask >> U64(shift)
+                least = np.int64(mask >> ONE)
+                while i > least:
+                    if left:
+                        j = spare & mask
+                    else:
+                        high, low = stepped(high, low, step_high, step_low)
+                        turn, both = high >> ROTATION, high ^ low
+                        both = both >> turn | both << (-turn & LAST)
+                        j, spare = both & LOW & mask, both >> HALF
+                    left = not left
+                    taken = j <= U64(i)
+                    # refused numbers change nothing: that takes less time than to foresee them
+                    other = j if taken else U64(i)
+                    order[i], order[other] = order[other], order[i]
+                    i -= taken
             used = min(sizes[k], places[k + 1] - at)
             out[at : at + used] = order[:used]
             at += used
