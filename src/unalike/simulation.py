@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class Round:
 
     @property
     def participants(self) -> int:
-        return len(self.trained)
+        return sum(len(c.ids) for c in self.cohorts.values())
 
     @property
     def faults(self) -> dict[int, str]:
@@ -54,7 +55,7 @@ class Round:
         """The clients whose reports counted."""
         return [k for c in self.cohorts.values() for k in c.ids]
 
-    @property
+    @cached_property
     def train_loss(self) -> float:
         """The mean task loss over the participants' steps, by training samples."""
         if not self.cohorts:
@@ -145,11 +146,12 @@ class Simulation:
             self._choices[client] = self._choose(self.stage.chooses, client)
         return self._choices[client]
 
-    def _places(self, clients: Sequence[int]) -> dict[int, str | None]:
-        """The groups of many clients."""
+    def _by_group(self, clients: list[int]) -> dict[str, list[int]]:
+        """Some clients by their groups."""
         if self.stage.groups is None:
-            return dict.fromkeys(clients, next(iter(self._everybody)))
-        return {k: self.group_of(k) for k in clients}
+            return dict.fromkeys(self.groups, clients)  # there is one
+        places = [(k, self.group_of(k)) for k in clients]
+        return {name: [k for k, mine in places if mine == name] for name in self.groups}
 
     def _choose(self, question: Question, client: int) -> str:
         def answer(state: State) -> float:
@@ -231,9 +233,9 @@ class Simulation:
         cohorts: dict[str, Cohort] = {}
         refused: dict[int, str] = {}
         sent = 0
-        places = self._places(drawn)  # chosen by all before any group has moved
+        parted = self._by_group(drawn)  # chosen by all before any group has moved
         for name, group in self.groups.items():
-            ids = [0] if self.stage.pooled else [k for k in drawn if places[k] == name]
+            ids = [0] if self.stage.pooled else parted[name]
             if ids:
                 trained = group.round(ids, self._population(name), self.single)
                 cohorts[name], refused = trained.cohort, refused | trained.refused
@@ -286,8 +288,8 @@ class Simulation:
 
     def parted(self, clients: Sequence[int]) -> Iterator[tuple[Group, list[int], Order | None]]:
         """The clients by group; with the order that they are fine-tuned with, where the method does that."""
-        for name, group in self.groups.items():
-            ids = [k for k in clients if self.group_of(k) == name]
+        for name, ids in self._by_group([*clients]).items():
+            group = self.groups[name]
             yield group, ids, None if self.method.tuning is None else group.order(ids, self._population(name))
 
     def personal_model(self, client: int) -> Predict:

@@ -181,22 +181,22 @@ def learn(
     """
     sent, buffers = _sent(method, setting, params), order.buffers | memory.get(BUFFERS, {})
     own, kept, states = _own_buffers(method, memory), _thaw(memory.get(SOLVER, {})), []
-    loss, rows, steps, _ = Tally()
-    moved, gained = dict[str, Tensor](), dict[str, Tensor]()
+    tallies, moved, gained = list[Tally](), dict[str, Tensor](), dict[str, Tensor]()
 
     for place, (phase, batches) in enumerate(zip(phases, lessons, strict=True)):
-        work = phase.work(replace(setting.work, lr=order.lr))
+        work = phase.work(setting.work if order.lr == setting.work.lr else replace(setting.work, lr=order.lr))
         variables = _variables(method, phase, setting.model, params, memory)
         before = Moving(variables, each(Tensor.clone, kept.get(place, {})), buffers, own)
         made, moving = make(work, params=params, memory=memory).phase(before, batches)
         counts = not sent or not variables[MODEL].keys().isdisjoint(sent)
-        loss, rows, steps = loss + made.loss, rows + made.rows, steps + counts * made.steps
+        tallies.append(made if counts else made._replace(steps=0.0))
         now = tree.detach(moving.variables[MODEL])
         params, gained = params | now, gained | (made.gained or {})
         moved |= now if batches and made.gained is None else {}
         memory, buffers, own = merged(memory, moving.variables), moving.buffers, moving.own
         states.append(moving.state)
 
+    loss, rows, steps = (sum(rest, start=first) for first, *rest in zip(*(tally[:3] for tally in tallies), strict=True))
     mean = torch.as_tensor(loss) / torch.as_tensor(rows).clamp_min(1)
     return Learnt(params, moved, gained, buffers, own, memory, states, steps, mean)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -53,9 +53,13 @@ class Stack:
 
     def __init__(self, ids: Sequence[int]) -> None:
         self.ids = list(ids)
-        self._places = {client: place for place, client in enumerate(self.ids)}
         self._came: set[int] = set()
         self._rows: Report | None = None
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        """Where each client stands."""
+        return {client: place for place, client in enumerate(self.ids)}
 
     def factors(self, ids: Sequence[int]) -> None:
         """None: they are kept apart."""
@@ -148,7 +152,8 @@ class Fold:
     @property
     def sums(self) -> Sums:
         """What has been added up so far."""
-        return replace(self._sums, taken=self._numbers.taken)
+        self._sums.taken = self._numbers.taken
+        return self._sums
 
     def factors(self, ids: Sequence[int]) -> Tensor | None:
         """The coefficients of `ids`; None where parts look at their updates one by one."""
@@ -161,7 +166,7 @@ class Fold:
         """Take in the reports of `ids`, stacked along a leading [k]."""
         mine = self.shares.of(ids)
         total = tree.row(report.update, 0) if summed else self._together(mine.coefficients, report)
-        bad = unsound(ids, report._replace(update={}) if total else report)
+        bad = {} if summed else unsound(ids, report._replace(update={}) if total else report)
         if bad:
             self._sums.refused |= bad
             keep = [i for i, client in enumerate(ids) if client not in bad]
@@ -208,6 +213,8 @@ class Fold:
         mine.sent = mine.sent or other.sent
 
     def _buffers(self, stacked: Tree, mine: Shares) -> None:
+        if not stacked:
+            return
         places = [self.shares.places[client] for client in mine.ids]
         first = min(places)
         if self.rule == "first":

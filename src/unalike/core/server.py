@@ -265,7 +265,7 @@ def _combined(server: Server, cohort: Cohort, weights: Tensor) -> tuple[Tree, Co
 
 
 def _weights(method: Method, cohort: Cohort) -> Tensor:
-    if not cohort.sizes.sum() > 0:
+    if not float(cohort.sizes.sum()) > 0:
         raise UnalikeError("no participant of this round has training samples; the model stays as it is")
     [base] = method.role(BaseWeights)
     count = len(cohort.ids)

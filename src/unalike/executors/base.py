@@ -22,7 +22,7 @@ from unalike.core.server import Cohort
 from unalike.core.types import Batch, Context, Drawers, Order, Report, Tree
 from unalike.core.validate import steps_of
 from unalike.core.work import Batches, Work
-from unalike.executors.lessons import Indices, Lessons
+from unalike.executors.lessons import Indices, Lessons, kinds_of
 
 Accepted = dict[int, int]
 """Client number -> the round of its last accepted report."""
@@ -40,8 +40,8 @@ def costs(method: Method, work: Work, sizes: np.ndarray) -> np.ndarray:
         phases = [phase.work(work) for phase in method.phases]
         return sum(w.steps_for(samples) * (min(w.batch_size or samples, samples) + STEP) for w in phases)
 
-    kinds, of = np.unique(sizes, return_inverse=True)
-    return np.array([cost(int(n)) for n in kinds], np.int64)[of]
+    kinds, which = kinds_of(sizes)
+    return np.array([cost(n) for n in kinds], np.int64)[which]
 
 
 class Source(Protocol):
@@ -112,6 +112,7 @@ class Site:
     transform: Transform | None = None
     _facts: dict[int, Context] = field(default_factory=dict)
     _common: Drawers = field(default_factory=dict)
+    _foreseen: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -170,21 +171,33 @@ class Site:
 
     def sizes_of(self, ids: Sequence[int]) -> Tensor:
         """The clients' training samples, [K] floats."""
+        return self._numbers(self.sizes[list(ids)])
+
+    def _numbers(self, found: np.ndarray) -> Tensor:
+        """Numbers as reports tell them."""
         kind = torch.promote_types(tree.dtype(self.setting.model.params), torch.float32)
-        return torch.tensor(self.sizes[list(ids)], dtype=kind, device=self.source.x.device)
+        return torch.from_numpy(found).to(kind).to(self.source.x.device)  # some devices have no float64
 
     def expected(self, ids: Sequence[int], population: int) -> Cohort:
         """The numbers of the reports that these clients will send, as far as they are known before they train."""
-        size, sizes = self.sizes_of(ids), self.sizes[list(ids)].tolist()
-        made = {n: steps_of(self.method, self.setting, n) for n in set(sizes)}
-        steps = torch.tensor([made[n] for n in sizes], dtype=size.dtype, device=size.device)
+        sizes = self.sizes[list(ids)]
+        kinds, which = kinds_of(sizes)
+        made, weights = np.array([self._known(n) for n in kinds]).T
+        size, steps, weight = (self._numbers(column) for column in (sizes, made[which], weights[which]))
         names = [name for p in self.method.parts for name in p.shares]
         shared = [{name: self.context(k)[name] for name in names} for k in ids] if names else []
-        weight = self.setting.work.solver.weight(steps)
         report = Report(
             {}, {}, {}, size, steps, weight, torch.zeros_like(size), join(shared, torch.stack) if names else {}
         )
         return Cohort(tuple(ids), report, population, folded=True)
+
+    def _known(self, samples: int) -> tuple[int, float]:
+        """The steps of a client with so many samples, and the weight that they accumulate."""
+        if samples not in self._foreseen:
+            steps = steps_of(self.method, self.setting, samples)
+            weight = self.setting.work.solver.weight(torch.tensor(steps, dtype=torch.float64))
+            self._foreseen[samples] = steps, float(weight)
+        return self._foreseen[samples]
 
     def whole(self, ids: Sequence[int], round: int) -> Lessons:
         """All their samples once, in batches and in a random order, where a part of the method asks for them."""
