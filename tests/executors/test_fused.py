@@ -152,7 +152,8 @@ def test_they_are_as_exact_as_torch():
     layout = fused._layout(model.chain, tuple((n, p.shape) for n, p in names.items()), frozenset(names))
     found = torch.empty(1, len(exact))
     start = torch.cat([p.detach().flatten() for p in names.values()])[None]
-    rows = (x.flatten(0, 1).numpy(), np.arange(100).reshape(1, 10, 10), y[None].float().numpy(), np.full((1, 10), 10))
+    labels = y.flatten().numpy(), np.empty(0, np.float32)
+    rows = (x.flatten(0, 1).numpy(), np.arange(100).reshape(1, 10, 10), *labels, np.full((1, 10), 10))
     numbers = (loops.CLASSES, np.float32(0.05), np.float32(0.9), False, False, np.empty(0, np.float32))
     nothing = (layout.strengths(0.0, 0.0, ()), np.empty((0, 0), np.float32))
     loops.train(
@@ -163,10 +164,9 @@ def test_they_are_as_exact_as_torch():
         *nothing,
         *numbers,
         np.arange(2),
-        np.zeros(1),
+        np.zeros((3, 1)),
         found.numpy(),
-        0,
-        1,
+        np.zeros(1, np.int64),
     )
     assert (found[0].double() - exact).norm() <= 1.5 * (usual - exact).norm()
 
@@ -307,19 +307,47 @@ def test_slices_are_whole_and_the_last_are_short(slices):
 
 
 def test_processes_of_a_team_have_one_thread_each(three_threads):
+    def who(pieces):
+        found = []
+        fast.share_out(lambda _: found.append(threading.get_ident()), pieces)
+        return found
+
     with threads_for(Model(mlp()), alone=False):
-        calls = []
-        fast.share_out(lambda *bounds: calls.append(bounds), 5)
-        assert calls == [(0, 5)] and torch.get_num_threads() == 1
+        assert who(5) == [threading.get_ident()] and fast.pieces() == torch.get_num_threads() == 1
     with threads_for(Model(mlp())):
-        fast.share_out(lambda *bounds: calls.append(bounds), 5)
-        fast.share_out(lambda *bounds: calls.append(bounds), 100)
-        assert torch.get_num_threads() == 1
+        assert len(who(5)) == len(who(100)) == 3 and len(who(2)) == 2 and len(who(1)) == 1
+        assert threading.get_ident() in who(5) and fast.pieces() == 3 * fast.SLICES and torch.get_num_threads() == 1
     assert torch.get_num_threads() == 3
-    assert sorted(calls[1:6]) == [(i, i + 1) for i in range(5)]
-    ends = sorted(calls[6:])
-    assert len(ends) == 3 * fast.SLICES and ends[0][0] == 0 and ends[-1][1] == 100
-    assert all(a[1] == b[0] for a, b in pairwise(ends))
+
+
+def test_each_piece_is_done_once():
+    njit = pytest.importorskip("numba").njit
+    from unalike.core.vectors import turn
+
+    @njit(nogil=True)
+    def count(pieces, turns):
+        piece = turn(turns)
+        while piece < len(pieces):
+            pieces[piece] += 1
+            piece = turn(turns)
+
+    for threads, pieces in ((1, 7), (3, 100_000), (3, 2), (3, 0)):
+        done = np.zeros(pieces, np.int64)
+        with fast.crew_of(threads):
+            fast.share_out(partial(count, done), pieces)
+        assert (done == 1).all()
+
+
+def test_what_a_thread_raises_ends_the_others_work():
+    seen = []
+
+    def loop(turns):
+        seen.append(turns)
+        raise ValueError("of a thread")
+
+    with fast.crew_of(2), pytest.raises(ValueError, match="of a thread"):
+        fast.share_out(loop, 10)
+    assert seen[0][0] == 10
 
 
 @dataclass(frozen=True)

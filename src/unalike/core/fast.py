@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
-from itertools import pairwise
 from types import ModuleType
 from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 SLICES = 4
-"""Slices of the work for each thread: one that another program slows down leaves the rest to the others."""
+"""Pieces of the work for each thread: one that another program slows down leaves the rest to the others."""
 
 
 @cache
@@ -64,6 +64,11 @@ def threads() -> int:
     return 1 if crew is None else crew.size
 
 
+def pieces() -> int:
+    """Into how many the work of the run's threads is cut."""
+    return 1 if threads() == 1 else SLICES * threads()
+
+
 def bounds(count: int, slices: int) -> list[int]:
     """Where so many things are cut into at most so many slices, none of them empty, the first three times as long as the last.
 
@@ -75,28 +80,18 @@ def bounds(count: int, slices: int) -> list[int]:
     return sorted({round(count * part * (3 - part) / 2) for part in parts})
 
 
-def share_out(function: Callable[[int, int], object], count: int) -> None:
-    """`function(first, end)` of `count` things, a few at a time, on all threads of the run at once.
+def share_out(loop: Callable[[np.ndarray], object], count: int) -> None:
+    """`loop(turns)` on all threads of the run at once: a compiled loop that takes one of so many pieces after the other, by
+    `vectors.turn`, until none is left. Threads that came back to Python for each would wait for each other there.
 
     This one takes part, since it takes a thread longer to wake up than to train some small models.
     """
-    crew = _crew.get()
-    cut = bounds(count, 1 if crew is None else SLICES * crew.size)
-    waiting = deque(pairwise(cut))
-
-    def work() -> None:
-        while waiting:
-            try:
-                piece = waiting.popleft()
-            except IndexError:  # another thread was faster
-                return
-            function(*piece)
-
-    others = [] if crew is None else [crew.pool.submit(work) for _ in range(min(crew.size, len(waiting)) - 1)]
+    turns, crew = np.zeros(1, np.int64), _crew.get()
+    others = [] if crew is None else [crew.pool.submit(loop, turns) for _ in range(min(crew.size, count) - 1)]
     try:
-        work()
+        loop(turns)
     finally:
-        waiting.clear()  # where something was raised, nobody begins anything more
+        turns[0] = count  # where something was raised, nobody begins anything more
         wait(others)
     for other in others:
         other.result()  # raises what was raised there

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from unalike.core.vectors import widest
+from unalike.core.vectors import turn, widest
 
 WIDTH = 2048
 """Columns of a block: those of twenty clients stay in the cache of a core while they are read again."""
 
 ZERO = np.float32(0)
 MATHS = {"reassoc", "contract", "nsz"}  # a NaN stays one
-SIGNATURE = "void(f4[:,::1], f4[::1], f4[::1], f8[:,::1], i8, i8)"
+SIGNATURE = "void(f4[:,::1], f4[::1], f4[::1], f8[:,::1], i8[::1])"
 """That `combine` is compiled for when this module is imported, once on a machine."""
 
 
@@ -33,11 +33,12 @@ def add_up(rows, weights, start, stop, out):
 
 
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
-def combine(rows, weights, total, apart, first, end):
-    """total = sum_k weights_k rows_k, and apart[b, k] = ||rows_k - mean_j rows_j||^2, of the blocks b from `first` to `end`."""
+def combine(rows, weights, total, apart, turns):
+    """total = sum_k weights_k rows_k, and apart[b, k] = ||rows_k - mean_j rows_j||^2, of the blocks b whose `turns` it takes."""
     widest()
     centre, even = np.empty(WIDTH, np.float32), np.full(len(rows), 1 / len(rows), np.float32)
-    for block in range(first, end):
+    block = turn(turns)
+    while block < len(apart):
         start, stop = block * WIDTH, min((block + 1) * WIDTH, rows.shape[1])
         mean = centre[: stop - start]
         add_up(rows, weights, start, stop, total[start:stop])
@@ -48,3 +49,4 @@ def combine(rows, weights, total, apart, first, end):
                 away = row[i] - mean[i]
                 square += away * away
             apart[block, k] = square
+        block = turn(turns)

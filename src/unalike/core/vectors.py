@@ -9,6 +9,7 @@ numba knows what it has kept of a file of loops by the text of that file: whoeve
 from __future__ import annotations
 
 import operator
+from itertools import zip_longest
 from typing import Any
 
 from llvmlite import binding, ir
@@ -78,6 +79,17 @@ def borrowed(typing, array):
         return made._getvalue()
 
     return array(array), view
+
+
+@intrinsic
+def turn(typing, turns):
+    """The next of the numbers that threads take in turns, of which turns[0] counts how many have been taken."""
+
+    def make(context, builder, signature, arguments):
+        counter = context.make_array(turns)(context, builder, *arguments).data
+        return builder.atomic_rmw("add", counter, ir.Constant(counter.type.pointee, 1), "monotonic")
+
+    return types.intp(turns), make
 
 
 class Vector(types.Type):
@@ -163,6 +175,16 @@ def fill(typing, number):
 
 
 @intrinsic
+def first(typing, number):
+    """A number in the first lane, 0 in the others."""
+
+    def make(context, builder, signature, arguments):
+        return builder.insert_element(ir.Constant(FLOATS, [0.0] * LANES), *arguments, ir.Constant(WORD, 0))
+
+    return VECTOR(types.float32), make
+
+
+@intrinsic
 def upto(typing, count):
     """1 in the first lanes, 0 in the others."""
 
@@ -191,42 +213,46 @@ def power(typing, n):
 
 
 @intrinsic
-def total(typing, x):
-    """The sum of the lanes."""
-
-    def make(context, builder, signature, arguments):
-        zero = ir.Constant(FLOAT, 0.0)
-        return _call(builder, f"vector.reduce.fadd.v{LANES}f32", FLOAT, zero, *arguments, fastmath=tuple(MATHS))
-
-    return types.float32(VECTOR), make
+def totals(typing, vectors):
+    """The sums of the lanes of several vectors: many at once take fewer steps than one after the other."""
+    return _reduced(vectors, _sum)
 
 
 @intrinsic
-def totals(typing, vectors):
-    """The sums of the lanes of several vectors: many at once take fewer steps than one after the other."""
+def tops(typing, vectors):
+    """The largest lanes of several vectors; a NaN may be left out."""
+    return _reduced(vectors, _larger)
+
+
+def _reduced(vectors, join):
+    """The signature and the code of what makes a number of each of several vectors."""
 
     def make(context, builder, signature, arguments):
-        left, sums = cgutils.unpack_tuple(builder, arguments[0]), []
+        left, found = cgutils.unpack_tuple(builder, arguments[0]), []
         for first in range(0, len(left), LANES):
             some = left[first : first + LANES]
-            summed = _summed(builder, some)
-            sums += [builder.extract_element(summed, ir.Constant(WORD, i)) for i in range(len(some))]
-        return context.make_tuple(builder, signature.return_type, sums)
+            joined, lanes = _joined(builder, some, join)
+            found += [builder.extract_element(joined, ir.Constant(WORD, lanes[i])) for i in range(len(some))]
+        return context.make_tuple(builder, signature.return_type, found)
 
     return types.UniTuple(types.float32, len(vectors))(vectors), make
 
 
-def _summed(builder, vectors):
-    """The sum of vector i in lane i. Halves are added until one lane is left: a pair makes one vector of two halves each time."""
-    half, found = LANES // 2, [*vectors, *[None] * (LANES - len(vectors))]
+def _joined(builder, vectors, join):
+    """A vector with what several ones come to, and the lane of each. Halves are joined until one lane is left: a pair makes one
+    vector of two halves each time, and of its lanes the first half belongs to the first of them.
+    """
+    half, found, lanes = LANES // 2, [*vectors], [0]
     while half:
         first = [i % (2 * half) < half for i in range(LANES)]
         own = _words(i if mine else LANES + i for i, mine in enumerate(first))
         other = _words(i + half if mine else LANES + i - half for i, mine in enumerate(first))
-        pairs = [(a, a if b is None else b) for a, b in zip(found[:half], found[half:])]
-        halves = [a and [builder.shuffle_vector(a, b, lanes) for lanes in (own, other)] for a, b in pairs]
-        found, half = [both and builder.fadd(*both, flags=tuple(MATHS)) for both in halves], half // 2
-    return found[0]
+        pairs = [(a, b) for a, b in zip_longest(found[::2], found[1::2])]
+        halves = [[builder.shuffle_vector(a, b or a, lanes) for lanes in (own, other)] for a, b in pairs]
+        found = [join(builder, *both) for both in halves]
+        lanes = [lane + half * late for late in (0, 1) for lane in lanes]
+        half //= 2
+    return found[0], lanes
 
 
 def _operation(build):
@@ -252,8 +278,16 @@ def _operator(symbol, name):
         return (lambda a, b: made(a, b)) if VECTOR in (a, b) else None
 
 
+def _sum(builder, a, b):
+    return builder.fadd(a, b, flags=tuple(MATHS))
+
+
+def _larger(builder, a, b):
+    return builder.select(builder.fcmp_ordered("<", a, b), b, a)
+
+
 for _symbol, _name in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul")):
     _operator(_symbol, _name)
-larger = _operation(lambda builder, a, b: builder.select(builder.fcmp_ordered("<", a, b), b, a))
+larger = _operation(_larger)
 smaller = _operation(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), b, a))
 """The larger, or the smaller, of each lane; a NaN of the first stays one."""

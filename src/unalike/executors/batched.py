@@ -217,7 +217,7 @@ class Batched(Answering):
             return found
         drawn = [self.site.numbers(k, round, own) for k, *own in zip(ids, *parts, strict=True)]
         return [
-            lot.transformed(transform(lot.x, _laid_out(numbers, lot.y.shape).to(lot.x.device))) if lot else lot
+            lot.transformed(transform(lot.x, _laid_out(numbers, lot.index.shape).to(lot.x.device))) if lot else lot
             for lot, numbers in zip(found, zip(*drawn), strict=True)
         ]
 

@@ -31,39 +31,42 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Lot(Rows):
-    """Batches of stacked clients: sample index[k, t, b] of all `samples` and its label y[k, t, b], of which sizes[k, t] count.
+    """Batches of stacked clients: sample index[k, t, b] of all `samples` and its label, of which sizes[k, t] count.
 
     As rows they have a `weight` where some do not count; without any batches they have no names.
     """
 
     samples: Tensor
+    labels: Tensor
     index: Tensor
-    y: Tensor
     sizes: np.ndarray
 
     @classmethod
     def of(cls, samples: Tensor, labels: Tensor, lessons: Lessons) -> Lot:
         """Those of one phase. Padding repeats a client's first sample, whatever its numbers are."""
         sizes = lessons.sizes
-        counts = np.arange(sizes.max(initial=0)) < sizes[:, :, None]
-        if counts.all():
-            places = lessons.rows.reshape(counts.shape)
+        most = sizes.max(initial=0)
+        if sizes.min(initial=most) == most:
+            places = lessons.rows.reshape(*sizes.shape, most)
         else:
+            counts = np.arange(most) < sizes[:, :, None]
             first = [own.rows[0] if own.sizes else 0 for own in lessons]
             places = np.broadcast_to(np.reshape(first, (-1, 1, 1)), counts.shape).astype(np.int64)
             places[counts] = lessons.rows
-        index = torch.from_numpy(places).to(samples.device)
-        y = labels.index_select(0, index.flatten()).view(index.shape)
-        return cls(samples, index, y, sizes)
+        return cls(samples, labels, torch.from_numpy(places).to(samples.device), sizes)
 
     def transformed(self, x: Tensor) -> Lot:
         """The same with other samples `x` [K, T, B, ...]."""
         index = torch.arange(self.index.numel(), device=self.index.device).view(self.index.shape)
-        return replace(self, samples=x.flatten(0, 2), index=index)
+        return replace(self, samples=x.flatten(0, 2), labels=self.y.flatten(), index=index)
 
     @cached_property
     def x(self) -> Tensor:
         return self.samples.index_select(0, self.index.flatten()).unflatten(0, self.index.shape)
+
+    @cached_property
+    def y(self) -> Tensor:
+        return self.labels.index_select(0, self.index.flatten()).view(self.index.shape)
 
     @cached_property
     def weight(self) -> Tensor:

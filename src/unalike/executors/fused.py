@@ -79,39 +79,40 @@ class Fused:
         layout = _layout(chain, tuple((n, w.shape[1:]) for n, w in params.items()), frozenset(moves))
         with part("forward and backward"):
             start = layout.flat(params)
-            losses = np.zeros(len(lot.sizes))
+            tally = np.zeros((3, len(lot.sizes)))
+            kind, classes = self.setting.task.name, self.setting.task.name == "classification"
             factors = torch.empty(0) if self.factors is None else self.factors
             given = (
                 start.numpy(),
                 lot.samples.flatten(1).numpy(),
                 lot.index.numpy(),
-                lot.y.float().flatten(2).numpy(),
+                (lot.labels if classes else lot.labels[:0]).long().numpy(),
+                np.empty(0, np.float32) if classes else lot.y.float().flatten().numpy(),
                 lot.sizes,
                 layout.table,
                 layout.held,
                 layout.strengths(solver.weight_decay, self.pull.strength, self.start),
                 self._pulls(layout, params).numpy(),
-                loops.LOSSES[self.setting.task.name],
+                loops.LOSSES[kind],
                 np.float32(self.work.lr),
                 np.float32(solver.momentum),
                 solver.nesterov,
                 self.apart,
                 factors.float().numpy(),
             )
-            trained = self._apiece(partial(loops.train, *given), losses, _up(start.shape[1], loops.LANES))
+            trained = self._apiece(partial(loops.train, *given), tally, _up(start.shape[1], loops.LANES))
         made = {n: w for n, w in layout.views(trained).items() if n in moves}
-        counts = lot.sizes.sum(1), (lot.sizes > 0).sum(1)
-        loss, rows, steps = (torch.from_numpy(column).float() for column in (losses, *counts))
+        loss, rows, steps = torch.from_numpy(tally).float().unbind()
         if self.apart:
             return Tally(loss, rows, steps, made), replace(before, state={})
         return Tally(loss, rows, steps), replace(before, variables=before.variables | {MODEL: made}, state={})
 
-    def _apiece(self, train: Callable[..., None], losses: np.ndarray, width: int) -> Tensor:
+    def _apiece(self, train: Callable[..., None], tally: np.ndarray, width: int) -> Tensor:
         """What `train` writes of each client, [K, P], or adds up of all, [1, P], in rows of `width` floats."""
-        clients, summed = len(losses), self.factors is not None
-        bounds = np.array(fast.bounds(clients, max(SUMS, 2 * fast.threads()) if summed else clients))
-        rows = torch.empty(len(bounds) - 1, width, dtype=torch.float32)
-        fast.share_out(partial(train, bounds, losses, rows.numpy()), len(rows))
+        clients, summed = tally.shape[1], self.factors is not None
+        bounds = np.array(fast.bounds(clients, max(SUMS, 2 * fast.threads()) if summed else fast.pieces()))
+        rows = torch.empty(len(bounds) - 1 if summed else clients, width, dtype=torch.float32)
+        fast.share_out(partial(train, bounds, tally, rows.numpy()), len(bounds) - 1)
         return rows.sum(0, keepdim=True) if summed else rows
 
     def _pulls(self, layout: Layout, params: Tree) -> Tensor:
@@ -135,9 +136,9 @@ class Layout:
 
     def flat(self, params: Tree) -> Tensor:
         """Stacked parameters side by side, [K, P]; [1, P] where all clients have the same."""
-        common = all(params[n].stride(0) == 0 for n in self.places)
-        stacked = (params[n][:1] if common else params[n] for n in self.places)
-        return torch.cat([w.flatten(1) for w in stacked], 1)
+        if all(params[n].stride(0) == 0 for n in self.places):
+            return torch.cat([params[n][0].flatten() for n in self.places])[None]
+        return torch.cat([params[n].flatten(1) for n in self.places], 1)
 
     def strengths(self, decay: float, pull: float, shared: Collection[str]) -> np.ndarray:
         """What each layer's weight and bias are multiplied with in their gradients, [L, 2]."""
@@ -146,7 +147,7 @@ class Layout:
 
     def views(self, flat: Tensor) -> Tree:
         """Each parameter of such rows."""
-        return {n: flat[:, at : at + shape.numel()].unflatten(1, shape) for n, (at, shape) in self.places.items()}
+        return {n: flat[:, at : at + shape.numel()].view(-1, *shape) for n, (at, shape) in self.places.items()}
 
 
 @lru_cache(64)

@@ -17,6 +17,7 @@ from unalike.core.vectors import (
     MATHS,
     borrowed,
     fill,
+    first,
     floor,
     larger,
     load,
@@ -25,8 +26,9 @@ from unalike.core.vectors import (
     prefetch,
     smaller,
     store,
-    total,
+    tops,
     totals,
+    turn,
     upto,
     widest,
 )
@@ -47,11 +49,11 @@ ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
 LEAST, LOG2E, LN2 = np.float32(-87), np.float32(np.log2(np.e)), np.float32(np.log(2))
 SERIES = tuple(np.float32(1 / math.factorial(i)) for i in range(2, 8))
 """Of e^r: beyond 1 + r, until what is left out is less than half of the last bit while |r| <= ln(2) / 2."""
-HUGE = 1e200
+HUGE, HIGH = 1e200, np.float32(3e38)
 FLOATS, WHOLE = "f4[:,::1]", "i8[:,::1]"
 SIGNATURE = (
-    f"void({FLOATS}, {FLOATS}, i8[:,:,::1], f4[:,:,::1], {WHOLE}, {WHOLE}, i8, "
-    f"{FLOATS}, {FLOATS}, i8, f4, f4, b1, b1, f4[::1], i8[::1], f8[::1], {FLOATS}, i8, i8)"
+    f"void({FLOATS}, {FLOATS}, i8[:,:,::1], i8[::1], f4[::1], {WHOLE}, {WHOLE}, i8, "
+    f"{FLOATS}, {FLOATS}, i8, f4, f4, b1, b1, f4[::1], i8[::1], f8[:,::1], {FLOATS}, i8[::1])"
 )
 """That `train` is compiled for when this module is imported, once on a machine."""
 inline = njit(fastmath=MATHS, inline="always")
@@ -68,7 +70,8 @@ def affine(x, w, b, wide, out):
     """out = x w^T + b, five samples and two outputs at a time."""
     for o in range(0, w.shape[0], 2):
         for r in range(0, x.shape[0], 5):
-            a0 = a1 = a2 = a3 = a4 = c0 = c1 = c2 = c3 = c4 = fill(ZERO)
+            a0 = a1 = a2 = a3 = a4 = first(b[o])
+            c0 = c1 = c2 = c3 = c4 = first(b[o + 1])
             for i in range(0, wide, LANES):
                 u, v = load(w, o, i), load(w, o + 1, i)
                 x0, x1, x2, x3, x4 = (
@@ -84,12 +87,11 @@ def affine(x, w, b, wide, out):
                 a3, c3 = a3 + u * x3, c3 + v * x3
                 a4, c4 = a4 + u * x4, c4 + v * x4
             s = totals((a0, a1, a2, a3, a4, c0, c1, c2, c3, c4))
-            p, q = b[o], b[o + 1]
-            out[r, o], out[r, o + 1] = s[0] + p, s[5] + q
-            out[r + 1, o], out[r + 1, o + 1] = s[1] + p, s[6] + q
-            out[r + 2, o], out[r + 2, o + 1] = s[2] + p, s[7] + q
-            out[r + 3, o], out[r + 3, o + 1] = s[3] + p, s[8] + q
-            out[r + 4, o], out[r + 4, o + 1] = s[4] + p, s[9] + q
+            out[r, o], out[r, o + 1] = s[0], s[5]
+            out[r + 1, o], out[r + 1, o + 1] = s[1], s[6]
+            out[r + 2, o], out[r + 2, o + 1] = s[2], s[7]
+            out[r + 3, o], out[r + 3, o + 1] = s[3], s[8]
+            out[r + 4, o], out[r + 4, o + 1] = s[4], s[9]
 
 
 @inline
@@ -151,16 +153,12 @@ def move(w, m, o, i, g, rate, memory, keep, decay, nesterov):
 
 @inline
 def descend_bias(d, b, m, pull, pulled, rate, memory, keep, decay, nesterov):
-    """The same of a bias, g = sum d + decay b + pull."""
-    own, ahead = (ONE, keep) if nesterov else (ZERO, ONE)
-    for o in range(len(b)):
-        s = decay * b[o]
+    """The same of a bias, g = sum d + decay b + pull, all of them rows of one matrix each."""
+    for o in range(0, b.shape[1], LANES):
+        g = load(pull, 0, o) if pulled else fill(ZERO)
         for r in range(d.shape[0]):
-            s += d[r, o]
-        if pulled:
-            s += pull[o]
-        m[o] = memory * m[o] + s
-        b[o] -= rate * (own * s + ahead * m[o])
+            g = g + load(d, r, o)
+        move(b, m, 0, o, g, rate, memory, keep, decay, nesterov)
 
 
 @inline
@@ -199,35 +197,100 @@ def exponential(x):
 
 
 @inline
-def slopes(kind, z, y, classes, d):
-    """The sum of the losses of the logits `z`, and in `d` the gradient of their mean."""
-    loss, product, share = 0.0, np.float64(1), ONE / np.float32(len(y))
-    d[len(y) :] = ZERO
-    for r in range(len(y)):
-        if kind == CLASSES:
-            true, top, summed = int(y[r]), z[r, 0], ZERO
+def softmax(z, r, classes, share, d):
+    """d = share softmax(z) of five samples from `r` on; their largest logits, and their sums of e^(z - the largest)."""
+    a0 = a1 = a2 = a3 = a4 = fill(-HIGH)
+    for c in range(0, classes, LANES):
+        off = (upto(classes - c) - ONE) * HIGH
+        a0 = larger(a0, load(z, r, c) + off)
+        a1 = larger(a1, load(z, r + 1, c) + off)
+        a2 = larger(a2, load(z, r + 2, c) + off)
+        a3 = larger(a3, load(z, r + 3, c) + off)
+        a4 = larger(a4, load(z, r + 4, c) + off)
+    t = tops((a0, a1, a2, a3, a4))
+    s0 = s1 = s2 = s3 = s4 = fill(ZERO)
+    for c in range(0, classes, LANES):
+        own = upto(classes - c)
+        s0 = s0 + raised(z, r, c, t[0], own, d)
+        s1 = s1 + raised(z, r + 1, c, t[1], own, d)
+        s2 = s2 + raised(z, r + 2, c, t[2], own, d)
+        s3 = s3 + raised(z, r + 3, c, t[3], own, d)
+        s4 = s4 + raised(z, r + 4, c, t[4], own, d)
+    s = totals((s0, s1, s2, s3, s4))
+    f0, f1, f2, f3, f4 = share / s[0], share / s[1], share / s[2], share / s[3], share / s[4]
+    for c in range(0, classes, LANES):
+        store(d, r, c, load(d, r, c) * f0)
+        store(d, r + 1, c, load(d, r + 1, c) * f1)
+        store(d, r + 2, c, load(d, r + 2, c) * f2)
+        store(d, r + 3, c, load(d, r + 3, c) * f3)
+        store(d, r + 4, c, load(d, r + 4, c) * f4)
+    return t, s
+
+
+@inline
+def raised(z, r, c, top, own, d):
+    """e^(z - top) of a vector of logits, also written into d; 0 where they are not a sample's `own`."""
+    e = exponential(smaller(load(z, r, c) - top, ZERO)) * own
+    store(d, r, c, e)
+    return e
+
+
+@inline
+def of_classes(z, index, labels, classes, share, d):
+    """The sum of the cross-entropies of logits, and in `d` the gradient of `share` times it. `labels` are those of all samples."""
+    loss, product = 0.0, np.float64(1)
+    for five in range(0, d.shape[0], ROWS):
+        largest, sums = softmax(z, five, classes, share, d)
+        for r in range(five, min(five + ROWS, len(index))):
+            true = labels[index[r]]
             if true < 0 or true >= classes:
                 raise IndexError("a label is not among the model's outputs")
-            for c in range(classes):
-                top = max(top, z[r, c])
-            for c in range(0, classes, LANES):
-                e = exponential(smaller(load(z, r, c) - top, ZERO)) * upto(classes - c)
-                store(d, r, c, e)
-                summed += total(e)
-            for c in range(0, classes, LANES):
-                store(d, r, c, load(d, r, c) * (share / summed))
             d[r, true] -= share
-            loss += top - z[r, true]
-            product = product * summed  # one logarithm for many samples
-            if product > HUGE:
-                loss, product = loss + np.log(product), np.float64(1)
-        elif kind == BINARY:
-            loss += max(z[r, 0], ZERO) - z[r, 0] * y[r] + np.log1p(np.exp(-abs(z[r, 0])))
-            d[r, 0] = (ONE / (ONE + np.exp(-z[r, 0])) - y[r]) * share
-        else:
-            loss += (z[r, 0] - y[r]) ** 2
-            d[r, 0] = TWO * (z[r, 0] - y[r]) * share
+            loss += largest[r - five] - z[r, true]
+            product = product * sums[r - five]  # one logarithm for many samples
+        if product > HUGE:
+            loss, product = loss + np.log(product), np.float64(1)
     return loss + np.log(product)
+
+
+@inline
+def of_truths(z, y, share, d):
+    """The same of binary cross-entropies."""
+    loss = 0.0
+    for r in range(len(y)):
+        loss += max(z[r, 0], ZERO) - z[r, 0] * y[r] + np.log1p(np.exp(-abs(z[r, 0])))
+        d[r, 0] = (ONE / (ONE + np.exp(-z[r, 0])) - y[r]) * share
+    return loss
+
+
+@inline
+def of_numbers(z, y, share, d):
+    """The same of squared errors."""
+    loss = 0.0
+    for r in range(len(y)):
+        loss += (z[r, 0] - y[r]) ** 2
+        d[r, 0] = TWO * (z[r, 0] - y[r]) * share
+    return loss
+
+
+@inline
+def slopes(kind, z, index, labels, targets, place, classes, d):
+    """The sum of the losses of the logits `z` of the samples `index`, and in `d` the gradient of their mean.
+
+    `labels` are the classes of all samples, or else `targets` from `place` on the numbers of these.
+    """
+    rows = len(index)
+    share, y = ONE / np.float32(rows), targets[place : place + rows]
+    if kind == CLASSES:
+        loss = of_classes(z, index, labels, classes, share, d)
+    elif kind == BINARY:
+        loss = of_truths(z, y, share, d)
+    else:
+        loss = of_numbers(z, y, share, d)
+    for r in range(rows, d.shape[0]):  # as the last thing that is done with it, numba would leave `d[rows:] = ZERO` out
+        for c in range(0, d.shape[1], LANES):
+            store(d, r, c, fill(ZERO))
+    return loss
 
 
 @inline
@@ -320,9 +383,9 @@ def backward(layers, lowest, weights, momenta, pull, pulled, tiles, tile, rows, 
             m, p = matrix(momenta, layer[WEIGHT], even, columns), matrix(pull, layer[WEIGHT], even, columns)
             descend(h, d, w, m, p, pulled, rate, memory, keep, decays[i, 0], nesterov)
         if layer[BIAS_MOVES]:
-            at, past = layer[BIAS], layer[BIAS] + layer[OUT]
-            m, p = momenta[at:past], pull[at:past]
-            descend_bias(d, weights[at:past], m, p, pulled, rate, memory, keep, decays[i, 1], nesterov)
+            at, wide = layer[BIAS], up(layer[OUT], LANES)
+            b, m, p = matrix(weights, at, 1, wide), matrix(momenta, at, 1, wide), matrix(pull, at, 1, wide)
+            descend_bias(d, b, m, p, pulled, rate, memory, keep, decays[i, 1], nesterov)
 
 
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
@@ -330,7 +393,8 @@ def train(
     start,
     x,
     index,
-    y,
+    labels,
+    targets,
     sizes,
     layers,
     held,
@@ -343,24 +407,24 @@ def train(
     apart,
     factors,
     bounds,
-    losses,
+    tally,
     trained,
-    first,
-    end,
+    turns,
 ):
-    """Writes what clients come to: sums of losses into `losses` [K], and into row s of `trained` [S, P] the parameters of the
-    client bounds[s], or (`apart`) what was added to them; with `factors` [K] the sum of that over the clients bounds[s] to
-    bounds[s + 1] - 1. Does so for the rows `first` to `end` - 1.
+    """Writes what clients come to: sums of losses, samples and steps into `tally` [3, K], into the rows of `trained` [K, P] their
+    parameters, or (`apart`) what was added to them; with `factors` [K] into row s of `trained` [S, P] the sum of that over piece s.
+    Does so for the pieces whose `turns` it takes: piece s are the clients bounds[s] to bounds[s + 1] - 1.
 
-    start: parameters [1 or K, P]. x: samples [N, D], of which `index` [K, T, B] makes the batches. y: labels [K, T, B].
-    sizes: samples of every step [K, T], 0 for none. layers: the table described above, whose parameters take `held` floats of the
-    workspace. decays: what each layer's weight and bias are multiplied with in their gradients [L, 2]. pulls: what is added to the
-    gradients [0, 1 or K, P].
+    start: parameters [1 or K, P]. x: samples [N, D], of which `index` [K, T, B] makes the batches. labels: the classes of all
+    samples [N], or `targets`: the numbers of the batches' samples [K T B]; the other is empty. sizes: samples of every step [K, T],
+    0 for none. layers: the table described above, whose parameters take `held` floats of the workspace. decays: what each layer's
+    weight and bias are multiplied with in their gradients [L, 2]. pulls: what is added to the gradients [0, 1 or K, P].
     """
     widest()
-    start, x, index, y, sizes = borrowed(start), borrowed(x), borrowed(index), borrowed(y), borrowed(sizes)
+    start, x, index, sizes = borrowed(start), borrowed(x), borrowed(index), borrowed(sizes)
+    labels, targets = borrowed(labels), borrowed(targets)
     layers, decays, pulls = borrowed(layers), borrowed(decays), borrowed(pulls)
-    losses, trained = borrowed(losses), borrowed(trained)
+    tally, trained = borrowed(tally), borrowed(trained)
     depth, lowest, top = len(layers), 0, layers[:, COLUMNS].max()
     while lowest < depth - 1 and not (layers[lowest, MOVES] or layers[lowest, BIAS_MOVES]):
         lowest += 1
@@ -373,8 +437,9 @@ def train(
     tiles = space[models * held :]
     space[:] = ZERO
     shared = len(start) - 1
-    unpack(layers, start[min(bounds[first], shared)], weights)
-    for s in range(first, end):
+    s = turn(turns)
+    while s < len(bounds) - 1:
+        unpack(layers, start[min(bounds[s], shared)], weights)
         for k in range(bounds[s], bounds[s + 1]):
             begun, following, memory = start[min(k, shared)], start[min(k + 1, shared)], ZERO
             if pulled:
@@ -390,13 +455,17 @@ def train(
                 forward(layers, weights, tiles, tile, rows)
                 after = up(layers[-1, OUT], PAIR)
                 z, d = matrix(tiles, depth * tile, rows, after), matrix(tiles, (2 * depth + 1) * tile, rows, after)
-                losses[k] += slopes(loss, z, y[k, t, :n], layers[-1, OUT], d)
+                place = (k * index.shape[1] + t) * index.shape[2]
+                tally[0, k] += slopes(loss, z, index[k, t, :n], labels, targets, place, layers[-1, OUT], d)
+                tally[1, k] += n
+                tally[2, k] += 1
                 solver = (rate, memory, keep, nesterov)
                 backward(layers, lowest, weights, momenta, pull, pulled, tiles, tile, rows, decays, solver)
                 memory = keep
-            factor, add = factors[k] if summed else ONE, summed and k > bounds[s]
-            total = change(layers, weights, begun, following, apart, add, factor, trained[s])
-            if not (np.isfinite(losses[k]) and np.isfinite(total)):
+            row, factor, add = (s, factors[k], k > bounds[s]) if summed else (k, ONE, False)
+            total = change(layers, weights, begun, following, apart, add, factor, trained[row])
+            if not (np.isfinite(tally[0, k]) and np.isfinite(total)):
                 space[:] = ZERO  # it went into the zeros, too
                 unpack(layers, following, weights)
+        s = turn(turns)
     owned[0] = ZERO  # it is needed until here
