@@ -55,8 +55,10 @@ def flower(cores: str) -> Contender:
 def contenders(workload: str) -> list[Contender]:
     """All that are measured on a workload, in the order of each repetition."""
     if workload in DENSE:
-        rounds = {"2nn": 5, "logistic": 12}[workload]
-        found = [ours(TEAM, rounds), ours("batched", rounds), ours("auto", rounds)]
+        rounds, many = {"2nn": (5, 20), "logistic": (12, 200)}[
+            workload
+        ]  # a dozen quick ones are over before all is warm
+        found = [ours(TEAM, many), ours("batched", many), ours("auto", many)]
     else:
         rounds = 3
         found = [ours(TEAM, rounds), ours(TEAM, rounds, "bf16"), ours("loop", rounds, cores=1), ours("auto", rounds)]
