@@ -219,9 +219,10 @@ def markdown(results: Results) -> str:
         "the fused optimiser and channels-last convolutions. Server memory is what a run adds to its process, training included.",
         "",
         "Below, start-up is the time from the start of the process to the end of its first round. Peak memory is that of all",
-        "processes, pages that k of them share counted as a k-th, or the first process's own where that is more. A round is the",
-        "median of those after the first: of dense models 5 or 12, of ours 20 or 200, for a dozen would be over within 30 ms, in which",
-        "a process is still warming up; peers train 3, and convolutions 3.",
+        "processes, pages that k of them share counted as a k-th, or the first process's own where that is more.",
+        "",
+        "A round is the median of those after the first. Dense models: 5 or 12, of ours 20 or 200, since a dozen would be over in",
+        "30 ms, while a process is still warming up; peers and convolutions: 3.",
     ]
     for name, work in WORKLOADS.items():
         found = {cpu: m["sections"][name] for cpu, m in results.items() if name in m["sections"]}

@@ -29,7 +29,7 @@ from unalike.core.stacked import suits
 from unalike.core.stepping import functional
 from unalike.core.types import Drawers, Order, Report, Tree
 from unalike.core.work import Batches
-from unalike.executors.base import Accepted, Answering, Site
+from unalike.executors.base import Accepted, Answering, Site, costs
 from unalike.executors.chunk import Chunk, Given, Lot, out_of_memory
 from unalike.executors.compiled import NotCompiled, Programs
 from unalike.executors.course import Course
@@ -43,6 +43,8 @@ DEVICE = 2**30
 """The same on an accelerator."""
 SUMMED = 4
 """How many times as many clients are in a chunk of which nothing but a sum is written."""
+STRETCH = 2**36
+"""Products of weights and samples in a chunk of compiled loops: a second or two, for which an interruption waits."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,18 @@ class Batched(Answering):
         if self._fits or self.chunk is not None:
             return min([*self._fits, *([self.chunk] if self.chunk else [])])
         model = tree.nbytes(self.site.setting.model.params)
-        if self.fuses:  # one client at a time is in the cache; what they come to is written into memory that is kept
-            return max(1, KEPT // model) * (SUMMED if self.site.method.linear and self.site.method.only_adds else 1)
+        if self.fuses:
+            return self._fused_width
         return max(1, (CACHE if self.site.source.x.device.type == "cpu" else DEVICE) // (3 * model))
+
+    @cached_property
+    def _fused_width(self) -> int:
+        """The same for compiled loops: what clients come to is written to memory that is kept, and a chunk is soon done."""
+        site, params = self.site, self.site.setting.model.params
+        sizes = site.sizes[site.sizes > 0]
+        [rows] = costs(site.method, site.setting.work, np.array([int(sizes.mean())]))
+        kept = max(1, KEPT // tree.nbytes(params)) * (SUMMED if site.method.linear and site.method.only_adds else 1)
+        return min(kept, max(1, STRETCH // (int(rows) * sum(w.numel() for w in params.values()))))
 
     @cached_property
     def fuses(self) -> bool:
