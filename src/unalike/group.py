@@ -128,7 +128,8 @@ class Group:
             again = self._folded(order, [k for k in ids if k not in sums.refused], population)
             return replace(again, refused=sums.refused | again.refused)
         self.state, cohort = done
-        self.accepted.update(dict.fromkeys(cohort.ids, order.round))
+        if not self.memories.empty:  # else a million clients would be counted for nothing
+            self.accepted.update(dict.fromkeys(cohort.ids, order.round))
         return Trained(cohort, sums.refused, sums.sent)
 
     def _somebody(self, ids: Sequence[int], refused: dict[int, str]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from unalike.core.vectors import intrinsic
+from unalike.core.vectors import intrinsic, prefetch
 
 U32, U64 = np.uint32, np.uint64
 LOW = U64(0xFFFFFFFF)
@@ -20,6 +20,8 @@ STEP_HIGH, STEP_LOW = U64(0x2360ED051FC65DA4), U64(0x4385DF649FCCF645)
 STIR, STIR_BY, DRAW, DRAW_BY = U32(0x43B0D7E5), U32(0x931E8875), U32(0x8B51F9DD), U32(0x58F38DED)
 MIX_OWN, MIX_OTHER = U32(0xCA01F9DD), U32(0x4973F715)
 FOLD = U32(16)
+AHEAD = 4
+"""How many clients ahead the first of their rows are asked for, which lie far apart where very many clients do."""
 
 SIGNATURES = [
     types.void(types.u4[::1], types.u4[::1], types.Array(row, 1, "A", readonly=True), *[types.i8[::1]] * 4)
@@ -96,6 +98,8 @@ def shuffle(head, last, rows, starts, sizes, places, out):
     words[:-1] = head
     order = np.empty(sizes.max(), np.int64)
     for k in range(len(last)):
+        if k + AHEAD < len(last):
+            prefetch(rows, starts[k + AHEAD])
         words[-1] = last[k]
         seeded(words, pool, seeds)
         step_high, step_low = seeds[2] << ONE | seeds[3] >> LAST, seeds[3] << ONE | ONE

@@ -157,15 +157,16 @@ def store(typing, matrix, row, column, vector):
 
 
 @intrinsic
-def prefetch(typing, matrix, row, column):
-    """That matrix[row, column] is soon to be read."""
+def prefetch(typing, array, place):
+    """That what lies so many entries after the first one is soon to be read; wherever that is, nothing happens otherwise."""
 
     def make(context, builder, signature, arguments):
-        at = builder.bitcast(_address(context, builder, matrix, *arguments), BYTE.as_pointer())
+        data = context.make_array(array)(context, builder, arguments[0]).data
+        at = builder.bitcast(builder.gep(data, [arguments[1]]), BYTE.as_pointer())
         _call(builder, "prefetch.p0i8", ir.VoidType(), at, *(ir.Constant(WORD, n) for n in (0, 3, 1)))
         return context.get_dummy_value()
 
-    return types.void(matrix, types.intp, types.intp), make
+    return types.void(array, types.intp), make
 
 
 @intrinsic

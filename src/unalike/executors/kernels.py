@@ -350,7 +350,7 @@ def announce(x, index):
     """That the rows `index` of x are gathered next: they come while the batch before them is learnt from."""
     for at in index:
         for i in range(0, x.shape[1], LINE):
-            prefetch(x, at, i)
+            prefetch(x, at * x.shape[1] + i)
 
 
 @inline
