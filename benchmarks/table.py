@@ -265,7 +265,8 @@ def _workload(section: Results) -> list[str]:
         middle, start, peak = (_middle(runs, key) or 0.0 for key in ("round", "start", "peak_mb"))
         peak = max(peak, _middle(runs, "own_mb") or 0.0)
         speed = f"{bare / middle:.2f}x" if bare else ""
-        spread = f"{1e3 * min(seconds):.0f} - {1e3 * max(seconds):.0f}"
+        digits = 1 if middle < 0.01 else 0
+        spread = f"{1e3 * min(seconds):.{digits}f} - {1e3 * max(seconds):.{digits}f}"
         lines.append(f"| {name} | {1e3 * middle:.1f} | {spread} | {speed} | {start:.1f} | {peak:.0f} |")
     return lines
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from every_method import METHODS, SIZES, federation, reference
-from simulation import distance, mlp
+from simulation import Clients, Simulation, distance, mlp
 
 import unalike as ua
 from unalike.core import tree
@@ -61,6 +61,16 @@ def test_what_is_known_before_is_what_is_reported(name, buffers):
         (state, seen), sums = folded(sim, cohort, pieces)
         assert seen.ids == cohort.ids and not sums.refused
         close(state, stacked, sim.state.params)
+
+
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+@pytest.mark.parametrize("solver", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}], ids=str)
+def test_known_weights_have_the_bits_of_those_reported(solver, executor):
+    """Where they differed in the last bit, so did a run that looks at single reports from one that adds them up."""
+    clients = Clients.random(range(1, 21))
+    sim = Simulation("fednova", mlp(), clients, executor=executor, batch_size=1, lr=0.01, **solver)
+    found, known = sim.run().report, sim.executor.site.expected(sim.everyone(), len(clients)).report
+    assert all(torch.equal(getattr(found, name), getattr(known, name)) for name in ("size", "steps", "weight"))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fednova", "scaffold", "uniform"])
@@ -175,6 +185,12 @@ def test_orders_are_left_as_they_are(name):
         (BaseWeights, "weights", lambda cohort: torch.ones(1), r"shape \[1\]; expected a tensor of shape \[4\]"),
         (BaseWeights, "weights", lambda cohort: [1.0] * 4, "gives list; expected a tensor"),
         (Weighting, "weigh", lambda cohort: torch.tensor([1, 1, 1, -0.5]), "a weight of -0.5; expected 0 or more"),
+        (
+            Weighting,
+            "weigh",
+            lambda cohort: torch.tensor([1, torch.nan, 1, -0.5]),
+            "a weight of -0.5; expected 0 or more",
+        ),
     ],
 )
 @pytest.mark.parametrize("executor", ["loop", "batched"])

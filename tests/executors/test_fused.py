@@ -131,6 +131,21 @@ def test_they_are_float32_whatever_torch_makes_by_default(method):
     assert distance(compiled.params, loop.params, loop.setting.model.params) < 1e-5
 
 
+def test_labels_may_lie_apart():
+    """A column of a table, for one: every other number in memory is not a label."""
+    clients = Clients.random((7, 3, 12))
+    apart = replace(clients, y=torch.stack([clients.y, -clients.y], 1)[:, 0])
+    assert not apart.y.is_contiguous()
+    (loop, compiled), _ = both("fedavg", mlp(), apart, lr=0.05)
+    assert distance(compiled.params, loop.params, loop.setting.model.params) < 1e-5
+
+
+def test_nobody_has_a_sample():
+    clients = replace(Clients.random((3, 2)), train=[np.arange(0)] * 2)
+    found = Simulation("fedavg", mlp(), clients, executor="batched").run().report
+    assert not found.size.any() and not found.steps.any()
+
+
 def test_they_are_as_exact_as_torch():
     """Ten steps of 784-200-200-10 from the same rows, against float64: no further from it than torch's float32."""
     torch.manual_seed(0)

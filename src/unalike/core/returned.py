@@ -48,9 +48,8 @@ def weights(part: Part, verb: str, found: Any, count: int) -> Tensor:
     if not isinstance(found, Tensor) or found.shape != (count,):
         what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         raise _wrong(part, verb, f"gives {what}", f"a tensor of shape [{count}], one weight for each report")
-    least = float(found.min())
-    if least < 0:
-        raise _wrong(part, verb, f"gives a weight of {least:g}", "0 or more")
+    if bool((found < 0).any()):
+        raise _wrong(part, verb, f"gives a weight of {found[found < 0].min().item():g}", "0 or more")
     return found
 
 

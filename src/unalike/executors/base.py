@@ -175,8 +175,12 @@ class Site:
 
     def _numbers(self, found: np.ndarray) -> Tensor:
         """Numbers as reports tell them."""
-        kind = torch.promote_types(tree.dtype(self.setting.model.params), torch.float32)
-        return torch.from_numpy(found).to(kind).to(self.source.x.device)  # some devices have no float64
+        return torch.from_numpy(found).to(self._kind).to(self.source.x.device)  # some devices have no float64
+
+    @cached_property
+    def _kind(self) -> torch.dtype:
+        """The type of numbers in reports."""
+        return torch.promote_types(tree.dtype(self.setting.model.params), torch.float32)
 
     def expected(self, ids: Sequence[int], population: int) -> Cohort:
         """The numbers of the reports that these clients will send, as far as they are known before they train."""
@@ -192,10 +196,10 @@ class Site:
         return Cohort(tuple(ids), report, population, folded=True)
 
     def _known(self, samples: int) -> tuple[int, float]:
-        """The steps of a client with so many samples, and the weight that they accumulate."""
+        """The steps of a client with so many samples, and the weight that they accumulate, to the bits that it will report."""
         if samples not in self._foreseen:
             steps = steps_of(self.method, self.setting, samples)
-            weight = self.setting.work.solver.weight(torch.tensor(steps, dtype=torch.float64))
+            weight = self.setting.work.solver.weight(torch.tensor(steps, dtype=self._kind))
             self._foreseen[samples] = steps, float(weight)
         return self._foreseen[samples]
 

@@ -118,7 +118,7 @@ class Batched(Answering):
         """The same for compiled loops: what clients come to is written to memory that is kept, and a chunk is soon done."""
         site, params = self.site, self.site.setting.model.params
         sizes = site.sizes[site.sizes > 0]
-        [rows] = costs(site.method, site.setting.work, np.array([int(sizes.mean())]))
+        [rows] = costs(site.method, site.setting.work, np.array([sizes.mean() if len(sizes) else 1], np.int64))
         kept = max(1, KEPT // tree.nbytes(params)) * (SUMMED if site.method.linear and site.method.only_adds else 1)
         return min(kept, max(1, STRETCH // (int(rows) * sum(w.numel() for w in params.values()))))
 

@@ -86,7 +86,7 @@ class Fused:
                 start.numpy(),
                 lot.samples.flatten(1).numpy(),
                 lot.index.numpy(),
-                (lot.labels if classes else lot.labels[:0]).long().numpy(),
+                lot.labels.long().contiguous().numpy() if classes else np.empty(0, np.int64),
                 np.empty(0, np.float32) if classes else lot.y.float().flatten().numpy(),
                 lot.sizes,
                 layout.table,
