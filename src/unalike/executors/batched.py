@@ -117,7 +117,7 @@ class Batched(Answering):
     def _fused_width(self) -> int:
         """The same for compiled loops: what clients come to is written to memory that is kept, and a chunk is soon done."""
         site, params = self.site, self.site.setting.model.params
-        typical = int(site.sizes.sum()) // max(1, np.count_nonzero(site.sizes))
+        typical = int(site.sizes.sum()) // max(1, int(np.count_nonzero(site.sizes)))
         [rows] = costs(site.method, site.setting.work, np.array([max(1, typical)]))
         kept = max(1, KEPT // tree.nbytes(params)) * (SUMMED if site.method.linear and site.method.only_adds else 1)
         return min(kept, max(1, STRETCH // (int(rows) * sum(w.numel() for w in params.values()))))
