@@ -55,9 +55,8 @@ def flower(cores: str) -> Contender:
 def contenders(workload: str) -> list[Contender]:
     """All that are measured on a workload, in the order of each repetition."""
     if workload in DENSE:
-        rounds, many = {"2nn": (5, 20), "logistic": (12, 200)}[
-            workload
-        ]  # a dozen quick ones are over before all is warm
+        # a dozen quick rounds are over before all is warm
+        rounds, many = {"2nn": (5, 20), "logistic": (12, 200)}[workload]
         found = [ours(TEAM, many), ours("batched", many), ours("auto", many)]
     else:
         rounds = 3

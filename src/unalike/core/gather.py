@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -152,8 +152,7 @@ class Fold:
     @property
     def sums(self) -> Sums:
         """What has been added up so far."""
-        self._sums.taken = self._numbers.taken
-        return self._sums
+        return replace(self._sums, taken=self._numbers.taken)
 
     def factors(self, ids: Sequence[int]) -> Tensor | None:
         """The coefficients of `ids`; None where parts look at their updates one by one."""

@@ -108,9 +108,9 @@ class Batched(Answering):
         """Clients per chunk."""
         if self._fits or self.chunk is not None:
             return min([*self._fits, *([self.chunk] if self.chunk else [])])
-        model = tree.nbytes(self.site.setting.model.params)
         if self.fuses:
             return self._fused_width
+        model = tree.nbytes(self.site.setting.model.params)
         return max(1, (CACHE if self.site.source.x.device.type == "cpu" else DEVICE) // (3 * model))
 
     @cached_property
