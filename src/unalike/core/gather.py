@@ -73,7 +73,7 @@ class Stack:
             return
         if self._rows is None:
             self._rows = each(lambda t: t.new_empty((len(self.ids), *t.shape[1:])), report)
-        places = torch.tensor([self._places[client] for client in ids])
+        places = _at([self._places[client] for client in ids])
         for rows, t in zip(leaves(self._rows), leaves(report), strict=True):
             rows[places] = t
 
@@ -112,7 +112,7 @@ class Shares:
         ids = tuple(ids)
         if ids == self.ids:
             return self
-        some = torch.tensor([self.places[client] for client in ids])
+        some = _at([self.places[client] for client in ids])
         return Shares(ids, self.weights[some], self.coefficients[some])
 
 
@@ -276,6 +276,13 @@ def join(values: Sequence[Any], how: Callable[[list[Tensor]], Tensor]) -> Any:
     if isinstance(first, dict):
         return {name: join([v[name] for v in values], how) for name in first}
     return type(first)(*(join(fields, how) for fields in zip(*values, strict=True)))
+
+
+def _at(places: list[int]) -> Tensor | slice:
+    """These places of a tensor; a run of them is found quicker as a slice."""
+    first = places[0]
+    run = places == [*range(first, first + len(places))]
+    return slice(first, first + len(places)) if run else torch.tensor(places)
 
 
 def _folded(p: Part, update: Tree, letter: Tree, count: int) -> Tree:

@@ -86,6 +86,12 @@ class Model:
             else x
         )
 
+    def rows(self, x: Tensor, index: Tensor) -> Tensor:
+        """Some of the samples `x`, in memory as the model's layers read them best: quicker than one after the other."""
+        if self._format is not torch.channels_last or x.dim() != 4:
+            return x.index_select(0, index)
+        return x.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
+
     def leaf(self, t: Tensor) -> Tensor:
         """A copy of a parameter to be trained, as the model's layers read it best."""
         return t.clone(memory_format=self._format if t.dim() == 4 else torch.preserve_format).requires_grad_()

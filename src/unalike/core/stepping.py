@@ -79,16 +79,22 @@ class Steps:
         if self.leaf is not None:
             variables = {name: tree.map(self.leaf, v) for name, v in variables.items()}
         state = before.state or fresh_state(self.solver, variables)
-        moving, made = replace(before, variables=variables, state=state), Tally()
-        losses: list[Tensor] = []
+        moving, means = replace(before, variables=variables, state=state), list[Tensor]()
         for i, batch in enumerate(batches):
             # else it is common to all, or still needed
             owned = not batch.idle and (self.leaf is not None or (i > 0 and not self.keeps))
-            value, moving = self(moving, batch, i, owned)
-            count = batch.rows
-            losses.append(count * value)
-            made = made._replace(rows=made.rows + count, steps=made.steps + (count > 0))
-        return made._replace(loss=torch.stack(losses).sum(0) if losses else 0.0), moving
+            mean, moving = self(moving, batch, i, owned)
+            means.append(mean)
+        return _tally(means, [batch.rows for batch in batches]), moving
+
+
+def _tally(means: list[Tensor], rows: list[Tensor | float]) -> Tally:
+    """What steps add up to, from their mean losses and the rows that counted."""
+    if not means:
+        return Tally()
+    losses = torch.stack(means)
+    counts = [torch.as_tensor(n, dtype=losses.dtype, device=losses.device).expand(losses.shape[1:]) for n in rows]
+    return Tally((torch.stack(counts) * losses).sum(0), sum(rows, 0.0), sum((n > 0 for n in rows), 0.0))
 
 
 def copied(t: Tensor) -> Tensor:

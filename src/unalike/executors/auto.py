@@ -128,8 +128,8 @@ def _measured(site: Site, participants: int) -> Choice:
 
 def _compiling(found: Choice, site: Site, participants: int, rounds: int) -> Choice:
     """The same choice with compiled steps, where there are few kinds of them and the run is by far long enough."""
-    setting, chosen = site.setting, spec.parse_one(found.executor)
-    rows = np.minimum(site.sizes[site.sizes > 0], setting.work.batch_size or site.sizes.max())
+    setting, chosen, sizes = site.setting, spec.parse_one(found.executor), site.sizes
+    rows = np.minimum(sizes[sizes > 0], setting.work.batch_size or sizes.max())
     by_hand = suits(site.method, setting, site.source.x)
     few = len(np.unique(rows)) == 1 and setting.work.schedule == 1 and site.source.x.device.type == "cpu"
     if chosen.name != "batched" or by_hand or not few:
@@ -144,8 +144,9 @@ def _compiling(found: Choice, site: Site, participants: int, rounds: int) -> Cho
 
 def _trial(site: Site, make: Callable[[Site], Executor], clients: int) -> float:
     """Seconds that one of so many typical clients takes, the best of three rounds after one that warms up."""
-    filled = np.flatnonzero(site.sizes > 0)
-    typical = filled[np.argsort(site.sizes[filled], kind="stable")]
+    sizes = site.sizes
+    filled = np.flatnonzero(sizes)
+    typical = filled[np.argsort(sizes[filled], kind="stable")]
     ids = typical[len(typical) // 2 - min(clients, len(typical)) // 2 :][:clients].tolist()
     probe = make(replace(site, memories=ClientMemories(open_memory(site.method, site.setting))))
     order = issue(site.method, site.setting, open_state(site.method, site.setting), len(filled), ids)
@@ -186,7 +187,8 @@ def _operations(site: Site) -> int:
 
 def _size(site: Site) -> int:
     """The mean size of clients with samples."""
-    return max(1, int(site.sizes[site.sizes > 0].mean()))
+    sizes = site.sizes
+    return max(1, int(sizes[sizes > 0].mean()))
 
 
 def _batch(site: Site) -> tuple[Tensor, Tensor]:

@@ -17,12 +17,13 @@ from unalike.core.labels import part_of
 from unalike.core.local import Data, Setting
 from unalike.core.memory import ClientMemories
 from unalike.core.method import Method
+from unalike.core.model import Model
 from unalike.core.part import Conditioner, Phase
 from unalike.core.server import Cohort
 from unalike.core.types import Batch, Context, Drawers, Order, Report, Tree
 from unalike.core.validate import steps_of
 from unalike.core.work import Batches, Work
-from unalike.executors.lessons import Indices, Lessons, kinds_of
+from unalike.executors.lessons import Indices, Lessons, flat, kinds_of
 
 Accepted = dict[int, int]
 """Client number -> the round of its last accepted report."""
@@ -114,12 +115,17 @@ class Site:
     _common: Drawers = field(default_factory=dict)
     _foreseen: dict[int, tuple[int, float]] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def sizes(self) -> np.ndarray:
-        """Training samples of every client."""
-        found = getattr(self.source.train, "sizes", None)
-        sizes = np.array([len(self.source.train[k]) for k in range(len(self.source))]) if found is None else found
-        return sizes.astype(np.int32) if sizes.max(initial=0) < 2**31 else sizes  # there may be a million
+        """Training samples of every client: found anew, since there may be a million."""
+        return self.counts(np.arange(len(self.source)))
+
+    def counts(self, clients: np.ndarray) -> np.ndarray:
+        """Training samples of some clients, without a look at the others."""
+        rows = self.source.train
+        if flat(rows):
+            return rows.offsets[clients + 1] - rows.offsets[clients]
+        return np.array([len(rows[k]) for k in clients.tolist()], np.int64)
 
     @property
     def some_context(self) -> Context:
@@ -146,12 +152,13 @@ class Site:
         return sum(phase.work(self.setting.work).steps_for(samples) for phase in self.method.phases)
 
     @part_of("data")
-    def data(self, client: int, round: int, phases: list[Batches]) -> Data:
-        """The samples of these phases, and all of the client's where a part asks for them, transformed."""
-        parts = [*phases, self.whole([client], round)[0]]
+    def data(self, client: int, round: int, phases: list[Batches], model: Model) -> Data:
+        """The samples of these phases, and all of the client's where a part asks for them, transformed, for `model` to read."""
+        parts = [*phases, *(self.whole([client], round) if self.method.needs_data else [])]
         sizes = [size for part in parts for size in part.sizes]
-        index = torch.from_numpy(np.concatenate([part.rows for part in parts])).to(self.source.x.device)
-        rows = zip(*(t.index_select(0, index).split(sizes) for t in (self.source.x, self.source.y)), strict=True)
+        x, y = self.source.x, self.source.y
+        index = torch.from_numpy(np.concatenate([part.rows for part in parts])).to(x.device)
+        rows = zip(model.rows(x, index).split(sizes), y.index_select(0, index).split(sizes), strict=True)
         batches = [[Batch(*next(rows)) for _ in part] for part in parts]
         if self.transform is not None:
             drawn = self.numbers(client, round, parts)
@@ -159,7 +166,7 @@ class Site:
                 [Batch(self.transform(b.x, u.to(b.x.device)), b.y) for b, u in zip(part, numbers, strict=True)]
                 for part, numbers in zip(batches, drawn, strict=True)
             ]
-        return Data(batches[:-1], batches[-1])
+        return Data(batches[: len(phases)], *batches[len(phases) :])
 
     def numbers(self, client: int, round: int, parts: list[Batches]) -> list[list[Tensor]]:
         """What the transform draws for the batches of each part, [b, draws] each; nothing without a transform."""
@@ -171,7 +178,7 @@ class Site:
 
     def sizes_of(self, ids: Sequence[int]) -> Tensor:
         """The clients' training samples, [K] floats."""
-        return self._numbers(self.sizes[list(ids)])
+        return self._numbers(self.counts(np.array(ids, np.int64)))
 
     def _numbers(self, found: np.ndarray) -> Tensor:
         """Numbers as reports tell them."""
@@ -184,7 +191,7 @@ class Site:
 
     def expected(self, ids: Sequence[int], population: int) -> Cohort:
         """The numbers of the reports that these clients will send, as far as they are known before they train."""
-        sizes = self.sizes[list(ids)]
+        sizes = self.counts(np.array(ids, np.int64))
         kinds, which = kinds_of(sizes)
         made, weights = np.array([self._known(n) for n in kinds]).T
         size, steps, weight = (self._numbers(column) for column in (sizes, made[which], weights[which]))

@@ -99,8 +99,9 @@ class Batched(Answering):
     def _chunks(self, ids: Sequence[int]) -> list[list[int]]:
         """The clients by their number of samples, cut into chunks; none where all who train are other processes'."""
         clients = np.array(ids, np.int64)
-        clients = clients[np.lexsort((clients, self.site.sizes[clients]))]
-        chunks = np.split(clients, cuts(self.site.sizes[clients], self.width))
+        sizes = self.site.counts(clients)
+        order = np.lexsort((clients, sizes))
+        chunks = np.split(clients[order], cuts(sizes[order], self.width))
         return [chunk.tolist() for chunk in chunks if len(chunk)]
 
     @property
@@ -117,7 +118,8 @@ class Batched(Answering):
     def _fused_width(self) -> int:
         """The same for compiled loops: what clients come to is written to memory that is kept, and a chunk is soon done."""
         site, params = self.site, self.site.setting.model.params
-        typical = int(site.sizes.sum()) // max(1, int(np.count_nonzero(site.sizes)))
+        sizes = site.sizes
+        typical = int(sizes.sum()) // max(1, int(np.count_nonzero(sizes)))
         [rows] = costs(site.method, site.setting.work, np.array([max(1, typical)]))
         kept = max(1, KEPT // tree.nbytes(params)) * (SUMMED if site.method.linear and site.method.only_adds else 1)
         return min(kept, max(1, STRETCH // (int(rows) * sum(w.numel() for w in params.values()))))
@@ -215,7 +217,7 @@ class Batched(Answering):
         if self._begins_stacked:
             return given
         memory = site.memories.get(client, accepted)
-        data = site.data(client, order.round, lesson)
+        data = site.data(client, order.round, lesson, site.setting.model)
         begun, memory = begin(site.method, site.setting, order.to(client), memory, data, context)
         return given | {"begun": begun, "memory": memory}
 

@@ -47,7 +47,7 @@ class Loop(Answering):
     def _train(self, order: Order, client: int, lesson: list[Batches], size: Tensor, accepted: int | None) -> Report:
         site = self.site
         memory, context = site.memories.get(client, accepted), site.context(client)
-        data = site.data(client, order.round, lesson)
+        data = site.data(client, order.round, lesson, self.setting.model)
         dropout = seed.number(site.setting.seed, "dropout", order.round, client)
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():
             report, kept = train(site.method, self.setting, order.to(client), memory, size, data, context, autograd)
@@ -57,7 +57,7 @@ class Loop(Answering):
     def _tune(self, order: Order, client: int, lesson: list[Batches], accepted: int | None) -> Tree:
         site = self.site
         memory, context = site.memories.get(client, accepted), site.context(client)
-        data = site.data(client, order.round, lesson)
+        data = site.data(client, order.round, lesson, self.setting.model)
         dropout = seed.number(site.setting.seed, "dropout of tuning", order.round, client)
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():
             tuned = tune(site.method, self.setting, order.to(client), memory, data, context, autograd)
