@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -96,7 +97,7 @@ class Simulation:
         self.population = population
         self.participation = participation
         self.done = 0
-        self.eligible = np.flatnonzero(population.sizes).astype(np.int32)  # a million of them count
+        self.eligible: Sequence[int] = with_samples(population.sizes)
         if not len(self.eligible):
             raise UnalikeError(f"none of the {len(population)} clients has a training sample")
         if stage.pooled and self.is_conditioned:
@@ -214,9 +215,10 @@ class Simulation:
         """The clients that take part in a round, counted from 0: the same for every method of the same seed."""
         count = self.cohort_size
         if count == len(self.eligible):
-            return self.eligible.tolist()
+            return [*self.eligible]
         rng = seed.generator(self.setting.seed, "cohort", number)
-        return np.sort(rng.choice(self.eligible, count, replace=False)).tolist()
+        places = np.sort(rng.choice(len(self.eligible), count, replace=False)).tolist()
+        return places if isinstance(self.eligible, range) else [self.eligible[i] for i in places]
 
     @property
     def cohort_size(self) -> int:
@@ -383,3 +385,9 @@ class Simulation:
         ):  # measured anew it might differ in last bits
             self._choice = Choice(*facts[0]["executor"])
         self._choices = {}
+
+
+def with_samples(sizes: np.ndarray) -> Sequence[int]:
+    """The clients that have any; where all have, a million of them take no memory."""
+    filled = np.flatnonzero(sizes)
+    return range(len(sizes)) if len(filled) == len(sizes) else array("i", filled.astype(np.int32).tobytes())

@@ -100,7 +100,7 @@ class Orders:
             return {}
         reachable = set(remote.post.transport.sites())
         sites = remote.federation.sites
-        others = [k for k in remote.eligible.tolist() if k not in self.drawn and sites[k].name in reachable]
+        others = [k for k in remote.eligible if k not in self.drawn and sites[k].name in reachable]
         others = [k for k in others if remote.group_of(k) is not None]
         rng = seed.generator(remote.setting.seed, "cohort again", remote.done, attempt)
         added = rng.permutation(np.array(others, np.int64))[:lacking].tolist()

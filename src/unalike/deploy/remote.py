@@ -106,7 +106,7 @@ class Remote(Simulation):
         super().__init__(stage, setting, job.population, executor="loop", participation=share)
         active = np.array([not site.revoked for site in self.federation.sites])
         self.active = np.flatnonzero(active).tolist()
-        self.eligible = self.eligible[active[self.eligible]]
+        self.eligible = [k for k in self.eligible if active[k]]
         if not len(self.eligible):
             raise UnalikeError(
                 "every site with training samples was revoked, so that rounds would train nobody; enrol one again with `unalike "
