@@ -60,6 +60,20 @@ def test_stacking_spares_overhead_where_a_step_is_small(width, executor):
     assert ("a step is work enough" in why) == (executor == "loop")
 
 
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_recurrent_layers_are_trained_one_client_after_the_other(kind):
+    class Reader(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = kind(2, 4, batch_first=True), torch.nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(self.layer(x.unflatten(1, (4, 2)))[0][:, -1])
+
+    why = simulation(clients(24), model=Reader()).why
+    assert why == "loop: torch computes stacked recurrent layers one after the other"
+
+
 def test_it_does_not_matter_who_has_samples(monkeypatch):
     monkeypatch.setattr(fused, "kernels", lambda: None)
     assert simulation(clients(70, samples=0) + clients()).why == "batched: the model is small and dense"

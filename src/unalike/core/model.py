@@ -245,6 +245,11 @@ class Model:
         """Whether the module contains convolutions."""
         return any(isinstance(m, nn.modules.conv._ConvNd) for m in self._plain.modules())
 
+    @cached_property
+    def recurrent(self) -> bool:
+        """Whether the module contains layers that go through sequences step by step (RNN, GRU, LSTM)."""
+        return any(isinstance(m, nn.RNNBase) for m in self._plain.modules())
+
     def to(self, device: torch.device | str) -> Model:
         """The same model on another device."""
         moved = copy.copy(self)

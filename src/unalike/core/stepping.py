@@ -79,13 +79,14 @@ class Steps:
         if self.leaf is not None:
             variables = {name: tree.map(self.leaf, v) for name, v in variables.items()}
         state = before.state or fresh_state(self.solver, variables)
-        moving, means = replace(before, variables=variables, state=state), list[Tensor]()
+        moving, means, rows = replace(before, variables=variables, state=state), list[Tensor](), list[Tensor | float]()
         for i, batch in enumerate(batches):
             # else it is common to all, or still needed
             owned = not batch.idle and (self.leaf is not None or (i > 0 and not self.keeps))
             mean, moving = self(moving, batch, i, owned)
             means.append(mean)
-        return _tally(means, [batch.rows for batch in batches]), moving
+            rows.append(batch.rows)
+        return _tally(means, rows), moving
 
 
 def _tally(means: list[Tensor], rows: list[Tensor | float]) -> Tally:

@@ -100,6 +100,8 @@ def _rule(site: Site, participants: int) -> Choice | str:
         return Choice("loop", "one participant a round leaves nothing to stack")
     if on_cpu and model.convolutional:
         return Choice("loop", "stacked convolutions are slower on a CPU")
+    if model.recurrent:
+        return Choice("loop", "torch computes stacked recurrent layers one after the other")
     if on_cpu and 4 * tree.nbytes(model.params) > CACHE:
         return Choice("loop", "the model is too large for several of them to share the processor's cache")
     gain = _parallelism(site, participants)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from unalike.core.server import Cohort
 from unalike.core.types import Batch, Context, Drawers, Order, Report, Tree
 from unalike.core.validate import steps_of
 from unalike.core.work import Batches, Work
+from unalike.executors.fetched import Fetched
 from unalike.executors.lessons import Indices, Lessons, flat, kinds_of
 
 Accepted = dict[int, int]
@@ -156,18 +157,24 @@ class Site:
     def data(self, client: int, round: int, phases: list[Batches], model: Model) -> Data:
         """The samples of these phases, and all of the client's where a part asks for them, transformed, for `model` to read."""
         parts = [*phases, *(self.whole([client], round) if self.method.needs_data else [])]
-        sizes = [size for part in parts for size in part.sizes]
-        x, y = self.source.x, self.source.y
-        index = torch.from_numpy(np.concatenate([part.rows for part in parts])).to(x.device)
-        rows = zip(model.rows(x, index).split(sizes), y.index_select(0, index).split(sizes), strict=True)
-        batches = [[Batch(*next(rows)) for _ in part] for part in parts]
-        if self.transform is not None:
-            drawn = self.numbers(client, round, parts)
-            batches = [
-                [Batch(self.transform(b.x, u.to(b.x.device)), b.y) for b, u in zip(part, numbers, strict=True)]
-                for part, numbers in zip(batches, drawn, strict=True)
-            ]
-        return Data(batches[: len(phases)], *batches[len(phases) :])
+        found = [
+            Fetched(self.source.x, self.source.y, rows, model.rows, change)
+            for rows, change in zip(parts, self._changes(client, round, parts), strict=True)
+        ]
+        return Data(found[: len(phases)], *found[len(phases) :])
+
+    def _changes(
+        self, client: int, round: int, parts: list[Batches]
+    ) -> Sequence[Callable[[Tensor, int], Tensor] | None]:
+        """What the transform makes of the batches of each part."""
+        transform = self.transform
+        if transform is None:
+            return [None] * len(parts)
+
+        def change(drawn: list[Tensor], x: Tensor, place: int) -> Tensor:
+            return transform(x, drawn[place].to(x.device))
+
+        return [partial(change, drawn) for drawn in self.numbers(client, round, parts)]
 
     def numbers(self, client: int, round: int, parts: list[Batches]) -> list[list[Tensor]]:
         """What the transform draws for the batches of each part, [b, draws] each; nothing without a transform."""
