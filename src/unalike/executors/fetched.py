@@ -43,23 +43,25 @@ class Fetched(Sequence[Batch]):
         return [*self][t]
 
     def __iter__(self) -> Iterator[Batch]:
-        place, change = 0, self.change
-        for sizes, index in self._runs():
+        index, change = torch.from_numpy(self.rows.rows).to(self.x.device), self.change
+        done = place = 0
+        for sizes in self._runs():
             with part("data"):
-                xs, ys = self.take(self.x, index).split(sizes), self.y.index_select(0, index).split(sizes)
+                some = index[done : done + sum(sizes)]
+                xs, ys = self.take(self.x, some).split(sizes), self.y.index_select(0, some).split(sizes)
                 changed = xs if change is None else [change(x, place + i) for i, x in enumerate(xs)]
             yield from map(Batch, changed, ys)
-            place += len(sizes)
+            done, place = done + len(some), place + len(sizes)
 
-    def _runs(self) -> Iterator[tuple[list[int], Tensor]]:
-        """The sizes of batches that are fetched at once, and their rows."""
-        index = torch.from_numpy(self.rows.rows).to(self.x.device)
+    def _runs(self) -> Iterator[list[int]]:
+        """The sizes of batches that are fetched at once."""
         most = AT_ONCE // max(1, self.x.shape[1:].numel() * self.x.element_size())
-        done, run = 0, list[int]()
+        run, rows = list[int](), 0
         for size in self.rows.sizes:
-            if run and sum(run) + size > most:
-                yield run, index[done : done + sum(run)]
-                done, run = done + sum(run), []
+            if run and rows + size > most:
+                yield run
+                run, rows = [], 0
             run.append(size)
+            rows += size
         if run:
-            yield run, index[done:]
+            yield run
