@@ -125,10 +125,10 @@ def test_interrupted_within_a_round(people, small, alike, tmp_path, monkeypatch,
     """Some clients have trained and remember it; the round never was."""
     data = Site.data
 
-    def interrupt(self, client, round, lesson):
+    def interrupt(self, client, round, lesson, model):
         if (round, client) == (number, 4):
             raise KeyboardInterrupt
-        return data(self, client, round, lesson)
+        return data(self, client, round, lesson, model)
 
     options = {"rounds": 4, "executor": "loop", "out": tmp_path}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -297,8 +297,7 @@ def _plus(total: Tree, stacked: Tree, factors: Tensor) -> Tree:
         [factor] = factors.tolist()
         if not total:
             return tree.map(lambda t: (t[0] * factor).contiguous(), stacked)
-        for name, t in stacked.items():
-            total[name].add_(t[0], alpha=factor)
+        torch._foreach_add_([*total.values()], [stacked[name][0] for name in total], alpha=factor)
         return total
     return _onto(total, tree.map(lambda t: tree.combined(t, factors.to(t)), stacked))
 

@@ -27,8 +27,9 @@ class Loop(Answering):
 
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
         lessons, sizes = self.site.lessons(ids, order.round), self.site.sizes_of(ids)
-        for client, size, *lesson in zip(ids, sizes, *lessons, strict=True):
-            report = self._train(order, client, lesson, size, accepted.get(client))
+        dropouts = [seed.number(self.site.setting.seed, "dropout", order.round, client) for client in ids]
+        for client, size, dropout, *lesson in zip(ids, sizes, dropouts, *lessons, strict=True):
+            report = self._train(order, client, lesson, size, dropout, accepted.get(client))
             sink.add([client], each(lambda t: t.contiguous().unsqueeze(0), report))
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
@@ -44,11 +45,12 @@ class Loop(Answering):
         site = self.site
         return replace(site.setting, model=site.setting.model.channels_last(site.source.x[:2], site.some_context))
 
-    def _train(self, order: Order, client: int, lesson: list[Batches], size: Tensor, accepted: int | None) -> Report:
+    def _train(
+        self, order: Order, client: int, lesson: list[Batches], size: Tensor, dropout: int, accepted: int | None
+    ) -> Report:
         site = self.site
         memory, context = site.memories.get(client, accepted), site.context(client)
         data = site.data(client, order.round, lesson, self.setting.model)
-        dropout = seed.number(site.setting.seed, "dropout", order.round, client)
         with seed.isolated(dropout, site.source.x.device), torch.no_grad():
             report, kept = train(site.method, self.setting, order.to(client), memory, size, data, context, autograd)
         site.memories.put(client, order.round, kept, accepted)
