@@ -87,7 +87,7 @@ class Model:
         )
 
     def rows(self, x: Tensor, index: Tensor) -> Tensor:
-        """Some of the samples `x`, in memory as the model's layers read them best: quicker than one after the other."""
+        """Some of the samples `x`, laid out as the model's layers read them best: quicker than to fetch first and lay out then."""
         if self._format is not torch.channels_last or x.dim() != 4:
             return x.index_select(0, index)
         return x.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)

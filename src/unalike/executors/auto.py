@@ -164,7 +164,7 @@ def _trial(site: Site, make: Callable[[Site], Executor], clients: int) -> float:
 
 def _seconds_of_a_client(site: Site) -> float:
     """What a client of mean size takes in the loop: its steps times that of one forward and backward pass."""
-    setting, size = site.setting, _size(site)
+    setting, size = site.setting, site.typical
     x, y = _batch(site)
     leaves = {n: w.detach().requires_grad_(setting.model.trainable(n)) for n, w in setting.model.params.items()}
     times = []
@@ -187,15 +187,9 @@ def _operations(site: Site) -> int:
     return int(counter.get_total_flops())
 
 
-def _size(site: Site) -> int:
-    """The mean size of clients with samples."""
-    sizes = site.sizes
-    return max(1, int(sizes[sizes > 0].mean()))
-
-
 def _batch(site: Site) -> tuple[Tensor, Tensor]:
     """As many samples as a batch of a client of mean size has."""
-    size = _size(site)
+    size = site.typical
     rows = min(len(site.source.x), site.setting.work.batch_size or size, size)
     return site.source.x[:rows], site.source.y[:rows]
 
@@ -209,7 +203,8 @@ def _wait_for(found: Iterable[Tensor | None]) -> None:
 
 def _parallelism(site: Site, participants: int) -> float:
     """Steps of a typical cohort over the stacked steps that do the same: what padding leaves of the width of a chunk."""
-    sizes = site.sizes[site.sizes > 0]
+    sizes = site.sizes
+    sizes = sizes[sizes > 0]
     cohort = np.sort(sizes)[np.arange(participants) * len(sizes) // participants]
     kinds, counts = np.unique(cohort, return_counts=True)
     steps = np.repeat([site.steps(n) for n in kinds.tolist()], counts)

@@ -120,11 +120,17 @@ class Site:
     def sizes(self) -> np.ndarray:
         """Training samples of every client: found anew, since there may be a million."""
         rows = self.source.train
-        return np.diff(rows.offsets) if flat(rows) else self.counts(np.arange(len(self.source)))
+        return np.diff(rows.offsets) if flat(rows) else self.counts(range(len(self.source)))
 
-    def counts(self, clients: np.ndarray) -> np.ndarray:
+    @property
+    def typical(self) -> int:
+        """The mean size of clients with samples; at least 1."""
+        sizes = self.sizes
+        return max(1, int(sizes.sum()) // max(1, int(np.count_nonzero(sizes))))
+
+    def counts(self, ids: Sequence[int]) -> np.ndarray:
         """Training samples of some clients, without a look at the others."""
-        rows = self.source.train
+        rows, clients = self.source.train, np.asarray(ids, np.int64)
         if flat(rows):
             return rows.offsets[clients + 1] - rows.offsets[clients]
         return np.array([len(rows[k]) for k in clients.tolist()], np.int64)
@@ -186,7 +192,7 @@ class Site:
 
     def sizes_of(self, ids: Sequence[int]) -> Tensor:
         """The clients' training samples, [K] floats."""
-        return self._numbers(self.counts(np.array(ids, np.int64)))
+        return self._numbers(self.counts(ids))
 
     def _numbers(self, found: np.ndarray) -> Tensor:
         """Numbers as reports tell them."""
@@ -199,7 +205,7 @@ class Site:
 
     def expected(self, ids: Sequence[int], population: int) -> Cohort:
         """The numbers of the reports that these clients will send, as far as they are known before they train."""
-        sizes = self.counts(np.array(ids, np.int64))
+        sizes = self.counts(ids)
         kinds, which = kinds_of(sizes)
         made, weights = np.array([self._known(n) for n in kinds]).T
         size, steps, weight = (self._numbers(column) for column in (sizes, made[which], weights[which]))

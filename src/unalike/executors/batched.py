@@ -98,8 +98,7 @@ class Batched(Answering):
 
     def _chunks(self, ids: Sequence[int]) -> list[list[int]]:
         """The clients by their number of samples, cut into chunks; none where all who train are other processes'."""
-        clients = np.array(ids, np.int64)
-        sizes = self.site.counts(clients)
+        clients, sizes = np.array(ids, np.int64), self.site.counts(ids)
         order = np.lexsort((clients, sizes))
         chunks = np.split(clients[order], cuts(sizes[order], self.width))
         return [chunk.tolist() for chunk in chunks if len(chunk)]
@@ -118,9 +117,7 @@ class Batched(Answering):
     def _fused_width(self) -> int:
         """The same for compiled loops: what clients come to is written to memory that is kept, and a chunk is soon done."""
         site, params = self.site, self.site.setting.model.params
-        sizes = site.sizes
-        typical = int(sizes.sum()) // max(1, int(np.count_nonzero(sizes)))
-        [rows] = costs(site.method, site.setting.work, np.array([max(1, typical)]))
+        [rows] = costs(site.method, site.setting.work, np.array([site.typical]))
         kept = max(1, KEPT // tree.nbytes(params)) * (SUMMED if site.method.linear and site.method.only_adds else 1)
         return min(kept, max(1, STRETCH // (int(rows) * sum(w.numel() for w in params.values()))))
 

@@ -80,7 +80,7 @@ class Distributed(Answering):
         if isinstance(memories, SharedMemories) and not memories.empty:
             owners = memories.owners[clients]
         else:
-            work = costs(self.site.method, self.site.setting.work, self.site.counts(clients))
+            work = costs(self.site.method, self.site.setting.work, self.site.counts(ids))
             owners = dealt(work, self.team.size)
         return [clients[owners == rank].tolist() for rank in range(self.team.size)]
 
