@@ -202,7 +202,7 @@ def learn(
 
 
 def _sent(method: Method, setting: Setting, params: Tree) -> list[str]:
-    return [n for n in params if method.shares(n, setting.model)]
+    return method.sent(params, setting.model)
 
 
 def open_memory(method: Method, setting: Setting) -> Drawers:
@@ -258,7 +258,7 @@ def moved(method: Method, phase: Phase, model: Model) -> list[str]:
 
 def _split(method: Method, setting: Setting, buffers: Tree) -> tuple[Tree, Tree]:
     """The buffers that are sent, and those that stay on the client."""
-    sent = {n: b for n, b in buffers.items() if setting.buffers != "local" and method.shares(n, setting.model)}
+    sent = {} if setting.buffers == "local" else tree.only(buffers, method.sent(buffers, setting.model))
     return sent, {n: b for n, b in buffers.items() if n not in sent}
 
 

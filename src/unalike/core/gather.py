@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -146,13 +147,21 @@ class Fold:
         self.method, self.params, self.shares, self.rule = method, params, shares, buffers
         self.folding = [p for p in method.parts if type(p).fold is not Part.fold]
         self._sums = Sums({}, {}, {}, None, {})
-        self._numbers = Stack(shares.ids)
+        self._numbers = list[Taken]()
         self._first = len(shares.ids)
 
     @property
     def sums(self) -> Sums:
         """What has been added up so far."""
-        return replace(self._sums, taken=self._numbers.taken)
+        return replace(self._sums, taken=self._taken())
+
+    def _taken(self) -> Taken | None:
+        """The reports without their tensors, in the order of those who were asked."""
+        if not self._numbers:
+            return None
+        stack, (ids, reports) = Stack(self.shares.ids), zip(*self._numbers, strict=True)
+        stack.add([*chain(*ids)], join(reports, torch.cat))
+        return stack.taken
 
     def factors(self, ids: Sequence[int]) -> Tensor | None:
         """The coefficients of `ids`; None where parts look at their updates one by one."""
@@ -182,7 +191,7 @@ class Fold:
             if update or letter:
                 found = _folded(p, update, letter, len(ids))
                 sums.folded[p.name] = tree.add(sums.folded[p.name], found) if p.name in sums.folded else found
-        self._numbers.add(ids, report.numbers)
+        self._numbers.append(Taken([*ids], report.numbers))
 
     def _together(self, factors: Tensor, report: Report) -> Tree:
         """The sum over several reports, if it is finite: then so are all of their updates, which need not be read once more."""
@@ -207,7 +216,7 @@ class Fold:
         for name, found in other.folded.items():
             mine.folded[name] = tree.add(mine.folded[name], found) if name in mine.folded else found
         if other.taken:
-            self._numbers.merge(other.taken)
+            self._numbers.append(other.taken)
         mine.refused |= other.refused
         mine.sent = mine.sent or other.sent
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -172,13 +173,20 @@ class Method:
 
     def has_shared_model(self, model: Model) -> bool:
         """Whether clients have a model in common: something is averaged, and nothing that they train in the rounds stays behind."""
-        apart = [name for name in model.params if not self.shares(name, model)]
+        apart = model.params.keys() - self.sent(model.params, model)
         moved = any(self.trains(name, model) and model.within(p.moves, name) for name in apart for p in self.phases)
         return len(apart) < len(model.params) and not moved
 
     def shares(self, name: str, model: Model) -> bool:
         """Whether a parameter or buffer is sent and averaged: not what the module itself froze, which the server leaves alone."""
-        return model.trainable(name) and all(p.shared(name, model) for p in self.role(Personaliser))
+        return name in self.sent([name], model)
+
+    def sent(self, names: Iterable[str], model: Model) -> list[str]:
+        """Those of these parameters or buffers that are sent and averaged."""
+        found = [n for n in names if model.trainable(n)]
+        for part in self.role(Personaliser):
+            found = [n for n in found if part.shared(n, model)]
+        return found
 
     def trains(self, name: str, model: Model) -> bool:
         """Whether a parameter ever moves."""

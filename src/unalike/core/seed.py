@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from threading import RLock
@@ -27,23 +27,30 @@ def number(seed: int, purpose: str, *path: int) -> int:
 @contextmanager
 def isolated(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
     """Run a block whose code draws from torch's default generators (initialisation, dropout) from `seed`; restore them after."""
+    with borrowed(device) as start:
+        start(seed)
+        yield
+
+
+@contextmanager
+def borrowed(device: torch.device | str = "cpu") -> Iterator[Callable[[int], None]]:
+    """The same for a block that starts from one seed after the other, by what this gives."""
     device = torch.device(device)
     with _LOCK:
-        yield from _swapped(seed, device)
+        state, there = torch.get_rng_state(), None if device.type == "cpu" else torch.get_device_module(device)
+        own = there and there.get_rng_state(device)
 
+        def start(seed: int) -> None:
+            torch.default_generator.manual_seed(seed)
+            if there:
+                there.set_rng_state(torch.Generator(device).manual_seed(seed).get_state(), device)
 
-def _swapped(seed: int, device: torch.device) -> Iterator[None]:
-    state, there = torch.get_rng_state(), None if device.type == "cpu" else torch.get_device_module(device)
-    own = there and there.get_rng_state(device)
-    try:
-        torch.default_generator.manual_seed(seed)
-        if there:
-            there.set_rng_state(torch.Generator(device).manual_seed(seed).get_state(), device)
-        yield
-    finally:
-        torch.set_rng_state(state)
-        if there:
-            there.set_rng_state(own, device)
+        try:
+            yield start
+        finally:
+            torch.set_rng_state(state)
+            if there:
+                there.set_rng_state(own, device)
 
 
 def _sequence(seed: int, purpose: str, *path: int) -> np.random.SeedSequence:

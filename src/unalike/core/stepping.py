@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -79,7 +79,11 @@ class Steps:
         if self.leaf is not None:
             variables = {name: tree.map(self.leaf, v) for name, v in variables.items()}
         state = before.state or fresh_state(self.solver, variables)
-        moving, means, rows = replace(before, variables=variables, state=state), list[Tensor](), list[Tensor | float]()
+        moving, means, rows = (
+            Moving(variables, state, before.buffers, before.own),
+            list[Tensor](),
+            list[Tensor | float](),
+        )
         for i, batch in enumerate(batches):
             # else it is common to all, or still needed
             owned = not batch.idle and (self.leaf is not None or (i > 0 and not self.keeps))
@@ -94,8 +98,12 @@ def _tally(means: list[Tensor], rows: list[Tensor | float]) -> Tally:
     if not means:
         return Tally()
     losses = torch.stack(means)
-    counts = [torch.as_tensor(n, dtype=losses.dtype, device=losses.device).expand(losses.shape[1:]) for n in rows]
-    return Tally((torch.stack(counts) * losses).sum(0), sum(rows, 0.0), sum((n > 0 for n in rows), 0.0))
+    if all(isinstance(n, float) for n in rows):
+        counts = torch.tensor(rows, dtype=losses.dtype, device=losses.device).reshape(-1, *[1] * (losses.dim() - 1))
+    else:
+        each = [torch.as_tensor(n, dtype=losses.dtype, device=losses.device).expand(losses.shape[1:]) for n in rows]
+        counts = torch.stack(each)
+    return Tally((counts * losses).sum(0), sum(rows, 0.0), sum((n > 0 for n in rows), 0.0))
 
 
 def copied(t: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ def expected(method: Method, setting: Setting, order: Order, context: Context, s
 def steps_of(method: Method, setting: Setting, samples: int) -> int:
     """The steps that a client with this many samples must report: those that move what is sent, all where nothing is."""
     model, total = setting.model, 0
-    sent = {n for n in model.params if method.shares(n, model)}
+    sent = {*method.sent(model.params, model)}
     for phase in method.phases:
         moves = {n for n in model.params if method.trains(n, model) and model.within(phase.moves, n)}
         if not sent or moves & sent:

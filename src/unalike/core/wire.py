@@ -43,8 +43,8 @@ def wire(method: Method, model: Model, context: Context | None = None) -> list[I
     """
     setting = Setting(model, TASKS["classification"], Work())
     order, memory = issue(method, setting, open_state(method, setting), 1, [0]).to(0), open_memory(method, setting)
-    params = {n: w for n, w in model.params.items() if method.shares(n, model)}
-    buffers = {n: b for n, b in model.buffers.items() if method.shares(n, model)}
+    params = tree.only(model.params, method.sent(model.params, model))
+    buffers = tree.only(model.buffers, method.sent(model.buffers, model))
     down = [("parameters", params), ("buffers", buffers)] + [(f"letter of {p}", t) for p, t in order.mail.items()]
     update = tree.map(
         lambda w: w.to("meta"), params

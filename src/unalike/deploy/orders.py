@@ -121,8 +121,8 @@ class Orders:
         """What a site must be told in every round: what is shared, and letters."""
         method, model, whole = self.remote.method, self.remote.setting.model, self.remote.stage.start is not None
         local_buffers = self.remote.setting.buffers == "local" and not whole
-        params = {n: w for n, w in order.params.items() if method.shares(n, model)}
-        buffers = {n: b for n, b in order.buffers.items() if method.shares(n, model) and not local_buffers}
+        params = tree.only(order.params, method.sent(order.params, model))
+        buffers = {} if local_buffers else tree.only(order.buffers, method.sent(order.buffers, model))
         return tree.pack({"params": params, "buffers": buffers} | {f"mail.{p}": t for p, t in order.mail.items()})
 
     def _still(self, name: str, state: State) -> tuple[str, Tree]:

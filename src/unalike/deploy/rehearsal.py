@@ -31,7 +31,7 @@ def rehearse(federation: Federation, own: Mapping[str, Pair | None]) -> None:
             model = step.model or job.model
             for phase in step.method.phases if step.trained else ():
                 moved(step.method, phase, model)
-            least = tree.nbytes({n: w for n, w in model.params.items() if step.method.shares(n, model)})
+            least = tree.nbytes(tree.only(model.params, step.method.sent(model.params, model)))
             if least > federation.message_bytes:
                 raise UnalikeError(
                     f"what sites share of the model has {least} bytes and a message may have {federation.message_bytes}: raise "

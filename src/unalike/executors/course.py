@@ -69,7 +69,7 @@ class Course:
     def _learnt(self, apart: bool = False) -> Learnt:
         """The same; `apart`: compiled loops tell what they added to the parameters instead."""
         params, memory = self._begun
-        sent = [n for n in params if self.method.shares(n, self.setting.model)]
+        sent = self.method.sent(params, self.setting.model)
 
         order = self.chunk.order._replace(buffers=tree.map(self._stacked, self.chunk.order.buffers))
         lessons = (self.chunk if self.programs is None else self.chunk.alike).lessons
