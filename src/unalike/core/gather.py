@@ -70,7 +70,7 @@ class Stack:
         assert not summed, "reports that are kept apart were asked for"
         self._came.update(ids)
         if list(ids) == self.ids:
-            self._rows = report
+            self._rows = each(Tensor.contiguous, report)
             return
         if self._rows is None:
             self._rows = each(lambda t: t.new_empty((len(self.ids), *t.shape[1:])), report)
@@ -153,7 +153,9 @@ class Fold:
     @property
     def sums(self) -> Sums:
         """What has been added up so far."""
-        return replace(self._sums, taken=self._taken())
+        sums, taken = self._sums, self._taken()
+        update, buffers = (tree.map(Tensor.contiguous, part) for part in (sums.update, sums.buffers))
+        return replace(sums, update=update, buffers=buffers, folded=each(Tensor.contiguous, sums.folded), taken=taken)
 
     def _taken(self) -> Taken | None:
         """The reports without their tensors, in the order of those who were asked."""
@@ -305,7 +307,7 @@ def _plus(total: Tree, stacked: Tree, factors: Tensor) -> Tree:
     if len(factors) == 1:
         [factor] = factors.tolist()
         if not total:
-            return tree.map(lambda t: (t[0] * factor).contiguous(), stacked)
+            return tree.map(lambda t: t[0] * factor, stacked)
         torch._foreach_add_([*total.values()], [stacked[name][0] for name in total], alpha=factor)
         return total
     return _onto(total, tree.map(lambda t: tree.combined(t, factors.to(t)), stacked))

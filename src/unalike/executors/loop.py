@@ -26,7 +26,7 @@ class Loop(Answering):
     site: Site
 
     def feed(self, order: Order, ids: Sequence[int], accepted: Accepted, sink: Sink) -> None:
-        site = self.site
+        site, order = self.site, order._replace(params=self.setting.model.laid_out(order.params))
         lessons, sizes = site.lessons(ids, order.round), site.sizes_of(ids)
         dropouts = [seed.number(site.setting.seed, "dropout", order.round, client) for client in ids]
         with seed.borrowed(site.source.x.device) as start, torch.no_grad():
@@ -35,7 +35,7 @@ class Loop(Answering):
                 start(dropout)
                 report, kept = train(site.method, self.setting, order.to(client), memory, size, data, context, autograd)
                 site.memories.put(client, order.round, kept, accepted.get(client))
-                sink.add([client], each(lambda t: t.contiguous().unsqueeze(0), report))
+                sink.add([client], each(lambda t: t.unsqueeze(0), report))
 
     def tune(self, order: Order, ids: Sequence[int], accepted: Accepted) -> Iterator[tuple[int, Tree]]:
         lessons = self.site.tuning_lessons(ids, order.round)
