@@ -30,7 +30,7 @@ def memory(repeat: int) -> Found:
 
 
 def overhead(repeat: int) -> Found:
-    """Seconds of our loop and of its steps alone, by workload; they differ more from process to process than from round to round."""
+    """Seconds of our loop and of its steps alone, by workload: they differ from process to process more than within one."""
     return _by_workload("overhead.py", 4, 2 * repeat)
 
 

@@ -231,10 +231,13 @@ def _look(
     params: Tree,
     buffers: Tree,
     memory: Drawers,
+    lr: float | None = None,
+    cache: dict[str, Any] | None = None,
     **now: Any,
 ) -> Local:
-    mail, mine, lr = order.mail.get(p.name, {}), memory.get(p.name, {}), now.pop("lr", order.lr)
-    return Local(setting, p.name, start, origin, received, params, buffers, mail, mine, context, lr, data, **now)
+    mail, mine, lr = order.mail.get(p.name, {}), memory.get(p.name, {}), order.lr if lr is None else lr
+    cache = {} if cache is None else cache
+    return Local(setting, p.name, start, origin, received, params, buffers, mail, mine, context, lr, data, cache, **now)
 
 
 def _variables(method: Method, phase: Phase, model: Model, params: Tree, memory: Drawers) -> Drawers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -42,8 +42,7 @@ class Data(NamedTuple):
     whole: Sequence[Batch] = ()
 
 
-@dataclass(frozen=True)
-class Local:
+class Local(NamedTuple):
     """What a part sees on a client.
 
     `start` are the shared parameters as received, `origin` all of them where training starts, `params` the current ones,
@@ -63,10 +62,10 @@ class Local:
     context: Context
     lr: float
     data: Data
+    cache: dict[str, Any]
     step: int = 0
     steps: Tensor | float = 0.0
     output: Output | None = None
-    cache: dict[str, Any] = field(default_factory=dict)
 
     @property
     def model(self) -> Model:

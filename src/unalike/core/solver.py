@@ -116,11 +116,11 @@ class SGD:
 
     def _at_once(self, params: Tree, grads: Tree, state: Drawers, lr: float) -> Drawers:
         """The same formula in one pass over memory, by the kernel of `torch.optim.SGD(fused=True)`."""
-        state = {slot: {n: _laid_out(t, params[n]) for n, t in held.items()} for slot, held in state.items()}
+        state = {slot: _laid_out(held, params) for slot, held in state.items()}
         torch._fused_sgd_(
             [*params.values()],
-            [_laid_out(grads[n], w) for n, w in params.items()],
-            [*state["momentum"].values()] if self.momentum else [],
+            [*_laid_out(grads, params).values()],
+            [*state.get("momentum", {}).values()],
             weight_decay=self.weight_decay,
             momentum=self.momentum,
             lr=lr,
@@ -193,10 +193,10 @@ class AdamW(Gathering):
 def _alike(params: Tree) -> bool:
     """Whether one kernel can take all of them."""
     first = next(iter(params.values()))
-    dtype, device = first.dtype, first.device
-    return device.type in KERNELS and all(t.dtype == dtype and t.device == device for t in params.values())
+    return first.device.type in KERNELS and len({t.dtype for t in params.values()}) == 1
 
 
-def _laid_out(t: Tensor, like: Tensor) -> Tensor:
-    """`t` in the memory format of `like`: the fused kernel reads both from front to back."""
-    return t if t.stride() == like.stride() else torch.empty_like(like).copy_(t)
+def _laid_out(values: Tree, like: Tree) -> Tree:
+    """`values` in the order and the memory formats of `like`: the fused kernel reads all of them from front to back."""
+    found = [(n, values[n], w) for n, w in like.items()]
+    return {n: t if t.stride() == w.stride() else torch.empty_like(w).copy_(t) for n, t, w in found}

@@ -32,7 +32,7 @@ class Batch(NamedTuple):
     @property
     def rows(self) -> Tensor | float:
         """Rows that count, a scalar."""
-        return float(len(self.y)) if self.weight is None else self.weight.sum()
+        return float(self.y.shape[0]) if self.weight is None else self.weight.sum()
 
     def mean(self, per_sample: Tensor) -> Tensor:
         """Mean over the rows that count; `per_sample` has shape [B]. A batch of padding alone gives 0."""

@@ -70,7 +70,9 @@ def wire(method: Method, model: Model, context: Context | None = None) -> list[I
 def _look(setting: Setting, p: Part, params: Tree, mail: Tree, memory: Tree) -> Local:
     """A client that has not moved."""
     start, buffers = setting.model.params, setting.model.buffers
-    return Local(setting, p.name, params, start, buffers, start, buffers, mail, memory, {}, 1.0, Data(()), steps=1.0)
+    return Local(
+        setting, p.name, params, start, buffers, start, buffers, mail, memory, {}, 1.0, Data(()), {}, steps=1.0
+    )
 
 
 def stage_wire(stage: Stage, model: Model, context: Context | None = None) -> list[Item]:
