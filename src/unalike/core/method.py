@@ -117,6 +117,11 @@ class Method:
         return (*self.role(Objective), *self.role(PersonalModel))
 
     @cached_property
+    def plain(self) -> bool:
+        """Whether clients minimise the task's loss and nothing else."""
+        return [type(p) for p in self.losses] == [TaskLoss]
+
+    @cached_property
     def conditioners(self) -> tuple[Conditioner, ...]:
         """The parts that describe a client to its model."""
         return self.role(Conditioner)

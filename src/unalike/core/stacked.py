@@ -60,7 +60,7 @@ class StackedStepper(Steps):
     ):
         assert setting.model.chain is not None  # `suits` found it
         self.chain, self.params, self.task = setting.model.chain, params, setting.task
-        self.alone = [type(p) for p in method.losses] == [TaskLoss]
+        self.alone = method.plain
         self.solver, self.lr, self.leaf, self.keeps = work.solver, work.lr, copied, False
 
         def ask(function: Callable[..., Any], *stacked: Any) -> Any:

@@ -1,0 +1,70 @@
+"""The loop's gradients: all leaves at once where nothing else asks for any, the parameters alone elsewhere."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from simulation import Clients, Simulation, mlp
+from torch import nn
+from torch.func import functional_call
+
+from unalike.core.method import plan
+from unalike.core.part import Objective
+from unalike.core.stepping import MODEL, _asked, _everywhere, autograd
+
+
+class Words(nn.Module):
+    """A recurrent step with shared weights, of which one layer is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head, self.unused = nn.GRUCell(3, 4), nn.Linear(4, 2), nn.Linear(2, 2)
+
+    def forward(self, x):
+        h = x.new_zeros(len(x), 4)
+        for t in range(x.shape[1]):
+            h = self.cell(x[:, t], h)
+        return self.head(h)
+
+
+def test_both_ways_find_the_same_gradients_and_leave_none_behind():
+    torch.manual_seed(0)
+    model, x, y = Words(), torch.randn(6, 5, 3), torch.randint(0, 2, (6,))
+    params = {n: p.detach() for n, p in model.named_parameters()}
+    leaves = []
+
+    def function(variables):
+        leaves.extend(variables[MODEL].values())
+        logits = functional_call(model, variables[MODEL], (x,))
+        return nn.functional.cross_entropy(logits, y), logits.detach()
+
+    (one, (value, _)), (other, (again, _)) = (
+        autograd(function, find)({MODEL: params}) for find in (_asked, _everywhere)
+    )
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert value == again and all(t.grad is None for t in leaves)
+    assert not one[MODEL]["unused.weight"].any() and one[MODEL]["cell.weight_hh"].any()
+
+
+@dataclass(frozen=True)
+class Beside(Objective):
+    """The distance from a model of the part's own, which is nobody's parameter."""
+
+    name: ClassVar[str] = "beside"
+    own: ClassVar[nn.Linear] = nn.Linear(4, 3)
+
+    def loss(self, local, batch):
+        return batch.mean((local.out(batch).logits - self.own(batch.x)).square().mean(-1))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_a_model_that_a_part_brings_along_gets_no_gradients(method):
+    sim = Simulation(plan(method) + Beside(), mlp(), Clients.random((7, 3)), lr=0.1, executor="loop")
+    sim.round()
+    assert not sim.method.plain and all(p.grad is None for p in Beside.own.parameters())
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedprox"])
+def test_methods_that_minimise_the_loss_alone_are_plain(method):
+    assert plan(method).plain == (method != "fedprox")
