@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -147,23 +146,16 @@ class Fold:
         self.method, self.params, self.shares, self.rule = method, params, shares, buffers
         self.folding = [p for p in method.parts if type(p).fold is not Part.fold]
         self._sums = Sums({}, {}, {}, None, {})
-        self._numbers = list[Taken]()
+        self._numbers = Stack(shares.ids)
         self._first = len(shares.ids)
 
     @property
     def sums(self) -> Sums:
         """What has been added up so far."""
-        sums, taken = self._sums, self._taken()
+        sums = self._sums
         update, buffers = (tree.map(Tensor.contiguous, part) for part in (sums.update, sums.buffers))
-        return replace(sums, update=update, buffers=buffers, folded=each(Tensor.contiguous, sums.folded), taken=taken)
-
-    def _taken(self) -> Taken | None:
-        """The reports without their tensors, in the order of those who were asked."""
-        if not self._numbers:
-            return None
-        stack, (ids, reports) = Stack(self.shares.ids), zip(*self._numbers, strict=True)
-        stack.add([*chain(*ids)], join(reports, torch.cat))
-        return stack.taken
+        folded = each(Tensor.contiguous, sums.folded)
+        return replace(sums, update=update, buffers=buffers, folded=folded, taken=self._numbers.taken)
 
     def factors(self, ids: Sequence[int]) -> Tensor | None:
         """The coefficients of `ids`; None where parts look at their updates one by one."""
@@ -193,7 +185,7 @@ class Fold:
             if update or letter:
                 found = _folded(p, update, letter, len(ids))
                 sums.folded[p.name] = tree.add(sums.folded[p.name], found) if p.name in sums.folded else found
-        self._numbers.append(Taken([*ids], report.numbers))
+        self._numbers.add(ids, report.numbers)
 
     def _together(self, factors: Tensor, report: Report) -> Tree:
         """The sum over several reports, if it is finite: then so are all of their updates, which need not be read once more."""
@@ -218,7 +210,7 @@ class Fold:
         for name, found in other.folded.items():
             mine.folded[name] = tree.add(mine.folded[name], found) if name in mine.folded else found
         if other.taken:
-            self._numbers.append(other.taken)
+            self._numbers.merge(other.taken)
         mine.refused |= other.refused
         mine.sent = mine.sent or other.sent
 

@@ -79,11 +79,9 @@ class Steps:
         if self.leaf is not None:
             variables = {name: tree.map(self.leaf, v) for name, v in variables.items()}
         state = before.state or fresh_state(self.solver, variables)
-        moving, means, rows = (
-            Moving(variables, state, before.buffers, before.own),
-            list[Tensor](),
-            list[Tensor | float](),
-        )
+        moving = Moving(variables, state, before.buffers, before.own)
+        means: list[Tensor] = []
+        rows: list[Tensor | float] = []
         for i, batch in enumerate(batches):
             # else it is common to all, or still needed
             owned = not batch.idle and (self.leaf is not None or (i > 0 and not self.keeps))

@@ -11,6 +11,7 @@ function theme() {
   const axis = {
     gridcolor: colour("--line"), linecolor: colour("--line"), zerolinecolor: colour("--line"),
     tickcolor: colour("--line"), automargin: true, title: { standoff: 12, font: { size: 13, color: colour("--muted") } },
+    exponentformat: "none", separatethousands: true, // 0.0002 MB, not 200µ MB
   };
   return { layout: {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
