@@ -29,11 +29,15 @@ class Clock:
         print(MARK + json.dumps({"laps": self.laps, "own_mb": peak, "moved": self.moved} | more), flush=True)
 
 
-def alternating(calls: Mapping[str, Callable[[], object]], times: int) -> dict[str, float]:
-    """The median seconds of each call; they take turns, and the first turn does not count."""
+def alternating(calls: Mapping[str, Callable[[], object]], times: int, rest: float = 0.0) -> dict[str, float]:
+    """The median seconds of each call; they take turns, and the first turn does not count.
+
+    `rest`: seconds before each, where the threads of the one before still look for work for a while.
+    """
     found: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(times + 1):
         for name, call in calls.items():
+            time.sleep(rest)
             started = time.perf_counter()
             call()
             if turn:

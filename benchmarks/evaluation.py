@@ -58,7 +58,7 @@ def main(name: str, times: int) -> None:
     x = torch.randn(SAMPLES[name], *WORKLOADS[name].shape, generator=g)
     y = torch.randint(0, WORKLOADS[name].classes, (len(x),), generator=g)
     calls = {"plain": plain(network(name), x, y), "ours": ours(Model(network(name)), x, y)}
-    Clock().report(samples=len(x), **alternating(calls, times))
+    Clock().report(samples=len(x), **alternating(calls, times, rest=0.05))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def overhead(repeat: int) -> Found:
 
 def evaluation(repeat: int) -> Found:
     """Seconds to score samples with one model, ours and plain torch, by workload."""
-    return _by_workload("evaluation.py", 3, repeat)
+    return _by_workload("evaluation.py", 9, repeat)
 
 
 def pair(repeat: int) -> Found:

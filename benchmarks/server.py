@@ -13,6 +13,7 @@ from clock import Clock
 from networks import resnet18
 
 import unalike as ua
+from unalike.core import fast
 from unalike.core.gather import Fold, each
 from unalike.core.model import Model
 from unalike.core.server import Cohort, State, advance, conclude, issue, open_state, shares
@@ -89,6 +90,7 @@ def memory(count: int) -> None:
     """MB that two rounds of FedAvg with `count` clients add to the process, and those of its model."""
     model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.ReLU(), torch.nn.Linear(4000, 10))
     people = clients(count, (1000,))
+    fast.loops("unalike.core.shuffles")  # a run with many clients loads numba, 120 MB
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     ua.run(
         "fedavg", people, model=model, rounds=2, executor="loop", evaluate_every=2, progress=lambda row, what="": None

@@ -62,6 +62,7 @@ def test_images_lie_as_convolutions_read_them_best_where_the_module_lets_them(vi
 def test_rows_that_stay_in_the_cache():
     assert rows_at_once(torch.zeros(5, 3, 32, 32)) == 85 and rows_at_once(torch.zeros(5, 64)) == 4096
     assert rows_at_once(torch.zeros(2, 3, 224, 224)) == 16 and rows_at_once(torch.zeros(0, 3, 32, 32)) == 4096
+    assert rows_at_once(torch.zeros(5, 784)) == 668
     assert rows_at_once(torch.zeros(3, 0)) == 4096 and rows_at_once(torch.zeros(3, dtype=torch.int64)) == 4096
 
 
@@ -97,7 +98,7 @@ def one_thread_within():
 
 def test_threads_score_what_one_does(monkeypatch, one_thread_within):
     """The same bits, in the order of the samples, without gradients; an error in a thread is raised."""
-    monkeypatch.setattr(evaluation, "BYTES", 1)
+    monkeypatch.setattr(evaluation, "FLAT", 1)
     task, x, y = find_task("classification"), torch.randn(100, 6), torch.arange(100) % 5
     net, seen = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 5)), set()
     model = Model(net)

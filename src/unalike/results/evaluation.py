@@ -17,8 +17,10 @@ from unalike.core.types import Context, Tree
 Predict = Callable[[Tensor], Tensor]
 """Inputs [B, ...] -> logits [B, C]."""
 
-ROWS, BYTES = 4096, 2**20
-"""Most samples of one forward pass in evaluation; bytes of them whose activations stay, about, in a processor's cache."""
+ROWS, BYTES, FLAT = 4096, 2**20, 2**21
+"""Most samples of one forward pass in evaluation; bytes of images whose activations stay, about, in a processor's cache; bytes of
+samples of one dimension, whose activations are no larger than they.
+"""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def rows_at_once(x: Tensor) -> int:
     """Samples of one forward pass over `x`: activations of images that leave the cache take several times as long."""
     if not len(x) or x.device.type != "cpu":
         return ROWS
-    return min(ROWS, max(16, BYTES // max(1, x[0].nbytes)))
+    return min(ROWS, max(16, (FLAT if x.dim() == 2 else BYTES) // max(1, x[0].nbytes)))
 
 
 @dataclass(frozen=True)
