@@ -322,17 +322,36 @@ def test_slices_are_whole_and_the_last_are_short(slices):
 
 
 def test_processes_of_a_team_have_one_thread_each(three_threads):
-    def who(pieces):
-        found = []
-        fast.share_out(lambda _: found.append(threading.get_ident()), pieces)
+    def who(pieces, expected):
+        found, all_here = [], threading.Barrier(expected)
+
+        def come(_):
+            all_here.wait(60)  # who comes when all is done is not waited for
+            found.append(threading.get_ident())
+
+        fast.share_out(come, pieces)
         return found
 
     with threads_for(Model(mlp()), alone=False):
-        assert who(5) == [threading.get_ident()] and fast.pieces() == torch.get_num_threads() == 1
+        assert who(5, 1) == [threading.get_ident()] and fast.pieces() == torch.get_num_threads() == 1
     with threads_for(Model(mlp())):
-        assert len(who(5)) == len(who(100)) == 3 and len(who(2)) == 2 and len(who(1)) == 1
-        assert threading.get_ident() in who(5) and fast.pieces() == 3 * fast.SLICES and torch.get_num_threads() == 1
+        for pieces, threads in ((5, 3), (100, 3), (2, 2), (1, 1)):
+            found = who(pieces, threads)
+            assert len({*found}) == len(found) == threads and threading.get_ident() in found
+        assert fast.pieces() == 3 * fast.SLICES and torch.get_num_threads() == 1
     assert torch.get_num_threads() == 3
+
+
+def test_who_has_not_woken_up_when_all_is_done_is_not_waited_for():
+    crew_is_busy, done = threading.Event(), []
+    with fast.crew_of(2):
+        pool = fast._crew.get().pool
+        for _ in range(2):
+            pool.submit(crew_is_busy.wait, 60)
+        fast.share_out(done.append, 5)
+        assert len(done) == 1 and not crew_is_busy.is_set()
+        crew_is_busy.set()
+    assert len(done) == 1
 
 
 def test_each_piece_is_done_once():

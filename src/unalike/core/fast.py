@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -92,9 +92,9 @@ def share_out(loop: Callable[[np.ndarray], object], count: int) -> None:
         loop(turns)
     finally:
         turns[0] = count  # where something was raised, nobody begins anything more
-        wait(others)
-    for other in others:
-        other.result()  # raises what was raised there
+        for other in others:
+            if not other.cancel():  # who has not woken up by now is not waited for
+                other.result()  # raises what was raised there
 
 
 def each(function: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:

@@ -147,7 +147,7 @@ class Layout:
 
     def views(self, flat: Tensor) -> Tree:
         """Each parameter of such rows."""
-        return {n: flat[:, at : at + shape.numel()].view(-1, *shape) for n, (at, shape) in self.places.items()}
+        return {n: flat.narrow(1, at, shape.numel()).view(-1, *shape) for n, (at, shape) in self.places.items()}
 
 
 @lru_cache(64)
