@@ -59,8 +59,8 @@ def contenders(workload: str) -> list[Contender]:
         rounds, many = {"2nn": (5, 20), "logistic": (12, 200)}[workload]
         found = [ours(TEAM, many), ours("batched", many), ours("auto", many)]
     else:
-        rounds = 3
-        found = [ours(TEAM, rounds), ours(TEAM, rounds, "bf16"), ours("loop", rounds, cores=1), ours("auto", rounds)]
+        rounds, many = 3, 8
+        found = [ours(TEAM, many), ours(TEAM, many, "bf16"), ours("loop", many, cores=1), ours("auto", many)]
     found += [bare(1, rounds), bare(CORES, rounds), bare(1, rounds, loader=True)]
     peers = [*map(flower, FLOWER), *(peer(name, workload) for name in PEERS)]
     return found + (peers if workload not in ALONE else [])

@@ -62,7 +62,7 @@ def network(name: str) -> nn.Module:
 
 def moved(start: Iterable[Tensor], end: Iterable[Tensor]) -> float:
     """How far training went: 0 says that nothing was trained."""
-    return float(sum((b.detach().double() - a.double()).square().sum() for a, b in zip(start, end))) ** 0.5
+    return float(sum((b.detach().double() - a.detach().double()).square().sum() for a, b in zip(start, end))) ** 0.5
 
 
 def resnet18() -> nn.Module:
