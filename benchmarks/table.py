@@ -232,7 +232,8 @@ def markdown(results: Results) -> str:
         "processes, pages that k of them share counted as a k-th, or the first process's own where that is more.",
         "",
         "A round is the median of those after the first. Dense models: 5 or 12, of ours 20 or 200, since a dozen would be over in",
-        "30 ms, while a process is still warming up. Convolutions: 3, of ours 8, a round of which is a tenth slower now and then. Peers: 3.",
+        "30 ms, while a process is still warming up. Convolutions: 3, of ours 8, a round of which is a tenth slower now and then.",
+        "Peers: 3.",
     ]
     for name, work in WORKLOADS.items():
         found = {cpu: m["sections"][name] for cpu, m in results.items() if name in m["sections"]}
