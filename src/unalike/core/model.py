@@ -17,7 +17,7 @@ from unalike.core import tree
 from unalike.core.dense import Chain, chain
 from unalike.core.errors import UnalikeError
 from unalike.core.norms import CALL, NORMS, BatchNorm, Call, WeightedBatchNorm
-from unalike.core.pooling import PooledFirst
+from unalike.core.pooling import pool_first
 from unalike.core.seed import isolated
 from unalike.core.swapped import Swapped
 from unalike.core.types import Context, Output, Tree
@@ -306,9 +306,8 @@ def _instrumented(module: nn.Module, training: bool) -> nn.Module:
         if isinstance(table, nn.Embedding | nn.EmbeddingBag):
             table.sparse = False  # the solvers' gradients are dense: momentum and decay move every row
     module.train(training)  # before norms are replaced: a module's own `train` may look for them, to freeze them
+    pool_first(module)
     for parent in list(module.modules()):
-        if type(parent) is nn.Sequential:
-            parent.__class__ = PooledFirst
         for name, child in list(parent.named_children()):
             if isinstance(child, BatchNorm) and type(child).forward in (BatchNorm.forward, nn.SyncBatchNorm.forward):
                 setattr(parent, name, WeightedBatchNorm(child))
