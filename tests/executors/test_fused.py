@@ -264,7 +264,7 @@ def test_threads_share_the_clients_and_change_no_bit(method, monkeypatch, three_
     ]
     seen, plain = set(), fused.kernels().train
     monkeypatch.setattr(
-        fused.kernels(), "train", lambda *a: seen.add(threading.get_ident()) or time.sleep(0.01) or plain(*a)
+        fused.kernels(), "train", lambda *a: seen.add(threading.get_ident()) or time.sleep(0.05) or plain(*a)
     )
     runs = []
     for count in (1, 3):

@@ -1,6 +1,7 @@
 """The sum of stacked updates and how far each is from their mean, from one reading, is what two readings give."""
 
 import importlib
+import threading
 
 import pytest
 import torch
@@ -44,11 +45,18 @@ def test_one_reading_gives_what_two_give(clients, shape, threads, seed):
 def test_threads_change_no_bit(monkeypatch):
     passes = pytest.importorskip("unalike.core.passes")
     monkeypatch.setattr("unalike.core.spread.LARGE", 1)
-    read, combine = [], passes.combine
-    monkeypatch.setattr(passes, "combine", lambda *given: read.append(given[-1]) or combine(*given))
+    read, combine = set(), passes.combine
     stacked, weights = {"w": torch.randn(5, 2**18 + 77)}, torch.rand(5)
     found = []
     for threads in (1, 2, 3):
+        all_here = threading.Barrier(threads)
+
+        def together(*given, threads=threads, all_here=all_here):
+            all_here.wait(60)  # who comes when all is done is not waited for
+            read.add((threads, threading.get_ident()))
+            return combine(*given)
+
+        monkeypatch.setattr(passes, "combine", together)
         with fast.crew_of(threads):
             found.append(weighted_sum_and_spread(stacked, weights))
     assert len(read) == 1 + 2 + 3
