@@ -14,16 +14,17 @@ import torch
 from torch import nn
 
 import unalike as ua
-from unalike.core.client import Setting, open_memory
-from unalike.core.memory import ClientMemories
-from unalike.core.method import Method
 from unalike.core.model import Model
-from unalike.core.server import issue, open_state
-from unalike.core.task import task_for
+from unalike.core.tasks import task_for
+from unalike.core.views import StageSettings
 from unalike.data import Population
-from unalike.executors.base import Site
-from unalike.executors.batched import Batched
-from unalike.executors.loop import Loop
+from unalike.engine.base import ClientPool
+from unalike.engine.batched import Batched
+from unalike.engine.loop import Loop
+from unalike.methods.method import Method
+from unalike.training.client_states import ClientStates
+from unalike.training.client_update import initial_client_state
+from unalike.training.server_update import initial_server_state, make_broadcast
 
 IMAGE = (3, 32, 32)
 MODELS: dict[str, tuple[tuple[int, ...], str]] = {
@@ -60,11 +61,13 @@ FIELDS = ("y", "train", "test", "val", "names", "classes", "task")
 def difference(name: str, shape: tuple[int, ...], spec: str, dtype: torch.dtype) -> float:
     module: nn.Module = ua.model(name, shape, 10).to(dtype)
     people, method = clients(shape, dtype), Method.parse(spec)
-    setting = Setting(Model(module), task_for(people.y), ua.Work(batch_size=None, lr=0.01))
+    setting = StageSettings(Model(module), task_for(people.y), ua.Work(batch_size=None, lr=0.01))
     updates = []
     for executor in (Loop, Batched):
-        site = Site(method, setting, people, ClientMemories(open_memory(method, setting)))
-        cohort = executor(site).run(issue(method, setting, open_state(method, setting), 2), [0, 1], {}, 2)
+        site = ClientPool(method, setting, people, ClientStates(initial_client_state(method, setting)))
+        cohort = executor(site).run(
+            make_broadcast(method, setting, initial_server_state(method, setting), 2), [0, 1], {}, 2
+        )
         updates.append(torch.cat([u.flatten() for u in cohort.update.values()]))
     return float((updates[0] - updates[1]).abs().max() / updates[0].abs().max())
 

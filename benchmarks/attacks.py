@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 import unalike as ua
-from unalike.deploy.coordinator import Coordinator
-from unalike.deploy.envelope import Head, seal, unseal
-from unalike.deploy.federation import Enrolled, Federation, Schema
-from unalike.deploy.keys import new_key, public_text
-from unalike.deploy.local import Local
-from unalike.deploy.trainer import Trainer
+from unalike.federation.coordinator.coordinator import Coordinator
+from unalike.federation.protocol.envelope import Head, seal, unseal
+from unalike.federation.protocol.federation_file import Enrolled, Federation, Schema
+from unalike.federation.protocol.in_memory import InMemoryTransport
+from unalike.federation.security.keys import new_key, public_text
+from unalike.federation.site.site_worker import SiteWorker
 
 SITES, HOSTILE, ROUNDS = 10, 3, 30
 WORK = ua.Work(epochs=2, batch_size=16, lr=0.1)
@@ -84,7 +84,7 @@ def triggered(x: torch.Tensor) -> torch.Tensor:
 class Hostile:
     """A site that changes its reports before it signs them."""
 
-    def __init__(self, trainer: Trainer, change: Change):
+    def __init__(self, trainer: SiteWorker, change: Change):
         self.trainer, self.change = trainer, change
 
     def handle(self, message: bytes) -> bytes:
@@ -114,12 +114,12 @@ def federation(attack: str, method: str, guard: float | None, data: Any, folder:
         guard=guard,
         protocol=("server",),
     )
-    sites: dict[str, Any] = {c.name: Trainer(made, c.name, k, c, folder / c.name) for c, k in zip(clients, keys)}
+    sites: dict[str, Any] = {c.name: SiteWorker(made, c.name, k, c, folder / c.name) for c, k in zip(clients, keys)}
     for k in hostile:
         change = ATTACKS[attack]
         if change is not None:
             sites[clients[k].name] = Hostile(sites[clients[k].name], change)
-    run = Coordinator(made, coordinator, Local(sites), folder / "out", test=(x, y)).run()
+    run = Coordinator(made, coordinator, InMemoryTransport(sites), folder / "out", test=(x, y)).run()
     module = run.module()
     with torch.no_grad():
         others = x[y != TARGET]

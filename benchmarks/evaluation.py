@@ -18,9 +18,9 @@ from torch.nn.functional import cross_entropy
 from workloads import WORKLOADS
 
 from unalike.core.model import Model
-from unalike.core.task import find_task
-from unalike.executors.threads import threads_for
-from unalike.results.evaluation import SharedModel, score
+from unalike.core.tasks import find_task
+from unalike.engine.threads import threads_for
+from unalike.metrics.scoring import SharedModel, score
 
 SAMPLES, ROWS = {"2nn": 10_000, "cnn": 10_000, "resnet20": 2000}, 100
 

@@ -21,10 +21,10 @@ import torch
 from torch import nn
 
 import unalike as ua
-from unalike.executors.threads import keep_freed_memory
-from unalike.job import prepare
-from unalike.simulation import Simulation
-from unalike.teamwork import announce, employ, simulation_of, team_for
+from unalike.engine.threads import keep_freed_memory
+from unalike.runtime.run_config import prepare_run
+from unalike.runtime.stage_runner import StageRunner
+from unalike.runtime.worker_loop import announce_executor, announce_stage, make_stage_runner, worker_pool_for
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,16 @@ def ours(stack: ExitStack, clients: list[ua.ClientData], load: Workload, contend
     executor, _, precision = contender.partition(" bf16")
     executor, precision = executor, "bf16" if contender.endswith("bf16") else "float32"
     work = ua.Work(batch_size=load.batch, lr=0.01, momentum=0.9)
-    job = prepare("fedavg", clients, model=load.model, rounds=1000, executor=executor, work=work, precision=precision)
+    job = prepare_run(
+        "fedavg", clients, model=load.model, rounds=1000, executor=executor, work=work, precision=precision
+    )
     stage = next(job.plan.stages(job.scene))
     if not executor.startswith("distributed"):
-        return Simulation(stage, job.setting, job.population, executor=executor).round
-    team = stack.enter_context(team_for(job))
-    simulation = simulation_of(job, stage, 0, executor.split("'")[1], None, team)
-    announce(team, None)
-    employ(simulation)
+        return StageRunner(stage, job.setting, job.population, executor=executor).round
+    team = stack.enter_context(worker_pool_for(job))
+    simulation = make_stage_runner(job, stage, 0, executor.split("'")[1], None, team)
+    announce_stage(team, None)
+    announce_executor(simulation)
     return simulation.round
 
 

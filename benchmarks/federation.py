@@ -29,11 +29,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "network"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deploy"))
 
 import unalike as ua
-from unalike.deploy import channel
-from unalike.deploy.coordinator import Coordinator
-from unalike.deploy.federation import Enrolled, Federation, Schema
-from unalike.deploy.keys import new_key, public_text
-from unalike.deploy.trainer import Trainer
+from unalike.federation.coordinator.coordinator import Coordinator
+from unalike.federation.operations import local_socket
+from unalike.federation.protocol.federation_file import Enrolled, Federation, Schema
+from unalike.federation.security.keys import new_key, public_text
+from unalike.federation.site.site_worker import SiteWorker
 
 FEATURES = 512
 MODELS = {"1 MB": "mlp(hidden=(420, 80))", "11 MB": "mlp(hidden=(2048, 840))", "45 MB": "mlp(hidden=(4096, 2240))"}
@@ -71,7 +71,7 @@ def person(name: str) -> ua.ClientData:
 class Timed:
     """A trainer, and how long it took for each request."""
 
-    def __init__(self, trainer: Trainer):
+    def __init__(self, trainer: SiteWorker):
         self.trainer, self.seconds = trainer, list[float]()
 
     def handle(self, message: bytes) -> bytes:
@@ -92,7 +92,7 @@ def rounds() -> None:
                 model = MODELS[title]
                 federation, key, keys = federation_of(names, model, rounds=5)
                 folder = Path(root) / title.replace(" ", "")
-                timed = {n: Timed(Trainer(federation, n, keys[n], person(n), folder / n)) for n in names}
+                timed = {n: Timed(SiteWorker(federation, n, keys[n], person(n), folder / n)) for n in names}
                 network.handlers |= {n: t.handle for n, t in timed.items()}
                 run = Coordinator(federation, key, network.transport, folder / "run").run()
                 size = sum(t.numel() * t.element_size() for t in run.params.values()) / 1e6
@@ -173,11 +173,11 @@ def _generate(federation: Federation, keys: dict[str, Any], root: Path) -> None:
             return waiting.popleft() if waiting else b""
         name, _, request = message.partition(b"\n")
         site = name.decode()
-        trainer = Trainer(federation, site, keys[site], person(site), root / site)
+        trainer = SiteWorker(federation, site, keys[site], person(site), root / site)
         waiting.append(name + b"\n" + trainer.handle(request))
         return b"ok"
 
-    channel.serve(root / "load", handle, 1 << 30)
+    local_socket.serve(root / "load", handle, 1 << 30)
 
 
 class Load:
@@ -190,10 +190,10 @@ class Load:
         return self.names
 
     def send(self, site: str, message: bytes) -> None:
-        channel.ask(self.socket, site.encode() + b"\n" + message, 1 << 30)
+        local_socket.ask(self.socket, site.encode() + b"\n" + message, 1 << 30)
 
     def receive(self, seconds: float) -> list[tuple[str, bytes]]:
-        found = channel.ask(self.socket, b"", 1 << 30)
+        found = local_socket.ask(self.socket, b"", 1 << 30)
         if not found:
             time.sleep(min(seconds, 0.01))
             return []

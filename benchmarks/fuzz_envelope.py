@@ -20,12 +20,12 @@ except ImportError:
         "found no atheris; install it (pip install atheris), or run tests/deploy/test_decoder.py, which does not need it"
     )
 
-with atheris.instrument_imports(include=["unalike.deploy", "json"]):
+with atheris.instrument_imports(include=["unalike.federation", "json"]):
     import torch
 
-    from unalike.deploy.envelope import MAGIC, Head, digest, identity, seal, unseal
-    from unalike.deploy.keys import private_key
-    from unalike.deploy.packing import Limits, Malformed, pack, unpack
+    from unalike.federation.protocol.envelope import MAGIC, Head, digest, identity, seal, unseal
+    from unalike.federation.protocol.packing import Limits, Malformed, pack, unpack
+    from unalike.federation.security.keys import private_key
 
 KEY = private_key(f"{1:064x}")
 LIMITS = Limits(bytes=2**20)

@@ -23,7 +23,7 @@ import typer
 METHODS = ["fedavg", "scaffold", "ditto(lam=0.1)", "fedavg + lws", "fedconcat"]
 PROGRAM = """
 import unalike.record, sys
-unalike.record.CHECKPOINT_SECONDS = 0.2  # in the middle of runs as well, however short they are
+unalike.runtime.run_recorder.CHECKPOINT_SECONDS = 0.2  # in the middle of runs as well, however short they are
 from unalike.cli import main
 main()
 """

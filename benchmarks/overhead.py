@@ -19,12 +19,12 @@ from torch import nn
 from workloads import LR, MOMENTUM, WORKLOADS, arrays
 
 import unalike as ua
-from unalike.core.pooling import pools_first
-from unalike.executors.batched import Batched
-from unalike.executors.fused import kernels
-from unalike.executors.threads import keep_freed_memory
-from unalike.job import prepare
-from unalike.simulation import Simulation
+from unalike.core.pooling_order import pools_first
+from unalike.engine.batched import Batched
+from unalike.engine.dense.compiled_training import kernels
+from unalike.engine.threads import keep_freed_memory
+from unalike.runtime.run_config import prepare_run
+from unalike.runtime.stage_runner import StageRunner
 
 
 def steps(name: str) -> Callable[[], None]:
@@ -45,11 +45,11 @@ def steps(name: str) -> Callable[[], None]:
     return round_
 
 
-def simulated(name: str, executor: str) -> Simulation:
+def simulated(name: str, executor: str) -> StageRunner:
     clients = [ua.ClientData(train=(torch.from_numpy(x), torch.from_numpy(y))) for x, y in zip(*arrays(name))]
     work = ua.Work(batch_size=WORKLOADS[name].batch, lr=LR, momentum=MOMENTUM)
-    job = prepare("fedavg", clients, model=network(name), rounds=1, work=work)
-    return Simulation(next(job.plan.stages(job.scene)), job.setting, job.population, executor=executor)
+    job = prepare_run("fedavg", clients, model=network(name), rounds=1, work=work)
+    return StageRunner(next(job.plan.stages(job.scene)), job.setting, job.population, executor=executor)
 
 
 def compiled(name: str, spent: list[float]) -> Callable[[], object] | None:

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 import unalike as ua
-from unalike.core.task import task_for
+from unalike.core.tasks import task_for
 from unalike.data import Population
-from unalike.data.ragged import Numbered, Ragged
-from unalike.job import prepare
-from unalike.simulation import Simulation
+from unalike.data.ragged import NumberedNames, Ragged
+from unalike.runtime.run_config import prepare_run
+from unalike.runtime.stage_runner import StageRunner
 
 SAMPLES, EACH, FEATURES, CLASSES = 8000, 8, 32, 10
 ROUNDS = 40
@@ -34,7 +34,7 @@ def population(clients: int) -> Population:
     x, y = torch.randn(SAMPLES, FEATURES, generator=g), torch.arange(SAMPLES) % CLASSES
     starts = np.random.default_rng(0).integers(0, SAMPLES - EACH, clients)
     train, none = Ragged.ranges(starts, np.full(clients, EACH)), Ragged.empty(clients)
-    return Population(x, y, train, none, none, Numbered(clients), [str(c) for c in range(CLASSES)], task_for(y))
+    return Population(x, y, train, none, none, NumberedNames(clients), [str(c) for c in range(CLASSES)], task_for(y))
 
 
 def measured(method: str, clients: int, cohort: int) -> dict[str, float]:
@@ -42,9 +42,11 @@ def measured(method: str, clients: int, cohort: int) -> dict[str, float]:
     torch.set_num_threads(1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
-    job = prepare(method, population(clients), model="linear", rounds=ROUNDS, work=ua.Work(batch_size=EACH, lr=0.05))
+    job = prepare_run(
+        method, population(clients), model="linear", rounds=ROUNDS, work=ua.Work(batch_size=EACH, lr=0.05)
+    )
     stage = next(job.plan.stages(job.scene))
-    simulation = Simulation(stage, job.setting, job.population, executor="batched", participation=cohort / clients)
+    simulation = StageRunner(stage, job.setting, job.population, executor="batched", participation=cohort / clients)
     setup, seconds = time.perf_counter() - started, []
     for _ in range(ROUNDS):
         done = simulation.round()

@@ -13,13 +13,15 @@ from clock import Clock
 from networks import resnet18
 
 import unalike as ua
-from unalike.core import fast
-from unalike.core.gather import Fold, each
+from unalike._utils import compiled_loops
 from unalike.core.model import Model
-from unalike.core.server import Cohort, State, advance, conclude, issue, open_state, shares
-from unalike.executors.threads import threads_for
-from unalike.job import prepare
-from unalike.simulation import Simulation
+from unalike.core.nests import map_tensors
+from unalike.core.views import Cohort, ServerState
+from unalike.engine.threads import threads_for
+from unalike.runtime.run_config import prepare_run
+from unalike.runtime.stage_runner import StageRunner
+from unalike.training.aggregation import StreamingSum
+from unalike.training.server_update import advance, advance_from_sums, initial_server_state, make_broadcast, sum_weights
 
 CLIENTS, TIMES, LONG = 20, 5, 5.0
 METHODS = ("fedavg", "fedlws", "fedpake")
@@ -41,26 +43,26 @@ def folded(method: str) -> Callable[[], object]:
     """What a linear method's server does instead: it adds reports up as they come."""
     simulation, state, cohort = trained(method)
     about = simulation.method, simulation.setting, state
-    reports = [each(lambda t, k=k: t[k : k + 1], cohort.report) for k in cohort.ids]
+    reports = [map_tensors(lambda t, k=k: t[k : k + 1], cohort.report) for k in cohort.ids]
 
     def call() -> object:
-        given = shares(*about, cohort)
-        fold = Fold(simulation.method, state.params, given)
+        given = sum_weights(*about, cohort)
+        fold = StreamingSum(simulation.method, state.params, given)
         for client, report in zip(cohort.ids, reports):
             fold.add([client], report)
-        return conclude(*about, fold.sums, given, CLIENTS)
+        return advance_from_sums(*about, fold.sums, given, CLIENTS)
 
     return call
 
 
-def trained(method: str) -> tuple[Simulation, State, Cohort]:
+def trained(method: str) -> tuple[StageRunner, ServerState, Cohort]:
     """A server and the reports of its first round."""
-    job = prepare(method, clients(CLIENTS, (3, 8, 8)), model=resnet18(), rounds=1, work=ua.Work(batch_size=2))
+    job = prepare_run(method, clients(CLIENTS, (3, 8, 8)), model=resnet18(), rounds=1, work=ua.Work(batch_size=2))
     stage = next(job.plan.stages(job.scene))
-    simulation = Simulation(stage, job.setting, job.population, executor="loop")
+    simulation = StageRunner(stage, job.setting, job.population, executor="loop")
     [group] = simulation.groups.values()
-    state, ids = open_state(stage.method, simulation.setting), list(range(CLIENTS))
-    order = issue(stage.method, simulation.setting, state, CLIENTS, ids)
+    state, ids = initial_server_state(stage.method, simulation.setting), list(range(CLIENTS))
+    order = make_broadcast(stage.method, simulation.setting, state, CLIENTS, ids)
     return simulation, state, group.executor.run(order, ids, {}, CLIENTS)
 
 
@@ -90,7 +92,7 @@ def memory(count: int) -> None:
     """MB that two rounds of FedAvg with `count` clients add to the process, and those of its model."""
     model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.ReLU(), torch.nn.Linear(4000, 10))
     people = clients(count, (1000,))
-    fast.loops("unalike.core.shuffles")  # a run with many clients loads numba, 120 MB
+    compiled_loops.loops("unalike.engine.shuffle_loops")  # a run with many clients loads numba, 120 MB
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     ua.run(
         "fedavg", people, model=model, rounds=2, executor="loop", evaluate_every=2, progress=lambda row, what="": None

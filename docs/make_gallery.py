@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from unalike.data import Dataset, Population, figures, load, partition
+from unalike.data import Dataset, Population, load, partition
+from unalike.data.partitioning import partition_figures
 
 FOLDER = Path(__file__).parent / "images" / "partitions"
 
@@ -40,7 +41,9 @@ IMAGES = {"noise": "noise(level=0.1)", "rotation": "rotation(degrees=90)"}
 
 
 def save(name: str, everyone: Population, images: bool = False) -> None:
-    figure = figures.samples(everyone, columns=8, title=everyone.plan.spec) if images else everyone.plan.figure()
+    figure = (
+        partition_figures.samples(everyone, columns=8, title=everyone.plan.spec) if images else everyone.plan.figure()
+    )
     figure.savefig(FOLDER / f"{name}.png", dpi=90)
 
 

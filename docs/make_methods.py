@@ -6,8 +6,8 @@ import inspect
 import re
 from pathlib import Path
 
-from unalike import describe
-from unalike.core.part import registry
+from unalike.cli import method_guide
+from unalike.methods.part import registry
 
 HEAD = """# Methods
 
@@ -20,10 +20,10 @@ per client and round.
 ESCAPED = {"_": "\\_", "*": "\\*", "<": "&lt;"}
 
 
-def table(entries: list[describe.Entry]) -> str:
+def table(entries: list[method_guide.Entry]) -> str:
     rows = ["| method | paper | down | up | server keeps | client keeps | needs |", "|---|---|---:|---:|---:|---:|---|"]
     for e in entries:
-        numbers = " | ".join(describe.units(v) for v in (e.down, e.up, e.server, e.client))
+        numbers = " | ".join(method_guide.units(v) for v in (e.down, e.up, e.server, e.client))
         rows.append(f"| [`{e.name}`](#{e.name}) | {e.source} | {numbers} | {', '.join(e.needs)} |")
     return "\n".join(rows)
 
@@ -32,15 +32,15 @@ def matrix(names: list[str]) -> str:
     """Which pairs combine: a dot for yes, a cross for no."""
     rows = ["| | " + " | ".join(f"`{n}`" for n in names) + " |", "|---|" + ":-:|" * len(names)]
     for a in names:
-        marks = ["" if a == b else "·" if describe.combines(a, b) is None else "×" for b in names]
+        marks = ["" if a == b else "·" if method_guide.combines(a, b) is None else "×" for b in names]
         rows.append(f"| `{a}` | " + " | ".join(marks) + " |")
     return "\n".join(rows)
 
 
-def section(e: describe.Entry) -> str:
+def section(e: method_guide.Entry) -> str:
     text = inspect.getdoc(registry[e.name]) or ""
     others = [p for p in e.parts if p.name != e.name]
-    parts = [f"**`{describe.call(p)}`**\n\n{as_text(inspect.getdoc(p) or '')}" for p in others]
+    parts = [f"**`{method_guide.call(p)}`**\n\n{as_text(inspect.getdoc(p) or '')}" for p in others]
     return "\n\n".join([f"### {e.name}", f"`{e.usage}`", as_text(text), *parts])
 
 
@@ -50,9 +50,9 @@ def as_text(docstring: str) -> str:
 
 
 def main() -> None:
-    entries = [describe.entry(name) for name in describe.published()]
+    entries = [method_guide.entry(name) for name in method_guide.published()]
     adding = [e.name for e in entries if e.down == e.down]
-    parts = [f"**`{registry.usage(n)}`**\n\n{as_text(inspect.getdoc(registry[n]) or '')}" for n in describe.parts()]
+    parts = [f"**`{registry.usage(n)}`**\n\n{as_text(inspect.getdoc(registry[n]) or '')}" for n in method_guide.parts()]
     page = [
         HEAD + table(entries),
         "## Which combine\n\nA dot: `a + b` is a method. A cross: refused, with the reason in the message.\n\n"

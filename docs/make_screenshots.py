@@ -12,8 +12,8 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 import unalike as ua
-from unalike.report import write_text
-from unalike.study.joined import join
+from unalike.experiments.joining import join
+from unalike.reporting import write_text
 
 METHODS = ["fedavg", "fedprox(mu=1)", "scaffold", "fedmix", "fedavgm", "ditto"]
 PARTITIONS = [

@@ -18,9 +18,9 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 import unalike as ua
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.dashboard.state import Followed
-from unalike.deploy.flower.link import free_port
+from unalike.federation.flower.flower_processes import free_port
 
 UNALIKE = [sys.executable, "-c", "from unalike.cli import main; main()"]
 FOCUSED = "document.activeElement.getAttribute('aria-labelledby') || document.activeElement.className"

@@ -4,12 +4,12 @@ import doctest
 
 import numpy as np
 
-import unalike.cli.bubbles
-from unalike.cli.bubbles import HIGHEST, SIZES, WIDEST, bubbles
+import unalike.cli.partition_bubbles
+from unalike.cli.partition_bubbles import HIGHEST, SIZES, WIDEST, bubbles
 
 
 def test_doctest():
-    assert doctest.testmod(unalike.cli.bubbles).failed == 0
+    assert doctest.testmod(unalike.cli.partition_bubbles).failed == 0
 
 
 def test_every_sample_shows_and_more_is_larger():

@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 import unalike as ua
-from unalike.study import Comparison
+from unalike.experiments import Comparison
 
 COMMANDS = ["compare", "run", "report", "partition", "evaluate", "predict", "list"]
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from unalike.core.checkpoint import read_tensors
+from unalike._utils.tensor_files import read_tensors
 
 SCRIPT = "from unalike.cli import main; main()"
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from unalike.core.labels import part
-from unalike.profiling import Stretch, by_part
+from unalike._utils.profiler_regions import profiled
+from unalike.runtime.profiling import Stretch, by_part
 
 
 def test_the_innermost_stretch_counts():
@@ -23,7 +23,7 @@ def test_the_innermost_stretch_counts():
 
 
 def test_labels_cost_nothing_without_a_profiler():
-    assert part("data") is part("step")
+    assert profiled("data") is profiled("step")
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched(fused=False)"])

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from simulation import Clients, Simulation, mlp
 
-from unalike.core.method import Method, plan
-from unalike.core.part import ServerStep, registry
-from unalike.core.server import Cohort
 from unalike.core.types import Batch
+from unalike.core.views import Cohort
+from unalike.methods.method import Method
+from unalike.methods.part import ServerStep, registry
+from unalike.methods.plan import plan
 
 SIZES = (7, 3, 1, 5)
 WORK: dict[str, Any] = {"epochs": 2, "batch_size": 4, "lr": 0.1}

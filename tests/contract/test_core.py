@@ -9,19 +9,20 @@ from hypothesis import strategies as st
 from simulation import Clients, Simulation, mlp, same
 from torch import Tensor, nn
 
+from unalike._utils.errors import InvalidValue, UnalikeError
+from unalike._utils.option_types import check_kinds
+from unalike._utils.registry import Registry
+from unalike._utils.spec import Call, parse, parse_one
+from unalike._utils.tensor_files import read_tensors, write_tensors
 from unalike.core import tree
-from unalike.core.checkpoint import read_tensors, write_tensors
-from unalike.core.errors import InvalidValue, UnalikeError
-from unalike.core.kinds import check_kinds
-from unalike.core.memory import ClientMemories
-from unalike.core.method import Method, plan
 from unalike.core.model import Model
-from unalike.core.norms import WeightedBatchNorm
-from unalike.core.registry import Registry
-from unalike.core.solver import SGD, Adam, AdamW
-from unalike.core.spec import Call, parse, parse_one
-from unalike.core.validate import refusals
+from unalike.core.norm_layers import WeightedBatchNorm
+from unalike.core.solvers import SGD, Adam, AdamW
 from unalike.core.work import Work
+from unalike.methods.method import Method
+from unalike.methods.plan import plan
+from unalike.training.client_states import ClientStates
+from unalike.training.validation import refusals
 
 # --- spec text --------------------------------------------------------------------------------------------------------
 
@@ -442,7 +443,7 @@ def stacked_memories(*values):
 
 def test_memories_beyond_the_budget_lie_in_files(tmp_path):
     """Ten clients of 4 kB with room for three rows, of which one is the initial memory: every value is what it was."""
-    memories = ClientMemories(memory_of(-1), tmp_path, budget=12500)
+    memories = ClientStates(memory_of(-1), tmp_path, budget=12500)
     for k in range(10):
         memories.put(k, 0, memory_of(k), None)
     blocks = memories._table._blocks
@@ -455,12 +456,12 @@ def test_memories_beyond_the_budget_lie_in_files(tmp_path):
 
 def test_stacked_memories_are_the_single_ones(tmp_path):
     """Whoever put them, and in whatever order they are asked for; those that only a file holds are read from there."""
-    memories = ClientMemories(memory_of(-1), tmp_path)
+    memories = ClientStates(memory_of(-1), tmp_path)
     memories.put_stacked([5, 0, 70], 3, stacked_memories(5, 0, 70), {})
     memories.put(2, 3, memory_of(2), None)
     accepted = {5: 3, 0: 3, 70: 3, 2: 3}
     memories.save(accepted)
-    later = ClientMemories(memory_of(-1), tmp_path)
+    later = ClientStates(memory_of(-1), tmp_path)
     later.adopt(accepted)
     later.put(5, 4, memory_of(50), accepted=3)
     for held, now in ((memories, accepted), (later, accepted), (later, accepted | {5: 4})):
@@ -469,7 +470,7 @@ def test_stacked_memories_are_the_single_ones(tmp_path):
         values = [70, -1, 50 if now[5] == 4 else 5, 2, 0]
         assert all(same(m, memory_of(v)) for m, v in zip(singles, values, strict=True))
         assert same(held.stacked(ids, now), stacked_memories(*values))
-    assert ClientMemories({}).stacked([1, 2], {1: 0}) == {} == ClientMemories({}).get(1, 0)
+    assert ClientStates({}).stacked([1, 2], {1: 0}) == {} == ClientStates({}).get(1, 0)
 
 
 def test_memories_keep_their_types(tmp_path):
@@ -482,7 +483,7 @@ def test_memories_keep_their_types(tmp_path):
         },
     }
     for budget in (10**9, 1):
-        memories = ClientMemories(initial, tmp_path, budget)
+        memories = ClientStates(initial, tmp_path, budget)
         memories.put(4, 0, initial, None)
         memories.put_stacked(
             [1], 0, {name: tree.map(lambda t: t.expand(1, *t.shape), d) for name, d in initial.items()}, {}
@@ -508,13 +509,13 @@ def test_memories_keep_their_types(tmp_path):
 def test_memories_unlike_the_initial_one_are_refused(initial, made, what):
     """Dropped without a word, a part would be trained as if its clients remembered nothing."""
     with pytest.raises(UnalikeError, match=what):
-        ClientMemories(initial).put(0, 0, made, None)
+        ClientStates(initial).put(0, 0, made, None)
 
 
 def test_memories_are_copies(tmp_path):
     """Neither what was put nor what was handed out is tied to what is kept."""
     for budget in (10**9, 1):
-        memories = ClientMemories(memory_of(-1), tmp_path, budget)
+        memories = ClientStates(memory_of(-1), tmp_path, budget)
         given = memory_of(1)
         memories.put(0, 0, given, None)
         given["part"]["w"].zero_()
@@ -528,8 +529,8 @@ def test_memories_are_copies(tmp_path):
 
 def test_memories_grow_by_blocks_and_fill_what_is_free(tmp_path, monkeypatch):
     """No block is ever moved or grows, and a second version of everybody is all the room that rounds without end need."""
-    monkeypatch.setattr("unalike.core.table.BLOCK", 10 * 4008)
-    memories, clients = ClientMemories(memory_of(-1), tmp_path, budget=60 * 4008), list(range(100))
+    monkeypatch.setattr("unalike.training.state_table.BLOCK", 10 * 4008)
+    memories, clients = ClientStates(memory_of(-1), tmp_path, budget=60 * 4008), list(range(100))
     blocks, accepted = [], {}
     for round in range(6):
         memories.put_stacked(clients, round, stacked_memories(*(100 * round + k for k in clients)), accepted)
@@ -546,7 +547,7 @@ def test_memories_follow_the_rule_whatever_comes(tmp_path):
     """Against a dict per client: what is accepted, pinned or new stays; rounds are refused, repeated, pinned and asked for."""
     rng = np.random.default_rng(0)
     for budget in (10**9, 5 * 4008):
-        memories, kept, accepted, pinned = ClientMemories(memory_of(-1), tmp_path, budget), {}, {}, {}
+        memories, kept, accepted, pinned = ClientStates(memory_of(-1), tmp_path, budget), {}, {}, {}
         for round in range(40):
             ids = rng.choice(12, 5, replace=False).tolist()
             for attempt in range(rng.integers(1, 3)):
@@ -573,7 +574,7 @@ def test_memories_follow_the_rule_whatever_comes(tmp_path):
 
 def test_memories_are_versioned(tmp_path):
     for budget in (10**9, 1):
-        memories = ClientMemories(memory_of(-1), tmp_path / str(budget), budget)
+        memories = ClientStates(memory_of(-1), tmp_path / str(budget), budget)
         memories.put(0, 0, memory_of(10), None)
         memories.put(0, 1, memory_of(11), accepted=0)
         assert same(memories.get(0, 0), memory_of(10)) and same(memories.get(0, 1), memory_of(11))
@@ -582,7 +583,7 @@ def test_memories_are_versioned(tmp_path):
 
 
 def test_memories_made_twice_in_a_round_hold_the_second(tmp_path):
-    memories = ClientMemories(memory_of(-1), tmp_path, budget=1)
+    memories = ClientStates(memory_of(-1), tmp_path, budget=1)
     memories.put(0, 1, memory_of(1), None)
     memories.put(1, 1, memory_of(5), None)
     memories.put(0, 1, memory_of(2), None)
@@ -591,7 +592,7 @@ def test_memories_made_twice_in_a_round_hold_the_second(tmp_path):
 
 
 def test_memories_saved_and_adopted(tmp_path):
-    memories = ClientMemories(memory_of(-1), tmp_path)
+    memories = ClientStates(memory_of(-1), tmp_path)
     for k in range(3):
         memories.put(k, 4, memory_of(k), None)
     memories.save({0: 4, 1: 4})
@@ -599,7 +600,7 @@ def test_memories_saved_and_adopted(tmp_path):
     memories.save({0: 5, 1: 4})
     memories.prune({0: 5, 1: 4})
     assert len(list(tmp_path.glob("*/*.safetensors"))) == 2
-    later = ClientMemories(memory_of(-1), tmp_path)
+    later = ClientStates(memory_of(-1), tmp_path)
     later.adopt({0: 5, 1: 4})
     assert same(later.get(0, 5), memory_of(50)) and same(later.get(1, 4), memory_of(1))
     with pytest.raises(UnalikeError, match="cannot read"):

@@ -11,14 +11,15 @@ import torch
 from every_method import METHODS, SIZES, clone, federation, played, reference, rounding
 from simulation import distance, same
 
+from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.core.client import BUFFERS, SOLVER
-from unalike.core.errors import UnalikeError
-from unalike.core.method import Method
-from unalike.core.part import Aggregator, BaseWeights, Objective, Part, ServerStep, Weighting, parameters
-from unalike.core.server import advance, decoded, issue
-from unalike.core.validate import refusals
-from unalike.core.wire import SCALARS, wire
+from unalike.methods.method import Method
+from unalike.methods.part import Aggregator, BaseWeights, Objective, Part, ServerStep, Weighting, parameters
+from unalike.training.aggregation import decode_updates
+from unalike.training.client_update import BUFFERS, SOLVER
+from unalike.training.server_update import advance, make_broadcast
+from unalike.training.validation import refusals
+from unalike.training.wire import SCALARS, wire
 
 every = pytest.mark.parametrize("name", METHODS)
 ADAPTED = ("perfedavg", "adapted_loss")
@@ -91,7 +92,7 @@ def test_the_wire_lists_every_byte(name):
     """What `wire` says is what the order and the report of a client take."""
     sim = federation(METHODS[name], norm=True)
     method, model = sim.method, sim.setting.model
-    order, cohort = issue(method, sim.setting, sim.state, len(SIZES), [0]).to(0), sim.run()
+    order, cohort = make_broadcast(method, sim.setting, sim.state, len(SIZES), [0]).to(0), sim.run()
     report = cohort.report
     down = [{n: t for n, t in part.items() if method.shares(n, model)} for part in (order.params, order.buffers)]
     up = [report.update, report.buffers, *report.letters.values(), *report.shared.values()]
@@ -109,7 +110,7 @@ def test_every_tensor_has_one_owner(name):
     assert set(sim.state.memory) <= names
     keepers = {f"{p.name}.{BUFFERS}" for p in sim.method.keepers}
     assert set(sim.memory(0)) <= names | keepers | {BUFFERS, SOLVER}
-    assert set(issue(sim.method, sim.setting, sim.state, 4).mail) <= names
+    assert set(make_broadcast(sim.method, sim.setting, sim.state, 4).mail) <= names
     assert list(sim.state.params) == list(sim.setting.model.params)
 
 
@@ -122,7 +123,7 @@ def test_the_wire_lists_what_reports_weigh(name):
     items = wire(sim.method, model, context)
     sent = tree.nbytes(report.update, report.buffers, *report.letters.values(), *report.shared.values()) // len(SIZES)
     assert sum(i.bytes for i in items if i.direction == "up") == (sent + SCALARS if items else 0)
-    order = issue(sim.method, sim.setting, sim.state, 4, [0]).to(0)
+    order = make_broadcast(sim.method, sim.setting, sim.state, 4, [0]).to(0)
     shared = {n: t for n, t in (order.params | order.buffers).items() if sim.method.shares(n, model)}
     assert sum(i.bytes for i in items if i.direction == "down") == tree.nbytes(shared, *order.mail.values())
 
@@ -201,7 +202,7 @@ def test_what_is_private_stays(name):
 def test_inputs_are_never_written_to(name):
     sim = federation(METHODS[name])
     sim.round()
-    order = issue(sim.method, sim.setting, sim.state, 4)
+    order = make_broadcast(sim.method, sim.setting, sim.state, 4)
     given = order, sim.state, sim.memory(0), sim.clients.x
     copies = clone(given)
     cohort = sim.run()
@@ -277,7 +278,7 @@ def test_padding_never_counts(name):
 def test_a_client_with_one_sample_trains(name):
     sim, cohorts = reference(name)
     one = SIZES.index(1)
-    update = tree.row(decoded(sim.method, cohorts[0].update, sim.setting.model.params), one)
+    update = tree.row(decode_updates(sim.method, cohorts[0].update, sim.setting.model.params), one)
     moved = update | tree.sub(sim.memory(one).get("private", {}), sim.setting.model.params)
     nothing_to_learn = cohorts[0].report.loss[one] == 0  # a loss that knows the client's classes, of which there is one
     assert (float(tree.norm(moved)) > 0 or nothing_to_learn) and cohorts[0].steps[one] > 0

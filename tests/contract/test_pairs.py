@@ -7,8 +7,8 @@ import torch
 from every_method import DISTINCT, federation, rounding
 from simulation import distance
 
-from unalike.core.errors import UnalikeError
-from unalike.core.method import Method
+from unalike._utils.errors import UnalikeError
+from unalike.methods.method import Method
 
 PAIRS = list(combinations([m for m in DISTINCT if m != Method()], 2))
 

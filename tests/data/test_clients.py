@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from unalike.core.errors import UnalikeError
-from unalike.core.task import TASKS
+from unalike._utils.errors import UnalikeError
+from unalike.core.tasks import TASKS
 from unalike.data import ClientData, Population, partition
-from unalike.data.ragged import Numbered, Ragged
+from unalike.data.ragged import NumberedNames, Ragged
 
 
 def client(labels, name=None, width=2, test=None):
@@ -162,7 +162,7 @@ def test_ragged_rows_and_ranges():
 
 
 def test_numbered_names_are_found_without_a_search():
-    names = Numbered(10**9)
+    names = NumberedNames(10**9)
     assert (
         names[7] == "client-7"
         and names.index("client-999999999") == 999_999_999
@@ -179,7 +179,7 @@ def test_a_million_clients_cost_their_offsets_only():
     tracemalloc.start()
     owners = Ragged.ranges(np.arange(count) % 8, np.ones(count, np.int64))
     none = Ragged.empty(count)
-    everyone = Population(x, y, owners, none, none, Numbered(count), ["0"], TASKS["classification"])
+    everyone = Population(x, y, owners, none, none, NumberedNames(count), ["0"], TASKS["classification"])
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert held < 8 * 3 * count + 10**6  # offsets and values of `owners`, offsets of `none`: eight bytes each

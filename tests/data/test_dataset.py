@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data import Dataset
 
 

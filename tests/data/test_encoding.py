@@ -9,10 +9,10 @@ import pytest
 import tomli_w
 import torch
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data import load
-from unalike.data.columns import Category, Encoding, Number, Words, fit
-from unalike.results.directory import plain
+from unalike.data.table_encoding import Category, Encoding, Number, Words, fit
+from unalike.runtime.run_directory import plain
 
 SAMPLE = pd.DataFrame(
     {"age": [1.0, 3.0, None, 5.0], "sex": ["f", "m", "f", None], "ill": [True, False, True, True], "y": [0, 1, 0, 1]}

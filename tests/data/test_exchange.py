@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data import ClientData, Dataset, Population, partition, partition_labels
 
 

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data import Dataset, PartitionPlan, partition
-from unalike.data.features import Noise, Rotation
-from unalike.data.partition import canonical
+from unalike.data.partitioning.feature_skew import Noise, Rotation
+from unalike.data.partitioning.partition import canonical
 
 ARROWS = np.zeros((80, 1, 6, 6), np.float32)
 ARROWS[:, 0, 0, 2:4] = 1

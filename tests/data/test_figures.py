@@ -3,13 +3,14 @@ import sys
 import numpy as np
 import pytest
 
-from unalike.core.errors import UnalikeError
-from unalike.data import Dataset, figures, load, partition
+from unalike._utils.errors import UnalikeError
+from unalike.data import Dataset, load, partition
+from unalike.data.partitioning import partition_figures
 
 
 def test_bubbles_have_one_circle_per_client_and_class_with_area_by_count(tmp_path):
     counts = np.array([[5, 0], [10, 20]])
-    figure = figures.bubbles(counts, ["cat", "dog"], title="two clients")
+    figure = partition_figures.bubbles(counts, ["cat", "dog"], title="two clients")
     (points,) = figure.axes[0].collections
     assert points.get_offsets().tolist() == [[0, 0], [1, 0], [1, 1]]
     areas = points.get_sizes()
@@ -27,7 +28,7 @@ def test_a_plan_draws_itself_for_many_clients_and_for_regression(blobs, tmp_path
 
 
 def test_samples_show_images_only(blobs):
-    figure = figures.samples(partition(load("digits"), "noise(level=0.5)", clients=20), columns=3)
+    figure = partition_figures.samples(partition(load("digits"), "noise(level=0.5)", clients=20), columns=3)
     assert figure.axes[0].images[0].get_array().shape == (10 * 9, 3 * 9, 3)
     with pytest.raises(UnalikeError, match="expected images"):
-        figures.samples(partition(blobs, "iid", clients=2))
+        partition_figures.samples(partition(blobs, "iid", clients=2))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data import load, partition
 
 RNG = np.random.default_rng(0)

@@ -5,9 +5,9 @@ import pytest
 import torch
 from sklearn.linear_model import RidgeClassifier
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data import load
-from unalike.data.glyphs import BLOCK, FONTS, glyphs
+from unalike.data.sources.glyphs import BLOCK, FONTS, glyphs
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data import Dataset, load, partition
-from unalike.data.hold_out import hold_out
+from unalike.data.partitioning.hold_out import hold_out
 
 
 def test_a_balanced_share_of_the_test_samples_leaves_the_clients():

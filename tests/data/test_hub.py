@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data import load
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data import Dataset, PartitionPlan, partition, partition_labels
 
 RNG = np.random.default_rng(0)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data import Dataset, PartitionPlan, partition
-from unalike.data.partition import canonical
+from unalike.data.partitioning.partition import canonical
 
 
 def test_each_client_trains_on_the_floor_of_three_quarters(blobs):

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data import partition_labels
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))

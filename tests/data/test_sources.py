@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data import load
-from unalike.data.sources import registry
+from unalike.data.sources.registry import registry
 
 
 def save(folder: Path, name: str = "mine", **arrays: np.ndarray) -> Path:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data import load, partition
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data import load
 
 

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data import ClientData, Dataset, Population, load, partition, text
-from unalike.job import prepare
+from unalike.runtime.run_config import prepare_run
 
 SENTENCES = ["The cat saw the dog.", "A dog!", "...", "the unseen"]
 
@@ -79,7 +79,7 @@ def test_samples_of_the_server_know_the_words_of_training_clients_only():
     x, y = torch.tensor([[2, 4], [4, 2], [3, 3], [3, 2]]), torch.tensor([0, 1, 0, 1])
     clients = partition(Dataset("notes", (x, y), None, ["a", "b"]), "iid", clients=1, split=0.5)
     kept = torch.tensor([[2, 3, 4, 0], [4, 9, 3, 2]])
-    job = prepare(
+    job = prepare_run(
         "fedavg",
         clients,
         model="textcnn(vocabulary=10, embedding=2, filters=2, widths=(1,))",

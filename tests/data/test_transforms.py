@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.func import vmap
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data.transforms import numbers, transform
 
 ALL = transform("normalise(mean=(0.4, 0.5, 0.6), std=0.2) + crop(padding=2) + flip")

@@ -26,7 +26,7 @@ warnings.simplefilter("ignore")
 
 from worlds import World, people  # noqa: E402
 
-from unalike.core.checkpoint import read_tensors  # noqa: E402
+from unalike._utils.tensor_files import read_tensors
 
 CROWD = ((20, 8), (12, 6), (6, 3))
 
@@ -169,7 +169,7 @@ class Killed:
 
 
 def sites(seed: int, kills: int, method: str) -> None:
-    from unalike.deploy.trainer import Trainer
+    from unalike.federation.site.site_worker import SiteWorker
 
     with tempfile.TemporaryDirectory() as folder:
         calm = world(Path(folder) / "calm", method)
@@ -178,8 +178,8 @@ def sites(seed: int, kills: int, method: str) -> None:
         for name, trainer in list(other.trainers.items()):
             args = (trainer.federation, name, trainer.key, next(c for c in other.clients if c.name == name))
 
-            def make(args: Any = args, name: str = name) -> Trainer:
-                return Trainer(*args, other.folder / name)
+            def make(args: Any = args, name: str = name) -> SiteWorker:
+                return SiteWorker(*args, other.folder / name)
 
             other.trainers[name] = Killed(make, rng, kills)
         other.run()

@@ -13,21 +13,21 @@ import torch
 from typer.testing import CliRunner
 from worlds import federation_of, people
 
+from unalike._utils.errors import UnalikeError
 from unalike.cli import app
 from unalike.cli.federation.init import schema_like
-from unalike.cli.loaded import fitting
+from unalike.cli.finished_run import fitting
 from unalike.cli.options import table
-from unalike.core.errors import UnalikeError
 from unalike.data import load
-from unalike.data.columns import Encoding
-from unalike.deploy.bundle import Bundle
-from unalike.deploy.coordinator import Coordinator
-from unalike.deploy.federation import Federation, Schema
-from unalike.deploy.folder import Folder
-from unalike.deploy.local import Local
-from unalike.deploy.samples import own_samples, site_data
-from unalike.deploy.site import wire_lines
-from unalike.deploy.trainer import Trainer
+from unalike.data.table_encoding import Encoding
+from unalike.federation.coordinator.coordinator import Coordinator
+from unalike.federation.operations.federation_folder import FederationFolder
+from unalike.federation.protocol.federation_file import Federation, Schema
+from unalike.federation.protocol.in_memory import InMemoryTransport
+from unalike.federation.security.bundle import Bundle
+from unalike.federation.site.join import wire_lines
+from unalike.federation.site.site_data import own_samples, site_data
+from unalike.federation.site.site_worker import SiteWorker
 
 
 def patients(seed: int, mean: float, wards: str, gaps: int = 0) -> pd.DataFrame:
@@ -53,7 +53,7 @@ def made(tmp_path):
     words += ["--target", "outcome", "--test", files["south"], "--model", "linear", "--protocol", "server"]
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 0, done.output
-    return Folder(tmp_path / "fed"), frames, files
+    return FederationFolder(tmp_path / "fed"), frames, files
 
 
 def by_hand(frame: pd.DataFrame, sample: pd.DataFrame) -> np.ndarray:
@@ -135,7 +135,9 @@ def federation_values(federation: Federation) -> dict:
 def test_federations_without_tables_stay_as_they_were(monkeypatch):
     federation = federation_of(people())
     assert "encoding" not in federation.text()
-    monkeypatch.setattr("unalike.deploy.federation.digest", bytes.decode)  # what the digest is made of
+    monkeypatch.setattr(
+        "unalike.federation.protocol.federation_file.digest", bytes.decode
+    )  # what the digest is made of
     assert '"data": {"classes": 4, "shape": [6], "task": "classification", "tokens": false}' in federation.terms
     assert Federation.of(federation_values(federation)).data.encoding is None
 
@@ -176,9 +178,11 @@ def test_a_run_keeps_the_encoding_wherever_its_folder_goes(made, tmp_path):
     for name in ("north", "south"):
         bundle, data = Bundle.read(folder.bundles[name]), table(str(files[name]), "outcome")
         own = site_data(federation, data, None, name)
-        trainers[name] = Trainer(federation, name, bundle.key, own, tmp_path / name)
+        trainers[name] = SiteWorker(federation, name, bundle.key, own, tmp_path / name)
     test = folder.samples("test")
-    Coordinator(federation, folder.key, Local(trainers), tmp_path / "run", test=test).run(stop=lambda row: True)
+    Coordinator(federation, folder.key, InMemoryTransport(trainers), tmp_path / "run", test=test).run(
+        stop=lambda row: True
+    )
     copied = shutil.copytree(tmp_path / "run", tmp_path / "away" / "copy")
     assert Encoding.load(copied / "encoding.json") == federation.data.encoding
     config = {"federation": "fed", "data": {"input_shape": [5]}}
@@ -188,16 +192,16 @@ def test_a_run_keeps_the_encoding_wherever_its_folder_goes(made, tmp_path):
 
 
 def test_a_federation_on_one_machine_keeps_the_encoding_of_its_table(made, tmp_path, monkeypatch):
-    monkeypatch.setattr("unalike.deploy.locally.coordinate", lambda *a, **more: None)
+    monkeypatch.setattr("unalike.federation.operations.local_federation.coordinate", lambda *a, **more: None)
     data = table(str(made[2]["sample"]), "outcome")
     words = ["federation", "up", "--local", 2, "--data", data, "--model", "linear", "--out", tmp_path / "local"]
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 0, done.exception
-    assert Folder(tmp_path / "local").federation.data.encoding == load(data).encoding
+    assert FederationFolder(tmp_path / "local").federation.data.encoding == load(data).encoding
 
 
 def test_an_encoding_that_no_bundle_holds_is_refused(made, tmp_path, monkeypatch):
     bundle = Bundle.read(made[0].bundles["north"])
-    monkeypatch.setattr("unalike.deploy.bundle.MOST", 500)
+    monkeypatch.setattr("unalike.federation.security.bundle.MOST", 500)
     with pytest.raises(UnalikeError, match="too much for a bundle"):
         bundle.write(tmp_path / "large.zip")

@@ -14,13 +14,13 @@ pytest.importorskip("flwr")
 from flwr.supercore.task_identity import TaskIdentity
 from worlds import COORDINATOR, federation_of, people
 
-from unalike.deploy import certificates
-from unalike.deploy.control import Control
-from unalike.deploy.flower import gate
-from unalike.deploy.flower.gate import Gate, Settings
-from unalike.deploy.flower.transport import OUTSTANDING, GridTransport
-from unalike.deploy.local import Local
-from unalike.deploy.post import NOTED, REMEMBERED, Post
+from unalike.federation.coordinator.control import Control
+from unalike.federation.coordinator.mailbox import NOTED, REMEMBERED, Mailbox
+from unalike.federation.flower import gate
+from unalike.federation.flower.gate import Gate, Settings
+from unalike.federation.flower.transport import OUTSTANDING, GridTransport
+from unalike.federation.protocol.in_memory import InMemoryTransport
+from unalike.federation.security import certificates
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 LIMITS = {"body_bytes": 600, "minute_bytes": 1000, "connections_per_address": 3}
@@ -155,9 +155,9 @@ def test_a_site_that_hangs_does_not_fill_the_coordinators_memory(monkeypatch):
 
 def test_a_site_that_says_much_does_not_fill_the_record():
     """Of each site a number of refusals is recorded in an exchange, and a number of requests is remembered."""
-    transport, events = Local({"site0": None, "site1": None}), []
+    transport, events = InMemoryTransport({"site0": None, "site1": None}), []
     made = federation_of(people())
-    post = Post(made, COORDINATOR, transport, "run", Control(), lambda kind, **facts: events.append(facts["client"]))
+    post = Mailbox(made, COORDINATOR, transport, "run", Control(), lambda kind, **facts: events.append(facts["client"]))
     for place in ((1, 0), (1, 1)):
         post.begin(place)
         events.clear()

@@ -6,21 +6,21 @@ import pytest
 import torch
 from worlds import Faults, World, people, states
 
-from unalike.core.errors import UnalikeError
-from unalike.core.types import Report
-from unalike.deploy.exchange import Exchange
-from unalike.deploy.shelf import Shelf
+from unalike._utils.errors import UnalikeError
+from unalike.core.types import ClientUpdate
+from unalike.federation.coordinator.exchange import Exchange
+from unalike.federation.coordinator.update_store import UpdateStore
 
 CROWD = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
 
 
-def report(value: float) -> Report:
+def report(value: float) -> ClientUpdate:
     one = torch.tensor(value)
-    return Report({"w": one.expand(3)}, {"n": torch.tensor(2)}, {"part": {"c": one}}, one, one, one, one, {})
+    return ClientUpdate({"w": one.expand(3)}, {"n": torch.tensor(2)}, {"part": {"c": one}}, one, one, one, one, {})
 
 
 def test_a_report_comes_back_as_it_came(tmp_path):
-    shelf = Shelf(tmp_path / "arrived")
+    shelf = UpdateStore(tmp_path / "arrived")
     left = shelf.put(1, report(1.5))
     assert (left.update, left.buffers, left.letters, left.size.item()) == ({}, {}, {}, 1.5)
     shelf.put(0, report(-2.0))
@@ -29,7 +29,7 @@ def test_a_report_comes_back_as_it_came(tmp_path):
     both = shelf.stacked([1, 0])
     assert both.letters["part"]["c"].tolist() == [1.5, -2.0] and both.update["w"].shape == (2, 3)
     assert both.buffers["n"].dtype == torch.int64
-    Shelf(tmp_path / "arrived")  # a new process takes nothing over
+    UpdateStore(tmp_path / "arrived")  # a new process takes nothing over
     assert not (tmp_path / "arrived").exists()
 
 
@@ -61,7 +61,7 @@ def test_an_exchange_holds_no_tensor_of_a_model(tmp_path, monkeypatch):
 
 
 def test_a_report_that_the_disk_lost_stops_the_run_and_is_asked_again(tmp_path, monkeypatch):
-    put = Shelf.put
+    put = UpdateStore.put
 
     def damaged(self, client, report):
         left = put(self, client, report)
@@ -74,7 +74,7 @@ def test_a_report_that_the_disk_lost_stops_the_run_and_is_asked_again(tmp_path, 
     wanted = states(World(tmp_path / "calm", people(CROWD)).run())
     world = World(tmp_path / "run", people(CROWD))
     with monkeypatch.context() as patch:
-        patch.setattr(Shelf, "put", damaged)
+        patch.setattr(UpdateStore, "put", damaged)
         with pytest.raises(UnalikeError, match="not those that were written"):
             world.run()
     assert not world.events("refused")  # no site is to blame

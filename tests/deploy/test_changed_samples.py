@@ -7,8 +7,8 @@ import torch
 from worlds import World, key_of, people, states
 
 import unalike as ua
-from unalike.deploy.control import Stopped
-from unalike.deploy.trainer import Trainer
+from unalike.federation.coordinator.control import Stopped
+from unalike.federation.site.site_worker import SiteWorker
 
 
 def fewer(client):
@@ -31,7 +31,7 @@ def test_a_run_goes_on_with_the_samples_that_it_began_with(change, method, tmp_p
         if row["round"] == 2:
             world.clients[1] = change(first)
             folder = tmp_path / "site1"
-            world.trainers["site1"] = Trainer(
+            world.trainers["site1"] = SiteWorker(
                 world.federation, "site1", key_of(1), world.clients[1], folder, tell=said.append
             )
 

@@ -8,11 +8,11 @@ import torch
 from worlds import World, federation_of, people, states
 
 import unalike as ua
-from unalike.core.errors import UnalikeError
-from unalike.deploy.control import Control, Stopped
-from unalike.deploy.federation import Schema
-from unalike.deploy.locally import write_site
-from unalike.deploy.samples import site_data
+from unalike._utils.errors import UnalikeError
+from unalike.federation.coordinator.control import Control, Stopped
+from unalike.federation.operations.local_federation import write_site
+from unalike.federation.protocol.federation_file import Schema
+from unalike.federation.site.site_data import site_data
 
 JUMPY = ua.Work(batch_size=5, lr=1.5)
 """Steps so large that the last round is not the best one."""

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds import key_of
 
-from unalike.deploy.envelope import Head, digest, identity, seal, unseal
-from unalike.deploy.packing import DTYPES, Limits, Malformed, pack, read_json, unpack
+from unalike.federation.protocol.envelope import Head, digest, identity, seal, unseal
+from unalike.federation.protocol.packing import DTYPES, Limits, Malformed, pack, read_json, unpack
 
 KEY = key_of(1)
 TENSORS = {

@@ -10,10 +10,10 @@ import torch
 from worlds import World, needs_proxy, people, states
 
 import unalike as ua
-from unalike.core.errors import UnalikeError
-from unalike.core.part import registry
-from unalike.deploy.federation import Schema
-from unalike.results.tally import AREAS
+from unalike._utils.errors import UnalikeError
+from unalike.federation.protocol.federation_file import Schema
+from unalike.methods.part import registry
+from unalike.metrics.metric_sums import AREAS
 
 SITES_ONLY = {
     "centralised": "pools the clients' data",
@@ -82,10 +82,10 @@ def test_two_sites_and_two_rounds_agree_with_the_simulation(name, tmp_path):
 
 
 def _scene(world):
-    from unalike.deploy.roster import Roster, job_of, placeholders
+    from unalike.federation.protocol.roster import Roster, placeholders, run_config_of
 
     roster = Roster.load(world.out / "roster.json")
-    return job_of(world.federation, placeholders(world.federation, roster), world.test, world.proxy).scene
+    return run_config_of(world.federation, placeholders(world.federation, roster), world.test, world.proxy).scene
 
 
 @pytest.mark.parametrize("name", sorted(SITES_ONLY))

@@ -10,13 +10,13 @@ import pytest
 import torch
 from worlds import COORDINATOR, Faults, World, federation_of, key_of, people, states
 
-from unalike.core.errors import UnalikeError
-from unalike.core.task import find_task
-from unalike.deploy.control import Control, Stopped
-from unalike.deploy.envelope import Head, seal, unseal
-from unalike.deploy.packing import pack
-from unalike.deploy.roster import Roster, Samples, placeholders
-from unalike.results.tally import Tally
+from unalike._utils.errors import UnalikeError
+from unalike.core.tasks import find_task
+from unalike.federation.coordinator.control import Control, Stopped
+from unalike.federation.protocol.envelope import Head, seal, unseal
+from unalike.federation.protocol.packing import pack
+from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders
+from unalike.metrics.metric_sums import MetricSums
 
 CROWD = ((20, 8), (12, 6), (16, 6))
 LAST = "site2"
@@ -207,7 +207,7 @@ def test_row_6_more_samples_than_enrolled(tmp_path):
 def test_row_6_claims_of_test_samples_take_no_memory():
     """No enrolment bounds them."""
     federation, many = federation_of(people()), 10**7
-    roster = Roster("run", {"site0": Samples(20, many, many)})
+    roster = Roster("run", {"site0": SampleCounts(20, many, many)})
     tracemalloc.start()
     people_there = placeholders(federation, roster)
     assert people_there.fingerprint
@@ -462,11 +462,11 @@ def test_row_20_a_site_that_drops_out_returns_with_its_memory(tmp_path):
     assert rows["status"].tolist()[3:5] == ["absent: no answer by the deadline"] * 2
     assert [e["round"] for e in world.events("absent") if e["client"] == LAST] == [3, 4]
 
-    from unalike.simulation import Simulation
+    from unalike.runtime.stage_runner import StageRunner
 
-    draw = Simulation.draw
+    draw = StageRunner.draw
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Simulation, "draw", lambda self, n: [0, 1] if n in (2, 3) else draw(self, n))
+        patch.setattr(StageRunner, "draw", lambda self, n: [0, 1] if n in (2, 3) else draw(self, n))
         same(states(run), states(world.simulated()))
 
 
@@ -573,7 +573,7 @@ def test_other_sites_are_asked_when_the_drawn_ones_are_away(tmp_path):
 
 
 def why(world, message, name="site0"):
-    from unalike.deploy.envelope import unseal
+    from unalike.federation.protocol.envelope import unseal
 
     reply = unseal(world.trainers[name].handle(message), key_of(0).public_key())
     assert reply.head.kind == "unable"
@@ -644,12 +644,12 @@ def test_a_site_answers_nothing_of_an_earlier_run_or_of_rounds_long_over(tmp_pat
 )
 def test_row_1_areas_under_curves_that_cannot_be(area, sound):
     """A site's AUROC is a number from 0 to 1; NaN is none at all."""
-    found = Tally(2, 1.0, (1, 1), (1, 1), (1, 1), 1.0, 1.0).plain() | {"auroc": area}
+    found = MetricSums(2, 1.0, (1, 1), (1, 1), (1, 1), 1.0, 1.0).plain() | {"auroc": area}
     if sound:
-        assert Tally.read(found, find_task("binary"), 2, 2).auroc == area
+        assert MetricSums.read(found, find_task("binary"), 2, 2).auroc == area
     else:
         with pytest.raises(UnalikeError, match="no number from 0 to 1"):
-            Tally.read(found, find_task("binary"), 2, 2)
+            MetricSums.read(found, find_task("binary"), 2, 2)
 
 
 def test_a_site_survives_whatever_goes_wrong_with_a_request(tmp_path, monkeypatch):

@@ -13,19 +13,19 @@ from typer.testing import CliRunner
 from worlds import World, federation_of, key_of, people
 
 import unalike as ua
+from unalike._utils.errors import UnalikeError
 from unalike.cli import app
-from unalike.core.errors import UnalikeError
 from unalike.dashboard.state import Followed
-from unalike.deploy.commands import listening
-from unalike.deploy.control import Stopped
-from unalike.deploy.coordinate import Desk, rounds
-from unalike.deploy.federation import Enrolled, Federation, Schema
-from unalike.deploy.flower.link import check_port
-from unalike.deploy.folder import Folder
-from unalike.deploy.keys import public_text
-from unalike.deploy.local import Local
-from unalike.deploy.locally import write_site
-from unalike.results.directory import RunDirectory
+from unalike.federation.coordinator.control import Stopped
+from unalike.federation.flower.flower_processes import check_port
+from unalike.federation.operations.commands import listening
+from unalike.federation.operations.federation_folder import FederationFolder
+from unalike.federation.operations.local_federation import write_site
+from unalike.federation.operations.run_coordinator import OperatorCommands, rounds
+from unalike.federation.protocol.federation_file import Enrolled, Federation, Schema
+from unalike.federation.protocol.in_memory import InMemoryTransport
+from unalike.federation.security.keys import public_text
+from unalike.runtime.run_directory import RunDirectory
 
 
 def test_it_is_read_as_it_was_written(tmp_path):
@@ -143,8 +143,11 @@ def test_what_can_be_run_is_made(tmp_path):
     ):
         done = made_by_command(tmp_path / f"fed{k}", *flags)
         assert done.exit_code == 0, done.exception
-    assert [site.name for site in Folder(tmp_path / "fed2").federation.sites] == ["north", "south"]
-    assert (Folder(tmp_path / "fed0").federation.quorum, Folder(tmp_path / "fed0").federation.participation) == (2, 0.5)
+    assert [site.name for site in FederationFolder(tmp_path / "fed2").federation.sites] == ["north", "south"]
+    assert (
+        FederationFolder(tmp_path / "fed0").federation.quorum,
+        FederationFolder(tmp_path / "fed0").federation.participation,
+    ) == (2, 0.5)
 
 
 def test_classes_of_a_classification_are_known():
@@ -155,7 +158,7 @@ def test_classes_of_a_classification_are_known():
 
 def test_the_network_file_is_checked(tmp_path):
     terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": Schema((6,), 3)}
-    made = Folder.create(tmp_path / "fed", {"a": 5}, host="::1", port=18534, listen="127.0.0.1", **terms)
+    made = FederationFolder.create(tmp_path / "fed", {"a": 5}, host="::1", port=18534, listen="127.0.0.1", **terms)
     assert (made.network.address, made.network.listen) == ("[::1]:18534", "127.0.0.1")
     good = {"host": "h", "port": 18534, "listen": "0.0.0.0"}
     for found in ({"port": "18534"}, {"port": 0}, {"port": 65536}, {"host": ""}, {"listen": ""}, {"prot": 1}):
@@ -177,7 +180,7 @@ def up_locally(folder, *flags):
 
 
 def test_another_federation_on_one_machine_is_not_gone_on_with(tmp_path, monkeypatch):
-    monkeypatch.setattr("unalike.deploy.locally.coordinate", lambda *a, **more: None)
+    monkeypatch.setattr("unalike.federation.operations.local_federation.coordinate", lambda *a, **more: None)
     out = tmp_path / "fed"
     for _ in range(2):
         done = up_locally(out)
@@ -207,7 +210,7 @@ def test_another_federation_on_one_machine_is_not_gone_on_with(tmp_path, monkeyp
 
 
 def test_samples_that_were_not_written_yet_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("unalike.deploy.locally.coordinate", lambda *a, **more: None)
+    monkeypatch.setattr("unalike.federation.operations.local_federation.coordinate", lambda *a, **more: None)
     up_locally(tmp_path / "fed")
     file = tmp_path / "fed" / "sites" / "site-2" / "data.npz"
     before = file.read_bytes()
@@ -222,14 +225,16 @@ def test_who_stops_it_is_told_what_goes_on(again, tmp_path):
         raise Stopped
 
     terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": Schema((6,), 3)}
-    made, said = Folder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms), []
-    assert rounds(made, Local({}), said.append, check=stop, again=again) is None
+    made, said = FederationFolder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms), []
+    assert rounds(made, InMemoryTransport({}), said.append, check=stop, again=again) is None
     assert said == [f"stopped after round 0; `{again or f'unalike federation up {made.path}'}` goes on from there"]
 
 
 def test_the_command_that_goes_on_names_the_folder_of_all(tmp_path, monkeypatch):
     told = {}
-    monkeypatch.setattr("unalike.deploy.locally.coordinate", lambda *a, **more: told.update(more))
+    monkeypatch.setattr(
+        "unalike.federation.operations.local_federation.coordinate", lambda *a, **more: told.update(more)
+    )
     up_locally(tmp_path / "fed")
     assert told["again"] == f"unalike federation up --local 2 ... --out {tmp_path / 'fed'}"
 
@@ -237,7 +242,9 @@ def test_the_command_that_goes_on_names_the_folder_of_all(tmp_path, monkeypatch)
 @pytest.mark.parametrize("flags", [[], ["--wait"]])
 def test_one_on_one_machine_begins_at_the_operators_word(flags, tmp_path, monkeypatch):
     told = {}
-    monkeypatch.setattr("unalike.deploy.locally.coordinate", lambda *a, **more: told.update(more))
+    monkeypatch.setattr(
+        "unalike.federation.operations.local_federation.coordinate", lambda *a, **more: told.update(more)
+    )
     up_locally(tmp_path / "fed", *flags)
     assert told["wait"] == bool(flags)
 
@@ -253,7 +260,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "afile").write_text("")
     data = Schema((6,), 4)
     terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": data}
-    made = Folder.create(tmp_path / "fed", {"a": 50}, host="localhost", port=1, **terms)
+    made = FederationFolder.create(tmp_path / "fed", {"a": 50}, host="localhost", port=1, **terms)
     words = ["join", made.bundles["a"], "--data", tmp_path / "mine.npz", "--folder", tmp_path / "afile" / "x"]
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert "cannot make the folder" in str(done.exception) and "choose another --folder" in str(done.exception)
@@ -264,10 +271,10 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 def test_a_coordinator_that_waits_for_its_sites_says_so(tmp_path):
     """Brought up again after it was killed: the round that it had asked for is not on its way."""
     terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 4, "data": Schema((6,), 3)}
-    made = Folder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms)
+    made = FederationFolder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms)
     RunDirectory(made.run).event("asked", round=3, train=["a"], quorum=1, evaluate=[])
-    absent = Local({"a": None}, away={"a"})
-    desk = Desk(made.federation, absent, wait=False)
+    absent = InMemoryTransport({"a": None}, away={"a"})
+    desk = OperatorCommands(made.federation, absent, wait=False)
 
     def seen():
         state = Followed(made.path).state()

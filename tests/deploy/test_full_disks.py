@@ -12,9 +12,9 @@ import pytest
 import torch
 from worlds import World, people, states
 
-from unalike.core.checkpoint import read_tensors, write_tensors
-from unalike.core.errors import UnalikeError
-from unalike.deploy.control import Control, Stopped
+from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import read_tensors, write_tensors
+from unalike.federation.coordinator.control import Control, Stopped
 
 CROWD = ((20, 8), (12, 6), (16, 6))
 
@@ -112,7 +112,7 @@ def test_a_file_that_may_not_grow(tmp_path):
     script = script.replace('model="mlp(hidden=(300,))"', 'model="mlp(hidden=(300,))", patience=1, deadline=0.2')
     script = script.replace(
         "try:",
-        "import threading, time\nfrom unalike.deploy.control import Control\ncontrol = Control()\n"
+        "import threading, time\nfrom unalike.federation.coordinator.control import Control\ncontrol = Control()\n"
         "def stop():\n    while control.state != 'paused': time.sleep(0.01)\n    control.stop()\n"
         "threading.Thread(target=stop, daemon=True).start()\ntry:",
     ).replace("World.run(world)", "world.coordinator(control=control).run()")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from worlds import World, key_of, people, states
 
-from unalike.deploy.envelope import seal
+from unalike.federation.protocol.envelope import seal
 
 NASTY = [None, True, -1, 0, 1e308, -0.0, 2**70, "", "x" * 300, [], {}, [[]], {"n": {}}, [None], "\ud800"]
 

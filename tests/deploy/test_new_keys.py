@@ -8,10 +8,10 @@ import pytest
 import torch
 from worlds import World, key_of, people, states
 
-from unalike.core.errors import UnalikeError
-from unalike.deploy.control import Control, Stopped
-from unalike.deploy.keys import public_text
-from unalike.deploy.trainer import Trainer
+from unalike._utils.errors import UnalikeError
+from unalike.federation.coordinator.control import Control, Stopped
+from unalike.federation.security.keys import public_text
+from unalike.federation.site.site_worker import SiteWorker
 
 
 def test_new_keys_in_the_middle_of_a_run(tmp_path):
@@ -30,7 +30,7 @@ def test_new_keys_in_the_middle_of_a_run(tmp_path):
         run().run()
     assert any("signature" in event["why"] for event in world.events("refused") if event["client"] == "site0")
 
-    world.trainers["site0"] = Trainer(world.federation, "site0", new, people()[0], old.folder)
+    world.trainers["site0"] = SiteWorker(world.federation, "site0", new, people()[0], old.folder)
     found = states(world.run())
     for group, tensors in states(calm).items():
         for name, t in tensors.items():

@@ -6,13 +6,13 @@ import pytest
 import torch
 from worlds import World, people, states
 
-from unalike.deploy.guard import WINDOW, Guard
+from unalike.federation.coordinator.norm_guard import WINDOW, NormGuard
 
 CROWD = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
 
 
 def test_by_hand():
-    guard = Guard(3.0)
+    guard = NormGuard(3.0)
     reports = {"a": {"update": 1.0}, "b": {"update": 2.0}, "c": {"update": 6.1}}
     assert guard.faults(reports) == {"c": "the norm of its update is 6.1; expected at most 3 times the median 2"}
     guard.accept({"a": {"update": 1.0}, "b": {"update": 2.0}})
@@ -23,10 +23,10 @@ def test_by_hand():
     guard.accept({key: {"update": 5.0} for key in map(str, range(2 * WINDOW))})
     assert len(guard.seen["update"]) == WINDOW
     loose = {"a": {"buffers": 1.0}, "b": {"buffers": 2.0}, "c": {"buffers": 59.0}, "d": {"buffers": 2.0}}
-    assert Guard(3.0).faults(loose) == {}
-    assert list(Guard(2.9).faults(loose)) == ["c"]
-    assert Guard(None).faults(reports) == {}
-    assert Guard(3.0).faults({key: {"update": 0.0} for key in "abc"}) == {}  # nobody moves: nobody stands out
+    assert NormGuard(3.0).faults(loose) == {}
+    assert list(NormGuard(2.9).faults(loose)) == ["c"]
+    assert NormGuard(None).faults(reports) == {}
+    assert NormGuard(3.0).faults({key: {"update": 0.0} for key in "abc"}) == {}  # nobody moves: nobody stands out
 
 
 def hostile(factor, prefix="update/"):
@@ -63,7 +63,7 @@ def test_letters_are_guarded_like_updates(tmp_path):
 
 
 def test_the_guards_memory_survives_a_restart(tmp_path):
-    from unalike.deploy.control import Control, Stopped
+    from unalike.federation.coordinator.control import Control, Stopped
 
     calm, _ = attacked(tmp_path / "calm", 100.0, guard=3.0)
     world, control = World(tmp_path / "run", people(CROWD), rounds=4, quorum=3, guard=3.0), Control()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from worlds import World, states
 
-from unalike.deploy.control import Control, Stopped
+from unalike.federation.coordinator.control import Control, Stopped
 
 
 def kept(world, site="site0"):

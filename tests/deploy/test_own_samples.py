@@ -12,17 +12,17 @@ import torch
 from worlds import MODEL, WORK, people, states
 
 import unalike as ua
+from unalike._utils.errors import UnalikeError
 from unalike.cli.options import table
-from unalike.core.errors import UnalikeError
-from unalike.deploy import channel
-from unalike.deploy.bundle import Bundle
-from unalike.deploy.commands import command, listening
-from unalike.deploy.coordinate import rounds
-from unalike.deploy.federation import Schema
-from unalike.deploy.folder import Folder
-from unalike.deploy.local import Local
-from unalike.deploy.samples import own_samples, site_data
-from unalike.deploy.trainer import Trainer
+from unalike.federation.operations import local_socket
+from unalike.federation.operations.commands import command, listening
+from unalike.federation.operations.federation_folder import FederationFolder
+from unalike.federation.operations.run_coordinator import rounds
+from unalike.federation.protocol.federation_file import Schema
+from unalike.federation.protocol.in_memory import InMemoryTransport
+from unalike.federation.security.bundle import Bundle
+from unalike.federation.site.site_data import own_samples, site_data
+from unalike.federation.site.site_worker import SiteWorker
 
 KINDS = Schema(shape=(2,), classes=("benign", "malignant", "other"))
 
@@ -36,7 +36,7 @@ def written(path, labels):
 
 def folder_of(root, names, **terms):
     usual = {"name": "own", "method": "fedavg", "model": "linear", "rounds": 2, "data": KINDS}
-    return Folder.create(root, dict.fromkeys(names, 1000), host="localhost", port=1, **(usual | terms))
+    return FederationFolder.create(root, dict.fromkeys(names, 1000), host="localhost", port=1, **(usual | terms))
 
 
 def test_a_site_that_lacks_a_class_numbers_the_others_as_everybody_does(tmp_path):
@@ -138,8 +138,8 @@ def test_the_coordinator_tests_and_learns_with_its_own(method, tmp_path):
     trainers = {}
     for client in clients:
         bundle = Bundle.read(folder.bundles[client.name])
-        trainers[client.name] = Trainer(bundle.federation, client.name, bundle.key, client, tmp_path / client.name)
-    ours = rounds(folder, Local(trainers), lambda line: None)
+        trainers[client.name] = SiteWorker(bundle.federation, client.name, bundle.key, client, tmp_path / client.name)
+    ours = rounds(folder, InMemoryTransport(trainers), lambda line: None)
     theirs = ua.run(
         method, clients, model=MODEL, rounds=2, work=WORK, executor="loop", protocol=("server", "clients"), **own
     )
@@ -156,7 +156,7 @@ def test_a_coordinator_that_goes_on_knows_how_many_rounds_are_done(tmp_path):
     trainers = {}
     for client in clients:
         bundle = Bundle.read(folder.bundles[client.name])
-        trainers[client.name] = Trainer(bundle.federation, client.name, bundle.key, client, tmp_path / client.name)
+        trainers[client.name] = SiteWorker(bundle.federation, client.name, bundle.key, client, tmp_path / client.name)
 
     def tell(line):
         if line.startswith("round 2"):
@@ -168,8 +168,8 @@ def test_a_coordinator_that_goes_on_knows_how_many_rounds_are_done(tmp_path):
         said.append(command(folder.socket, "status")["round"])
         command(folder.socket, "stop")
 
-    assert rounds(folder, Local(trainers), tell) is None
-    assert rounds(folder, Local(trainers), said.append, check=stop) is None
+    assert rounds(folder, InMemoryTransport(trainers), tell) is None
+    assert rounds(folder, InMemoryTransport(trainers), said.append, check=stop) is None
     assert said[0] == 2 and said[-1].startswith("stopped after round 2;")
 
 
@@ -181,7 +181,7 @@ def test_a_socket_that_is_seen_is_answered(tmp_path, monkeypatch):
             time.sleep(0.2)
             super().listen(*most)
 
-    monkeypatch.setattr(channel.socket, "socket", Slow)
+    monkeypatch.setattr(local_socket.socket, "socket", Slow)
     path = tmp_path / "control"
     with listening(path, {"status": dict}):
         while not path.exists():

@@ -6,8 +6,8 @@ import pytest
 import torch
 from worlds import COORDINATOR, World, people, states
 
-from unalike.deploy.control import Control, Stopped
-from unalike.deploy.envelope import unseal
+from unalike.federation.coordinator.control import Control, Stopped
+from unalike.federation.protocol.envelope import unseal
 
 CROWD = ((20, 8), (12, 6), (6, 3), (16, 6))
 FEDCONCAT = "fedconcat(clusters=2, encoder_rounds=1, classifier_rounds=3)"

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 import unalike as ua
-from unalike.deploy.control import Control
-from unalike.deploy.coordinator import Coordinator
-from unalike.deploy.envelope import seal, unseal
-from unalike.deploy.federation import Enrolled, Federation, Schema
-from unalike.deploy.keys import PrivateKey, private_key, public_text
-from unalike.deploy.local import Faults, Local
-from unalike.deploy.trainer import Trainer
+from unalike.federation.coordinator.control import Control
+from unalike.federation.coordinator.coordinator import Coordinator
+from unalike.federation.protocol.envelope import seal, unseal
+from unalike.federation.protocol.federation_file import Enrolled, Federation, Schema
+from unalike.federation.protocol.in_memory import InMemoryTransport, NetworkFaults
+from unalike.federation.security.keys import PrivateKey, private_key, public_text
+from unalike.federation.site.site_worker import SiteWorker
 
 SIZES = [(20, 8), (12, 6)]
 WORK = ua.Work(batch_size=5, lr=0.1)
@@ -66,7 +66,7 @@ def federation_of(clients: Sequence[ua.ClientData], method: str = "fedavg", **mo
 class Evil:
     """A site whose answers are changed before they are signed: `change(head, facts, tensors)` returns what is sent instead."""
 
-    def __init__(self, trainer: Trainer, change: Callable[..., Any]):
+    def __init__(self, trainer: SiteWorker, change: Callable[..., Any]):
         self.trainer, self.change = trainer, change
 
     def handle(self, message: bytes) -> bytes:
@@ -93,17 +93,17 @@ class World:
         self.folder = folder
         self.clients = clients or people()
         self.test, self.proxy = (more.pop(name, None) for name in ("test", "proxy"))
-        self.faults, self.seed = more.pop("faults", Faults()), more.pop("transport_seed", 0)
+        self.faults, self.seed = more.pop("faults", NetworkFaults()), more.pop("transport_seed", 0)
         self.federation = federation_of(self.clients, method, **more)
         self.trainers: dict[str, Any] = {}
         self.restart_sites()
-        self.transport = Local(self.trainers, self.faults, self.seed)
+        self.transport = InMemoryTransport(self.trainers, self.faults, self.seed)
 
     def restart_sites(self, *names: str) -> None:
         """Trainers as new processes would have them: what was in memory is gone."""
         for k, client in enumerate(self.clients):
             if not names or client.name in names:
-                self.trainers[client.name] = Trainer(
+                self.trainers[client.name] = SiteWorker(
                     self.federation, client.name, key_of(k), client, self.folder / client.name
                 )
 
@@ -171,4 +171,4 @@ def states(run: Any) -> dict[str, Any]:
     return found
 
 
-__all__ = ["COORDINATOR", "Faults", "World", "federation_of", "key_of", "needs_proxy", "people", "states"]
+__all__ = ["COORDINATOR", "NetworkFaults", "World", "federation_of", "key_of", "needs_proxy", "people", "states"]

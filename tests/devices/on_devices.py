@@ -13,13 +13,14 @@ from pretended import KIND, There, Wires, here, module, pretended
 from torch import nn
 
 import unalike as ua
-from unalike import teamwork
-from unalike.core import seed
-from unalike.core.errors import UnalikeError
-from unalike.core.method import plan
-from unalike.core.part import registry
-from unalike.executors import auto, direct, team
-from unalike.executors.line import Line
+from unalike._utils import seeds
+from unalike._utils.errors import UnalikeError
+from unalike.engine import auto
+from unalike.engine.multiprocess import nccl, worker_pool
+from unalike.engine.multiprocess.channel import Channel
+from unalike.methods.part import registry
+from unalike.methods.plan import plan
+from unalike.runtime import worker_loop
 
 plan("fedavg")  # fills the registry
 NAMES = sorted(set(registry) - {"cluster_oracle"})
@@ -77,7 +78,7 @@ def test_methods(name):
 
 def test_a_device_draws_from_the_seed_and_then_as_before():
     before = [g.get_state() for g in module.generators]
-    with pretended(), pytest.raises(KeyError), seed.isolated(7, f"{KIND}:1"):
+    with pretended(), pytest.raises(KeyError), seeds.isolated(7, f"{KIND}:1"):
         seeded = torch.Generator().manual_seed(7).get_state()
         assert torch.equal(module.generators[1].get_state(), seeded) and torch.equal(torch.get_rng_state(), seeded)
         assert torch.equal(module.generators[0].get_state(), before[0])
@@ -156,13 +157,13 @@ def test_every_process_of_a_team_has_a_device_of_its_own(method, nccl, tmp_path)
 
 
 def train_in_a_team(method, nccl, folder):
-    second, follow = Path(folder) / "second", teamwork._follow
+    second, follow = Path(folder) / "second", worker_loop._follow
 
     def noted(job, team):
         second.write_text(str(job.population.x.device))
         follow(job, team)
 
-    teamwork._follow, direct.BACKENDS[KIND] = noted, Wires
+    worker_loop._follow, nccl.BACKENDS[KIND] = noted, Wires
     with pretended():
         found = train(method, KIND, f"distributed(workers=2, inner='batched', nccl={nccl})")
     assert second.read_text() == f"{KIND}:1"
@@ -209,7 +210,7 @@ def compared(executor, device, out):
 
 
 def compare_between_devices(folder):
-    close = team.Team.close
+    close = worker_pool.Team.close
 
     def noted(self):
         if not self.rank:
@@ -217,7 +218,7 @@ def compare_between_devices(folder):
                 file.write(f"{self._line.direct.group.bytes > 1000}\n")
         close(self)
 
-    team.Team.close, direct.BACKENDS[KIND] = noted, Wires
+    worker_pool.Team.close, nccl.BACKENDS[KIND] = noted, Wires
     with pretended():
         compared("distributed(inner='batched', nccl=True)", KIND, Path(folder) / "joined")
 
@@ -229,20 +230,20 @@ def test_a_process_that_dies_between_devices_is_noticed(side, tmp_path):
 
 
 def lose_a_worker(folder):
-    send = Line._send
+    send = Channel._send
 
     def dies(self, part, rank):
         if isinstance(part, There):
             os._exit(7)
         send(self, part, rank)
 
-    Line._send, direct.BACKENDS[KIND] = dies, Wires
+    Channel._send, nccl.BACKENDS[KIND] = dies, Wires
     executor = "distributed(workers=2, inner='batched', nccl=True)"
     with pretended(), pytest.raises(UnalikeError, match=r"number 1 \(exit code 7\) is gone"):
         train("fedavg", KIND, executor, out=folder)
     with pretended():  # its own device still does what it is asked
         assert torch.ones(3, device=KIND).sum().item() == 3
-    Line._send = send
+    Channel._send = send
     module.used = False  # as a process that begins anew
     with pretended():
         found = train("fedavg", KIND, executor, out=folder)
@@ -251,8 +252,8 @@ def lose_a_worker(folder):
 
 def lose_a_leader(folder):
     """The worker leaves, rather than wait: so this ends."""
-    broadcast, gone = Line._broadcast, Path(folder) / "gone"
-    work = team._work
+    broadcast, gone = Channel._broadcast, Path(folder) / "gone"
+    work = worker_pool._work
 
     def dies(self, part):
         if isinstance(part, There) and not self.rank:
@@ -263,7 +264,7 @@ def lose_a_leader(folder):
         exits, os._exit = os._exit, lambda code: (gone.write_text("gone"), exits(code))
         work(*arguments)
 
-    Line._broadcast, team._work, direct.BACKENDS[KIND] = dies, noted, Wires
+    Channel._broadcast, worker_pool._work, nccl.BACKENDS[KIND] = dies, noted, Wires
     child = os.fork()
     if not child:
         with pretended():
@@ -285,7 +286,7 @@ def lose_a_leader(folder):
     ],
 )
 def test_a_direct_way_needs_a_device_for_each_process(device, workers, message, monkeypatch):
-    monkeypatch.setitem(direct.BACKENDS, KIND, Wires)
+    monkeypatch.setitem(nccl.BACKENDS, KIND, Wires)
     monkeypatch.setattr(module, "used", False)
     with pretended(), pytest.raises(UnalikeError, match=message):
         train("fedavg", device, f"distributed(workers={workers}, nccl=True)")

@@ -6,7 +6,7 @@ from pretended import KIND, There, pretended
 from worlds import World, key_of, states
 
 import unalike as ua
-from unalike.deploy.trainer import Trainer
+from unalike.federation.site.site_worker import SiteWorker
 
 
 class Afar:
@@ -14,7 +14,7 @@ class Afar:
 
     def __init__(self, *about):
         with pretended():
-            self.trainer = Trainer(*about, device=f"{KIND}:0")
+            self.trainer = SiteWorker(*about, device=f"{KIND}:0")
 
     def handle(self, message):
         with pretended():

@@ -11,8 +11,8 @@ from simulation import Clients, Simulation, distance, mlp
 from torch import nn
 
 from unalike.core import tree
-from unalike.core.method import Method
-from unalike.core.part import Correction
+from unalike.methods.method import Method
+from unalike.methods.part import Correction
 
 SOLVERS = st.sampled_from(
     [

@@ -10,13 +10,14 @@ from every_method import federation
 from simulation import same
 
 import unalike as ua
-from unalike import teamwork
 from unalike.core.model import Model
-from unalike.core.part import Objective
-from unalike.executors import auto, fused
-from unalike.executors.batched import Batched, cuts
-from unalike.job import prepare
-from unalike.simulation import Simulation
+from unalike.engine import auto
+from unalike.engine.batched import Batched, cuts
+from unalike.engine.dense import compiled_training
+from unalike.methods.part import Objective
+from unalike.runtime import worker_loop
+from unalike.runtime.run_config import prepare_run
+from unalike.runtime.stage_runner import StageRunner
 
 
 def clients(count=12, samples=20):
@@ -30,18 +31,18 @@ def clients(count=12, samples=20):
 def measures(monkeypatch):
     """Nothing is decided by a rule."""
     monkeypatch.setattr(auto, "LONG", 0.0)
-    monkeypatch.setattr(fused, "kernels", lambda: None)
+    monkeypatch.setattr(compiled_training, "kernels", lambda: None)
 
 
 def simulation(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", method="fedavg", **more):
-    job = prepare(method, people, model=model, rounds=rounds, work=ua.Work(batch_size=5), **more)
-    return Simulation(next(job.plan.stages(job.scene)), job.setting, job.population, executor=executor)
+    job = prepare_run(method, people, model=model, rounds=rounds, work=ua.Work(batch_size=5), **more)
+    return StageRunner(next(job.plan.stages(job.scene)), job.setting, job.population, executor=executor)
 
 
 def test_a_short_run_is_decided_by_a_rule(monkeypatch):
     loops = "batched: compiled loops train dense models"
     assert simulation(clients()).why == simulation(clients(1)).why == loops
-    monkeypatch.setattr(fused, "kernels", lambda: None)
+    monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     assert simulation(clients()).why == "batched: the model is small and dense"
     assert simulation(clients(1)).why.startswith("loop: one participant")
     assert simulation(clients(3)).why == "batched: the model is small and dense"  # by hand, which pays earlier
@@ -75,7 +76,7 @@ def test_recurrent_layers_are_trained_one_client_after_the_other(kind):
 
 
 def test_it_does_not_matter_who_has_samples(monkeypatch):
-    monkeypatch.setattr(fused, "kernels", lambda: None)
+    monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     assert simulation(clients(70, samples=0) + clients()).why == "batched: the model is small and dense"
 
 
@@ -135,7 +136,7 @@ def test_a_part_that_cannot_be_stacked_is_refused():
 
 
 def test_it_does_not_matter_whether_gradients_are_off(monkeypatch):
-    monkeypatch.setattr(fused, "kernels", lambda: None)
+    monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     with torch.no_grad():
         runs = [
             ua.run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=1, executor=e) for e in ("auto", "batched")
@@ -233,7 +234,7 @@ def test_padding_is_no_matter_for_samples_by_themselves():
 
 
 def test_a_long_run_is_measured_once_and_says_what(monkeypatch):
-    monkeypatch.setattr(fused, "kernels", lambda: None)
+    monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     sim, trials = simulation(clients(), rounds=10**7), []
     seen = auto._trial
     monkeypatch.setattr(auto, "_trial", lambda *a: trials.append(a) or seen(*a))
@@ -264,10 +265,10 @@ def test_a_run_that_goes_on_keeps_its_executor(tmp_path, monkeypatch, measures):
 
 def test_a_team_is_not_started_for_compiled_loops(monkeypatch):
     """They train on all cores as it is; steps by hand do not."""
-    job = prepare("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
-    assert not teamwork._worth_a_team(job)
-    monkeypatch.setattr(fused, "kernels", lambda: None)
-    assert teamwork._worth_a_team(job)
+    job = prepare_run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
+    assert not worker_loop._worth_a_team(job)
+    monkeypatch.setattr(compiled_training, "kernels", lambda: None)
+    assert worker_loop._worth_a_team(job)
 
 
 @pytest.mark.parametrize("chunk", [0, -1, 2.5])

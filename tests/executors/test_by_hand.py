@@ -9,13 +9,14 @@ from simulation import Clients, Simulation, distance, mlp
 from torch import nn
 
 import unalike as ua
-from unalike.core.dense import chain
-from unalike.core.method import Method, plan
+from unalike.core.dense_chain import dense_chain
 from unalike.core.model import Model
-from unalike.core.part import registry
-from unalike.core.stacked import suits
 from unalike.core.types import Batch
-from unalike.executors import batched
+from unalike.engine import batched
+from unalike.engine.dense.step import supports_dense
+from unalike.methods.method import Method
+from unalike.methods.part import registry
+from unalike.methods.plan import plan
 
 SIZES = (7, 3, 1, 5)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1, "executor": "by hand"}
@@ -34,7 +35,7 @@ def played(method, by_hand, module=None, clients=None, **more):
             patch.setattr(batched, "suits", lambda *_: False)
         proxy = Batch(clients.x[1:7], clients.y[1:7])
         sim = Simulation(method, module or mlp(), clients, proxy=proxy, **WORK | more)
-        assert not by_hand or suits(sim.method, sim.setting, clients.x)
+        assert not by_hand or supports_dense(sim.method, sim.setting, clients.x)
         sim.round(), sim.round([0, 1, 3])
         return sim
 
@@ -169,7 +170,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_modules_are_no_chains(name):
-    assert chain(OTHERS[name]()) is None
+    assert dense_chain(OTHERS[name]()) is None
 
 
 class Meanwhile(nn.Module):
@@ -189,7 +190,7 @@ class Meanwhile(nn.Module):
 
 
 def test_other_threads_do_not_notice_that_a_module_is_looked_at():
-    assert chain(Meanwhile()) is not None
+    assert dense_chain(Meanwhile()) is not None
     assert torch.equal(Meanwhile.seen[0], Meanwhile.other(torch.ones(1, 4)))
 
 
@@ -197,7 +198,7 @@ def test_what_is_not_trained_by_hand():
     clients = Clients.random(SIZES)
     for method, more in (("ditto", {}), ("fedavg", {"optimiser": "adam"})):
         sim = Simulation(method, mlp(), clients, **WORK | more)
-        assert not suits(sim.method, sim.setting, clients.x)
+        assert not supports_dense(sim.method, sim.setting, clients.x)
     model = Model(mlp())
     assert model.chain is not None and not model.chain.takes(torch.zeros(2, 3, 4))
 

@@ -13,10 +13,10 @@ from simulation import Clients, Simulation, distance, same
 from torch import nn
 
 import unalike as ua
-from unalike.executors import auto, compiled
-from unalike.executors.batched import Batched
-from unalike.job import prepare
-from unalike.simulation import Simulation as Stage
+from unalike.engine import auto, compiled_step
+from unalike.engine.batched import Batched
+from unalike.runtime.run_config import prepare_run
+from unalike.runtime.stage_runner import StageRunner as Stage
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SIZES = (7, 3, 1, 5)
@@ -106,7 +106,7 @@ STRANGE = {
 @pytest.mark.parametrize("name", STRANGE)
 def test_what_cannot_be_compiled_is_trained_as_before(name, traced, monkeypatch):
     method, more, why = STRANGE[name]
-    monkeypatch.setattr(compiled, "LIMIT", 1)
+    monkeypatch.setattr(compiled_step, "LIMIT", 1)
     plain, stepwise = (played(method, compile, **more) for compile in (False, True))
     assert stepwise.executor.remark.startswith("not compiled: ") and why in stepwise.executor.remark
     assert distance(stepwise.params, plain.params, plain.setting.model.params) < 1e-6
@@ -157,7 +157,7 @@ def test_without_a_compiler(tmp_path):
 def stage(rounds, samples=(20,) * 12, **work):
     g = torch.Generator().manual_seed(0)
     people = [ua.ClientData(train=(torch.randn(n, 4, generator=g), torch.arange(n) % 3)) for n in samples]
-    job = prepare("fedavg", people, model=dense(), rounds=rounds, work=ua.Work(**{"batch_size": 5} | work))
+    job = prepare_run("fedavg", people, model=dense(), rounds=rounds, work=ua.Work(**{"batch_size": 5} | work))
     return Stage(next(job.plan.stages(job.scene)), job.setting, job.population)
 
 

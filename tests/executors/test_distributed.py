@@ -17,16 +17,17 @@ from every_method import METHODS, SIZES, WORK
 from simulation import Clients, mlp
 
 import unalike as ua
-from unalike.core.errors import UnalikeError
-from unalike.core.method import Method, plan
+from unalike._utils.errors import UnalikeError
 from unalike.data import Population
-from unalike.executors.base import costs
-from unalike.executors.distributed import dealt
-from unalike.executors.parcel import packed, unpacked
-from unalike.executors.team import Team, started
-from unalike.job import prepare
-from unalike.simulation import Simulation
-from unalike.teamwork import announce, employ, need_folder, serve, simulation_of
+from unalike.engine.base import client_costs
+from unalike.engine.multiprocess.codec import packed, unpacked
+from unalike.engine.multiprocess.distributed import assign_clients
+from unalike.engine.multiprocess.worker_pool import WorkerPool, start_pool
+from unalike.methods.method import Method
+from unalike.methods.plan import plan
+from unalike.runtime.run_config import prepare_run
+from unalike.runtime.stage_runner import StageRunner
+from unalike.runtime.worker_loop import announce_executor, announce_stage, make_stage_runner, require_folder, serve
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
@@ -41,7 +42,7 @@ def people():
 
 def job_of(spec, norm=False, **options):
     clients = Clients.random(SIZES)
-    return prepare(
+    return prepare_run(
         spec,
         people(),
         model=mlp(norm=norm),
@@ -67,15 +68,15 @@ def states_agree(a, b, tolerance=1e-6):
 
 
 def test_clients_go_to_who_has_least_to_do():
-    assert dealt(np.array([5, 4, 3, 3, 3]), 2).tolist() == [0, 1, 1, 0, 1]
+    assert assign_clients(np.array([5, 4, 3, 3, 3]), 2).tolist() == [0, 1, 1, 0, 1]
     zipf = (1000 / np.arange(1, 101)).astype(np.int64)
-    assert abs(np.diff(np.bincount(dealt(zipf, 2), zipf)))[0] <= zipf.min()
+    assert abs(np.diff(np.bincount(assign_clients(zipf, 2), zipf)))[0] <= zipf.min()
 
 
 def test_a_client_costs_its_steps_and_their_rows():
     method = plan("fedavg")
-    assert costs(method, ua.Work(epochs=2, batch_size=10), np.array([25, 3, 0])).tolist() == [6 * 14, 2 * 7, 0]
-    assert costs(method, ua.Work(steps=5, batch_size=None), np.array([25, 3])).tolist() == [5 * 29, 5 * 7]
+    assert client_costs(method, ua.Work(epochs=2, batch_size=10), np.array([25, 3, 0])).tolist() == [6 * 14, 2 * 7, 0]
+    assert client_costs(method, ua.Work(steps=5, batch_size=None), np.array([25, 3])).tolist() == [5 * 29, 5 * 7]
 
 
 @pytest.mark.parametrize("norm", [False, True])
@@ -83,14 +84,14 @@ def test_two_processes_are_the_loop_for_every_method(norm):
     """All in one pair of processes: the worker is told of one method after the other."""
     names = list(METHODS)
     jobs = {name: job_of(METHODS[name], norm) for name in names}
-    team = started(2, partial(_serve_all, jobs), torch.device("cpu"))
+    team = start_pool(2, partial(_serve_all, jobs), torch.device("cpu"))
     try:
         for name, job in jobs.items():
             stage = next(job.plan.stages(job.scene))
-            shared = simulation_of(job, stage, 0, "loop", team.folder / name.replace("/", "-"), team)
-            announce(team, team.folder / name.replace("/", "-"))
-            employ(shared)
-            alone = simulation_of(job, stage, 0, "loop", None, None)
+            shared = make_stage_runner(job, stage, 0, "loop", team.folder / name.replace("/", "-"), team)
+            announce_stage(team, team.folder / name.replace("/", "-"))
+            announce_executor(shared)
+            alone = make_stage_runner(job, stage, 0, "loop", None, None)
             mine, theirs = rounds(shared), rounds(alone)
             # averages over few steps of a generator amplify a last bit; everything else is at rounding
             states_agree(shared, alone, 1e-4 if "generator" in name or "gen" in name or norm else 2e-6)
@@ -162,9 +163,11 @@ SCORED = {
 @pytest.mark.parametrize("workers", [2, 3])
 def test_processes_score_a_part_each(spec, workers, monkeypatch):
     """Shared models on a part of the samples each, clients' own models where their memories are: the metrics of one process."""
-    told, tell = set(), Team.tell
-    monkeypatch.setattr("unalike.protocols.PAYS", 1)
-    monkeypatch.setattr(Team, "tell", lambda team, message, *who: told.add(message["do"]) or tell(team, message, *who))
+    told, tell = set(), WorkerPool.tell
+    monkeypatch.setattr("unalike.runtime.evaluation.PAYS", 1)
+    monkeypatch.setattr(
+        WorkerPool, "tell", lambda team, message, *who: told.add(message["do"]) or tell(team, message, *who)
+    )
     people = ua.partition(ua.load("digits"), "dirichlet(alpha=0.5)", clients=7, seed=0, val=0.2)
     protocols = ("clients",) if spec in ("conditional", "ifca(clusters=2)") else ("clients", "server")
     alone, shared = (
@@ -284,7 +287,7 @@ def test_an_error_in_a_worker_is_told():
 
 STOPPED = """
 import os, time, torch, unalike as ua
-from unalike.executors.loop import Loop
+from unalike.engine.loop import Loop
 
 leader, prepare = os.getpid(), Loop._given
 
@@ -367,7 +370,7 @@ def test_torchrun_joins_and_restarts(tmp_path):
         [sys.executable, *flags, "--out", str(tmp_path / "alone")], env=environment, capture_output=True, text=True
     )
     assert alone.returncode == 0, alone.stderr
-    from unalike.core.checkpoint import read_tensors
+    from unalike._utils.tensor_files import read_tensors
 
     a, b = (read_tensors(folder / "model.safetensors")[0] for folder in (out, tmp_path / "alone"))
     torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)  # 400 rounds of sums in another order
@@ -426,10 +429,10 @@ def test_machines_without_a_common_folder_are_refused_where_clients_remember(mon
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     with pytest.raises(UnalikeError, match="remember something, and no folder is known that all machines see"):
         played("ditto", "loop")
-    need_folder(job_of("fedavg"), None)
-    need_folder(job_of("ditto"), "folder")
+    require_folder(job_of("fedavg"), None)
+    require_folder(job_of("ditto"), "folder")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    need_folder(job_of("ditto"), None)
+    require_folder(job_of("ditto"), None)
 
 
 @pytest.mark.slow
@@ -500,4 +503,4 @@ def test_a_population_of_one_client_in_two_processes():
 
 def test_simulations_without_a_team_are_of_one_process():
     job = job_of(Method())
-    assert isinstance(simulation_of(job, next(job.plan.stages(job.scene)), 0, "auto", None, None), Simulation)
+    assert isinstance(make_stage_runner(job, next(job.plan.stages(job.scene)), 0, "auto", None, None), StageRunner)

@@ -7,8 +7,8 @@ import torch
 import unalike as ua
 from unalike.core.model import Model
 from unalike.core.work import Batches
-from unalike.executors import fetched
-from unalike.executors.fetched import Fetched
+from unalike.engine import lazy_batches
+from unalike.engine.lazy_batches import LazyBatches
 
 X, Y = torch.arange(40.0).reshape(20, 2), torch.arange(20)
 ROWS = Batches(np.array([7, 3, 19, 0, 3, 8, 1]), (3, 3, 1))
@@ -16,14 +16,14 @@ ROWS = Batches(np.array([7, 3, 19, 0, 3, 8, 1]), (3, 3, 1))
 
 @pytest.mark.parametrize("at_once", [1, 3 * 8, 6 * 8, 2**23])
 def test_batches_are_the_rows_however_many_are_fetched_at_once(monkeypatch, at_once):
-    monkeypatch.setattr(fetched, "AT_ONCE", at_once)
+    monkeypatch.setattr(lazy_batches, "AT_ONCE", at_once)
     taken = []
 
     def take(x, index):
         taken.append(len(index))
         return x[index]
 
-    batches = Fetched(X, Y, ROWS, take)
+    batches = LazyBatches(X, Y, ROWS, take)
     assert [b.y.tolist() for b in batches] == [[7, 3, 19], [0, 3, 8], [1]]
     assert all(torch.equal(b.x, X[b.y]) for b in batches)
     assert len(batches) == 3 and batches[-1].y.tolist() == [1]
@@ -32,13 +32,13 @@ def test_batches_are_the_rows_however_many_are_fetched_at_once(monkeypatch, at_o
 
 
 def test_each_batch_is_changed_by_its_place(monkeypatch):
-    monkeypatch.setattr(fetched, "AT_ONCE", 6 * 8)
-    batches = Fetched(X, Y, ROWS, lambda x, index: x[index], lambda x, place: x + 100 * place)
+    monkeypatch.setattr(lazy_batches, "AT_ONCE", 6 * 8)
+    batches = LazyBatches(X, Y, ROWS, lambda x, index: x[index], lambda x, place: x + 100 * place)
     assert [(b.x - X[b.y]).unique().tolist() for b in batches] == [[0], [100], [200]]
 
 
 def test_nothing_is_no_batch():
-    assert not [*Fetched(X, Y, Batches(np.zeros(0, np.int64), ()), lambda x, index: x[index])]
+    assert not [*LazyBatches(X, Y, Batches(np.zeros(0, np.int64), ()), lambda x, index: x[index])]
 
 
 def test_images_come_as_convolutions_read_them():
@@ -57,7 +57,7 @@ def test_a_transform_draws_the_same_however_many_are_fetched_at_once(monkeypatch
     people = [ua.ClientData(train=(torch.randn(n, 1, 6, 6), torch.arange(n) % 2)) for n in (11, 4)]
 
     def weights(at_once):
-        monkeypatch.setattr(fetched, "AT_ONCE", at_once)
+        monkeypatch.setattr(lazy_batches, "AT_ONCE", at_once)
         work = ua.Work(batch_size=3, epochs=2, lr=0.1)
         what = {"model": "linear", "rounds": 2, "work": work, "transform": "crop(padding=1) + flip"}
         return ua.run("fedala", people, executor="loop", progress=False, **what).module().state_dict()

@@ -8,12 +8,13 @@ from every_method import METHODS, SIZES, federation, reference
 from simulation import Clients, Simulation, distance, mlp
 
 import unalike as ua
+from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.core.errors import UnalikeError
-from unalike.core.gather import Fold, Shares, each, rows
-from unalike.core.method import Method
-from unalike.core.part import Aggregator, BaseWeights, Correction, Personaliser, ServerStep, Weighting
-from unalike.core.server import advance, conclude, issue, shares
+from unalike.core.nests import map_tensors, select_rows
+from unalike.methods.method import Method
+from unalike.methods.part import Aggregator, BaseWeights, Correction, Personalizer, ServerStep, Weighting
+from unalike.training.aggregation import StreamingSum, SumWeights
+from unalike.training.server_update import advance, advance_from_sums, make_broadcast, sum_weights
 
 LINEAR = [name for name, method in METHODS.items() if method.linear]
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -23,12 +24,12 @@ def folded(sim, cohort, pieces, keep=None):
     """The state after the round of `cohort`, its reports handed over in `pieces` (tuples of places)."""
     asked = tuple(range(len(SIZES)))
     expected = sim.executor.site.expected(asked, len(SIZES))
-    given = shares(sim.method, sim.setting, sim.state, expected)
-    parts = [Fold(sim.method, sim.state.params, given, sim.setting.buffers) for _ in range(2)]
+    given = sum_weights(sim.method, sim.setting, sim.state, expected)
+    parts = [StreamingSum(sim.method, sim.state.params, given, sim.setting.buffers) for _ in range(2)]
     for number, piece in enumerate(pieces):
-        parts[number % 2].add([cohort.ids[i] for i in piece], rows(cohort.report, torch.tensor(piece)))
+        parts[number % 2].add([cohort.ids[i] for i in piece], select_rows(cohort.report, torch.tensor(piece)))
     parts[0].merge(parts[1].sums)
-    return conclude(sim.method, sim.setting, sim.state, parts[0].sums, given, len(SIZES)), parts[0].sums
+    return advance_from_sums(sim.method, sim.setting, sim.state, parts[0].sums, given, len(SIZES)), parts[0].sums
 
 
 def close(a, b, start):
@@ -78,7 +79,7 @@ def test_a_refused_report_changes_the_others_weights(name):
     sim = federation(METHODS[name])
     sim.round()
     cohort = sim.run()
-    bad = each(torch.clone, cohort.report)
+    bad = map_tensors(torch.clone, cohort.report)
     bad.update["head.bias"][1, 0] = torch.nan
     kept = cohort.rows(torch.tensor([0, 2, 3]))
     (state, seen), sums = folded(sim, type(cohort)(cohort.ids, bad, cohort.population), [(0, 1), (2, 3)])
@@ -90,7 +91,7 @@ def test_weights_that_no_factor_mends_are_asked_for_again():
     """FedDisco's weights are not proportional: without one client the others' change by different factors."""
     sim = federation(METHODS["feddisco(discrepancy='cosine', target='global')"])
     cohort = sim.run()
-    bad = each(torch.clone, cohort.report)
+    bad = map_tensors(torch.clone, cohort.report)
     bad.update["head.bias"][0, 0] = torch.inf
     found, sums = folded(sim, type(cohort)(cohort.ids, bad, cohort.population), [(0,), (1,), (2,), (3,)])
     assert found is None and list(sums.refused) == [0]
@@ -149,9 +150,9 @@ def test_the_sums_take_the_memory_of_one_model():
     sim = federation(METHODS["fedavg"])
     reports = sim.run().report
     each_the_same = torch.full((1000,), 0.001)
-    fold = Fold(sim.method, sim.state.params, Shares(tuple(range(1000)), each_the_same, each_the_same))
+    fold = StreamingSum(sim.method, sim.state.params, SumWeights(tuple(range(1000)), each_the_same, each_the_same))
     for k in range(1000):
-        fold.add([k], rows(reports, torch.tensor([k % 4])))
+        fold.add([k], select_rows(reports, torch.tensor([k % 4])))
     assert tree.nbytes(fold.sums.update) == tree.nbytes(sim.state.params)
     mean = tree.map(lambda t: t.mean(0), reports.update)
     assert distance(fold.sums.update, mean, tree.zeros(mean)) < 1e-5  # a thousand float32 additions
@@ -160,8 +161,8 @@ def test_the_sums_take_the_memory_of_one_model():
 @pytest.mark.parametrize("name", ["fedavg", "scaffold"])
 def test_orders_are_left_as_they_are(name):
     sim, _ = reference(name)
-    order = issue(sim.method, sim.setting, sim.state, len(SIZES))
-    before = each(torch.clone, order.params)
+    order = make_broadcast(sim.method, sim.setting, sim.state, len(SIZES))
+    before = map_tensors(torch.clone, order.params)
     sim.run()
     assert all(torch.equal(before[n], order.params[n]) for n in before)
 
@@ -228,7 +229,7 @@ class Spoils:
     """Parts that write over what they are given, each in another verb."""
 
     @dataclass(frozen=True)
-    class Begins(Personaliser):
+    class Begins(Personalizer):
         name = "own"
 
         def begin(self, local):
@@ -244,7 +245,7 @@ class Spoils:
             return update, {}
 
     @dataclass(frozen=True)
-    class Evaluates(Personaliser):
+    class Evaluates(Personalizer):
         name = "own"
 
         def personal(self, model, params, memory):

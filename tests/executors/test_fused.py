@@ -21,17 +21,17 @@ from simulation import Clients, Simulation, distance, mlp
 from torch import nn
 
 import unalike as ua
-from unalike import simulation as federation
-from unalike.core import fast
-from unalike.core.errors import UnalikeError
-from unalike.core.gather import Fold
-from unalike.core.method import Method
+from unalike._utils import compiled_loops
+from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
-from unalike.core.part import Personaliser, Phase
-from unalike.executors import fused
-from unalike.executors.threads import threads_for
-from unalike.job import prepare
-from unalike.parts.objectives import Proximal
+from unalike.engine.dense import compiled_training
+from unalike.engine.threads import threads_for
+from unalike.methods.method import Method
+from unalike.methods.part import Personalizer, Phase
+from unalike.methods.parts.objectives import Proximal
+from unalike.runtime import stage_runner as federation
+from unalike.runtime.run_config import prepare_run
+from unalike.training.aggregation import StreamingSum
 
 pytest.importorskip("numba")
 
@@ -53,9 +53,9 @@ def network(widths, activation, bias, out):
 
 def both(method, module, clients, **more):
     """Rounds of the loop and of compiled loops, which must have run."""
-    called, plain = [], fused.Fused.phase
+    called, plain = [], compiled_training.Fused.phase
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused.Fused, "phase", lambda *a: called.append(1) or plain(*a))
+        patch.setattr(compiled_training.Fused, "phase", lambda *a: called.append(1) or plain(*a))
         sims = [Simulation(method, copy.deepcopy(module), clients, executor=e, **more) for e in ("loop", "batched")]
         reports = [[sim.round(), sim.round()] for sim in sims]
     assert called
@@ -162,9 +162,9 @@ def test_they_are_as_exact_as_torch():
         return torch.cat([p.detach().double().flatten() for p in net.parameters()])
 
     exact, usual = trained(torch.float64), trained(torch.float32)
-    loops, names = fused.kernels(), dict(module.named_parameters())
+    loops, names = compiled_training.kernels(), dict(module.named_parameters())
     model = ua.core.model.Model(module)
-    layout = fused._layout(model.chain, tuple((n, p.shape) for n, p in names.items()), frozenset(names))
+    layout = compiled_training._layout(model.chain, tuple((n, p.shape) for n, p in names.items()), frozenset(names))
     found = torch.empty(1, len(exact))
     start = torch.cat([p.detach().flatten() for p in names.values()])[None]
     labels = y.flatten().numpy(), np.empty(0, np.float32)
@@ -222,16 +222,18 @@ def test_what_is_added_up_in_the_loops_is_what_single_reports_come_to(method, si
     torch.manual_seed(0)
     sizes = [1 + k % 7 for k in range(40)]
     people = [ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3)) for n in sizes]
-    job = prepare(method, people, model="mlp(hidden=(8,))", rounds=2, work=ua.Work(lr=0.1, momentum=0.9, batch_size=3))
+    job = prepare_run(
+        method, people, model="mlp(hidden=(8,))", rounds=2, work=ua.Work(lr=0.1, momentum=0.9, batch_size=3)
+    )
     if sick:
         job.population.x[job.population.train[3]] = float("nan")
-    chunks, plain = [], Fold.add
+    chunks, plain = [], StreamingSum.add
 
     def add(self, ids, report, summed=False):
         chunks.append((len(ids), summed))
         plain(self, ids, report, summed)
 
-    monkeypatch.setattr(Fold, "add", add)
+    monkeypatch.setattr(StreamingSum, "add", add)
     stage = next(job.plan.stages(job.scene))
     runs = [federation.Simulation(stage, job.setting, job.population, executor="batched") for _ in range(2)]
     (apart,), (together,) = ([*run.groups.values()] for run in runs)
@@ -262,9 +264,11 @@ def test_threads_share_the_clients_and_change_no_bit(method, monkeypatch, three_
         ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3), test=(torch.randn(3, 4), torch.arange(3)))
         for n in (7, 1, 12, 30, 5, 5, 9, 2, 16)
     ]
-    seen, plain = set(), fused.kernels().train
+    seen, plain = set(), compiled_training.kernels().train
     monkeypatch.setattr(
-        fused.kernels(), "train", lambda *a: seen.add(threading.get_ident()) or time.sleep(0.05) or plain(*a)
+        compiled_training.kernels(),
+        "train",
+        lambda *a: seen.add(threading.get_ident()) or time.sleep(0.05) or plain(*a),
     )
     runs = []
     for count in (1, 3):
@@ -281,7 +285,7 @@ def test_threads_share_the_clients_and_change_no_bit(method, monkeypatch, three_
 
 def test_an_error_in_a_thread_is_raised(three_threads):
     people = [ua.ClientData(train=(torch.randn(6, 4), torch.arange(6) % 3)) for _ in range(6)]
-    job = prepare("fedavg", people, model="mlp(hidden=(8,))", rounds=1)
+    job = prepare_run("fedavg", people, model="mlp(hidden=(8,))", rounds=1)
     simulation = federation.Simulation(
         next(job.plan.stages(job.scene)), job.setting, job.population, executor="batched"
     )
@@ -291,7 +295,7 @@ def test_an_error_in_a_thread_is_raised(three_threads):
 
 
 def test_exponentials_are_those_of_float64():
-    numba, loops = pytest.importorskip("numba"), fused.kernels()
+    numba, loops = pytest.importorskip("numba"), compiled_training.kernels()
 
     @numba.njit(fastmath=loops.MATHS)
     def rows(x, out):
@@ -316,7 +320,7 @@ def test_exponentials_are_those_of_float64():
 @pytest.mark.parametrize("slices", [1, 2, 3, 8, 16])
 def test_slices_are_whole_and_the_last_are_short(slices):
     for count in range(1, 60):
-        cut = fast.bounds(count, slices)
+        cut = compiled_loops.bounds(count, slices)
         sizes = [b - a for a, b in pairwise(cut)]
         assert cut[0] == 0 and cut[-1] == count and min(sizes) > 0 and len(sizes) <= slices and sizes[0] >= sizes[-1]
 
@@ -329,26 +333,26 @@ def test_processes_of_a_team_have_one_thread_each(three_threads):
             all_here.wait(60)  # who comes when all is done is not waited for
             found.append(threading.get_ident())
 
-        fast.share_out(come, pieces)
+        compiled_loops.share_out(come, pieces)
         return found
 
     with threads_for(Model(mlp()), alone=False):
-        assert who(5, 1) == [threading.get_ident()] and fast.pieces() == torch.get_num_threads() == 1
+        assert who(5, 1) == [threading.get_ident()] and compiled_loops.pieces() == torch.get_num_threads() == 1
     with threads_for(Model(mlp())):
         for pieces, threads in ((5, 3), (100, 3), (2, 2), (1, 1)):
             found = who(pieces, threads)
             assert len({*found}) == len(found) == threads and threading.get_ident() in found
-        assert fast.pieces() == 3 * fast.SLICES and torch.get_num_threads() == 1
+        assert compiled_loops.pieces() == 3 * compiled_loops.SLICES and torch.get_num_threads() == 1
     assert torch.get_num_threads() == 3
 
 
 def test_who_has_not_woken_up_when_all_is_done_is_not_waited_for():
     crew_is_busy, done = threading.Event(), []
-    with fast.crew_of(2):
-        pool = fast._crew.get().pool
+    with compiled_loops.crew_of(2):
+        pool = compiled_loops._crew.get().pool
         for _ in range(2):
             pool.submit(crew_is_busy.wait, 60)
-        fast.share_out(done.append, 5)
+        compiled_loops.share_out(done.append, 5)
         assert len(done) == 1 and not crew_is_busy.is_set()
         crew_is_busy.set()
     assert len(done) == 1
@@ -356,7 +360,7 @@ def test_who_has_not_woken_up_when_all_is_done_is_not_waited_for():
 
 def test_each_piece_is_done_once():
     njit = pytest.importorskip("numba").njit
-    from unalike.core.vectors import turn
+    from unalike._utils.simd import turn
 
     @njit(nogil=True)
     def count(pieces, turns):
@@ -367,8 +371,8 @@ def test_each_piece_is_done_once():
 
     for threads, pieces in ((1, 7), (3, 100_000), (3, 2), (3, 0)):
         done = np.zeros(pieces, np.int64)
-        with fast.crew_of(threads):
-            fast.share_out(partial(count, done), pieces)
+        with compiled_loops.crew_of(threads):
+            compiled_loops.share_out(partial(count, done), pieces)
         assert (done == 1).all()
 
 
@@ -379,8 +383,8 @@ def test_what_a_thread_raises_ends_the_others_work():
         seen.append(turns)
         raise ValueError("of a thread")
 
-    with fast.crew_of(2), pytest.raises(ValueError, match="of a thread"):
-        fast.share_out(loop, 10)
+    with compiled_loops.crew_of(2), pytest.raises(ValueError, match="of a thread"):
+        compiled_loops.share_out(loop, 10)
     assert seen[0][0] == 10
 
 
@@ -395,7 +399,7 @@ class Steeper(Proximal):
 
 
 @dataclass(frozen=True)
-class Careful(Personaliser):
+class Careful(Personalizer):
     """Clips its only phase."""
 
     name: ClassVar[str] = "careful"
@@ -418,22 +422,22 @@ class Careful(Personaliser):
     ],
 )
 def test_all_else_is_left_to_torch(method, more, monkeypatch):
-    monkeypatch.setattr(fused.Fused, "phase", None)
+    monkeypatch.setattr(compiled_training.Fused, "phase", None)
     sizes = (40_000, 4) if more.get("batch_size") else (6, 4)
     Simulation(method, mlp(), Clients.random(sizes), executor="batched", **more).round()
 
 
 def test_without_numba_torch_trains(monkeypatch):
-    monkeypatch.setattr(fused.Fused, "phase", None)
-    monkeypatch.setattr(fused, "kernels", lambda: None)
+    monkeypatch.setattr(compiled_training.Fused, "phase", None)
+    monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     Simulation("fedavg", mlp(), Clients.random((6, 4)), executor="batched").round()
 
 
-@pytest.mark.parametrize("broken, words", [("numba", ""), ("unalike.executors.kernels", "numba cannot be used")])
+@pytest.mark.parametrize("broken, words", [("numba", ""), ("unalike.engine.dense.kernels", "numba cannot be used")])
 def test_a_missing_numba_is_no_news_and_a_broken_one_is(broken, words, monkeypatch):
-    found = partial(fast.loops.__wrapped__, "unalike.executors.kernels")
-    monkeypatch.delitem(sys.modules, "unalike.executors.kernels", raising=False)
-    monkeypatch.delattr("unalike.executors.kernels", raising=False)
+    found = partial(compiled_loops.loops.__wrapped__, "unalike.engine.dense.kernels")
+    monkeypatch.delitem(sys.modules, "unalike.engine.dense.kernels", raising=False)
+    monkeypatch.delattr("unalike.engine.dense.kernels", raising=False)
     monkeypatch.setitem(sys.modules, broken, None)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -455,7 +459,7 @@ binding.get_host_cpu_features = lambda: found  # what numba compiles for, too
 import torch
 import unalike as ua
 from unalike.core import vectors
-from unalike.executors import fused
+from unalike.engine import fused
 
 rng = np.random.default_rng(0)
 people = [
@@ -464,14 +468,14 @@ people = [
 ]
 work = ua.Work(batch_size=11, momentum=0.9, weight_decay=0.01)
 run = ua.run("fedprox", people, model="mlp(hidden=(37, 5))", work=work, rounds=2, executor="batched")
-assert fused.kernels() and vectors.LANES == lanes
+assert compiled_training.kernels() and vectors.LANES == lanes
 np.save(sys.argv[2], torch.cat([w.flatten() for w in run.params.values()]).numpy())
 """
 
 
 @pytest.mark.slow
 def test_processors_with_narrower_vectors_train_the_same(tmp_path):
-    vectors = pytest.importorskip("unalike.core.vectors")
+    vectors = pytest.importorskip("unalike._utils.simd")
     made = {}
     for lanes in [n for n in (16, 8, 4) if n <= vectors.LANES]:
         words = [sys.executable, "-c", NARROW, str(lanes), str(tmp_path / f"{lanes}.npy")]

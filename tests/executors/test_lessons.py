@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from unalike.core import fast, seed
+from unalike._utils import compiled_loops, seeds
 from unalike.core.work import Batches, Work
 from unalike.data.ragged import Ragged
-from unalike.executors import lessons
-from unalike.executors.lessons import Lessons
+from unalike.engine import batch_schedule
+from unalike.engine.batch_schedule import BatchSchedule
 
 pytest.importorskip("numba")
 
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
-    monkeypatch.setattr(lessons, "MANY", 1)
+    monkeypatch.setattr(batch_schedule, "MANY", 1)
 
 
 def alone(work, rows, ids, number, purpose, *path):
@@ -32,7 +32,7 @@ def test_many_at_once(number, purpose, work):
     sizes = [0, 1, 2, 3, 4, 5, 64, 65, *rng.integers(0, 300, 40).tolist()]
     rows = Ragged.of([rng.integers(0, 10**6, n) for n in sizes])
     ids = rng.permutation(len(sizes)).tolist()
-    found = Lessons.drawn(work, rows, ids, number, purpose, 2**33, 1)
+    found = BatchSchedule.drawn(work, rows, ids, number, purpose, 2**33, 1)
     known = [*alone(work, rows, ids, number, purpose, 2**33, 1)]
     assert [b.sizes for b in found] == [b.sizes for b in known]
     assert [b.rows.tolist() for b in found] == [b.rows.tolist() for b in known]
@@ -43,7 +43,7 @@ def test_whatever_the_rows_are_kept_in(values):
     values = np.asarray(values)
     values.flags.writeable = False
     rows = Ragged(values, np.array([0, 4, 9]))
-    found = Lessons.drawn(Work(batch_size=2), rows, [1, 0], 3, "batches", 5)
+    found = BatchSchedule.drawn(Work(batch_size=2), rows, [1, 0], 3, "batches", 5)
     assert [b.rows.tolist() for b in found] == [
         b.rows.tolist() for b in alone(Work(batch_size=2), rows, [1, 0], 3, "batches", 5)
     ]
@@ -51,26 +51,30 @@ def test_whatever_the_rows_are_kept_in(values):
 
 def test_without_compiled_loops_they_are_the_same(monkeypatch):
     rows = Ragged.of([range(40), range(40, 45)])
-    drawn = Lessons.drawn(Work(epochs=2, batch_size=3), rows, [0, 1], 1, "batches", 0)
-    monkeypatch.setattr(fast, "loops", lambda _: None)
-    plain = Lessons.drawn(Work(epochs=2, batch_size=3), rows, [0, 1], 1, "batches", 0)
+    drawn = BatchSchedule.drawn(Work(epochs=2, batch_size=3), rows, [0, 1], 1, "batches", 0)
+    monkeypatch.setattr(compiled_loops, "loops", lambda _: None)
+    plain = BatchSchedule.drawn(Work(epochs=2, batch_size=3), rows, [0, 1], 1, "batches", 0)
     assert plain.rows.tolist() == drawn.rows.tolist() and plain.sizes.tolist() == drawn.sizes.tolist()
 
 
 def test_lists_of_arrays_are_drawn_one_by_one():
     rows = [np.arange(5), np.arange(5, 8)]
-    [own] = Lessons.drawn(Work(batch_size=2), rows, [1], 0, "batches", 4)
+    [own] = BatchSchedule.drawn(Work(batch_size=2), rows, [1], 0, "batches", 4)
     assert own.rows.tolist() == work_of(rows[1], 4).rows.tolist()
 
 
 def work_of(rows, round):
-    return Work(batch_size=2).batches(rows, seed.generator(0, "batches", round, 1))
+    return Work(batch_size=2).batches(rows, seeds.generator(0, "batches", round, 1))
 
 
 def test_each_client_has_its_own_stretch():
-    given = Lessons.of(
+    given = BatchSchedule.of(
         [Batches(np.array([4, 2, 9]), (2, 1)), Batches(np.zeros(0, np.int64), ()), Batches(np.array([7]), (1,))]
     )
     assert [own.rows.tolist() for own in given] == [[4, 2, 9], [], [7]]
     assert [b.tolist() for b in given[0]] == [[4, 2], [9]] and next(iter(given[-1])).tolist() == [7]
-    assert len(Lessons.of([])) == 0 and len(Lessons.nothing(3)) == 3 and not any(len(own) for own in Lessons.nothing(3))
+    assert (
+        len(BatchSchedule.of([])) == 0
+        and len(BatchSchedule.nothing(3)) == 3
+        and not any(len(own) for own in BatchSchedule.nothing(3))
+    )

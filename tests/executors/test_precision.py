@@ -6,9 +6,9 @@ from simulation import distance
 from torch import nn
 
 import unalike as ua
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
-from unalike.core.solver import SGD
+from unalike.core.solvers import SGD
 
 
 def images(count=2, samples=12):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unalike.core import seed
+from unalike._utils import seeds
 
 
 @pytest.mark.parametrize("number", [0, 7, 2**31, 2**40 + 5])
@@ -11,7 +11,7 @@ from unalike.core import seed
 @pytest.mark.parametrize("path", [(), (3,), (2**33, 1)])
 def test_they_are_made_of_their_words(number, purpose, path):
     own, known = (
-        seed.generator(number, purpose, *path),
+        seeds.generator(number, purpose, *path),
         np.random.default_rng([number, int.from_bytes(purpose.encode()), *path]),
     )
     assert own.bit_generator.state == known.bit_generator.state

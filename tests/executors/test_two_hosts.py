@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import unalike as ua
-from unalike.core.checkpoint import read_tensors
+from unalike._utils.tensor_files import read_tensors
 
 FLAGS = ["--data", "digits", "--clients", "6", "--model", "mlp(hidden=(8,))", "--rounds", "5", "--executor", "loop"]
 SETUP = """

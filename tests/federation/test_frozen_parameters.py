@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import unalike as ua
-from unalike.core.method import Method
+from unalike.methods.method import Method
 
 FROZEN = ("0.bias", "2.weight")
 WORK = ua.Work(epochs=2, batch_size=4, lr=0.1, momentum=0.9, weight_decay=0.01)

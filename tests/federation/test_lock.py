@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from unalike.core.errors import UnalikeError
-from unalike.core.lock import is_locked, locked
+from unalike._utils.errors import UnalikeError
+from unalike._utils.locks import is_locked, locked
 
 
 def test_a_second_one_is_told_and_what_goes_wrong_inside_stays_what_it_is(tmp_path):

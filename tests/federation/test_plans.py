@@ -12,13 +12,12 @@ import torch
 from torch import nn
 
 import unalike as ua
-from unalike.core.method import plan
-from unalike.core.part import registry
-from unalike.core.plan import Stage
-from unalike.core.question import Asked
-from unalike.core.task import TASKS
-from unalike.group import Group
-from unalike.recipes.recipe import Recipe
+from unalike.core.tasks import TASKS
+from unalike.methods.client_query import QueryInputs
+from unalike.methods.part import registry
+from unalike.methods.plan import Stage, plan
+from unalike.methods.plans.staged_plan import StagedPlan
+from unalike.runtime.model_group import ModelGroup
 
 PLANS = {
     "centralised": "centralised",
@@ -69,7 +68,7 @@ def normed():
 
 def test_every_plan_is_tested_here():
     assert set(PLANS) == {
-        name for name in registry if isinstance(registry[name], type) and issubclass(registry[name], Recipe)
+        name for name in registry if isinstance(registry[name], type) and issubclass(registry[name], StagedPlan)
     }
 
 
@@ -294,7 +293,7 @@ def test_the_oracle_is_a_run_in_each_cluster(small, crowd):
 
 def test_groups_keep_the_time_of_the_run(small, crowd):
     """One client a round: a group that waits does not train with an older learning rate afterwards."""
-    seen, plain = [], Group.order
+    seen, plain = [], ModelGroup.order
 
     def order(self, ids, population):
         made = plain(self, ids, population)
@@ -303,7 +302,7 @@ def test_groups_keep_the_time_of_the_run(small, crowd):
 
     work = ua.Work(batch_size=None, lr=0.4, schedule=0.5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Group, "order", order)
+        patch.setattr(ModelGroup, "order", order)
         people = replace(ua.Population.of(crowd), clusters=[0, 0, 0, 1, 2])
         run = small("cluster_oracle", people, work=work, rounds=4, participation=0.2)
     assert seen == [(r, 0.4 * 0.5**r) for r in range(4)]
@@ -452,11 +451,11 @@ def test_fedconcat_stands_encoders_side_by_side_and_freezes_them(small):
 
 def test_foreign_blocks_of_zero_leave_the_cluster_s_own_model():
     from unalike.core.model import Model
-    from unalike.core.server import State
-    from unalike.recipes.concat import concatenated
+    from unalike.core.views import ServerState
+    from unalike.methods.plans.concatenation import concatenated
 
     model = Model(net())
-    states = [State(0, model.params, model.buffers, {}), State(0, model.redrawn(1), model.buffers, {})]
+    states = [ServerState(0, model.params, model.buffers, {}), ServerState(0, model.redrawn(1), model.buffers, {})]
     joint = concatenated(model, states, 0)
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
     for i, s in enumerate(states):
@@ -483,7 +482,7 @@ def test_fedconcat_splits_the_rounds(rounds, encoders):
 
 
 def test_kmeans():
-    from unalike.recipes.concat import kmeans
+    from unalike.methods.plans.concatenation import kmeans
 
     rng = np.random.default_rng(0)
     points = np.vstack([rng.normal(m, 0.1, (10, 2)) for m in (0, 3, 6)])
@@ -497,16 +496,16 @@ def test_kmeans():
 
 def test_pooled_statistics_are_those_of_all_samples(population):
     """Means and covariances of the clients are enough to know those of the union (Luo et al. 2021, eqs. 3, 4)."""
-    from unalike.core.client import Setting
     from unalike.core.model import Model
-    from unalike.core.plan import Survey
-    from unalike.recipes.calibration import pooled
-    from unalike.recipes.questions import FeatureStatistics
-    from unalike.survey import survey
+    from unalike.core.views import StageSettings
+    from unalike.methods.plan import QueryStep
+    from unalike.methods.plans.calibration import pooled
+    from unalike.methods.plans.queries import FeatureStatistics
+    from unalike.runtime.query_runner import ask_clients
 
     model = Model(net())
-    setting = Setting(model, TASKS["classification"], ua.Work())
-    answers = survey(Survey("features", FeatureStatistics()), setting, population)
+    setting = StageSettings(model, TASKS["classification"], ua.Work())
+    answers = ask_clients(QueryStep("features", FeatureStatistics()), setting, population)
     assert answers.clients == (0, 1, 2, 4, 5)
     counts, means, covariances = pooled(answers.tree)
     rows = torch.from_numpy(population.train.values)
@@ -519,7 +518,7 @@ def test_pooled_statistics_are_those_of_all_samples(population):
 
 
 def test_virtual_features_have_these_statistics():
-    from unalike.recipes.calibration import Ccvr
+    from unalike.methods.plans.calibration import Ccvr
 
     root = torch.tensor([[1.0, 0.0], [0.5, 0.2]])
     answers = {
@@ -628,8 +627,8 @@ def test_the_pooled_reference_lists_no_wire(population, small):
 
 def test_answers_have_their_shape_without_samples(population):
     from unalike.core.model import Model
-    from unalike.core.question import registry as questions
     from unalike.core.types import Batch
+    from unalike.methods.client_query import registry as questions
 
     model = Model(net())
     rows = torch.from_numpy(population.train[0])
@@ -637,7 +636,7 @@ def test_answers_have_their_shape_without_samples(population):
     for name in questions:
         made = questions[name]()
         empty, full = (
-            made.answer(Asked(model, TASKS["classification"], model.params, model.buffers, b)) for b in ((), some)
+            made.answer(QueryInputs(model, TASKS["classification"], model.params, model.buffers, b)) for b in ((), some)
         )
         assert {n: (t.shape, t.dtype) for n, t in empty.items()} == {n: (t.shape, t.dtype) for n, t in full.items()}
         assert all(not t.any() for t in empty.values()) and repr(made) == f"{name}()"

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import unalike as ua
-from unalike.core.errors import UnalikeError
-from unalike.core.seed import generator
-from unalike.simulation import Simulation
+from unalike._utils.errors import UnalikeError
+from unalike._utils.seeds import generator
+from unalike.runtime.stage_runner import StageRunner
 
 METRICS = ["loss", "accuracy", "macro_f1"]
 ROUNDS = ["round", "seconds", "participants", *METRICS, "train_loss", "bytes_down", "bytes_up"]
@@ -89,7 +89,7 @@ def test_evaluation_changes_no_number(people, small):
 def cohorts(monkeypatch):
     """Run number -> round -> the clients drawn."""
     seen: list[list[list[int]]] = []
-    draw, start = Simulation.draw, Simulation.__init__
+    draw, start = StageRunner.draw, StageRunner.__init__
 
     def opened(self, *args, **options):
         seen.append([])
@@ -99,8 +99,8 @@ def cohorts(monkeypatch):
         seen[-1].append(draw(self, number))
         return seen[-1][-1]
 
-    monkeypatch.setattr(Simulation, "__init__", opened)
-    monkeypatch.setattr(Simulation, "draw", drawn)
+    monkeypatch.setattr(StageRunner, "__init__", opened)
+    monkeypatch.setattr(StageRunner, "draw", drawn)
     return seen
 
 
@@ -126,10 +126,10 @@ def test_every_method_of_a_seed_has_the_same_cohorts(people, small, cohorts):
 
 def test_batches_and_initial_weights_are_paired(people, small, monkeypatch):
     """A neutral method takes the very steps of FedAvg: same start, same batches, whatever part is beside it."""
-    from unalike.executors.base import Site
+    from unalike.engine.base import ClientPool
 
     seen: list[dict] = []
-    lessons = Site.lessons
+    lessons = ClientPool.lessons
 
     def spied(self, ids, round):
         found = lessons(self, ids, round)
@@ -137,7 +137,7 @@ def test_batches_and_initial_weights_are_paired(people, small, monkeypatch):
             seen[-1][round, client] = [b.tolist() for phase in phases for b in phase]
         return found
 
-    monkeypatch.setattr(Site, "lessons", spied)
+    monkeypatch.setattr(ClientPool, "lessons", spied)
     runs = []
     for spec in ("fedavg", "fedprox(mu=0)", "scaffold"):
         seen.append({})

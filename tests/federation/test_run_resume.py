@@ -17,16 +17,16 @@ import pytest
 import torch
 
 import unalike as ua
-from unalike.core.checkpoint import read_tensors
-from unalike.core.part import registry
-from unalike.executors.base import Site
+from unalike._utils.tensor_files import read_tensors
+from unalike.engine.base import ClientPool
+from unalike.methods.part import registry
 
 METHODS = [*sorted(n for n in registry if not isinstance(registry[n], type)), "centralised", "fedprox + lws + ditto"]
 
 SCRIPT = """
 import sys, numpy as np, torch, unalike as ua, unalike.record
 torch.set_num_threads(1)
-unalike.record.CHECKPOINT_SECONDS = float(sys.argv[4])
+unalike.runtime.run_recorder.CHECKPOINT_SECONDS = float(sys.argv[4])
 rng = np.random.default_rng(0)
 x, y = rng.normal(size=(60, 6)).astype(np.float32), rng.integers(0, 4, 60)
 people = [ua.ClientData(train=(x[i::3], y[i::3]), test=(x[i::3], y[i::3])) for i in range(3)]
@@ -89,7 +89,7 @@ def test_optimiser_state_resumes(people, small, alike, tmp_path):
 
 def test_a_finished_run_is_read_not_trained(people, small, alike, tmp_path, monkeypatch):
     whole = small("ditto", people, out=tmp_path, executor="loop")
-    monkeypatch.setattr(Site, "lessons", lambda *_: pytest.fail("it trained again"))
+    monkeypatch.setattr(ClientPool, "lessons", lambda *_: pytest.fail("it trained again"))
     alike(whole, small("ditto", people, out=tmp_path, executor="loop"))
 
 
@@ -123,7 +123,7 @@ def test_interrupted_between_rounds(people, small, alike, tmp_path, spec):
 @pytest.mark.parametrize("number", [0, 2])
 def test_interrupted_within_a_round(people, small, alike, tmp_path, monkeypatch, spec, number):
     """Some clients have trained and remember it; the round never was."""
-    data = Site.data
+    data = ClientPool.data
 
     def interrupt(self, client, round, lesson, model):
         if (round, client) == (number, 4):
@@ -132,14 +132,14 @@ def test_interrupted_within_a_round(people, small, alike, tmp_path, monkeypatch,
 
     options = {"rounds": 4, "executor": "loop", "out": tmp_path}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Site, "data", interrupt)
+        patch.setattr(ClientPool, "data", interrupt)
         small(spec, people, **options)
     alike(small(spec, people, **options), small(spec, people, rounds=4, executor="loop"))
 
 
 def test_killed_at_every_write(crowd, small, alike, tmp_path, monkeypatch):
     """The process dies of SIGKILL before or after the n-th file is put in its place, for every n."""
-    import unalike.record
+    import unalike.runtime.run_recorder
 
     monkeypatch.setattr(unalike.record, "CHECKPOINT_SECONDS", -1.0)
     options = {"rounds": 2, "participation": 0.5}
@@ -365,7 +365,7 @@ def test_a_full_disk_leaves_no_partial_file(people, small, alike, tmp_path, monk
     """The disk fills at the n-th write; what was whole stays whole, and with room the run goes on."""
     import errno
 
-    import unalike.core.checkpoint
+    import unalike._utils.tensor_files
 
     small("ditto", people, rounds=2, out=tmp_path)
     fsync, count = os.fsync, 0
@@ -378,7 +378,7 @@ def test_a_full_disk_leaves_no_partial_file(people, small, alike, tmp_path, monk
         fsync(descriptor)
 
     with monkeypatch.context() as patch, pytest.raises(ua.UnalikeError, match="No space left on device; free space"):
-        patch.setattr(unalike.core.checkpoint.os, "fsync", full)
+        patch.setattr(unalike._utils.tensor_files.os, "fsync", full)
         small("ditto", people, rounds=4, out=tmp_path)
     assert not list(tmp_path.rglob("*.part"))
     alike(small("ditto", people, rounds=4, out=tmp_path), small("ditto", people, rounds=4))
@@ -501,7 +501,7 @@ def test_dropout_repeats_and_resumes(people, small, alike, tmp_path, executor):
 
 def test_two_processes_never_write_one_run(people, small, alike, tmp_path, monkeypatch):
     """The later one would remove the checkpoints of the other, and write a history without its rounds."""
-    import unalike.record
+    import unalike.runtime.run_recorder
 
     monkeypatch.setattr(unalike.record, "CHECKPOINT_SECONDS", 0.0)
     refused = []

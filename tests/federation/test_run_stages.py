@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import unalike as ua
-from unalike.core.plan import Stage
+from unalike.methods.plan import Stage
 
 GROUPS = {"left": (0, 1, 2), "right": (3, 4, 5)}
 

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unalike.core import fast, tree
-from unalike.core.spread import spread, weighted_sum_and_spread
+from unalike._utils import compiled_loops
+from unalike.core import tree
+from unalike.core.update_spread import spread, weighted_sum_and_spread
 
 
 def test_spread_by_hand():
@@ -32,8 +33,8 @@ def test_one_reading_gives_what_two_give(clients, shape, threads, seed):
     common, own = torch.randn(shape, generator=g), torch.randn(clients, *shape, generator=g)
     stacked = {"a": common + 1e-3 * own, "b": own, "small": own.flatten(1)[:, 0]}
     weights = torch.rand(clients, generator=g)
-    with pytest.MonkeyPatch.context() as patch, fast.crew_of(threads):
-        patch.setattr("unalike.core.spread.LARGE", 1)
+    with pytest.MonkeyPatch.context() as patch, compiled_loops.crew_of(threads):
+        patch.setattr("unalike.core.update_spread.LARGE", 1)
         total, apart = weighted_sum_and_spread(stacked, weights)
     exact = {name: t.double() for name, t in stacked.items()}
     torch.testing.assert_close(
@@ -43,8 +44,8 @@ def test_one_reading_gives_what_two_give(clients, shape, threads, seed):
 
 
 def test_threads_change_no_bit(monkeypatch):
-    passes = pytest.importorskip("unalike.core.passes")
-    monkeypatch.setattr("unalike.core.spread.LARGE", 1)
+    passes = pytest.importorskip("unalike.core.update_spread_loops")
+    monkeypatch.setattr("unalike.core.update_spread.LARGE", 1)
     read, combine = set(), passes.combine
     stacked, weights = {"w": torch.randn(5, 2**18 + 77)}, torch.rand(5)
     found = []
@@ -57,7 +58,7 @@ def test_threads_change_no_bit(monkeypatch):
             return combine(*given)
 
         monkeypatch.setattr(passes, "combine", together)
-        with fast.crew_of(threads):
+        with compiled_loops.crew_of(threads):
             found.append(weighted_sum_and_spread(stacked, weights))
     assert len(read) == 1 + 2 + 3
     for total, apart in found[1:]:
@@ -86,8 +87,8 @@ def test_loops_use_the_widest_vectors():
 )
 def test_what_loops_cannot_read_torch_does(strange, monkeypatch):
     """Other precisions, and rows that do not lie one after the other."""
-    monkeypatch.setattr("unalike.core.spread.LARGE", 1)
-    monkeypatch.setattr(fast, "share_out", lambda *_: pytest.fail("read by loops"))
+    monkeypatch.setattr("unalike.core.update_spread.LARGE", 1)
+    monkeypatch.setattr(compiled_loops, "share_out", lambda *_: pytest.fail("read by loops"))
     weights = torch.full((len(strange),), 0.25)
     total, apart = weighted_sum_and_spread({"w": strange}, weights)
     assert torch.equal(total["w"], tree.weighted_sum({"w": strange}, weights)["w"])
@@ -95,8 +96,8 @@ def test_what_loops_cannot_read_torch_does(strange, monkeypatch):
 
 
 def test_without_numba_torch_reads_twice(monkeypatch):
-    monkeypatch.setattr("unalike.core.spread.LARGE", 1)
-    monkeypatch.setattr(fast, "loops", lambda module: None)
+    monkeypatch.setattr("unalike.core.update_spread.LARGE", 1)
+    monkeypatch.setattr(compiled_loops, "loops", lambda module: None)
     stacked, weights = {"w": torch.randn(4, 30)}, torch.rand(4)
     total, apart = weighted_sum_and_spread(stacked, weights)
     torch.testing.assert_close(apart, spread(stacked))
@@ -105,7 +106,7 @@ def test_without_numba_torch_reads_twice(monkeypatch):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_is_not_finite_stays_so(bad, monkeypatch):
-    monkeypatch.setattr("unalike.core.spread.LARGE", 1)
+    monkeypatch.setattr("unalike.core.update_spread.LARGE", 1)
     t = torch.randn(3, 3000)
     t[1, 5] = bad
     total, apart = weighted_sum_and_spread({"w": t}, torch.full((3,), 1 / 3))

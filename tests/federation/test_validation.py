@@ -74,7 +74,7 @@ def test_the_best_round_is_what_a_run_of_that_many_rounds_gives(validated, small
 @pytest.mark.parametrize("spec", ["ditto", "scaffold"])
 def test_a_selecting_run_that_is_interrupted_selects_the_same(validated, small, spec, tmp_path, monkeypatch):
     """Interrupted after every round in turn: the same tables, the same selected round, the same models of it."""
-    monkeypatch.setattr("unalike.record.CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr("unalike.runtime.run_recorder.CHECKPOINT_SECONDS", 0)
     options = {"rounds": 8, "participation": 0.7, "work": ROUGH, "select": "best"}
     whole = small(spec, validated, **options)
     for moment in range(1, 8):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from unalike.core.model import Model
-from unalike.core.pooling import PooledFirst, pools_first
+from unalike.core.pooling_order import PooledFirst, pools_first
 
 
 class Sliced(nn.Module):

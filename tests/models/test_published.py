@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.models import model, registry
 from unalike.models.vit import Attention
 

@@ -5,7 +5,7 @@ import torch
 from torch.func import grad, vmap
 
 from unalike.core.model import Model
-from unalike.core.task import task_for
+from unalike.core.tasks import task_for
 from unalike.models import model, registry
 from unalike.models.densenet import DenseNet
 

@@ -10,7 +10,7 @@ MESSAGE_BYTES = 64 << 20
 
 def expire(folder, years=-0.001):
     """Put a certificate of the same authority in the place of the server's that is valid for so long."""
-    from unalike.deploy import certificates
+    from unalike.federation.security import certificates
 
     issuer, authority = certificates.read((folder.path / "ca.key").read_bytes(), (folder.path / "ca.pem").read_bytes())
     key, certificate = certificates.server(["fed.example.org", "10.0.0.7"], issuer, authority, years)
@@ -22,9 +22,9 @@ class Echoing:
     """SuperLink, gate and the nodes of some sites; `handlers` may be replaced by a test, `heard` is what the sites got."""
 
     def __init__(self, root, names=("a", "b")):
-        from unalike.deploy import certificates
-        from unalike.deploy.flower.link import Node, free_port, link
-        from unalike.deploy.processes import Supervisor
+        from unalike.federation.flower.flower_processes import Node, free_port, link
+        from unalike.federation.operations.processes import Supervisor
+        from unalike.federation.security import certificates
 
         self.root, self.port, self.over = root, free_port(), threading.Event()
         self.issuer, self.authority = certificates.authority("test")
@@ -60,11 +60,11 @@ class Echoing:
         return handle
 
     def listen(self, name):
-        from unalike.deploy import channel
+        from unalike.federation.operations import local_socket
 
         path = self.root / name / "trainer"
         arguments = (path, lambda m: self.handlers[name](m), MESSAGE_BYTES, self.over.is_set)
-        threading.Thread(target=channel.serve, args=arguments, daemon=True).start()
+        threading.Thread(target=local_socket.serve, args=arguments, daemon=True).start()
 
     def wait(self, ready, seconds=60):
         deadline = time.monotonic() + seconds

@@ -22,9 +22,9 @@ pytest.importorskip("flwr")
 import httpx
 from flwr.supercore.task_identity import TaskIdentity
 
-from unalike.core.errors import UnalikeError
-from unalike.deploy import certificates
-from unalike.deploy.processes import Supervisor
+from unalike._utils.errors import UnalikeError
+from unalike.federation.operations.processes import Supervisor
+from unalike.federation.security import certificates
 
 
 def test_a_message_and_its_reply(echoing):
@@ -69,7 +69,7 @@ def test_a_trainer_that_is_away_loses_one_message_and_no_more(echoing):
 
 def test_heartbeats_end_before_their_task(monkeypatch):
     """One that came after the task's end would be refused and repeated without end, and the site would stand still."""
-    from unalike.deploy.flower import internals
+    from unalike.federation.flower import internals
 
     steps = []
 
@@ -134,7 +134,7 @@ def test_a_superlink_that_was_killed_is_noticed(tmp_path, monkeypatch):
 
 def test_a_site_learns_why_it_is_not_let_in(echoing, tmp_path):
     """Its SuperNode ends without a word."""
-    from unalike.deploy.flower.internals import knock
+    from unalike.federation.flower.internals import knock
 
     address, authority = f"127.0.0.1:{echoing.port}", (echoing.root / "ca.pem").read_bytes()
     assert "connected already" in knock(address, authority, (echoing.root / "a" / "node.key").read_bytes())
@@ -151,7 +151,7 @@ def test_a_site_whose_clock_is_wrong_is_told_so(seconds, says, echoing, monkeypa
     """SuperLink refuses it as it does a key that it does not know."""
     from flwr.supernode import node_auth_http_interceptor as signing
 
-    from unalike.deploy.flower.internals import knock
+    from unalike.federation.flower.internals import knock
 
     # the coordinator's date has whole seconds, and its server looks at the clock once a second
     right, wrong = signing.now, datetime.timedelta(seconds=seconds)
@@ -269,7 +269,7 @@ def test_a_site_refuses_an_authority_that_has_expired(echoing, tmp_path, monkeyp
 
 def assert_refused(echoing, folder, authority):
     """A node with the key of site a that trusts this authority does not get through to the server."""
-    from unalike.deploy.flower.link import Node
+    from unalike.federation.flower.flower_processes import Node
 
     certificates.write_private(folder / "ca.pem", certificates.pem(authority))
     certificates.write_private(folder / "node.key", (echoing.root / "a" / "node.key").read_bytes())
@@ -351,7 +351,9 @@ def test_half_open_connections_and_a_flood_of_registrations_hurt_nobody(echoing)
 
 
 def test_the_relay_imports_no_torch():
-    code = "import sys, unalike.deploy.flower.relay; print('torch' in sys.modules, 'unalike.core.tree' in sys.modules)"
+    code = (
+        "import sys, unalike.federation.flower.relay; print('torch' in sys.modules, 'unalike.core.tree' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
 
@@ -361,11 +363,11 @@ def test_nothing_that_the_server_ships_is_executed(echoing, tmp_path, monkeypatc
 
     Flower's own ServerApp and ClientApp processes would unpack the bundle and import it.
     """
-    from unalike.deploy.flower import internals, link
+    from unalike.federation.flower import flower_processes, internals
 
     trap = tmp_path / "executed"
     code = f"open({str(trap)!r}, 'w').write('x')\n".encode()
-    config = internals.BUNDLE["pyproject.toml"].replace(b"unalike.deploy.flower:", b"evil.app:")
+    config = internals.BUNDLE["pyproject.toml"].replace(b"unalike.federation.flower:", b"evil.app:")
     evil = {**internals.BUNDLE, "pyproject.toml": config, "evil/__init__.py": code, "evil/app.py": code}
     monkeypatch.setattr(internals, "BUNDLE", evil)
     assert b"evil/app.py" in internals.bundle()
@@ -373,22 +375,22 @@ def test_nothing_that_the_server_ships_is_executed(echoing, tmp_path, monkeypatc
     root = tmp_path / "evil"
     for name in ("ca.pem", "server.pem", "server.key"):
         certificates.write_private(root / name, (echoing.root / name).read_bytes())
-    port = link.free_port()
+    port = flower_processes.free_port()
     site = tmp_path / "site"
     for name in ("ca.pem", "node.key"):
         certificates.write_private(site / name, (echoing.root / "a" / name).read_bytes())
-    from unalike.deploy import channel
+    from unalike.federation.operations import local_socket
 
     over = threading.Event()
     arguments = (site / "trainer", lambda message: b"by the relay: " + message, 1 << 20, over.is_set)
-    thread = threading.Thread(target=channel.serve, args=arguments)
+    thread = threading.Thread(target=local_socket.serve, args=arguments)
     thread.start()
     with (
         Supervisor(root / "logs") as supervisor,
         Supervisor(site / "logs") as beside,
-        link.link(root, supervisor, "127.0.0.1", port, {"a": echoing.keys["a"]}, 1 << 20) as transport,
+        flower_processes.link(root, supervisor, "127.0.0.1", port, {"a": echoing.keys["a"]}, 1 << 20) as transport,
     ):
-        link.Node(site, beside, f"127.0.0.1:{port}", site / "trainer", 1 << 20)
+        flower_processes.Node(site, beside, f"127.0.0.1:{port}", site / "trainer", 1 << 20)
         echoing.wait(lambda: transport.sites())
         transport.send("a", b"run me")
         found = []

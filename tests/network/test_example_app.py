@@ -12,25 +12,25 @@ import pytest
 pytest.importorskip("flwr")
 
 import unalike as ua
-from unalike.deploy.federation import Schema
-from unalike.deploy.flower import internals
-from unalike.deploy.flower.link import environment, free_port
-from unalike.deploy.folder import Folder
-from unalike.deploy.locally import write_site
-from unalike.deploy.processes import Supervisor
+from unalike.federation.flower import internals
+from unalike.federation.flower.flower_processes import environment, free_port
+from unalike.federation.operations.federation_folder import FederationFolder
+from unalike.federation.operations.local_federation import write_site
+from unalike.federation.operations.processes import Supervisor
+from unalike.federation.protocol.federation_file import Schema
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_app"
 UNALIKE = [sys.executable, "-c", "from unalike.cli import main; main()"]
 
 
 def test_the_client_apps_module_needs_no_torch():
-    code = "import sys; from unalike.deploy.flower import client_app; print('torch' in sys.modules, type(client_app).__name__)"
+    code = "import sys; from unalike.federation.flower import client_app; print('torch' in sys.modules, type(client_app).__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "ClientApp"]
 
 
 def test_there_is_nothing_else_in_the_package():
-    import unalike.deploy.flower as package
+    import unalike.federation.flower as package
 
     with pytest.raises(AttributeError, match="no attribute 'other'"):
         _ = package.other
@@ -42,7 +42,7 @@ def test_the_example_trains_in_a_plain_flower_deployment(tmp_path, monkeypatch):
     port, data = free_port(), Schema((1, 8, 8), tuple(people.classes))
     terms = {"name": "own", "method": "scaffold", "model": "linear", "rounds": 1, "data": data}
     sites = {"north": 1000, "south": 1000}
-    folder = Folder.create(tmp_path / "fed", sites, host="127.0.0.1", port=port, listen="127.0.0.1", **terms)
+    folder = FederationFolder.create(tmp_path / "fed", sites, host="127.0.0.1", port=port, listen="127.0.0.1", **terms)
     env = environment(tmp_path)
     certificate = [
         f"--ssl-{k}file={folder.path / v}"

@@ -21,14 +21,14 @@ import torch
 from sockets import expire
 
 import unalike as ua
-from unalike.core.checkpoint import read_tensors
+from unalike._utils.tensor_files import read_tensors
 from unalike.data import Population
-from unalike.deploy.federation import Schema
-from unalike.deploy.flower.link import free_port
-from unalike.deploy.folder import Folder
-from unalike.deploy.local import Local
-from unalike.deploy.locally import write_site
-from unalike.deploy.trainer import Trainer
+from unalike.federation.flower.flower_processes import free_port
+from unalike.federation.operations.federation_folder import FederationFolder
+from unalike.federation.operations.local_federation import write_site
+from unalike.federation.protocol.federation_file import Schema
+from unalike.federation.protocol.in_memory import InMemoryTransport
+from unalike.federation.site.site_worker import SiteWorker
 
 UNALIKE = [sys.executable, "-c", "from unalike.cli import main; main()"]
 
@@ -66,7 +66,7 @@ def awaited(ready, seconds=180):
 def parts(folder):
     """The sites' samples as the files hold them."""
     found = []
-    for name in Folder(folder).bundles:
+    for name in FederationFolder(folder).bundles:
         data = ua.load(folder / "sites" / name / "data.npz")
         found.append(ua.ClientData(train=data.train, test=data.test, name=name))
     return Population.of(found, data.classes)
@@ -106,7 +106,7 @@ def test_a_federation_from_nothing_on_one_machine(tmp_path):
     assert "round 2 of 2: 2 sites" in done.stdout and "done: history and model" in done.stdout
     assert not processes_of(out)
     found, _ = read_tensors(out / "run" / "model.safetensors")
-    run = simulated(out, Folder(out).federation)
+    run = simulated(out, FederationFolder(out).federation)
     for name, t in run.params.items():
         torch.testing.assert_close(found[name], t, rtol=0, atol=1e-5)  # the sites may use another number of threads
     rounds = pd.read_parquet(out / "run" / "rounds.parquet")
@@ -147,7 +147,7 @@ class Real:
         dataset = ua.load("digits")
         self.people = ua.partition(dataset, "iid", clients=2, seed=1)
         data = Schema((1, 8, 8), tuple(dataset.classes))
-        self.folder = Folder.create(
+        self.folder = FederationFolder.create(
             root / "fed",
             {"north": 1000, "south": 1000},
             host="127.0.0.1",
@@ -195,16 +195,16 @@ class Real:
 
     def undisturbed(self, out):
         """The same federation in one process."""
-        from unalike.deploy.bundle import Bundle
-        from unalike.deploy.coordinator import Coordinator
+        from unalike.federation.coordinator.coordinator import Coordinator
+        from unalike.federation.security.bundle import Bundle
 
         trainers = {}
         for name, path in self.folder.bundles.items():
             bundle = Bundle.read(path)
             data = ua.load(self.root / "sites" / name / "data.npz")
             person = ua.ClientData(train=data.train, test=data.test, name=name)
-            trainers[name] = Trainer(bundle.federation, name, bundle.key, person, out / name)
-        return Coordinator(self.folder.federation, self.folder.key, Local(trainers), out / "run").run()
+            trainers[name] = SiteWorker(bundle.federation, name, bundle.key, person, out / name)
+        return Coordinator(self.folder.federation, self.folder.key, InMemoryTransport(trainers), out / "run").run()
 
 
 @pytest.mark.slow
@@ -316,7 +316,7 @@ def test_a_table_is_joined_with_its_target(tmp_path):
     ]
     done = ran(*words, "--protocol", "server", "--test", tmp_path / "sample.csv")
     assert done.returncode == 0, done.stderr
-    made = Folder(tmp_path / "made")
+    made = FederationFolder(tmp_path / "made")
     data = made.federation.data
     assert (data.shape, data.classes) == ((2,), ("no", "yes")) and len(made.samples("test")[1]) == 20
     assert [number.name for number in data.encoding.numbers] == ["a", "b"]  # every site's table is read as the sample's
@@ -338,12 +338,12 @@ def test_init_and_what_it_refuses(tmp_path):
     words = ["federation", "init", tmp_path / "made", "--sites", "north,south", "--shape", "1,8,8", "--classes", "a,b"]
     done = ran(*words, "--host", "fed.example.org", "--method", "fedprox(mu=0.1) + lws", "--quorum", 2)
     assert done.returncode == 0, done.stderr
-    federation = Folder(tmp_path / "made").federation
+    federation = FederationFolder(tmp_path / "made").federation
     assert [s.name for s in federation.sites] == ["north", "south"] and federation.quorum == 2
     assert federation.data.names == ["a", "b"]
     assert "not an empty folder" in ran(*words).stderr
     assert "left: south" in ran("federation", "revoke", tmp_path / "made", "north").stdout
-    assert list(Folder(tmp_path / "made").nodes) == ["south"]
+    assert list(FederationFolder(tmp_path / "made").nodes) == ["south"]
     assert "found no federation.toml" in ran("federation", "renew", tmp_path).stderr
     assert "--like FILE" in ran("federation", "init", tmp_path / "other").stderr
     assert "found no federation.toml" in ran("federation", "up", tmp_path).stderr

@@ -17,12 +17,13 @@ pytest.importorskip("cryptography")
 
 from sockets import expire
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.dashboard.state import Followed
-from unalike.deploy import certificates, channel, commands
-from unalike.deploy.bundle import FILES, Bundle
-from unalike.deploy.federation import Schema
-from unalike.deploy.folder import Folder
+from unalike.federation.operations import commands, local_socket
+from unalike.federation.operations.federation_folder import FederationFolder
+from unalike.federation.protocol.federation_file import Schema
+from unalike.federation.security import certificates
+from unalike.federation.security.bundle import FILES, Bundle
 
 TERMS = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": Schema((4,), 3)}
 
@@ -30,7 +31,7 @@ TERMS = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "da
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     root = tmp_path_factory.mktemp("made") / "federation"
-    return Folder.create(root, {"north": 100, "south": 50}, host="fed.example.org", port=4433, **TERMS)
+    return FederationFolder.create(root, {"north": 100, "south": 50}, host="fed.example.org", port=4433, **TERMS)
 
 
 def handshake(root, server, host, **client):
@@ -63,7 +64,7 @@ def test_a_site_accepts_the_server_by_its_names_and_nobody_else(made, tmp_path):
     for host in ("fed.example.org", "localhost", "127.0.0.1"):
         assert handshake(made.path / "ca.pem", mine, host)
     assert not handshake(made.path / "ca.pem", mine, "other.example.org")
-    other = Folder.create(tmp_path / "other", {"north": 1}, host="fed.example.org", port=4433, **TERMS)
+    other = FederationFolder.create(tmp_path / "other", {"north": 1}, host="fed.example.org", port=4433, **TERMS)
     assert not handshake(
         made.path / "ca.pem", (other.path / "server.pem", other.path / "server.key"), "fed.example.org"
     )
@@ -87,7 +88,7 @@ def test_an_expired_certificate_is_refused(whose, tmp_path):
 
 def test_an_expired_certificate_is_renewed_by_the_same_authority(tmp_path):
     """Sites keep what they have: they trust the authority, and the names are those of the old certificate and new ones."""
-    folder = Folder.create(tmp_path / "made", {"north": 1}, host="fed.example.org", port=4433, **TERMS)
+    folder = FederationFolder.create(tmp_path / "made", {"north": 1}, host="fed.example.org", port=4433, **TERMS)
     trusted, mine = folder.path / "ca.pem", (folder.path / "server.pem", folder.path / "server.key")
     before = trusted.read_bytes()
     expire(folder)
@@ -104,16 +105,16 @@ def test_an_expired_certificate_is_renewed_by_the_same_authority(tmp_path):
 
 def test_an_expired_authority_cannot_renew(tmp_path, monkeypatch):
     monkeypatch.setattr(certificates.authority, "__defaults__", (-0.001,))
-    folder = Folder.create(tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS)
+    folder = FederationFolder.create(tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS)
     with pytest.raises(UnalikeError, match=r"authority .* has expired"):
         folder.renew()
 
 
 def test_it_says_when_the_certificate_ends_before_it_comes_up(tmp_path):
     pytest.importorskip("flwr")
-    from unalike.deploy.coordinate import _check_certificate
+    from unalike.federation.operations.run_coordinator import _check_certificate
 
-    folder, said = Folder.create(tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS), []
+    folder, said = FederationFolder.create(tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS), []
     _check_certificate(folder, said.append)
     assert not said
     expire(folder, 30.5 / 365)
@@ -127,15 +128,15 @@ def test_it_says_when_the_certificate_ends_before_it_comes_up(tmp_path):
 def test_it_does_not_come_up_with_a_certificate_that_sites_would_refuse(tmp_path, monkeypatch):
     """Such as that of a `renew` which a full disk cut between the key and the certificate."""
     pytest.importorskip("flwr")
-    from unalike.deploy.coordinate import _check_certificate
+    from unalike.federation.operations.run_coordinator import _check_certificate
 
-    folder = Folder.create(tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS)
+    folder = FederationFolder.create(tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS)
 
     def full(path, content):
         raise UnalikeError(f"cannot write {path}: No space left on device")
 
     with monkeypatch.context() as disk, pytest.raises(UnalikeError, match="No space left"):
-        disk.setattr("unalike.deploy.folder.write_bytes", full)
+        disk.setattr("unalike.federation.operations.federation_folder.write_bytes", full)
         folder.renew()
     with pytest.raises(UnalikeError, match=r"is not that of the key beside it.* federation renew"):
         _check_certificate(folder, print)
@@ -149,7 +150,7 @@ def test_it_does_not_come_up_with_a_certificate_that_sites_would_refuse(tmp_path
 
 
 def test_new_keys_for_a_site_replace_the_old_ones(tmp_path):
-    folder = Folder.create(tmp_path / "made", {"north": 100, "south": 50}, host="::1", port=4433, **TERMS)
+    folder = FederationFolder.create(tmp_path / "made", {"north": 100, "south": 50}, host="::1", port=4433, **TERMS)
     old, terms, home = Bundle.read(folder.bundles["north"]), folder.federation.terms, tmp_path / "home"
     old.unpack(home)
     folder.revoke("north")
@@ -253,7 +254,7 @@ def test_a_damaged_bundle_is_told_in_our_words(made, tmp_path, packed):
 
 def test_keys_are_never_overwritten(made):
     with pytest.raises(UnalikeError, match="not an empty folder"):
-        Folder.create(made.path, {"north": 1}, host="localhost", port=1, **TERMS)
+        FederationFolder.create(made.path, {"north": 1}, host="localhost", port=1, **TERMS)
 
 
 def test_a_federation_is_up_once(made):
@@ -281,18 +282,18 @@ def test_the_socket_carries_messages_and_drops_what_is_none(tmp_path):
     deep.mkdir()
     over = threading.Event()
     arguments = (deep / "s", lambda m: m[::-1], 1 << 20, over.is_set)
-    thread = threading.Thread(target=channel.serve, args=arguments)
+    thread = threading.Thread(target=local_socket.serve, args=arguments)
     thread.start()
     while not (deep / "s").exists():
         pass
     assert (deep / "s").stat().st_mode & 0o777 == 0o600
     big = bytes(range(256)) * 4096
-    assert channel.ask(deep / "s", big, 1 << 20) == big[::-1]
+    assert local_socket.ask(deep / "s", big, 1 << 20) == big[::-1]
     with pytest.raises(OSError):
-        channel.ask(deep / "s", big + b"x", 1 << 20, 10.0)  # too long for the other side
-    with channel._reached(deep / "s") as name, socket.socket(socket.AF_UNIX) as client:
+        local_socket.ask(deep / "s", big + b"x", 1 << 20, 10.0)  # too long for the other side
+    with local_socket._reached(deep / "s") as name, socket.socket(socket.AF_UNIX) as client:
         client.connect(name)
         client.sendall(struct.pack(">Q", 100) + b"half")
-    assert channel.ask(deep / "s", b"abc", 1 << 20, 60.0) == b"cba"
+    assert local_socket.ask(deep / "s", b"abc", 1 << 20, 60.0) == b"cba"
     over.set()
     thread.join()

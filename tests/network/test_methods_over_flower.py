@@ -21,10 +21,10 @@ from test_every_method_deployed import CROWD, FEW, SITES_ONLY, SPECS, agree
 from worlds import World, needs_proxy, people
 
 import unalike as ua
-from unalike.core.errors import UnalikeError
-from unalike.core.part import registry
-from unalike.deploy.envelope import MAGIC
-from unalike.deploy.flower.transport import OUTSTANDING
+from unalike._utils.errors import UnalikeError
+from unalike.federation.flower.transport import OUTSTANDING
+from unalike.federation.protocol.envelope import MAGIC
+from unalike.methods.part import registry
 
 CROWDED = ("clustered", "fedconcat")
 """These need more clients than two to have something to cluster."""

@@ -12,18 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unalike.core.client import Setting, open_memory
-from unalike.core.memory import ClientMemories
-from unalike.core.method import Method, plan
 from unalike.core.model import Model
-from unalike.core.server import Cohort, State, advance, issue, open_state
-from unalike.core.task import TASKS
-from unalike.core.types import Batch, Report, Tree
+from unalike.core.tasks import TASKS
+from unalike.core.types import Batch, ClientUpdate, Tree
+from unalike.core.views import Cohort, ServerState, StageSettings
 from unalike.core.work import Work
-from unalike.executors.base import Site
-from unalike.executors.batched import Batched
-from unalike.executors.loop import Loop
-from unalike.pieces import _frame
+from unalike.engine.base import ClientPool
+from unalike.engine.batched import Batched
+from unalike.engine.loop import Loop
+from unalike.methods.method import Method
+from unalike.methods.plan import plan
+from unalike.training.client_states import ClientStates
+from unalike.training.client_update import initial_client_state
+from unalike.training.functional import _frame
+from unalike.training.server_update import advance, initial_server_state, make_broadcast
 
 
 @dataclass
@@ -87,10 +89,12 @@ class Simulation:
         self.clients = clients
         self.method.require(proxy)
         classes = None if clients.y.is_floating_point() else int(clients.y.max()) + 1
-        self.setting = Setting(Model(module), TASKS[task], asked, seed, buffers, proxy, classes)
-        site = Site(self.method, self.setting, clients, ClientMemories(open_memory(self.method, self.setting)))
+        self.setting = StageSettings(Model(module), TASKS[task], asked, seed, buffers, proxy, classes)
+        site = ClientPool(
+            self.method, self.setting, clients, ClientStates(initial_client_state(self.method, self.setting))
+        )
         self.executor = Loop(site) if executor == "loop" else Batched(site, chunk, fused=executor != "by hand")
-        self.state: State = open_state(self.method, self.setting)
+        self.state: ServerState = initial_server_state(self.method, self.setting)
         self.accepted: dict[int, int] = {}
 
     @property
@@ -103,7 +107,7 @@ class Simulation:
     def run(self, ids: Sequence[int] | None = None) -> Cohort:
         """The reports to the present order; neither accepted nor applied."""
         asked = list(self.everyone() if ids is None else ids)
-        order = issue(self.method, self.setting, self.state, len(self.clients), asked)
+        order = make_broadcast(self.method, self.setting, self.state, len(self.clients), asked)
         return self.executor.run(order, asked, self.accepted, len(self.clients))
 
     def round(self, ids: Sequence[int] | None = None) -> Cohort:
@@ -115,7 +119,7 @@ class Simulation:
     def tuned(self, ids: Sequence[int] | None = None) -> dict[int, Tree]:
         """Client -> its parameters and buffers after the method's fine-tuning."""
         asked = list(self.everyone() if ids is None else ids)
-        order = issue(self.method, self.setting, self.state, len(self.clients), asked)
+        order = make_broadcast(self.method, self.setting, self.state, len(self.clients), asked)
         return dict(self.executor.tune(order, asked, self.accepted))
 
     def memory(self, client: int) -> dict[str, Tree]:
@@ -131,9 +135,9 @@ class Server:
     def __init__(self, method: Method | str, params: dict[str, Any], dtype: torch.dtype = torch.float64, **work: Any):
         self.method = method if isinstance(method, Method) else plan(method)
         start = {n: torch.as_tensor(np.asarray(v), dtype=dtype) for n, v in params.items()}
-        self.setting = Setting(_frame(None, start, {}), None, Work(**work))  # type: ignore[arg-type]
+        self.setting = StageSettings(_frame(None, start, {}), None, Work(**work))  # type: ignore[arg-type]
         memory = {p.name: m for p in self.method.parts if (m := p.server_init(start))}
-        self.state = State(0, start, {}, memory)
+        self.state = ServerState(0, start, {}, memory)
 
     def advance(
         self,
@@ -155,7 +159,7 @@ class Server:
             n: torch.stack([torch.as_tensor(np.asarray(c[n]), dtype=w.dtype) - w for c in clients])
             for n, w in self.state.params.items()
         }
-        report = Report(update, buffers or {}, {}, size, steps, weight, torch.zeros(len(clients)), shared or {})
+        report = ClientUpdate(update, buffers or {}, {}, size, steps, weight, torch.zeros(len(clients)), shared or {})
         cohort = Cohort(tuple(range(len(clients))), report, population or len(clients))
         self.state = advance(self.method, self.setting, self.state, cohort)
         return {n: t.numpy() for n, t in self.state.params.items()}

@@ -5,8 +5,8 @@ import pytest
 import torch
 from simulation import Clients, Simulation, mlp, same
 
-from unalike.core.errors import UnalikeError
-from unalike.core.wire import wire
+from unalike._utils.errors import UnalikeError
+from unalike.training.wire import wire
 
 SIZES = (7, 3, 1, 5)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}

@@ -6,10 +6,10 @@ import torch
 from simulation import Clients, Simulation, mlp, same
 
 import unalike as ua
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
-from unalike.core.plan import Scene
-from unalike.recipes.simplex import Fedetf, simplex
+from unalike.methods.plan import PlanInputs
+from unalike.methods.plans.simplex_head import Fedetf, simplex
 
 SIZES = (7, 3, 1, 5)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}
@@ -56,7 +56,7 @@ def test_the_simplex(width, classes):
 
 
 def stage(**fields):
-    return next(Fedetf(**fields).stages(Scene(4, 3, Model(mlp()), seed=5)))
+    return next(Fedetf(**fields).stages(PlanInputs(4, 3, Model(mlp()), seed=5)))
 
 
 def test_the_model_is_its_formula():

@@ -9,7 +9,7 @@ from simulation import Clients, Simulation, distance, mlp, plane, same
 from torch import nn
 
 from unalike.core import tree
-from unalike.core.method import Method
+from unalike.methods.method import Method
 
 SIZES = (3, 5, 8, 16)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}

@@ -7,11 +7,11 @@ from scipy.optimize import minimize
 from simulation import Clients, Simulation, mlp
 
 import unalike as ua
-from unalike.core.client import begin
-from unalike.core.local import Data
-from unalike.core.server import issue
-from unalike.core.wire import SCALARS, wire
-from unalike.parts.combined_heads import combinations
+from unalike.core.views import ClientBatches
+from unalike.methods.parts.combined_heads import combinations
+from unalike.training.client_update import begin_training
+from unalike.training.server_update import make_broadcast
+from unalike.training.wire import SCALARS, wire
 
 SIZES = (7, 3, 1, 5)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}
@@ -85,9 +85,9 @@ def test_every_client_gets_its_own_head():
         heads = {n: np.stack([sim.memory(k)["combined_heads"][n].numpy() for k in ids]) for n in HEAD}
         for i, k in enumerate(ids):
             made[k] = {n: np.tensordot(alpha[i], t, 1) for n, t in heads.items()}
-        order = issue(sim.method, sim.setting, sim.state, 3, range(3))
+        order = make_broadcast(sim.method, sim.setting, sim.state, 3, range(3))
         for k in range(3):
-            start, _ = begin(sim.method, sim.setting, order.to(k), sim.memory(k), Data(()), {})
+            start, _ = begin_training(sim.method, sim.setting, order.to(k), sim.memory(k), ClientBatches(()), {})
             for n in HEAD:
                 np.testing.assert_allclose(start[n].numpy(), made[k][n], rtol=1e-7)
             assert torch.equal(start["body.weight"], sim.params["body.weight"])
@@ -158,7 +158,7 @@ def test_it_runs_and_pieces_refuse():
     for executor in ("loop", "batched"):
         run = ua.run("fedpac", people, model="mlp(hidden=(8,))", rounds=2, participation=0.7, executor=executor)
         assert run.history.rounds["personal_accuracy"].notna().all()
-    from unalike.pieces import aggregate
+    from unalike.training.functional import aggregate
 
     params = {n: w.numpy() for n, w in mlp().state_dict().items()}
     with pytest.raises(ua.UnalikeError, match="only run can do"):

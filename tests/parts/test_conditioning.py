@@ -7,12 +7,12 @@ from simulation import Clients, Simulation, same
 from torch import nn
 
 import unalike as ua
-from unalike.core.errors import UnalikeError
-from unalike.core.method import Method
+from unalike._utils.errors import UnalikeError
 from unalike.core.types import Batch
-from unalike.core.wire import wire
+from unalike.methods.method import Method
+from unalike.methods.parts.conditioning import STATISTICS, Conditional
 from unalike.models import model
-from unalike.parts.conditioning import STATISTICS, Conditional
+from unalike.training.wire import wire
 
 
 def quiet(row, what=""):

@@ -6,10 +6,11 @@ import torch
 from simulation import Clients, Simulation, mlp, plane, same
 
 from unalike.core import tree
-from unalike.core.method import Method, plan
-from unalike.core.server import issue
-from unalike.parts.bipartition import Bipartition, bipartition, halves
-from unalike.parts.generator import AverageGenerator, EnsembleGenerator, generate
+from unalike.methods.method import Method
+from unalike.methods.parts.bipartition import Bipartition, bipartition, halves
+from unalike.methods.parts.generator import AverageGenerator, EnsembleGenerator, generate
+from unalike.methods.plan import plan
+from unalike.training.server_update import make_broadcast
 
 SIZES = (7, 3, 1, 5)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}
@@ -128,7 +129,7 @@ def test_the_generator_learns_what_the_heads_know(preset):
     sim = Simulation(f"fedgen(preset='{preset}', {SMALL}, steps=60)", mlp(), clients, **WORK)
 
     def loss():
-        g = issue(sim.method, sim.setting, sim.state, 3).mail[sim.method.losses[-1].name]
+        g = make_broadcast(sim.method, sim.setting, sim.state, 3).mail[sim.method.losses[-1].name]
         y = torch.arange(3).repeat(40)
         eps = torch.from_numpy(np.random.default_rng(0).random((120, 6))).float()
         z, _ = generate(g, eps, y)
@@ -147,7 +148,7 @@ def test_what_fedgen_sends():
     counts = cohort.report.letters[name]["generator.counts"]
     for k, rows in enumerate(sim.clients.train):
         assert counts[k].tolist() == np.bincount(sim.clients.y[rows], minlength=3).tolist()
-    order = issue(sim.method, sim.setting, sim.state, 4)
+    order = make_broadcast(sim.method, sim.setting, sim.state, 4)
     assert order.mail[name]["out.weight"].shape == (5, 16) and order.mail[name]["ready"] == 1
     assert plan("fedgen") == plan("fedgen(preset='zhu')") != plan("fedgen(preset='pfllib')")
 

@@ -17,7 +17,7 @@ import torch
 from simulation import Clients, Simulation, plane
 
 from unalike.core.types import Batch, Output
-from unalike.parts.objectives import ModelContrast, NotTrueDistillation
+from unalike.methods.parts.objectives import ModelContrast, NotTrueDistillation
 
 
 def two():

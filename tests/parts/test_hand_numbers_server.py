@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from simulation import Server
 
+from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.core.errors import UnalikeError
-from unalike.core.method import Method
+from unalike.methods.method import Method
 
 START = {"body.weight": [[3.0, 0.0]], "body.bias": [4.0], "head.weight": [[0.0, 2.0]]}
 A = {"body.weight": [[4.0, 0.0]], "body.bias": [4.0], "head.weight": [[0.0, 4.0]]}

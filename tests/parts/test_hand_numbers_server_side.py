@@ -9,12 +9,13 @@ import torch
 from simulation import Clients, Server, Simulation, mlp, plane, same
 from test_hand_numbers_server import LAYER, TENSOR, A, B, U, W, advanced, entries
 
+from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.core.errors import UnalikeError
 from unalike.core.model import Model
-from unalike.core.server import Cohort, advance
-from unalike.core.task import TASKS
-from unalike.core.types import Batch, Report
+from unalike.core.tasks import TASKS
+from unalike.core.types import Batch, ClientUpdate
+from unalike.core.views import Cohort
+from unalike.training.server_update import advance
 
 # --- server optimisers ------------------------------------------------------------------------------------------------
 
@@ -211,7 +212,7 @@ def law(spec, sizes=(1, 2, 5)):
     server.setting = replace(server.setting, model=Model(plane(0, 0).double()), task=TASKS["regression"], proxy=batch)
     size = torch.tensor(sizes, dtype=torch.float64)
     update = {"head.weight": torch.as_tensor(MODELS - START)[:, None]}
-    report = Report(update, {}, {}, size, size, size, size, {})
+    report = ClientUpdate(update, {}, {}, size, size, size, size, {})
     state = advance(server.method, server.setting, server.state, Cohort((0, 1, 2), report, 3))
     return state.params["head.weight"].numpy()[0]
 

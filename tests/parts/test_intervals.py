@@ -8,8 +8,8 @@ from torch import nn
 
 import unalike as ua
 from unalike.core import tree
-from unalike.core.server import issue
-from unalike.parts.intervals import LayerIntervals
+from unalike.methods.parts.layer_intervals import LayerIntervals
+from unalike.training.server_update import make_broadcast
 
 SIZES = (7, 3, 1, 5)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}
@@ -131,13 +131,13 @@ def test_who_missed_a_synchronisation_takes_the_shared_layer():
     sim.round([0, 1])  # the body waits
     sim.round([1, 3])  # it is synchronised without client 0
     [part] = [p for p in sim.method.parts if p.name == "layer_intervals"]
-    order = issue(sim.method, sim.setting, sim.state, 4)
+    order = make_broadcast(sim.method, sim.setting, sim.state, 4)
     assert order.mail[part.name]["since"].tolist() == [4, 4]
     for client in range(4):
-        from unalike.core.client import begin
-        from unalike.core.local import Data
+        from unalike.core.views import ClientBatches
+        from unalike.training.client_update import begin_training
 
-        params, _ = begin(sim.method, sim.setting, order, sim.memory(client), Data(()), {})
+        params, _ = begin_training(sim.method, sim.setting, order, sim.memory(client), ClientBatches(()), {})
         assert same(params, sim.params)
 
 

@@ -11,7 +11,7 @@ from simulation import Server
 
 import unalike as ua
 from unalike.core import tree
-from unalike.core.method import Method
+from unalike.methods.method import Method
 
 
 def skew(W, p, *, rule, threshold=0.2, similarity=0.2, micro=4, macro=4, weighted=False):

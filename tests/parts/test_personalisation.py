@@ -10,14 +10,14 @@ import torch
 from simulation import Clients, Simulation, distance, mlp, plane, same
 from torch import nn
 
+from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.core.client import BUFFERS
-from unalike.core.errors import UnalikeError
-from unalike.core.method import Method
-from unalike.core.part import Personaliser
 from unalike.core.types import Batch
-from unalike.core.wire import wire
-from unalike.parts.tuning import halves
+from unalike.methods.method import Method
+from unalike.methods.part import Personalizer
+from unalike.methods.parts.fine_tuning import halves
+from unalike.training.client_update import BUFFERS
+from unalike.training.wire import wire
 
 SIZES = (3, 5, 8, 16)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}
@@ -317,7 +317,7 @@ def test_fine_tuning_minimises_the_task_alone():
 
 
 @dataclass(frozen=True)
-class Rounded(Personaliser):
+class Rounded(Personalizer):
     """Starts from rounded parameters where they are large: control flow on data, which cannot be stacked."""
 
     name: ClassVar[str] = "rounded"

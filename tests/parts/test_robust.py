@@ -8,11 +8,11 @@ import torch
 from simulation import Clients, Server, Simulation, mlp
 from torch.nn import functional as F
 
+from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.core.errors import UnalikeError
-from unalike.core.method import Method
-from unalike.core.server import advance
 from unalike.core.work import Work
+from unalike.methods.method import Method
+from unalike.training.server_update import advance
 
 ROBUST = ("median", "trimmed_mean(beta=0.3)", "krum(byzantine=2)", "multikrum(byzantine=2)", "geometric_median")
 

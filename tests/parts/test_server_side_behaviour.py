@@ -9,11 +9,11 @@ from simulation import Clients, Simulation, distance, mlp, same
 from torch.nn import functional as F
 
 import unalike as ua
+from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.core.errors import UnalikeError
-from unalike.core.plan import Stage
-from unalike.core.server import advance
 from unalike.core.types import Batch
+from unalike.methods.plan import Stage
+from unalike.training.server_update import advance
 
 SIZES = (3, 5, 8, 16)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}

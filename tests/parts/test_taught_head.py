@@ -5,10 +5,11 @@ import pytest
 import torch
 from simulation import Clients, Simulation, mlp, same
 
+from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.core.errors import UnalikeError
-from unalike.core.server import decoded, issue
-from unalike.core.wire import SCALARS, wire
+from unalike.training.aggregation import decode_updates
+from unalike.training.server_update import make_broadcast
+from unalike.training.wire import SCALARS, wire
 
 SIZES = (7, 3, 1, 5)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}
@@ -100,7 +101,7 @@ def test_without_training_the_head_stays(setting):
 def test_other_uploads_meet_it_in_any_order():
     for other in ("clip(norm=0.1)", "topk(fraction=0.5, error_feedback=True)", "quantise"):
         sim = Simulation("taught_head + " + other, mlp(), Clients.random(SIZES), **WORK)
-        update = decoded(sim.method, sim.round().update, sim.params)
+        update = decode_updates(sim.method, sim.round().update, sim.params)
         assert {n: u.shape[1:] for n, u in update.items()} == {n: w.shape for n, w in sim.params.items()}
         assert not update["head.weight"].any() and update["body.weight"].any()
 
@@ -148,5 +149,5 @@ def test_the_order_of_pairs_is_that_of_the_round():
     for sim in (a, b):
         sim.round(), sim.round()
     assert same(a.params, b.params)
-    order = issue(a.method, a.setting, a.state, 4)
+    order = make_broadcast(a.method, a.setting, a.state, 4)
     assert order.mail == {} and tree.nbytes(a.state.memory.get("taught_head", {})) == 0

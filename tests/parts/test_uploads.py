@@ -8,11 +8,11 @@ import torch
 from simulation import Clients, Simulation, mlp, plane, same
 
 from unalike.core import tree
-from unalike.core.method import Method
 from unalike.core.model import Model
-from unalike.core.server import decoded
-from unalike.core.wire import SCALARS, wire
-from unalike.parts.uploads import Quantise, TopK
+from unalike.methods.method import Method
+from unalike.methods.parts.uploads import Quantise, TopK
+from unalike.training.aggregation import decode_updates
+from unalike.training.wire import SCALARS, wire
 
 NOBODY = SimpleNamespace(memory={})
 
@@ -138,7 +138,7 @@ def test_uploads_are_chained_by_rank():
     plain = Simulation("fedavg", mlp(), Clients.random((5, 8)), lr=0.5).round()
     cohort = sim.round()
     assert cohort.update["body.weight"].dtype == torch.int8 and cohort.update["body.weight"].shape == (2, 8)
-    back = decoded(sim.method, cohort.update, sim.params)
+    back = decode_updates(sim.method, cohort.update, sim.params)
     for k in range(2):
         u = tree.row(plain.update, k)
         factor = min(1.0, 0.01 / float(tree.norm(u)))

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import unalike as ua
-import unalike.pieces
-from unalike.job import prepare
-from unalike.simulation import Simulation
+import unalike.training.functional
+from unalike.runtime.run_config import prepare_run
+from unalike.runtime.stage_runner import StageRunner
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WORK = ua.Work(batch_size=4, lr=0.1)
@@ -73,8 +73,8 @@ def test_three_rounds_by_hand_are_three_rounds_of_a_run(people, spec, kind):
     """The same batches, carried by hand: the same parameters, buffers and memories as in the engine."""
     norm, module = kind == "norm", network(kind == "norm")
     next(module.parameters()).requires_grad_(kind != "frozen")
-    job = prepare(spec, people, model=module, rounds=3, work=WORK, executor="loop")
-    sim = Simulation(next(job.plan.stages(job.scene)), job.setting, job.population, executor="loop")
+    job = prepare_run(spec, people, model=module, rounds=3, work=WORK, executor="loop")
+    sim = StageRunner(next(job.plan.stages(job.scene)), job.setting, job.population, executor="loop")
     site = next(iter(sim.groups.values())).executor.site
     params, state, memories = module.state_dict(), None, [None] * 3
     for number in range(3):
@@ -204,7 +204,7 @@ def test_the_example_loop_learns():
 
 
 def test_doctest():
-    assert doctest.testmod(unalike.pieces).failed == 0
+    assert doctest.testmod(unalike.training.functional).failed == 0
 
 
 def test_flower_strategy_aggregates_with_ours():

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from unalike.report import MethodResult, ReportContent
+from unalike.reporting import MethodResult, ReportContent
 
 GAINS = {
     "fedavg": 0.0,

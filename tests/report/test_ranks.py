@@ -6,16 +6,16 @@ import math
 import pandas as pd
 import pytest
 
-from unalike.report import figures, ranks
-from unalike.report.palette import looks
-from unalike.results.inference import Ranks
+from unalike.metrics.inference import Ranks
+from unalike.reporting.charts import paper_figures, rank_diagram
+from unalike.reporting.charts.palette import looks
 
 FOUR = Ranks(pd.Series({"d": 4.0, "a": 1.0, "c": 3.0, "b": 2.0}), 1.0, 10, math.nan)
 """Mean ranks 1, 2, 3, 4: only neighbours are within the critical difference."""
 
 
 def test_the_better_half_hangs_left_and_bars_stand_under_each_other():
-    drawn = ranks.diagram(FOUR)
+    drawn = rank_diagram.diagram(FOUR)
     assert [(h.name, h.row, h.left) for h in drawn.hung] == [
         ("a", 0, True),
         ("b", 1, True),
@@ -35,7 +35,7 @@ def test_lines_do_not_cross():
     """Further in, a line leaves its stem further down; left and right ones stay on their own side."""
     for k in range(2, 9):
         found = Ranks(pd.Series({f"m{i}": 1.0 + i for i in range(k)}), 2.0, 10, math.nan)
-        drawn = ranks.diagram(found)
+        drawn = rank_diagram.diagram(found)
         left, right = ([h.row for h in drawn.hung if h.left is side] for side in (True, False))
         assert (
             left == list(range(len(left)))
@@ -43,30 +43,30 @@ def test_lines_do_not_cross():
             and 0 <= len(left) - len(right) <= 1
         )
         assert all(
-            drawn.line(h)[1][1] < -ranks.STEP * drawn.levels for h in drawn.hung
+            drawn.line(h)[1][1] < -rank_diagram.STEP * drawn.levels for h in drawn.hung
         )  # every line leaves below the bars
 
 
 def test_a_critical_difference_beyond_the_axis_has_room():
     found = Ranks(pd.Series({"a": 1.0, "b": 2.0}), 2.5, 2, math.nan)
-    assert ranks.diagram(found).end == 3.5
-    for figure in (ranks.wide(found, looks(["a", "b"])), ranks.narrow(found, looks(["a", "b"]))):
+    assert rank_diagram.diagram(found).end == 3.5
+    for figure in (rank_diagram.wide(found, looks(["a", "b"])), rank_diagram.narrow(found, looks(["a", "b"]))):
         low, high = figure.layout.xaxis.range
         assert all(low < x < high for trace in figure.data for x in trace.x)
 
 
 def test_it_says_in_words_who_is_not_told_apart():
-    assert "best first: a 1.00, b 2.00, c 3.00, d 4.00" in ranks.told(FOUR)
-    assert "Not told apart: a and b; b and c; c and d." in ranks.told(FOUR)
+    assert "best first: a 1.00, b 2.00, c 3.00, d 4.00" in rank_diagram.told(FOUR)
+    assert "Not told apart: a and b; b and c; c and d." in rank_diagram.told(FOUR)
     clear = Ranks(FOUR.mean, 0.5, 40, math.nan)
-    assert "All methods are told apart." in ranks.told(clear) and not ranks.diagram(clear).bars
+    assert "All methods are told apart." in rank_diagram.told(clear) and not rank_diagram.diagram(clear).bars
 
 
 @pytest.mark.parametrize("k", [2, 5, 20])
 def test_on_paper_every_name_is_inside_the_picture(k):
     names = [f"method {i} with a rather long name + lws" for i in range(k)]
     found = Ranks(pd.Series({name: 1.0 + i for i, name in enumerate(names)}), 2.0, 10, math.nan)
-    figure = figures.ranks(found, looks(names))
+    figure = paper_figures.ranks(found, looks(names))
     figure.savefig(io.BytesIO(), format="svg")
     frame = figure.bbox
     texts = [text.get_window_extent() for text in figure.axes[0].texts]

@@ -5,8 +5,8 @@ import shutil
 import pandas as pd
 import pytest
 
-from unalike.report import joint, write, write_text
-from unalike.results.inference import ranks
+from unalike.metrics.inference import ranks
+from unalike.reporting import joined_page, write, write_text
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -124,15 +124,15 @@ def test_charts_fit_the_paper_and_grow_back(visit):
 def several(simulate, tmp_path_factory):
     contents = [simulate(methods=6, rounds=5, seeds=n) for n in (3, 4)]
     scores = pd.DataFrame([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]] * 2, ["mild", "severe"], contents[0].labels)
-    content = joint.JointContent(
+    content = joined_page.JointContent(
         "Two partitions",
         [("mild", contents[0]), ("severe", contents[1])],
         "AB",
         [("partition", ["mild", "severe"])],
         [],
-        joint.Pooled(scores, ranks(scores)),
+        joined_page.Pooled(scores, ranks(scores)),
     )
-    return write_text(joint.render(content), tmp_path_factory.mktemp("joint") / "joint.html").as_uri()
+    return write_text(joined_page.render(content), tmp_path_factory.mktemp("joint") / "joined_page.html").as_uri()
 
 
 def test_several_comparisons_on_one_page_are_drawn_in_every_view(visit, several):

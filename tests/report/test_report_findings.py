@@ -6,11 +6,11 @@ import math
 import pandas as pd
 import pytest
 
-from unalike.core.errors import UnalikeError
-from unalike.report import words
-from unalike.report.findings import findings, verdict
-from unalike.report.palette import looks
-from unalike.results.statistics import METRICS, summary
+from unalike._utils.errors import UnalikeError
+from unalike.metrics.statistics import METRICS, summary
+from unalike.reporting import wording
+from unalike.reporting.charts.palette import looks
+from unalike.reporting.findings import findings, verdict
 
 ACCURACY, RMSE = METRICS
 
@@ -115,15 +115,15 @@ def test_personal_models_are_judged_apart(content):
     ],
 )
 def test_an_rmse_keeps_the_zeros_that_count(value, text):
-    assert words.score(value, RMSE) == words.spread(value, RMSE) == text
-    assert words.change(value, RMSE) == f"+{text}" and words.score(math.nan, RMSE) == "–"
+    assert wording.score(value, RMSE) == wording.spread(value, RMSE) == text
+    assert wording.change(value, RMSE) == f"+{text}" and wording.score(math.nan, RMSE) == "–"
 
 
 @pytest.mark.parametrize(
     "value, text", [(0.0488, "0.0488"), (0, "0"), (1.26, "1.3"), (12.34, "12.3"), (1234.5, "1,234")]
 )
 def test_little_traffic_is_not_rounded_to_nothing(value, text):
-    assert words.megabytes(value) == text
+    assert wording.megabytes(value) == text
 
 
 def test_less_rmse_is_better():
@@ -149,9 +149,11 @@ def test_looks_are_a_matter_of_position_and_never_repeat():
 
 
 def test_missing_numbers_are_dashes():
-    assert words.score(math.nan, ACCURACY) == words.interval(math.nan, math.nan, RMSE) == words.size(math.nan) == "–"
-    assert words.change(-0.0312, ACCURACY) == "−3.1 points"
-    assert (words.size(2.5e6), words.duration(90), words.duration(7300)) == ("2.5 MB", "90.0 s", "2.0 h")
+    assert (
+        wording.score(math.nan, ACCURACY) == wording.interval(math.nan, math.nan, RMSE) == wording.size(math.nan) == "–"
+    )
+    assert wording.change(-0.0312, ACCURACY) == "−3.1 points"
+    assert (wording.size(2.5e6), wording.duration(90), wording.duration(7300)) == ("2.5 MB", "90.0 s", "2.0 h")
 
 
 @pytest.mark.parametrize(

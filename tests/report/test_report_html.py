@@ -8,11 +8,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from unalike.core.errors import UnalikeError
-from unalike.report import charts, render, write
-from unalike.report.export import Block, export
-from unalike.report.palette import looks
-from unalike.results.statistics import METRICS, summary
+from unalike._utils.errors import UnalikeError
+from unalike.metrics.statistics import METRICS, summary
+from unalike.reporting import render, write
+from unalike.reporting.charts import plotly_charts
+from unalike.reporting.charts.palette import looks
+from unalike.reporting.export import ExportBlock, export
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 
@@ -124,16 +125,16 @@ def test_every_shape_renders(simulate, shape):
 
 def test_long_runs_are_thinned_and_keep_their_ends(simulate):
     content = simulate(methods=2, seeds=2, rounds=1000)
-    line = charts.over_seeds(content.rounds[content.rounds["method"] == "fedavg"], "accuracy")
+    line = plotly_charts.over_seeds(content.rounds[content.rounds["method"] == "fedavg"], "accuracy")
     assert len(line) == 150 and line["round"].iloc[0] == 0 and line["round"].iloc[-1] == 1000
 
 
 def test_a_method_looks_the_same_in_every_chart(content):
     styles = looks(content.labels)
     figures = [
-        charts.curves(content.rounds, "accuracy", "accuracy", styles),
-        charts.distribution(content.clients, "accuracy", "accuracy", styles),
-        charts.cost(content.rounds, "mb", "MB", "accuracy", "accuracy", styles, 100),
+        plotly_charts.curves(content.rounds, "accuracy", "accuracy", styles),
+        plotly_charts.distribution(content.clients, "accuracy", "accuracy", styles),
+        plotly_charts.cost(content.rounds, "mb", "MB", "accuracy", "accuracy", styles, 100),
     ]
     for figure in figures:
         colours = {trace.meta: trace.line.color for trace in figure.data if trace.meta}
@@ -141,8 +142,8 @@ def test_a_method_looks_the_same_in_every_chart(content):
 
 
 def test_many_clients_become_a_heat_map(simulate):
-    assert charts.labels(simulate(clients=40).label_counts).data[0].type == "scatter"
-    assert charts.labels(simulate(clients=41).label_counts).data[0].type == "heatmap"
+    assert plotly_charts.labels(simulate(clients=40).label_counts).data[0].type == "scatter"
+    assert plotly_charts.labels(simulate(clients=41).label_counts).data[0].type == "heatmap"
 
 
 def test_a_regression_report_says_rmse_in_capitals(simulate):
@@ -155,7 +156,7 @@ def test_a_regression_report_says_rmse_in_capitals(simulate):
 def test_rmse_points_to_the_left_for_better(simulate):
     table = simulate(methods=2, regression=True).rounds
     frame = table.head(1).assign(method="fedavg", difference=-0.1, ci_low=-0.2, ci_high=0.0)
-    assert charts.forest(frame, METRICS[1], looks(["fedavg"])).layout.xaxis.title.text.startswith("← better")
+    assert plotly_charts.forest(frame, METRICS[1], looks(["fedavg"])).layout.xaxis.title.text.startswith("← better")
 
 
 def test_write_replaces_the_file_at_once(content, tmp_path):
@@ -215,9 +216,9 @@ def test_beyond_the_end_of_a_seed_there_is_no_mean(simulate):
     """Seed 1 stopped after round 4: neither the curve nor the cost goes on with seed 0 alone."""
     content = simulate(methods=2, seeds=2, rounds=8)
     rounds = content.rounds[(content.rounds["seed"] == 0) | (content.rounds["round"] <= 4)]
-    line = charts.over_seeds(rounds[rounds["method"] == "fedavg"], "accuracy")
+    line = plotly_charts.over_seeds(rounds[rounds["method"] == "fedavg"], "accuracy")
     assert line["round"].tolist() == [0, 1, 2, 3, 4]
-    figure = charts.cost(rounds, "mb", "MB", "accuracy", "accuracy", looks(content.labels), 100)
+    figure = plotly_charts.cost(rounds, "mb", "MB", "accuracy", "accuracy", looks(content.labels), 100)
     assert {len(trace.x) for trace in figure.data} == {5}
 
 
@@ -247,7 +248,7 @@ def test_names_with_the_signs_of_a_format_do_not_break_its_tables(simulate):
     content = simulate(methods=2, rounds=5)
     label = "a | <b>b</b>\nc > d"
     rounds, clients = (t.replace({"method": {"fedavg": label}}) for t in (content.rounds, content.clients))
-    blocks = [Block("one", label, summary(rounds, clients, label))]
+    blocks = [ExportBlock("one", label, summary(rounds, clients, label))]
     lines = [line for line in export(blocks, "markdown").splitlines() if line.startswith("|")]
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1 and "<b>" not in "".join(lines)
     body = [line for line in export(blocks, "latex").splitlines() if "fedprox" in line or "d " in line]

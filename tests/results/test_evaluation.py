@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from unalike.core import fast
+from unalike._utils import compiled_loops
 from unalike.core.model import Model
-from unalike.core.task import find_task
+from unalike.core.tasks import find_task
 from unalike.data.transforms import transform
-from unalike.results import evaluation
-from unalike.results.evaluation import SharedModel, rows_at_once, score
+from unalike.metrics import scoring
+from unalike.metrics.scoring import SharedModel, rows_at_once, score
 
 
 class Net(nn.Module):
@@ -33,7 +33,7 @@ class Net(nn.Module):
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 7, 40])
 def test_scores_are_those_of_the_module(view, count, monkeypatch):
-    monkeypatch.setattr(evaluation, "BYTES", 1)  # sixteen at a time
+    monkeypatch.setattr(scoring, "BYTES", 1)  # sixteen at a time
     torch.manual_seed(0)
     net, task = Net(view).eval(), find_task("classification")
     model, x, y = Model(net), torch.randn(count, 3, 8, 8), torch.arange(count) % 5
@@ -98,7 +98,7 @@ def one_thread_within():
 
 def test_threads_score_what_one_does(monkeypatch, one_thread_within):
     """The same bits, in the order of the samples, without gradients; an error in a thread is raised."""
-    monkeypatch.setattr(evaluation, "FLAT", 1)
+    monkeypatch.setattr(scoring, "FLAT", 1)
     task, x, y = find_task("classification"), torch.randn(100, 6), torch.arange(100) % 5
     net, seen = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 5)), set()
     model = Model(net)
@@ -111,7 +111,7 @@ def test_threads_score_what_one_does(monkeypatch, one_thread_within):
 
     alone = score(task, watched, x, y, np.arange(100), logits=True)
     assert len(seen) == 1
-    with fast.crew_of(3):
+    with compiled_loops.crew_of(3):
         together = score(task, watched, x, y, np.arange(100), logits=True)
         assert len(seen) == 4
         with pytest.raises(IndexError, match="out of bounds"):

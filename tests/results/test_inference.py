@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from unalike.core.errors import UnalikeError
-from unalike.results import inference as inf
+from unalike._utils.errors import UnalikeError
+from unalike.metrics import inference as inf
 
 
 def test_t_test_agrees_with_scipy_and_with_its_interval():

@@ -9,10 +9,10 @@ import pytest
 from sklearn import metrics as sk
 
 import unalike as ua
-from unalike.core.task import TASKS
-from unalike.results import metrics as m
-from unalike.results.evaluation import Scores
-from unalike.results.metrics import measure, metric_names, per_client
+from unalike.core.tasks import TASKS
+from unalike.metrics import metrics as m
+from unalike.metrics.metrics import measure, metric_names, per_client
+from unalike.metrics.scoring import Scores
 
 
 def scores(client, y, predicted, logits=None, loss=None):

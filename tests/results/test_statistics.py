@@ -5,9 +5,9 @@ import math
 import pandas as pd
 import pytest
 
-from unalike.core.errors import UnalikeError
-from unalike.results import statistics as st
-from unalike.results.inference import paired_difference
+from unalike._utils.errors import UnalikeError
+from unalike.metrics import statistics as st
+from unalike.metrics.inference import paired_difference
 
 
 def rounds_of(**scores):

@@ -7,12 +7,12 @@ import math
 import pytest
 
 import unalike as ua
-from unalike.results.history import History
-from unalike.results.stopping import Budget, Known, best_row, stop_rule
+from unalike.runtime.history import History
+from unalike.runtime.stopping import Budget, KnownColumns, best_row, stop_rule
 
-PLAIN = Known(("clients",), ("loss", "accuracy", "macro_f1"), False)
-VALIDATED = Known(("clients",), ("loss", "accuracy", "macro_f1"), True)
-SERVER = Known(("server", "clients"), ("loss", "accuracy"), False)
+PLAIN = KnownColumns(("clients",), ("loss", "accuracy", "macro_f1"), False)
+VALIDATED = KnownColumns(("clients",), ("loss", "accuracy", "macro_f1"), True)
+SERVER = KnownColumns(("server", "clients"), ("loss", "accuracy"), False)
 
 
 def history(*accuracies, clients=(), **columns):
@@ -109,7 +109,7 @@ def test_patience_begins_anew_in_every_stage():
 
 def test_patience_on_one_s_own_metric_is_told_which_way_is_better():
     """A cost that falls every round ends no run; a gain that falls ends it two rounds after its best."""
-    own = Known(("clients",), ("loss", "accuracy", "cost"), True)
+    own = KnownColumns(("clients",), ("loss", "accuracy", "cost"), True)
     seen = history(0.5, 0.6, 0.7, val_cost=[9.0, 8.0, 7.0, 6.0])
     assert not stop_rule('patience(2, metric="cost", less=True)', own)(seen)
     assert stop_rule('patience(2, metric="cost", less=False)', own)(seen)

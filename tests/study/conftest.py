@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import unalike as ua
-import unalike.record
-import unalike.study.compare
+import unalike.experiments.compare
+import unalike.runtime.run_recorder
 
 MODEL = "mlp(hidden=(8,))"
 
@@ -53,14 +53,14 @@ def small():
 @pytest.fixture
 def trained(monkeypatch):
     """(method, round) of every round that was trained."""
-    from unalike.simulation import Simulation
+    from unalike.runtime.stage_runner import StageRunner
 
     seen: list[tuple[str, int]] = []
-    original = Simulation.round
+    original = StageRunner.round
 
     def spied(self):
         seen.append((repr(self.method), self.done))
         return original(self)
 
-    monkeypatch.setattr(Simulation, "round", spied)
+    monkeypatch.setattr(StageRunner, "round", spied)
     return seen

@@ -13,8 +13,8 @@ from scipy import stats
 from torch import nn
 
 import unalike as ua
-from unalike.study import Comparison
-from unalike.study.compare import read_seeds, write_seeds
+from unalike.experiments import Comparison
+from unalike.experiments.compare import read_seeds, write_seeds
 
 
 def plain(table):
@@ -218,13 +218,13 @@ def test_a_run_and_a_comparison_do_not_share_a_folder(people, small, tmp_path):
     ],
 )
 def test_a_name_without_room_loses_its_middle(room, told):
-    from unalike.progress import shortened
+    from unalike._utils.progress import shortened
 
     assert shortened("fedprox(mu=0.1) + lws (seed 0)", room) == told
 
 
 def test_progress_counts_what_was_done_before(people, small, tmp_path):
-    from unalike.progress import _Lines
+    from unalike._utils.progress import _Lines
 
     lines = _Lines(8, "comparing")
     small(["fedavg"], people, rounds=2, out=tmp_path)
@@ -473,7 +473,7 @@ def test_facts_are_json(people, small, tmp_path):
 
 
 def test_a_single_run_has_the_same_report(people, tmp_path):
-    from unalike.study.single import keep_facts
+    from unalike.experiments.single_run import keep_facts
 
     run = ua.run("ditto", people, model="linear", rounds=2, seed=3, out=tmp_path)
     keep_facts(run, "mine", {})
@@ -510,7 +510,7 @@ def test_a_run_that_no_command_ended_is_called_by_what_was_asked_for(people, tmp
 
 def test_what_a_run_said_of_itself_does_not_outlive_it(people, tmp_path):
     """Its facts are of two rounds; it goes on to ten, is interrupted after four, and a program brings it to its end."""
-    from unalike.study.single import keep_facts
+    from unalike.experiments.single_run import keep_facts
 
     def run(rounds, until):
         def interrupted(row, what=""):

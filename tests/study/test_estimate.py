@@ -7,8 +7,8 @@ import json
 import pytest
 
 import unalike as ua
-from unalike.study import Comparison
-from unalike.study.compare import lay_out
+from unalike.experiments import Comparison
+from unalike.experiments.compare import lay_out
 
 METHODS = ["fedavg", "scaffold", "fedconcat", "ditto", "ifca(clusters=2)", "local_only"]
 

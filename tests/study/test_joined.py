@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 import unalike as ua
+from unalike._utils.errors import UnalikeError
 from unalike.cli import main
-from unalike.core.errors import UnalikeError
 from unalike.dashboard.state import Followed
-from unalike.results.directory import RunDirectory
-from unalike.study import Comparison
-from unalike.study.joined import join
+from unalike.experiments import Comparison
+from unalike.experiments.joining import join
+from unalike.runtime.run_directory import RunDirectory
 
 MODEL = "mlp(hidden=(8,))"
 METHODS = ["fedavg", "fedprox(mu=0.1)", "scaffold"]

@@ -8,8 +8,8 @@ import warnings
 import typer
 import typer.core
 
+from unalike._utils.errors import UnalikeError
 from unalike.cli import compare, dashboard, evaluate, federation, join, lists, partition, predict, report, run
-from unalike.core.errors import UnalikeError
 
 HELP = """Federated learning on data that differs between clients: find the method that suits your data.
 
@@ -41,7 +41,7 @@ app.add_typer(federation.app, name="federation")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from unalike import __version__
+        from unalike._utils.version import __version__
 
         print(__version__)
         raise typer.Exit

@@ -50,9 +50,9 @@ def command(
 
     The folder keeps one cell per method and seed: finished cells are read, an interrupted one goes on where it stopped.
     """
-    from unalike.cli.show import estimate_table, summary_table
-    from unalike.progress import watch
-    from unalike.study.compare import lay_out, read_seeds
+    from unalike._utils.progress import progress_bar
+    from unalike.cli.terminal_tables import estimate_table, summary_table
+    from unalike.experiments.compare import lay_out, read_seeds
 
     numbers = read_seeds(seeds)
     found, learn, held = o.dataset(data, data_dir, proxy, test, training["protocol"])
@@ -73,13 +73,13 @@ def command(
         **training,
     )
     if dry_run:
-        with watch(study.calibration, "calibrating", lines=True) as progress:
+        with progress_bar(study.calibration, "calibrating", lines=True) as progress:
             foreseen = study.estimate(progress)
         estimate_table(foreseen)
         if out is not None:
             foreseen.save(out)
         return
-    with watch(study.rounds, "comparing", lines=True) as progress:
+    with progress_bar(study.rounds, "comparing", lines=True) as progress:
         comparison = study.run(out, progress)
     summary_table(comparison)
     if out is not None:

@@ -28,9 +28,9 @@ def command(
     behind a proxy with TLS, or forward the port by SSH.
     """
     from unalike.dashboard.state import Followed
-    from unalike.deploy.extra import require
+    from unalike.federation.operations.extras import require_extra
 
-    require("starlette", "uvicorn", what="the dashboard")
+    require_extra("starlette", "uvicorn", what="the dashboard")
     from unalike.dashboard.server import serve
 
     serve(Followed(folder), host, port, token)

@@ -28,13 +28,13 @@ def command(
     """
     import numpy as np
 
-    from unalike.cli.loaded import fitting, labels, load_model, own_data
-    from unalike.cli.show import number, tables
-    from unalike.core.errors import UnalikeError
-    from unalike.core.task import find_task
-    from unalike.data import PartitionPlan
-    from unalike.results.evaluation import score
-    from unalike.results.metrics import measure, per_client
+    from unalike._utils.errors import UnalikeError
+    from unalike.cli.finished_run import fitting, labels, load_model, own_data
+    from unalike.cli.terminal_tables import number, tables
+    from unalike.core.tasks import find_task
+    from unalike.data.partitioning.partition_plan import PartitionPlan
+    from unalike.metrics.metrics import measure, per_client
+    from unalike.metrics.scoring import score
 
     predict, config = load_model(folder)
     if data is not None:

@@ -44,11 +44,11 @@ def command(
 
     Started again, a site continues with its own memory. Nothing that the coordinator sends is executed.
     """
-    from unalike.deploy.extra import require
+    from unalike.federation.operations.extras import require_extra
 
-    require()
-    from unalike.deploy.bundle import Bundle
-    from unalike.deploy.site import join, wire_lines
+    require_extra()
+    from unalike.federation.security.bundle import Bundle
+    from unalike.federation.site.join import join, wire_lines
 
     found, data = Bundle.read(bundle), o.table(data, target)
     if show:

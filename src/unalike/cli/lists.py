@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from unalike.core.registry import Registry
+    from unalike._utils.registry import Registry
 
 HELP = """What there is: methods, partitions, transforms, models, data.
 
@@ -35,37 +35,41 @@ def methods(
     unalike list methods
     unalike list methods scaffold
     """
-    from unalike import describe
-    from unalike.core.part import registry
+    from unalike.cli import method_guide
+    from unalike.methods.part import registry
 
     if name is not None:
         _tell(name)
         return
     columns = ["write", "what it is", "paper", "down", "up", "server keeps", "client keeps", "needs"]
     rows = []
-    for method in describe.published():
-        e = describe.entry(method)
-        numbers = [describe.units(v) for v in (e.down, e.up, e.server, e.client)]
+    for method in method_guide.published():
+        e = method_guide.entry(method)
+        numbers = [method_guide.units(v) for v in (e.down, e.up, e.server, e.client)]
         rows.append([e.usage, e.summary, e.source, *numbers, ", ".join(e.needs)])
     _rows("Methods (sent and kept in units of the model)", columns, rows)
-    _table("Parts", registry, describe.parts())
+    _table("Parts", registry, method_guide.parts())
 
 
 def _tell(name: str) -> None:
-    from unalike import describe
-    from unalike.cli.show import console
-    from unalike.core.part import registry
+    from unalike.cli import method_guide
+    from unalike.cli.terminal_tables import console
+    from unalike.methods.part import registry
 
-    screen, e = console(), describe.entry(name)
+    screen, e = console(), method_guide.entry(name)
     screen.print(e.usage, style="bold", highlight=False)
     screen.print(inspect.getdoc(registry[name]) or "", highlight=False)
     for part in (p for p in e.parts if p.name != name):
-        screen.print(f"\n{describe.call(part)}\n{inspect.getdoc(part)}", highlight=False)
+        screen.print(f"\n{method_guide.call(part)}\n{inspect.getdoc(part)}", highlight=False)
     if e.down == e.down:
-        down, up, server, client = (describe.units(v) for v in (e.down, e.up, e.server, e.client))
+        down, up, server, client = (method_guide.units(v) for v in (e.down, e.up, e.server, e.client))
         screen.print(f"\nIn units of the model: {down} down, {up} up; the server keeps {server}, a client {client}.")
-        others = [n for n in describe.published() if describe.entry(n).down == describe.entry(n).down and n != name]
-        screen.print(f"Combines with: {', '.join(n for n in others if describe.combines(name, n) is None)}")
+        others = [
+            n
+            for n in method_guide.published()
+            if method_guide.entry(n).down == method_guide.entry(n).down and n != name
+        ]
+        screen.print(f"Combines with: {', '.join(n for n in others if method_guide.combines(name, n) is None)}")
     if e.needs:
         screen.print(f"Needs: {', '.join(e.needs)}")
 
@@ -79,11 +83,11 @@ def partitions() -> None:
     \b
     unalike list partitions
     """
-    from unalike.data import features
-    from unalike.data.scheme import registry
+    from unalike.data.partitioning import feature_skew
+    from unalike.data.partitioning.scheme import registry
 
     _table("Partitions", registry, list(registry))
-    _table("Changes of samples", features.registry, list(features.registry))
+    _table("Changes of samples", feature_skew.registry, list(feature_skew.registry))
 
 
 @app.command()
@@ -117,7 +121,7 @@ def data() -> None:
     \b
     unalike list data
     """
-    from unalike.data.sources import registry
+    from unalike.data.sources.registry import registry
 
     _table("Data", registry, list(registry))
 
@@ -131,7 +135,7 @@ def _rows(title: str, columns: list[str], rows: list[list[str]]) -> None:
     from rich.padding import Padding
     from rich.table import Table
 
-    from unalike.cli.show import console
+    from unalike.cli.terminal_tables import console
 
     screen = console()
     if screen.width >= sum(min(COLUMN, max(len(line[i]) for line in (columns, *rows))) for i in range(len(columns))):

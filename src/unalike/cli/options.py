@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unalike.core.errors import UnalikeError, unknown
+from unalike._utils.errors import UnalikeError, unknown
 
 Command = Callable[..., Any]
 
@@ -74,7 +74,7 @@ def _recorded(file: Path, found: dict[str, Any]) -> dict[str, Any]:
 
     Raises `UnalikeError` where the data's name does not say all of it.
     """
-    from unalike.data.source import registry
+    from unalike.data.sources.registry import registry
 
     data, work, plan = found["data"], found["work"], file.parent / "plan.json"
     name = data.get("name")
@@ -252,8 +252,8 @@ def dataset(
     protocol: Sequence[str] = (),
 ) -> tuple[Any, Any, Any]:
     """What is left for the clients, and what the server keeps of a data set: to learn from and to test on (None: nothing)."""
-    from unalike.data import load
-    from unalike.data.hold_out import hold_out, test_apart
+    from unalike.data.partitioning.hold_out import hold_out, test_apart
+    from unalike.data.sources.load import load
 
     found, learn, held = load(data, data_dir), None, None
     if proxy is not None:
@@ -267,9 +267,9 @@ def dataset(
 
 def divided(data: Any, partition: str, plan: Path | None, clients: int | None, seed: int, val: float = 0.0) -> Any:
     """The clients that the flags of a command make of a data set."""
-    from unalike.data import PartitionPlan
-    from unalike.data import partition as divide
-    from unalike.data.partition import divided_already, usual_clients
+    from unalike.data.partitioning.partition import divided_already, usual_clients
+    from unalike.data.partitioning.partition import partition as divide
+    from unalike.data.partitioning.partition_plan import PartitionPlan
 
     if plan is not None:
         found = PartitionPlan.load(plan)

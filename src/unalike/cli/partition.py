@@ -30,10 +30,10 @@ def command(
     unalike partition --data digits --partition 'pathological(classes=2)' --clients 20
     unalike partition --data digits --partition 'zipf(size=100)' --save plan.json
     """
-    from unalike.cli.bubbles import bubbles
-    from unalike.cli.show import console
-    from unalike.core.checkpoint import writing
-    from unalike.core.errors import UnalikeError
+    from unalike._utils.errors import UnalikeError
+    from unalike._utils.tensor_files import writing
+    from unalike.cli.partition_bubbles import bubbles
+    from unalike.cli.terminal_tables import console
 
     if plan is not None and seed is not None:
         raise UnalikeError(

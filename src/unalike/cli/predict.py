@@ -30,10 +30,10 @@ def command(
     import pandas as pd
     import torch
 
-    from unalike.cli.loaded import load_model, samples
-    from unalike.core.checkpoint import write_bytes
-    from unalike.core.task import find_task
-    from unalike.results.evaluation import outputs
+    from unalike._utils.tensor_files import write_bytes
+    from unalike.cli.finished_run import load_model, samples
+    from unalike.core.tasks import find_task
+    from unalike.metrics.scoring import outputs
 
     predict, config = load_model(folder)
     logits = torch.cat([*outputs(predict, samples(data, data_dir, folder, config))])

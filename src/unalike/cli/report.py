@@ -46,11 +46,11 @@ def command(
     Several folders are joined: runs on the same clients become one comparison, partitions of one study are ranked over, and
     what cannot be compared stands side by side with the reason.
     """
-    from unalike.core.errors import UnalikeError
-    from unalike.report.export import Block, export
-    from unalike.report.html import write_text
-    from unalike.study import Comparison
-    from unalike.study.joined import join
+    from unalike._utils.errors import UnalikeError
+    from unalike.experiments.comparison import Comparison
+    from unalike.experiments.joining import join
+    from unalike.reporting.export import ExportBlock, export
+    from unalike.reporting.html import write_text
 
     if format != "html" and (target, title) != (None, None):
         flag, why = ("--target", "costs until a target") if target is not None else ("--title", "headlines")
@@ -59,11 +59,11 @@ def command(
         )
     joined = join([(str(folder), Comparison.load(folder)) for folder in folders])
     if figures is not None:
-        from unalike.report.figures import save
+        from unalike.reporting.charts.paper_figures import save
 
         typer.echo(f"figures: {save(joined, figures).resolve()}", err=True)
     if format != "html":
-        blocks = [Block(b.name, b.comparison.facts.baseline, b.comparison.summary) for b in joined.blocks]
+        blocks = [ExportBlock(b.name, b.comparison.facts.baseline, b.comparison.summary) for b in joined.blocks]
         text = export(blocks, format)
         if out is None:
             print(text, end="")

@@ -44,26 +44,26 @@ def command(
     With --out the run is kept: its tables, its model, its checkpoints. The same command goes on where it stopped, and with more
     --rounds beyond its end.
     """
-    from unalike.cli.show import estimate_table, profile_table, run_table
-    from unalike.core.errors import UnalikeError
-    from unalike.federation import execute
-    from unalike.job import prepare
-    from unalike.profiling import Profile
-    from unalike.progress import watch
-    from unalike.study.estimate import ROUNDS, estimated
-    from unalike.study.single import keep_facts
-    from unalike.teamwork import follow
+    from unalike._utils.errors import UnalikeError
+    from unalike._utils.progress import progress_bar
+    from unalike.cli.terminal_tables import estimate_table, profile_table, run_table
+    from unalike.experiments.cost_estimate import ROUNDS, estimated
+    from unalike.experiments.single_run import keep_facts
+    from unalike.runtime.profiling import Profile
+    from unalike.runtime.round_loop import execute
+    from unalike.runtime.run_config import prepare_run
+    from unalike.runtime.worker_loop import follow_leader
 
     if dry_run and profile:
         raise UnalikeError("found --profile with --dry-run, which keeps nothing of a run; leave one of the two out")
     rounds = training["rounds"]
     found, learn, held = o.dataset(data, data_dir, proxy, test, training["protocol"])
     people = o.divided(found, partition, plan, clients, seed, val)
-    job = prepare(method, people, seed=seed, proxy=learn, test=held, **training)
-    with watch(ROUNDS if dry_run else rounds, method, lines=True) as progress:
+    job = prepare_run(method, people, seed=seed, proxy=learn, test=held, **training)
+    with progress_bar(ROUNDS if dry_run else rounds, method, lines=True) as progress:
         if dry_run:
             return estimate_table(estimated(job.key, {method: job}, 1, progress))
-        follow([job])
+        follow_leader([job])
         with Profile(rounds) if profile else nullcontext() as seen:
             result = execute(job, out=out, progress=progress if seen is None else seen.watching(progress))
     run_table(result)

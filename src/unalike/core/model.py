@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from unalike._utils.errors import UnalikeError
+from unalike._utils.seeds import isolated
 from unalike.core import tree
-from unalike.core.dense import Chain, chain
-from unalike.core.errors import UnalikeError
-from unalike.core.norms import CALL, NORMS, BatchNorm, Call, WeightedBatchNorm
-from unalike.core.pooling import pool_first
-from unalike.core.seed import isolated
-from unalike.core.swapped import Swapped
+from unalike.core.dense_chain import DenseChain, dense_chain
+from unalike.core.functional_module import FunctionalModule
+from unalike.core.norm_layers import CALL, NORMS, BatchNorm, Call, WeightedBatchNorm
+from unalike.core.pooling_order import pool_first
 from unalike.core.types import Context, Output, Tree
 
 
@@ -40,8 +40,8 @@ class Model:
         self._entries = {n: held[n] for n in module.state_dict() if n in held}
         self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad}
         self._plain = _copied(module)
-        self._training = Swapped(_instrumented(module, training=True))
-        self._evaluating = Swapped(_instrumented(module, training=False))
+        self._training = FunctionalModule(_instrumented(module, training=True))
+        self._evaluating = FunctionalModule(_instrumented(module, training=False))
         self._head_prefix, self._head = _find_head(module)
         self._norms = {path for path, m in module.named_modules() if isinstance(m, NORMS)}
         self.takes_context = "context" in inspect.signature(module.forward).parameters
@@ -108,9 +108,9 @@ class Model:
         return rounded
 
     @cached_property
-    def chain(self) -> Chain | None:
+    def chain(self) -> DenseChain | None:
         """The model as a chain of linear layers and activations; None if it is anything else."""
-        found = None if self.takes_context or hasattr(self._plain, "projection") else chain(self._plain)
+        found = None if self.takes_context or hasattr(self._plain, "projection") else dense_chain(self._plain)
         return found if found is not None and found.head == self._head_prefix else None
 
     def channels_last(self, x: Tensor, context: Context | None = None) -> Model:

@@ -10,7 +10,7 @@ from torch import Tensor
 Tree = dict[str, Tensor]
 """Parameter name -> tensor, in state-dict order. In a cohort every tensor has a leading dimension K, one row per client."""
 
-Drawers = dict[str, Tree]
+PartTrees = dict[str, Tree]
 """Part name -> that part's tree: its memory, or its letter."""
 
 Context = Mapping[str, Tree]
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
         return (per_sample * self.weight).sum() / self.weight.sum().clamp_min(1)
 
 
-class Stacked(Batch):
+class StackedBatch(Batch):
     """The same step of stacked clients: `x` [K, B, ...], `y` [K, B, ...], `weight` [K, B] or None; `rows` has shape [K]."""
 
     @property
@@ -57,7 +57,7 @@ class Output(NamedTuple):
     buffers: Tree = {}  # noqa: RUF012  (a NamedTuple field is immutable by use)
 
 
-class Order(NamedTuple):
+class Broadcast(NamedTuple):
     """What the server sends in a round; `lr` is the local learning rate of this round.
 
     It is the same to every participant but for `own`: what parts address to a client, by its number.
@@ -66,20 +66,20 @@ class Order(NamedTuple):
     round: int
     params: Tree
     buffers: Tree
-    mail: Drawers
+    mail: PartTrees
     lr: float
-    own: Mapping[int, Drawers] = {}
+    own: Mapping[int, PartTrees] = {}
 
-    def to(self, client: int) -> Order:
+    def to(self, client: int) -> Broadcast:
         """The order as this client receives it."""
         return self.with_mail(self.own.get(client, {}))
 
-    def with_mail(self, own: Drawers) -> Order:
+    def with_mail(self, own: PartTrees) -> Broadcast:
         """The order with what is addressed to one client among its mail."""
         return self._replace(mail=self.mail | {name: self.mail.get(name, {}) | t for name, t in own.items()}, own={})
 
 
-class Report(NamedTuple):
+class ClientUpdate(NamedTuple):
     """What leaves a client; stacked, with a leading [K] everywhere, it is the body of a cohort.
 
     `size` counts its training samples, `steps` the optimiser steps it made, `weight` is the accumulated weight ||a||_1 of
@@ -88,22 +88,22 @@ class Report(NamedTuple):
 
     update: Tree
     buffers: Tree
-    letters: Drawers
+    letters: PartTrees
     size: Tensor
     steps: Tensor
     weight: Tensor
     loss: Tensor
-    shared: Drawers
+    shared: PartTrees
 
     @property
-    def numbers(self) -> Report:
+    def numbers(self) -> ClientUpdate:
         """What is left of it without its update, its buffers and its letters."""
         return self._replace(update={}, buffers={}, letters={})
 
-    def map(self, f: Callable[[Tensor], Tensor]) -> Report:
+    def map(self, f: Callable[[Tensor], Tensor]) -> ClientUpdate:
         """The report with `f` of each of its tensors."""
         letters, shared = (
             {p: {n: f(t) for n, t in d.items()} for p, d in g.items()} for g in (self.letters, self.shared)
         )
         update, buffers = ({n: f(t) for n, t in d.items()} for d in (self.update, self.buffers))
-        return Report(update, buffers, letters, f(self.size), f(self.steps), f(self.weight), f(self.loss), shared)
+        return ClientUpdate(update, buffers, letters, f(self.size), f(self.steps), f(self.weight), f(self.loss), shared)

@@ -9,8 +9,8 @@ from typing import Literal, overload
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from unalike.core.checked import checked
-from unalike.core.solver import SGD, Adam, AdamW, Solver
+from unalike._utils.validated import validated
+from unalike.core.solvers import SGD, Adam, AdamW, Solver
 
 
 class Batches(Sequence[np.ndarray]):
@@ -38,7 +38,7 @@ class Batches(Sequence[np.ndarray]):
             start += size
 
 
-@checked
+@validated
 class Work:
     """A round of local work.
 

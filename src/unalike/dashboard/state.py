@@ -8,11 +8,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from unalike.core.errors import UnalikeError
-from unalike.core.lock import is_locked
-from unalike.deploy.commands import Silent, command
-from unalike.results.directory import RunDirectory
-from unalike.results.stopping import DIVERGED
+from unalike._utils.errors import UnalikeError
+from unalike._utils.locks import is_locked
+from unalike.federation.operations.commands import NoAnswer, command
+from unalike.runtime.run_directory import RunDirectory
+from unalike.runtime.stopping import DIVERGED
 
 State = dict[str, Any]
 
@@ -86,7 +86,7 @@ class Followed:
         """What a coordinator that is up says of itself."""
         try:
             return command(self.path / "control", "status") if (self.path / "control").exists() else {}
-        except Silent:
+        except NoAnswer:
             return {"state": "up, but slow to answer"}
         except (UnalikeError, OSError, ValueError):
             return {}

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.core.errors import UnalikeError
-from unalike.core.task import Task, task_for
-from unalike.data import check
-from unalike.data.check import Arrays, Pair
+from unalike._utils.errors import UnalikeError
+from unalike.core.tasks import Task, task_for
+from unalike.data import array_checks
+from unalike.data.array_checks import Arrays, Pair
 from unalike.data.fingerprint import digest
 
 if TYPE_CHECKING:
-    from unalike.data.columns import Encoding
+    from unalike.data.table_encoding import Encoding
 
 TRUTHS = {"0": False, "false": False, "1": True, "true": True}
 VALUES: Mapping[str, Callable[[str], float]] = {"binary": lambda name: TRUTHS[name.lower()], "regression": float}
@@ -69,23 +69,23 @@ class Dataset:
         return f"<Dataset {self.name}: {samples} of shape {self.input_shape}, {self.task.name}>"
 
     def __post_init__(self) -> None:
-        train = check.pair(self.train, f"{self.name}, train")
-        test = None if self.test is None else check.pair(self.test, f"{self.name}, test")
+        train = array_checks.pair(self.train, f"{self.name}, train")
+        test = None if self.test is None else array_checks.pair(self.test, f"{self.name}, test")
         if not len(train[1]):
             raise UnalikeError(f"{self.name}: found no training samples, expected at least one")
         if test is not None:
             self._check_alike(train, test)
         whole = train if test is None else (_joined(train[0], test[0]), _joined(train[1], test[1]))
-        classes = check.class_names(whole[1], self.classes)
+        classes = array_checks.class_names(whole[1], self.classes)
         for part, found in (("train", train), ("test", test)):
             if found is not None and classes is not None:
-                check.label_range(found[1], len(classes), f"{self.name}, {part}")
+                array_checks.label_range(found[1], len(classes), f"{self.name}, {part}")
         if test is not None:
             # Both parts become views of one tensor, so that merging them for every partition costs no memory.
             n = len(train[1])
             train, test = (whole[0][:n], whole[1][:n]), (whole[0][n:], whole[1][n:])
         groups = {
-            column: check.group(values, len(whole[1]), f"{self.name}, group {column!r}")
+            column: array_checks.group(values, len(whole[1]), f"{self.name}, group {column!r}")
             for column, values in self.groups.items()
         }
         made = {"train": train, "test": test, "classes": classes, "groups": MappingProxyType(groups), "_whole": whole}
@@ -104,7 +104,7 @@ class Dataset:
         encoding: Encoding | None = None,
     ) -> Dataset:
         """The data set whose first `train` samples are for training and whose others test; nothing is copied."""
-        x, y = check.pair((x, y), name)
+        x, y = array_checks.pair((x, y), name)
         test = (x[train:], y[train:]) if train < len(y) else None
         return cls(name, (x[:train], y[:train]), test, classes, groups or {}, encoding)
 
@@ -148,7 +148,7 @@ class Dataset:
             if task == "classification":
                 return self._numbered(places, own, names or own, whose)
             with suppress(KeyError, ValueError):
-                return check.labels(torch.tensor([VALUES[task](name) for name in own])[places], self.name)
+                return array_checks.labels(torch.tensor([VALUES[task](name) for name in own])[places], self.name)
         found = ", ".join(own[:5] if own is not None else [f"{value:g}" for value in y[:5].tolist()])
         raise UnalikeError(
             f"{self.name}: the labels are {KINDS[self.task.name]} ({found}); {whose} has {KINDS[task]}: "

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from unalike.core.errors import UnalikeError
+from unalike._utils.errors import UnalikeError
 from unalike.data.fingerprint import Widened
 
 
@@ -89,7 +89,7 @@ class Ragged(Sequence[np.ndarray]):
         return self.values[self.offsets[k] : self.offsets[k + 1]].astype(np.int64)
 
 
-class Numbered(Sequence[str]):
+class NumberedNames(Sequence[str]):
     """The names client-0, client-1, ... without storing them."""
 
     __slots__ = ("total",)

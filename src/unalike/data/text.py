@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.core.errors import UnalikeError
-from unalike.data.clients import Population
+from unalike._utils.errors import UnalikeError
+from unalike.data.population import Population
 
 if TYPE_CHECKING:
-    from unalike.data.columns import Encoding
+    from unalike.data.table_encoding import Encoding
 
 PADDING, UNKNOWN = 0, 1
 WORD = re.compile(r"\w+(?:'\w+)?")

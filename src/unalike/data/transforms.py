@@ -20,10 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unalike.core.errors import UnalikeError
-from unalike.core.registry import Registry
-from unalike.core.seed import generator
-from unalike.core.spec import parse
+from unalike._utils.errors import UnalikeError
+from unalike._utils.registry import Registry
+from unalike._utils.seeds import generator
+from unalike._utils.spec import parse
 
 registry = Registry("transform", home="unalike.data.transforms")
 
@@ -40,9 +40,9 @@ class Transform(Protocol):
     def __call__(self, x: Tensor, u: Tensor) -> Tensor: ...
 
 
-def transform(spec: str) -> Chain:
+def transform(spec: str) -> TransformChain:
     """The transforms of a spec, applied from left to right. Raises `UnalikeError` for an unknown name or option."""
-    return Chain(tuple(registry.build(call) for call in parse(spec)))
+    return TransformChain(tuple(registry.build(call) for call in parse(spec)))
 
 
 def numbers(seed: int, round: int, client: int, samples: int, draws: int) -> Tensor:
@@ -54,7 +54,7 @@ def numbers(seed: int, round: int, client: int, samples: int, draws: int) -> Ten
 
 
 @dataclass(frozen=True)
-class Chain:
+class TransformChain:
     """One transform after the other; each takes its own of the numbers."""
 
     parts: tuple[Transform, ...]
@@ -68,9 +68,9 @@ class Chain:
         return numbers(seed, round, client, samples, self.draws)
 
     @property
-    def fixed(self) -> Chain:
+    def fixed(self) -> TransformChain:
         """What evaluation applies: the transforms that draw nothing."""
-        return Chain(tuple(part for part in self.parts if not part.draws))
+        return TransformChain(tuple(part for part in self.parts if not part.draws))
 
     def before(self, predict: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """`predict` on samples that went through this chain of fixed transforms."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from unalike.core.errors import UnalikeError, unknown
+from unalike._utils.errors import UnalikeError, unknown
 
 
 def widths(model: str, option: str, found: int | tuple[int, ...], least: int = 0) -> tuple[int, ...]:

@@ -14,8 +14,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from unalike.core.errors import UnalikeError
-from unalike.core.spec import Call
+from unalike._utils.errors import UnalikeError
+from unalike._utils.spec import Call
 from unalike.core.types import Context
 from unalike.models import check
 from unalike.models.cnn import convolutions

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import nn
 
-from unalike.core.errors import UnalikeError
-from unalike.core.kinds import check_kinds
-from unalike.core.registry import Registry
-from unalike.core.seed import isolated
-from unalike.core.spec import Call, parse_one
+from unalike._utils.errors import UnalikeError
+from unalike._utils.option_types import check_kinds
+from unalike._utils.registry import Registry
+from unalike._utils.seeds import isolated
+from unalike._utils.spec import Call, parse_one
 
 registry = Registry("model", home="unalike.models")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unalike.core.errors import unknown
+from unalike._utils.errors import unknown
 from unalike.models import check
 from unalike.models.check import Norm
 from unalike.models.registry import registry

@@ -91,12 +91,12 @@ def command(
 
     A bundle is a key: send it to its site by a way that nobody else reads, and delete it here when it has arrived.
     """
-    from unalike.core.errors import UnalikeError
-    from unalike.deploy.extra import require
+    from unalike._utils.errors import UnalikeError
+    from unalike.federation.operations.extras import require_extra
 
-    require()
-    from unalike.deploy.folder import Folder
-    from unalike.deploy.samples import own_samples
+    require_extra()
+    from unalike.federation.operations.federation_folder import FederationFolder
+    from unalike.federation.site.site_data import own_samples
 
     if like is None:
         schema = _schema(shape, classes, task, tokens)
@@ -109,7 +109,7 @@ def command(
         for name, file in (("test", test), ("proxy", proxy))
         if file
     }
-    made = Folder.create(
+    made = FederationFolder.create(
         folder,
         dict.fromkeys(site_names(sites), samples),
         host=host,
@@ -134,7 +134,7 @@ def command(
 
 def share_or_number(name: str, value: float) -> float | int:
     """1.0 and less is a share of the sites, more a number of them. Raises `UnalikeError` for what is neither."""
-    from unalike.core.errors import UnalikeError
+    from unalike._utils.errors import UnalikeError
 
     if value <= 1:
         return value
@@ -145,7 +145,7 @@ def share_or_number(name: str, value: float) -> float | int:
 
 def site_names(text: str) -> list[str]:
     """The names of so many sites, or those that the text lists. Raises `UnalikeError` for one that is there twice."""
-    from unalike.core.errors import UnalikeError
+    from unalike._utils.errors import UnalikeError
 
     if text.isdecimal():
         return [f"site-{i + 1}" for i in range(int(text))]
@@ -159,8 +159,8 @@ def schema_like(data: str, data_dir: Path | None = None) -> object:
     """What a data set's samples look like."""
     import torch
 
-    from unalike.data import load
-    from unalike.deploy.federation import Schema
+    from unalike.data.sources.load import load
+    from unalike.federation.protocol.federation_file import Schema
 
     found = load(data, data_dir)
     x, _ = found.train
@@ -171,8 +171,8 @@ def schema_like(data: str, data_dir: Path | None = None) -> object:
 
 
 def _schema(shape: str | None, classes: str | None, task: str, tokens: bool) -> object:
-    from unalike.core.errors import UnalikeError
-    from unalike.deploy.federation import Schema
+    from unalike._utils.errors import UnalikeError
+    from unalike.federation.protocol.federation_file import Schema
 
     if shape is None:
         raise UnalikeError(

@@ -32,12 +32,12 @@ def command(
     old folder, and continues with its memory; the old bundle is worth nothing from then on. The federation must not be up: stop it,
     renew, bring it up, and it goes on where it was.
     """
-    from unalike.deploy.extra import require
+    from unalike.federation.operations.extras import require_extra
 
-    require()
-    from unalike.deploy.folder import Folder
+    require_extra()
+    from unalike.federation.operations.federation_folder import FederationFolder
 
-    found = Folder(folder)
+    found = FederationFolder(folder)
     with found.held():
         found.renew(host)
         print(f"the server's certificate is valid for {found.days_left:.0f} days")

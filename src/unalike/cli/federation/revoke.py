@@ -25,12 +25,12 @@ def command(
 
     What a site did before stays in the model. `unalike federation renew hospitals --site north` enrols it again, with new keys.
     """
-    from unalike.deploy.extra import require
+    from unalike.federation.operations.extras import require_extra
 
-    require()
-    from unalike.deploy.folder import Folder
+    require_extra()
+    from unalike.federation.operations.federation_folder import FederationFolder
 
-    found = Folder(folder)
+    found = FederationFolder(folder)
     with found.held():
         for name in sites:
             found.revoke(name)

@@ -18,11 +18,11 @@ def command(folder: Annotated[Path, typer.Argument(help="The federation's folder
     """
     from rich.table import Table
 
-    from unalike.cli.show import console
-    from unalike.deploy.commands import command as send
-    from unalike.deploy.extra import require
+    from unalike.cli.terminal_tables import console
+    from unalike.federation.operations.commands import command as send
+    from unalike.federation.operations.extras import require_extra
 
-    require()
+    require_extra()
     found, screen = send(folder / "control", NAME), console()
     why = f" ({found['why']})" if found["why"] else ""
     screen.print(f"{found['state']}{why}, {found['round']} of {found['rounds']} rounds done", highlight=False)

@@ -18,8 +18,8 @@ def command(folder: Annotated[Path, typer.Argument(help="The federation's folder
     \b
     unalike federation stop hospitals
     """
-    from unalike.deploy.commands import command as send
-    from unalike.deploy.extra import require
+    from unalike.federation.operations.commands import command as send
+    from unalike.federation.operations.extras import require_extra
 
-    require()
+    require_extra()
     print(send(folder / "control", NAME)["state"])

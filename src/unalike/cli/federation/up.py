@@ -44,12 +44,12 @@ def command(
     With --local it is all on this machine, with real processes, sockets and certificates; the flags from --data on are for that
     alone, a folder of `init` has its own file. It ends every process that it started, also on Ctrl-C.
     """
-    from unalike.core.errors import UnalikeError
-    from unalike.deploy.extra import require
+    from unalike._utils.errors import UnalikeError
+    from unalike.federation.operations.extras import require_extra
 
-    require()
-    from unalike.deploy.coordinate import coordinate
-    from unalike.deploy.folder import Folder
+    require_extra()
+    from unalike.federation.operations.federation_folder import FederationFolder
+    from unalike.federation.operations.run_coordinator import coordinate
 
     def tell(line: str) -> None:
         print(line, flush=True)
@@ -59,10 +59,10 @@ def command(
             "what is to be brought up? Give a folder of `unalike federation init`, or --local 3 --out DIR"
         )
     if folder is not None:
-        coordinate(Folder(folder), tell, wait=wait)
+        coordinate(FederationFolder(folder), tell, wait=wait)
         return
-    from unalike.data import partition as divide
-    from unalike.deploy.locally import locally
+    from unalike.data.partitioning.partition import partition as divide
+    from unalike.federation.operations.local_federation import locally
 
     found, learn, held = o.dataset(data, data_dir, proxy, test, terms["protocol"])
     people = divide(found, partition, local, seed=terms["seed"])

@@ -1,0 +1,64 @@
+"""A folder that one process at a time may work in."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from unalike._utils.errors import UnalikeError
+
+LOOK = 0.05
+"""Seconds after which whoever only looked at a lock has let go of it."""
+
+
+@contextmanager
+def locked(folder: Path, otherwise: str) -> Iterator[None]:
+    """Keep others out while the block runs; the lock ends with the process, however it ends. Raises `UnalikeError`."""
+    try:
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise UnalikeError(f"cannot write {folder / '.lock'}: {error.strerror}; choose another folder") from None
+    try:
+        _take(handle, folder, otherwise)
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_locked(folder: Path) -> bool | None:
+    """Whether a process works in the folder; None where the file system does not say."""
+    try:
+        handle = os.open(folder / ".lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+    return False
+
+
+def _take(handle: int, folder: Path, otherwise: str) -> None:
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # perhaps by somebody who only looks (`is_locked`), and is gone in a moment
+            time.sleep(LOOK)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UnalikeError(otherwise) from None
+    except OSError as error:  # as on file systems of some clusters
+        warnings.warn(
+            f"{folder} cannot be locked ({error.strerror}): see to it that no other process writes it", stacklevel=4
+        )

@@ -1,0 +1,55 @@
+"""Whether what a person writes is of the kind that a builder's annotations ask for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
+
+from unalike._utils.errors import InvalidValue
+
+PLAIN: dict[Any, tuple[type, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a text"),
+    bool: (bool, "True or False"),
+    NoneType: (NoneType, "None"),
+}
+"""The annotations that are checked, alone, in unions and in tuples: what fits them, and how a person calls it."""
+
+
+def check_kinds(builder: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raises `InvalidValue` for an option of another kind than its annotation, where `PLAIN` holds all of that.
+
+    A list passes for a tuple and a whole number for a number, True for neither.
+    """
+    try:
+        parameters = inspect.signature(builder, eval_str=True).parameters
+    except NameError:  # names that are imported for type checkers only
+        return
+    for name, value in options.items():
+        if name in parameters and not _fits(value, parameters[name].annotation):
+            raise InvalidValue(f"found {name}={value!r}, expected {_words(parameters[name].annotation)}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if kind in PLAIN:
+        return isinstance(value, PLAIN[kind][0]) and (kind is bool or not isinstance(value, bool))
+    if get_origin(kind) in (Union, UnionType):
+        return any(_fits(value, one) for one in get_args(kind))
+    if get_origin(kind) is not tuple:
+        return True
+    kinds = get_args(kind)
+    if not isinstance(value, tuple | list) or (kinds[-1] is not ... and len(kinds) != len(value)):
+        return False
+    return all(_fits(*pair) for pair in zip(value, kinds[:1] * len(value) if kinds[-1] is ... else kinds))
+
+
+def _words(kind: Any) -> str:
+    if kind in PLAIN:
+        return PLAIN[kind][1]
+    if get_origin(kind) is tuple:
+        return f"({', '.join('...' if one is ... else _words(one) for one in get_args(kind))})"
+    return " or ".join(map(_words, get_args(kind)))

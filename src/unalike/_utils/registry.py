@@ -1,0 +1,106 @@
+"""Names that a person may write (methods and parts, partitions, models, data) and what they stand for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from pydantic import ValidationError
+
+from unalike._utils.errors import InvalidValue, UnalikeError, unknown
+from unalike._utils.option_types import check_kinds
+from unalike._utils.spec import Call
+from unalike._utils.validated import explain_errors
+
+
+class Registry:
+    """A table of names, each with the function or class that builds the thing.
+
+    `home` is the module that registers our own names, imported at the first look-up; other packages add theirs through the
+    entry-point group `group` (`unalike.parts`, `unalike.models`, ...), read at the first look-up too.
+    """
+
+    def __init__(self, kind: str, home: str, group: str | None = None):
+        self.kind = kind
+        self._home = home
+        self._group = group or f"unalike.{kind}s"
+        self._loaded = False
+        self._builders: dict[str, Callable[..., Any]] = {}
+
+    def register(self, name: str) -> Callable[[Any], Any]:
+        """Decorator: make `name` stand for the decorated builder.
+
+        Defined once more (a cell of a notebook that runs again), a builder takes its own place. Raises `UnalikeError` if the name
+        is taken by another.
+        """
+
+        def add(builder: Any) -> Any:
+            if _origin(self._builders.get(name, builder)) != _origin(builder):
+                raise UnalikeError(
+                    f"the {self.kind} name {name!r} is taken by {self._builders[name]!r}; choose another"
+                )
+            self._builders[name] = builder
+            return builder
+
+        return add
+
+    def build(self, call: Call, **context: Any) -> Any:
+        """Call the builder of `call.name` with its parameters; `context` fills in what the person does not write.
+
+        Raises `UnalikeError` for parameters that the builder does not take, of the wrong kind and out of range.
+        """
+        builder = self[call.name]
+        try:
+            inspect.signature(builder).bind(**context, **call.parameters)
+        except TypeError as error:
+            raise UnalikeError(f"{call}: {error}; it takes {self.usage(call.name)}") from None
+        try:
+            check_kinds(builder, call.parameters)
+            return builder(**context, **call.parameters)
+        except InvalidValue as error:
+            raise InvalidValue(f"{call}: {error}; it takes {self.usage(call.name)}") from None
+        except ValidationError as error:
+            raise UnalikeError(f"{call}: {explain_errors(error)}; it takes {self.usage(call.name)}") from None
+
+    def usage(self, name: str) -> str:
+        """`proximal(mu=0.001)`: the name with the parameters a person may write and their defaults."""
+        parameters = list(inspect.signature(self[name]).parameters.values())
+        # builders that also take what the person does not write (labels, shapes) mark what they may write as keyword-only
+        written = [p for p in parameters if p.kind is p.KEYWORD_ONLY] or [
+            p for p in parameters if p.default is not p.empty
+        ]
+        return f"{name}({', '.join(p.name if p.default is p.empty else f'{p.name}={p.default!r}' for p in written)})"
+
+    def summary(self, name: str) -> str:
+        """The first line of the builder's docstring."""
+        return (inspect.getdoc(self[name]) or "").split("\n")[0]
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        self._load()
+        if name not in self._builders:
+            raise unknown(self.kind, name, self._builders)
+        return self._builders[name]
+
+    def __contains__(self, name: str) -> bool:
+        self._load()
+        return name in self._builders
+
+    def __iter__(self) -> Iterator[str]:
+        self._load()
+        return iter(self._builders)
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        self._loaded = True
+        import_module(self._home)
+        for point in entry_points(group=self._group):
+            point.load()
+
+
+def _origin(builder: Any) -> tuple[str, Any]:
+    """Where a builder is defined; what has no name of its own stands for itself."""
+    return builder.__module__, getattr(builder, "__qualname__", builder)

@@ -1,0 +1,84 @@
+"""Spec text such as `"fedprox(mu=0.1) + lws"`: read with `ast`, never evaluated."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import Any
+
+from unalike._utils.errors import UnalikeError
+
+
+@dataclass(frozen=True)
+class Call:
+    """One name with its keyword parameters: `dirichlet(alpha=0.1)` is `Call("dirichlet", {"alpha": 0.1})`."""
+
+    name: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.parameters.items())})"
+
+
+def parse(text: str) -> list[Call]:
+    """Read `a(x=1) + b` into its calls, left to right.
+
+    >>> [str(call) for call in parse("fedprox(mu=0.1) + lws")]
+    ['fedprox(mu=0.1)', 'lws()']
+
+    Raises `UnalikeError` for anything but names, keyword parameters with literal values and `+`.
+    """
+    try:
+        body = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise UnalikeError(f"cannot read {text!r}: {error}; write for example 'fedprox(mu=0.1) + lws'") from None
+    return _calls(body, text)
+
+
+def parse_one(text: str) -> Call:
+    """Read a text that holds exactly one call, such as a partition or a model."""
+    calls = parse(text)
+    if len(calls) != 1:
+        raise UnalikeError(f"{text!r} joins {len(calls)} names with '+'; expected a single name such as {calls[0]}")
+    return calls[0]
+
+
+def _calls(node: ast.expr, text: str) -> list[Call]:
+    match node:
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _calls(left, text) + _calls(right, text)
+        case ast.Name(id=name):
+            return [Call(name)]
+        case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords) if len({k.arg for k in keywords}) == len(
+            keywords
+        ):
+            return [Call(name, {_keyword(k, text): _literal(k.value, text) for k in keywords})]
+        case ast.Call(func=ast.Name(id=name)):
+            raise UnalikeError(
+                f"{text!r}: {name} takes each parameter once and by name, as in '{name}(parameter=value)'"
+            )
+    raise UnalikeError(
+        f"cannot read {text!r}: {ast.unparse(node)!r} is not a name, a call with keywords or a sum of them"
+    )
+
+
+def _keyword(keyword: ast.keyword, text: str) -> str:
+    if keyword.arg is None:
+        raise UnalikeError(f"cannot read {text!r}: '**' is not allowed, write each parameter with its name")
+    return keyword.arg
+
+
+def _literal(node: ast.expr, text: str) -> Any:
+    if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
+        return float(node.id)
+    if isinstance(node, ast.Tuple | ast.List):
+        return tuple(_literal(item, text) for item in node.elts)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Name):
+        return -_literal(node.operand, text)
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError):
+        found = ast.unparse(node)
+        raise UnalikeError(
+            f"{text!r}: {found!r} is not a literal; expected a number, text, True, False, None or a tuple"
+        ) from None

@@ -1,0 +1,96 @@
+"""Tensors in files: safetensors only, written to a temporary name, flushed and renamed, so that a file is whole or absent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from unalike._utils.errors import UnalikeError
+from unalike.core.types import Tree
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file atomically. Raises `UnalikeError` when the folder cannot be written or the disk is full."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            if temporary.exists():
+                temporary.unlink()
+            raise
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise `UnalikeError` when what is done cannot write there, or the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        raise UnalikeError(
+            f"cannot write {path}: {error.strerror or error}; free space or choose another folder"
+        ) from error
+
+
+def rounds_of(files: Iterable[Path]) -> dict[Path, int]:
+    """The files named `round-000012.safetensors` and the rounds that they are of; what a person copied beside them is none."""
+    names = {file: file.stem.removeprefix("round-") for file in files}
+    return {file: int(name) for file, name in names.items() if name.isdecimal()}
+
+
+def write_tensors(path: Path, tensors: Tree, facts: dict[str, Any] | None = None) -> None:
+    """Write a tree, with JSON facts beside it, atomically; equal contents give equal bytes."""
+    plain: Tree = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        t = tensor.detach().cpu().contiguous()
+        place = t.untyped_storage().data_ptr()
+        plain[name] = t.clone() if place in seen else t  # the format refuses tensors that share memory
+        seen.add(place)
+    # the format sorts tensors by dtype and name, so their order is kept; one entry, since it shuffles several
+    kept = {"facts": facts or {}, "order": list(tensors)}
+    write_bytes(path, save(plain, {"unalike": json.dumps(kept | {"digest": _digest(plain, kept)})}))
+
+
+def read_tensors(path: Path) -> tuple[Tree, dict[str, Any]]:
+    """Read what `write_tensors` wrote. Raises `UnalikeError` for a missing, truncated, changed or foreign file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            kept = json.loads(file.metadata()["unalike"])
+            digest = kept.pop("digest")
+            # clones lie where torch aligns them; where the file has them, products may round in another way
+            tensors = {name: file.get_tensor(name).clone() for name in kept["order"]}
+    except (OSError, SafetensorError, TypeError, KeyError, ValueError, AttributeError) as error:
+        raise UnalikeError(f"cannot read {path}: {error}; it is no checkpoint of unalike, or it is damaged") from error
+    if _digest(tensors, kept) != digest:
+        raise UnalikeError(f"cannot read {path}: its contents are not those that were written; it is damaged")
+    return tensors, kept["facts"]
+
+
+def _digest(tensors: Tree, kept: dict[str, Any]) -> str:
+    """A checksum of the contents: it finds damage, not an attacker, who would write another one."""
+    total = hashlib.blake2b(json.dumps(kept).encode(), digest_size=16)
+    for name, t in tensors.items():
+        total.update(f"{name} {t.dtype} {tuple(t.shape)} ".encode())
+        total.update(t.reshape(-1).view(torch.uint8).numpy().data if t.numel() else b"")
+    return total.hexdigest()
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes left behind that were killed while they wrote."""
+    for file in folder.rglob(".*.part"):
+        file.unlink(missing_ok=True)

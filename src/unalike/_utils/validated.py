@@ -1,0 +1,42 @@
+"""Frozen dataclasses whose fields are checked, with errors that a person can read."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any, TypeVar, dataclass_transform
+
+import pydantic
+
+from unalike._utils.errors import InvalidValue
+
+C = TypeVar("C", bound=type)
+
+
+@dataclass_transform(frozen_default=True)
+def validated(cls: C) -> C:
+    """Class decorator: a frozen pydantic dataclass that raises `InvalidValue` instead of pydantic's own error."""
+    config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    made: Any = pydantic.dataclasses.dataclass(frozen=True, config=config)(cls)
+    validated = made.__init__
+
+    @wraps(validated)
+    def clear(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            validated(self, *args, **kwargs)
+        except pydantic.ValidationError as error:
+            raise InvalidValue(explain_errors(error)) from None
+
+    made.__init__ = clear
+    return made
+
+
+def explain_errors(error: pydantic.ValidationError) -> str:
+    """A validation error in one line: which parameter, what was found, what was expected."""
+    return "; ".join(_said(row) for row in error.errors())
+
+
+def _said(row: Any) -> str:
+    """One row of it; what a class says of several fields together names them itself."""
+    where, message = ".".join(map(str, row["loc"])), row["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    return f"{where}={row.get('input')!r}: {message}" if where else message

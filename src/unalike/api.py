@@ -1,0 +1,44 @@
+"""The public names of the library: what `import unalike as ua` gives."""
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.version import __version__
+from unalike.core.types import Output
+from unalike.core.work import Work
+from unalike.data.client_data import ClientData
+from unalike.data.dataset import Dataset
+from unalike.data.partitioning.partition import partition, partition_labels
+from unalike.data.partitioning.partition_plan import PartitionPlan
+from unalike.data.population import Population
+from unalike.data.sources.load import load
+from unalike.experiments.compare import compare, estimate
+from unalike.methods.method import Method
+from unalike.methods.part import part
+from unalike.methods.plan import plan
+from unalike.models.registry import model
+from unalike.runtime.round_loop import run
+from unalike.training.functional import aggregate, local_update
+from unalike.training.wire import wire
+
+__all__ = [
+    "ClientData",
+    "Dataset",
+    "Method",
+    "Output",
+    "PartitionPlan",
+    "Population",
+    "UnalikeError",
+    "Work",
+    "__version__",
+    "aggregate",
+    "compare",
+    "estimate",
+    "load",
+    "local_update",
+    "model",
+    "part",
+    "partition",
+    "partition_labels",
+    "plan",
+    "run",
+    "wire",
+]

@@ -1,0 +1,165 @@
+"""A kept run read back: its model and its configuration."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from unalike.core.model import Model
+    from unalike.data.dataset import Dataset
+    from unalike.data.table_encoding import Encoding
+    from unalike.metrics.scoring import Predict
+
+
+def load_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
+    """The shared model of a run directory as a function from samples to logits, and the run's configuration.
+
+    Raises `UnalikeError` for a folder without a finished run, and for a model that only a program can build.
+    """
+    from unalike._utils.errors import UnalikeError
+    from unalike._utils.tensor_files import read_tensors
+    from unalike.core.model import Model
+    from unalike.data.transforms import transform
+    from unalike.metrics.scoring import SharedModel
+    from unalike.models.registry import model, read, registry
+    from unalike.runtime.run_directory import RunDirectory
+
+    config = RunDirectory(folder).config
+    weights = folder / "model.safetensors"
+    if config is None or not weights.exists():
+        raise UnalikeError(
+            f"{folder} holds no finished run with a shared model; give a folder that `unalike run --out` wrote"
+        )
+    name, data = config["model"]["name"], config["data"]
+    if read(name).name not in registry:
+        raise UnalikeError(f"the run's model {name!r} came from a program; load {weights} there")
+    made = Model(model(name, tuple(data["input_shape"]), data.get("outputs")))
+    tensors, _ = read_tensors(weights)
+    if set(tensors) != set(made.state_dict(made.params | made.buffers)):
+        raise UnalikeError(
+            f"{weights} does not fit the model {name!r}: {config['method']} made another one of it (load it in Python with "
+            "ua.run(..., out=folder).module()), or the folder was changed"
+        )
+    _check_shared(folder, config, made)
+    predict = SharedModel(made, {n: tensors[n] for n in made.params}, {n: tensors[n] for n in made.buffers})
+    text = config.get("transform")
+    return (predict if text is None else transform(text).fixed.before(predict)), config
+
+
+def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
+    """Raise `UnalikeError` where the clients of a run have no model in common that could be evaluated without them."""
+    from unalike._utils.errors import UnalikeError
+    from unalike.methods.plan import method_of, plan
+    from unalike.methods.plans.references import Centralised
+
+    own, ran = "", None
+    with suppress(UnalikeError):  # a method of a program's own parts is taken as it is
+        ran = plan(config["method"])
+        if not method_of(ran).has_shared_model(model):
+            own = "parameters that they train and never send"
+    if config.get("buffers") == "local" and model.buffers and not isinstance(ran, Centralised):  # who has one client
+        own = "batch-norm statistics of their own (buffers='local')"
+    if own:
+        raise UnalikeError(
+            f"the clients of {folder} have {own}, so no model is everybody's; their scores are in `unalike report`"
+            + ("" if "federation" in config else ", their models in Python: ua.run(..., out=folder).personal(k)")
+        )
+
+
+def fitting(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any]) -> Dataset:
+    """A data set whose samples have the shape that the run's model takes; a table as the run read its own.
+
+    Raises `UnalikeError` for samples of another shape, and for tables that could only be read in another way.
+    """
+    from unalike._utils.errors import UnalikeError
+    from unalike.data.sources.load import load
+
+    encoding = _encoding(folder, config)
+    dataset, wanted = load(data, data_dir, encoding=encoding), config["data"]["input_shape"]
+    if encoding is None and dataset.encoding is not None:
+        why = "it is older, or its clients came from no table; if they did, run its command again (nothing is trained again), else"
+        if "federation" in config:
+            why = "the federation agreed on no encoding of tables, or it is older and the run's folder was taken away from it;"
+        raise UnalikeError(
+            f"{data} is a table, and {folder} does not say how to read one: {why} give a file of numbers (.npz)"
+        )
+    if list(dataset.input_shape) != wanted:
+        raise UnalikeError(f"{data} has samples of shape {list(dataset.input_shape)}, the model takes {wanted}")
+    return dataset
+
+
+def samples(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any]) -> Tensor:
+    """The samples of a data set without their labels; the rows of a table, which needs no target, in the order of the file.
+
+    Raises `UnalikeError` as `fitting` does.
+    """
+    from unalike.data.sources.load import table_at
+    from unalike.data.sources.tables import opened
+
+    encoding, path = _encoding(folder, config), table_at(data, data_dir)
+    if encoding is None or path is None:
+        return fitting(data, data_dir, folder, config).merged()[0]
+    return encoding.apply(opened(path, encoding), path.name)
+
+
+def labels(found: Dataset, folder: Path, config: dict[str, Any]) -> Tensor:
+    """The labels of all samples as the run has them: classes by their names, numbers by their values.
+
+    Raises `UnalikeError` for labels that the run does not know.
+    """
+    data = config["data"]
+    return found.labelled(found.merged()[1], data["task"], data.get("classes"), f"the run in {folder}")
+
+
+def _encoding(folder: Path, config: dict[str, Any]) -> Encoding | None:
+    """How the run, or its federation, reads tables."""
+    from unalike.data.table_encoding import Encoding
+
+    found, terms = Encoding.load(folder / "encoding.json"), folder.resolve().parent / "federation.toml"
+    if found is None and "federation" in config and terms.exists():
+        from unalike.federation.protocol.federation_file import Federation
+
+        return Federation.load(terms).data.encoding
+    return found
+
+
+def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:
+    """The data set of a run or cell, the folder to look in and what the server kept, as its command said, for `dataset`.
+
+    Without a command the data set goes by the name that the run knows it by.
+    """
+    from unalike.cli.options import kept_flags
+
+    place = folder.resolve()
+    if place.parent.name == "cells":
+        place = place.parents[1]
+    flags = kept_flags(place)
+    kept = flags.get("data_dir")
+    return {
+        "data": flags.get("data", config["data"]["name"]),
+        "data_dir": data_dir or (Path(kept) if kept else None),
+        **{name: flags.get(name) for name in ("proxy", "test")},
+        "protocol": config["protocol"] if flags else (),
+    }
+
+
+def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dataset:
+    """The data set of a run's own clients. Raises `UnalikeError` where a program handed them over and its name finds none."""
+    from unalike._utils.errors import UnalikeError
+    from unalike.cli.options import dataset
+
+    source = source_of(folder, config, data_dir)
+    try:
+        found: Dataset = dataset(**source)[0]
+    except UnalikeError as error:
+        if source["protocol"]:  # a command said where
+            raise
+        raise UnalikeError(
+            f"{folder} does not say where its data came from: a program handed over its clients, of {source['data']!r}; their "
+            "scores are in `unalike report`, other samples are scored with --data"
+        ) from error
+    return found

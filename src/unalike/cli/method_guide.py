@@ -1,0 +1,142 @@
+"""What a method is, in words and numbers: for `unalike list methods` and the page of methods."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from unalike._utils import spec
+from unalike._utils.errors import UnalikeError
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.core.tasks import TASKS
+from unalike.core.types import Batch
+from unalike.core.views import StageSettings
+from unalike.core.work import Work
+from unalike.methods.catalogue import KNOWN
+from unalike.methods.method import DEFAULTS, Method
+from unalike.methods.part import Part, parameters, registry
+from unalike.models.registry import model as build_model
+from unalike.training.client_update import initial_client_state
+from unalike.training.server_update import initial_server_state
+from unalike.training.wire import SCALARS, wire
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name of the catalogue.
+
+    `down` and `up` count what a client receives and sends in a round, `server` and `client` what each remembers, all in units of
+    the model; NaN for a plan of several stages. `needs` says what else the method asks for.
+    """
+
+    name: str
+    usage: str
+    summary: str
+    source: str
+    down: float
+    up: float
+    server: float
+    client: float
+    needs: tuple[str, ...]
+    parts: tuple[Part, ...]
+
+
+def published() -> list[str]:
+    """The names of methods, plans and add-ons, without the parts that methods are made of."""
+    return sorted(n for n in registry if n in KNOWN or not _is_part(n))
+
+
+def parts() -> list[str]:
+    """The names of the parts."""
+    return sorted(n for n in registry if _is_part(n))
+
+
+def combines(a: str, b: str) -> str | None:
+    """Why `a + b` is refused; None where they combine."""
+    try:
+        Method.parse(a) + Method.parse(b)
+    except UnalikeError as error:
+        return str(error)
+    return None
+
+
+def entry(name: str) -> Entry:
+    """What the name stands for, with its defaults."""
+    text = inspect.getdoc(registry[name]) or ""
+    summary = re.sub(r"\s+", " ", text.split("\n\n")[0]).strip()
+    cited = re.findall(r"\(([^()]*(?:19|20)\d\d[^()]*|the [^()]*paper[^()]*)\)", summary)
+    source = cited[-1] if cited else ""
+    short = summary.replace(f" ({source})", "").rstrip(".") if source else summary.rstrip(".")
+    method = _method(name)
+    if method is None:
+        nan = float("nan")
+        return Entry(name, registry.usage(name), short, source, nan, nan, nan, nan, (), ())
+    model, setting = _reference()
+    size = tree.nbytes(model.params)
+    facts = method.facts(Batch(torch.zeros(10, 64), torch.arange(10)), setting)
+    items = wire(method, model, facts)
+    ways = {way: sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")}
+    ways["up"] -= SCALARS if items else 0
+    server = tree.nbytes(*initial_server_state(method, setting).memory.values()) / size
+    client = tree.nbytes(*initial_client_state(method, setting).values()) / size
+    own = tuple(p for p in method.parts if p not in DEFAULTS.values())
+    return Entry(
+        name,
+        registry.usage(name),
+        short,
+        source,
+        ways["down"] / size,
+        ways["up"] / size,
+        server,
+        client,
+        _needs(method),
+        own,
+    )
+
+
+def call(part: Part) -> str:
+    """The part with its parameters, as they are written."""
+    return str(spec.Call(part.name, parameters(part)))
+
+
+def units(value: float) -> str:
+    """`1.00`-style units of the model: `-` for a plan, `0` for nothing, at most two digits."""
+    if value != value:
+        return "-"
+    return f"{value:.2f}".rstrip("0").rstrip(".") if value >= 0.005 or value == 0 else "<0.01"
+
+
+def _needs(method: Method) -> tuple[str, ...]:
+    asked = {
+        "classes": any("regression" not in p.tasks for p in method.parts),
+        "proxy data on the server": any(p.needs_proxy for p in method.parts),
+        "label histograms": any("label_histogram" in p.shares for p in method.parts),
+        "features of the model": any(p.name == "model_contrast" for p in method.parts),
+        "fine-tuning before evaluation": method.tuning is not None,
+        "a conditional model": bool(method.conditioners),
+    }
+    return tuple(what for what, needed in asked.items() if needed)
+
+
+def _is_part(name: str) -> bool:
+    builder = registry[name]
+    return inspect.isclass(builder) and issubclass(builder, Part)
+
+
+def _method(name: str) -> Method | None:
+    builder = registry[name]
+    if inspect.isclass(builder) and not issubclass(builder, Part):
+        return None
+    return Method.parse(name)
+
+
+@cache
+def _reference() -> tuple[Model, StageSettings]:
+    """A two-layer network on ten classes: what is counted in units of the model."""
+    made = Model(build_model("mlp(hidden=(64,))", (64,), 10))
+    return made, StageSettings(made, TASKS["classification"], Work(), classes=10)

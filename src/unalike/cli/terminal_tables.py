@@ -1,0 +1,166 @@
+"""Results as tables on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console, JustifyMethod
+
+    from unalike.experiments.comparison import Comparison
+    from unalike.experiments.cost_estimate import Estimate
+    from unalike.runtime.profiling import Profile
+    from unalike.runtime.run_recorder import Run
+
+GAP = 2
+"""Spaces between columns."""
+
+
+def console() -> Console:
+    """As wide as the terminal, and wide enough for a table where there is none."""
+    from rich.console import Console
+
+    made = Console(markup=False)  # what is in brackets are people's names and formulas
+    return made if made.is_terminal else Console(width=160, markup=False)
+
+
+def tables(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", words: int = 1) -> None:
+    """Print rows under their heads; the first `words` columns are words, the others numbers.
+
+    Columns that the terminal has no room for follow in further tables, beside the columns of words again, which then take a third
+    of it each at most.
+    """
+    from rich.cells import cell_len
+    from rich.table import Table
+
+    screen = console()
+    widths = [GAP + max(cell_len(line[i]) for line in (heads, *rows)) for i in range(len(heads))]
+    if sum(widths) > screen.width + GAP:
+        widths = [min(w, screen.width // 3) if i < words else w for i, w in enumerate(widths)]
+    room, groups = screen.width + GAP - sum(widths[:words]), [list[int]()]
+    for i in range(words, len(heads)):
+        if groups[-1] and sum(widths[j] for j in (*groups[-1], i)) > room:
+            groups.append([])
+        groups[-1].append(i)
+    for group in groups:
+        table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+        for i in (*range(words), *group):
+            side: JustifyMethod = "left" if i < words else "right"
+            table.add_column(heads[i], justify=side, overflow="fold", max_width=widths[i] - GAP)
+        for row in rows:
+            table.add_row(*(row[i] for i in (*range(words), *group)))
+        screen.print(table)
+        title = ""
+
+
+def profile_table(profile: Profile) -> None:
+    """Where the rounds that were looked at spent their time; the profiler slows small operations down."""
+    rounds, whole = profile.rounds, sum(profile.seconds.values())
+    rows = [
+        (name, f"{seconds / rounds:.4f}", f"{seconds / whole:.1%}")
+        for name, seconds in profile.seconds.items()
+        if seconds
+    ]
+    rows.append(("whole", f"{whole / max(1, rounds):.4f}", "100.0%"))
+    tables(("part of a round", "seconds each", "share"), rows, f"{rounds} rounds")
+
+
+def summary_table(comparison: Comparison) -> None:
+    """One row per method and protocol; no winner is named: p is corrected for the number of methods."""
+    from unalike.reporting.findings import few_seeds
+    from unalike.reporting.wording import megabytes
+
+    summary, facts = comparison.summary, comparison.facts
+    metric = "rmse" if "rmse" in summary else "accuracy"
+    numbers = (metric, "sd", "difference", "95 % interval", "corrected p", "worst decile", "MB", "seconds")
+    rows = []
+    for row in summary.to_dict("records"):
+        interval = (
+            "" if row["ci_low"] != row["ci_low"] else f"{number(row['ci_low'], '+')} .. {number(row['ci_high'], '+')}"
+        )
+        cells = [number(row[k]) for k in (metric, f"{metric}_sd")] + [number(row["difference"], "+")]
+        cost = megabytes(row["mb_down"] + row["mb_up"]), f"{row['seconds']:.1f}"
+        model = {"clients": "shared", "server": "shared, server's test"}.get(row["protocol"], row["protocol"])
+        rows.append(
+            [row["method"], model, *cells, interval, probability(row["p_holm"]), number(row["worst_decile"]), *cost]
+        )
+    tables(("method", "model", *numbers), rows, f"{_counted(comparison)}, against {facts.baseline}", words=2)
+    screen = console()
+    if summary["seeds"].max() < 2:
+        screen.print("One seed cannot show a difference: give --seeds 3 or more.")
+    elif warning := few_seeds(
+        int(summary["seeds"].max()), int(summary["p"].groupby(summary["protocol"]).count().max())
+    ):
+        screen.print(warning, highlight=False)
+    for note in facts.notes:
+        screen.print(f"note: {note}")
+
+
+def estimate_table(estimate: Estimate) -> None:
+    """What a comparison will cost, a row per method."""
+    from unalike.reporting.wording import megabytes
+
+    rows = [
+        (
+            c.method,
+            str(c.rounds),
+            duration(c.seconds),
+            duration(c.seconds_in_all),
+            megabytes(c.mb_down),
+            megabytes(c.mb_up),
+        )
+        for c in estimate.costs
+    ]
+    tables(("method", "rounds", "training", "in all", "MB down", "MB up"), rows, "One run of each method, estimated")
+    screen = console()
+    runs = f"{len(estimate.costs) * estimate.seeds} runs" if len(estimate.costs) * estimate.seeds > 1 else "one run"
+    screen.print(
+        f"{runs} will take about {duration(estimate.seconds)} at most on this machine as it is now, "
+        f"and {estimate.memory_mb:,.0f} MB of memory. Rules that stop runs early are not foreseen.",
+        highlight=False,
+    )
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `3.2 min`, `1.5 h`, `2.1 days`."""
+    for unit, size, until in (("s", 1, 100), ("min", 60, 100), ("h", 3600, 48)):
+        if seconds < until * size:
+            value = seconds / size
+            return f"{value:.2g} {unit}" if value < 10 else f"{value:.0f} {unit}"
+    return f"{seconds / 86400:.1f} days"
+
+
+def run_table(run: Run) -> None:
+    """The last round of a run, or the selected one, whose models it gives, and what it was warned of."""
+    from unalike.reporting.wording import megabytes
+
+    rows = run.history.rounds
+    row = next((row for row in run.history.rows if row["round"] == run.selected), run.history.last)
+    hidden = ("stage", "seconds", "participants", "bytes_down", "bytes_up")
+    shown = {k: v for k, v in row.items() if k not in hidden and not k.endswith("selected") and v == v}
+    traffic = megabytes((rows["bytes_down"] + rows["bytes_up"]).sum() / 1e6)
+    cost = f"{traffic} MB, {rows['seconds'].sum():.1f} s of training"
+    text = ", ".join(f"{str(k).replace('_', ' ')} {number(v) if k != 'round' else int(v)}" for k, v in shown.items())
+    screen = console()
+    selected = "" if run.selected is None else f"selected of {rows['round'].max()} rounds: "
+    screen.print(f"{selected}{text}; {cost} ({run.executor})", highlight=False)
+    for note in run.notes:
+        screen.print(f"note: {note}")
+
+
+def number(value: Any, sign: str = "") -> str:
+    """Four digits behind the point, of huge numbers (of what diverged) as many in all; nothing for NaN."""
+    if value is None or value != value:
+        return ""
+    return f"{value:{sign}.4f}" if abs(value) < 1e6 else f"{value:{sign}.3e}"
+
+
+def probability(p: float) -> str:
+    """Four digits, never 0; nothing for NaN."""
+    return "< 0.0001" if p < 5e-5 else number(p)
+
+
+def _counted(comparison: Comparison) -> str:
+    chosen = any(str(c).endswith("selected") for c in comparison.rounds)
+    return "The round with the best validation score" if chosen else "Mean of the last ten evaluated rounds"

@@ -1,0 +1,52 @@
+"""What is computed of stacked updates while they are read once, as compiled loops (numba)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from unalike._utils.simd import turn, widest
+
+WIDTH = 2048
+"""Columns of a block: those of twenty clients stay in the cache of a core while they are read again."""
+
+ZERO = np.float32(0)
+MATHS = {"reassoc", "contract", "nsz"}  # a NaN stays one
+SIGNATURE = "void(f4[:,::1], f4[::1], f4[::1], f8[:,::1], i8[::1])"
+"""That `combine` is compiled for when this module is imported, once on a machine."""
+
+
+@njit(fastmath=MATHS, inline="always")
+def add_up(rows, weights, start, stop, out):
+    """out = sum_k weights_k rows_k of the columns from `start` to `stop`, four rows at a time."""
+    out[:] = ZERO
+    whole = len(rows) // 4 * 4
+    for k in range(0, whole, 4):
+        a, b, c, d = rows[k][start:stop], rows[k + 1][start:stop], rows[k + 2][start:stop], rows[k + 3][start:stop]
+        u, v, w, z = weights[k], weights[k + 1], weights[k + 2], weights[k + 3]
+        for i in range(len(out)):
+            out[i] += (u * a[i] + v * b[i]) + (w * c[i] + z * d[i])
+    for k in range(whole, len(rows)):
+        a, u = rows[k][start:stop], weights[k]
+        for i in range(len(out)):
+            out[i] += u * a[i]
+
+
+@njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
+def combine(rows, weights, total, apart, turns):
+    """total = sum_k weights_k rows_k, and apart[b, k] = ||rows_k - mean_j rows_j||^2, of the blocks b whose `turns` it takes."""
+    widest()
+    centre, even = np.empty(WIDTH, np.float32), np.full(len(rows), 1 / len(rows), np.float32)
+    block = turn(turns)
+    while block < len(apart):
+        start, stop = block * WIDTH, min((block + 1) * WIDTH, rows.shape[1])
+        mean = centre[: stop - start]
+        add_up(rows, weights, start, stop, total[start:stop])
+        add_up(rows, even, start, stop, mean)
+        for k in range(len(rows)):
+            row, square = rows[k][start:stop], ZERO
+            for i in range(len(mean)):
+                away = row[i] - mean[i]
+                square += away * away
+            apart[block, k] = square
+        block = turn(turns)

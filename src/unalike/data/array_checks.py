@@ -1,0 +1,157 @@
+"""What arrays must look like before anything is computed with them: one place for conversions and for refusals.
+
+`where` names the owner in every message, such as "client 'north', train".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+
+MOST_CLASSES, MOST_TOKENS = 100_000, 2**24
+
+Pair = tuple[Tensor, Tensor]
+"""Inputs [N, ...] and labels [N]."""
+Arrays = tuple[Tensor | npt.ArrayLike, Tensor | npt.ArrayLike]
+"""What `pair` makes one of."""
+
+
+def pair(found: Any, where: str) -> Pair:
+    """Inputs and labels as tensors of equal length. Raises `UnalikeError` for anything that cannot be one."""
+    if not isinstance(found, Sequence) or len(found) != 2:
+        raise UnalikeError(f"{where}: found {type(found).__name__}, expected (x, y): inputs [N, ...] and labels [N]")
+    x, y = inputs(found[0], where), labels(found[1], where)
+    if len(x) != len(y):
+        raise UnalikeError(f"{where}: found {len(x)} inputs and {len(y)} labels, expected one label per input")
+    return x, y
+
+
+def inputs(found: Any, where: str) -> Tensor:
+    """Float32 images [N, C, H, W] or rows [N, D], or int64 tokens [N, T]; other floats and integers are converted.
+
+    Raises `UnalikeError` for bytes (pixels or tokens? that must be said), fewer than two dimensions, numbers that are
+    not finite and negative tokens.
+    """
+    x = _tensor(found, f"{where}: x")
+    if x.dtype == torch.uint8:
+        raise UnalikeError(
+            f"{where}: x is uint8, which may be pixels or tokens; write x.astype('float32') / 255 or x.astype('int64')"
+        )
+    if x.dim() < 2:
+        raise UnalikeError(f"{where}: x has shape {list(x.shape)}, expected [N, ...]; for one feature write x[:, None]")
+    if x.is_floating_point() or x.dtype == torch.bool:
+        return _finite(x.to(torch.float32), f"{where}: x")
+    x = x.to(torch.int64)
+    if x.numel() and x.max() >= MOST_TOKENS:
+        raise UnalikeError(
+            f"{where}: x holds the token {int(x.max())}, expected less than {MOST_TOKENS}; numbers are float32"
+        )
+    if x.numel() and x.min() < 0:
+        raise UnalikeError(
+            f"{where}: x holds the token {int(x.min())}, expected 0 or more; use float32 for signed numbers"
+        )
+    return x
+
+
+def labels(found: Any, where: str) -> Tensor:
+    """Labels [N] (or [N, 1]): int64 (classes) from integers, bool (binary), float32 (regression) from floats."""
+    y = _tensor(found, f"{where}: y")
+    if y.dim() == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.dim() != 1:
+        raise UnalikeError(f"{where}: y has shape {list(y.shape)}, expected [N]; for one-hot labels write y.argmax(1)")
+    if y.is_floating_point():
+        return _finite(y.to(torch.float32), f"{where}: y")
+    return y if y.dtype == torch.bool else y.to(torch.int64)
+
+
+def label_range(y: Tensor, classes: int, where: str) -> None:
+    """Refuse class labels outside 0..classes-1; labels that are not classes pass."""
+    if y.dtype != torch.int64 or not len(y):
+        return
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= classes:
+        raise UnalikeError(
+            f"{where}: labels lie in {low}..{high}, expected 0..{classes - 1} for {classes} classes; "
+            "renumber the labels or name every class"
+        )
+
+
+def group(found: Any, samples: int, where: str) -> np.ndarray:
+    """One integer or text per sample [N], read-only. Raises `UnalikeError` for anything else, missing values too."""
+    values = np.asarray(found)
+    if values.dtype == object and all(isinstance(value, str) for value in values.flat):
+        values = values.astype(str)
+    if values.dtype.kind not in "biuU" or values.shape != (samples,):
+        raise UnalikeError(
+            f"{where}: found {values.dtype} of shape {list(values.shape)}, expected one integer or text for each of "
+            f"{samples} samples, training and test samples together; fill missing values first"
+        )
+    values = np.array(values, np.int64 if values.dtype.kind in "biu" else values.dtype)
+    values.flags.writeable = False
+    return values
+
+
+def class_names(y: Tensor, names: Sequence[str] | None) -> list[str] | None:
+    """The names given, or "0", "1", ... up to the largest label; "False" and "True" for bool, None for regression.
+
+    Raises `UnalikeError` for a name that occurs twice and for labels that can be no numbers of classes.
+    """
+    if y.is_floating_point():
+        return None
+    if names is not None:
+        twice = [name for name, times in Counter(map(str, names)).items() if times > 1]
+        if twice:
+            raise UnalikeError(f"two classes have the name {twice[0]!r}; expected each name once: rename one")
+        return [str(name) for name in names]
+    if y.dtype == torch.bool:
+        return ["False", "True"]
+    largest = int(y.max()) if len(y) else -1
+    if largest >= MOST_CLASSES:
+        raise UnalikeError(
+            f"found the label {largest}, expected classes numbered from 0; for regression give float labels"
+        )
+    return [str(label) for label in range(largest + 1)]
+
+
+def _tensor(found: Any, what: str) -> Tensor:
+    if isinstance(found, Tensor):
+        if found.is_complex():
+            raise UnalikeError(f"{what} holds complex numbers; expected real ones: split them into two features")
+        if found.layout != torch.strided or found.is_meta:
+            kind = "has no values (device meta)" if found.is_meta else f"is {found.layout}, see to_dense()"
+            raise UnalikeError(f"{what} {kind}; expected a tensor with all its numbers")
+        return found.detach().contiguous()  # as the compiled loops read it
+    if isinstance(found, np.ma.MaskedArray) and (masked := int(np.ma.count_masked(found))):
+        raise UnalikeError(f"{what} holds {masked} masked values; fill them or leave those samples out")
+    array = np.asarray(found)
+    if array.dtype.kind not in "biuf":
+        raise UnalikeError(
+            f"{what} has dtype {array.dtype}, expected numbers; encode texts and objects as numbers first"
+        )
+    if array.dtype.kind in "iu" and array.dtype != np.uint8:
+        array = array.astype(np.int64, copy=False)
+    if array.dtype.kind == "f":
+        array = array.astype(np.float32, copy=False)
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+
+
+def _finite(values: Tensor, what: str) -> Tensor:
+    # A block at a time: data mapped from disk may be larger than memory, and so may a mask of it.
+    if not all(block.isfinite().all() for block in values.split(4096)):
+        wrong = ~values.isfinite()
+        first = wrong.nonzero()[0].tolist()
+        nan = int(values.isnan().sum())
+        raise UnalikeError(
+            f"{what} holds {nan} NaN and {int(wrong.sum()) - nan} infinite values, the first in sample {first[0]} "
+            f"at {first[1:]}; expected finite numbers: fill them or leave those samples out"
+        )
+    return values

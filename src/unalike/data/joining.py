@@ -1,0 +1,102 @@
+"""Join the data of separate clients into one population."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike.core.tasks import Task, find_task, task_for
+from unalike.data import array_checks
+from unalike.data.client_data import ClientData
+from unalike.data.ragged import Ragged, client_name
+
+PARTS = ("train", "test", "val")
+LABELS = {"classification": torch.int64, "binary": torch.bool, "regression": torch.float32}
+
+
+class Joined(NamedTuple):
+    """The fields of a population, in its order."""
+
+    x: Tensor
+    y: Tensor
+    train: Ragged
+    test: Ragged
+    val: Ragged
+    names: list[str]
+    classes: list[str] | None
+    task: Task
+
+
+def join(clients: list[ClientData], classes: Sequence[str] | None = None, task: Task | str | None = None) -> Joined:
+    """Lay the clients' samples one after the other, each client's training, test and validation samples in turn.
+
+    Raises `UnalikeError`, which names the client, for inputs of different shapes, labels the task cannot take, labels
+    outside the classes and names that occur twice.
+    """
+    if not clients:
+        raise UnalikeError("found no clients, expected at least one ClientData(train=(x, y))")
+    names = [client_name(k) if client.name is None else client.name for k, client in enumerate(clients)]
+    _check_names(names)
+    parts = [[getattr(client, part) for part in PARTS] for client in clients]
+    blocks = {
+        f"client {name!r}, {part}": pair
+        for name, row in zip(names, parts)
+        for part, pair in zip(PARTS, row)
+        if pair is not None
+    }
+    _check_inputs(blocks)
+    task = find_task(task) if isinstance(task, str) else task or _first_task(blocks)
+    labels = {owner: _labels(pair[1], task, owner) for owner, pair in blocks.items()}
+    y = torch.cat([*labels.values()])
+    known = array_checks.class_names(y, classes)
+    for owner, own in labels.items() if known is not None else ():
+        array_checks.label_range(own, len(known or ()), owner)
+    sizes = np.array([[0 if pair is None else len(pair[1]) for pair in row] for row in parts])
+    starts = (sizes.cumsum() - sizes.ravel()).reshape(sizes.shape)
+    train, test, val = (Ragged.ranges(starts[:, i], sizes[:, i]) for i in range(len(PARTS)))
+    return Joined(torch.cat([pair[0] for pair in blocks.values()]), y, train, test, val, names, known, task)
+
+
+def _check_names(names: list[str]) -> None:
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise UnalikeError(f"two clients have the name {twice[0]!r}; expected each name once: rename one")
+
+
+def _check_inputs(blocks: dict[str, array_checks.Pair]) -> None:
+    kinds = {owner: _kind(pair[0]) for owner, pair in blocks.items()}
+    first, expected = next(iter(kinds.items()))
+    for owner, found in kinds.items():
+        if found != expected:
+            raise UnalikeError(
+                f"{owner}: inputs are {found}, expected {expected} as in {first}; "
+                "all clients train one model, so their inputs need one shape and kind"
+            )
+
+
+def _kind(x: Tensor) -> str:
+    return f"[{', '.join(map(str, ['N', *x.shape[1:]]))}] of {str(x.dtype).removeprefix('torch.')}"
+
+
+def _first_task(blocks: dict[str, array_checks.Pair]) -> Task:
+    """The task of the first labels there are; an empty array says nothing about it by its dtype."""
+    return task_for(next((y for _, y in blocks.values() if len(y)), torch.empty(0, dtype=torch.int64)))
+
+
+def _labels(y: Tensor, task: Task, owner: str) -> Tensor:
+    """Labels in the dtype of the task; nothing is rounded, and no two labels become one."""
+    expected = LABELS[task.name]
+    converted = y.to(expected)
+    if (converted.to(y.dtype) != y).any():
+        found, wanted = (str(dtype).removeprefix("torch.") for dtype in (y.dtype, expected))
+        raise UnalikeError(
+            f"{owner}: labels are {found} in {y.min().item()}..{y.max().item()}, which task {task.name} cannot take; "
+            f"expected {wanted}, or another task="
+        )
+    return converted

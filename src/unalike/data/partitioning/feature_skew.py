@@ -1,0 +1,108 @@
+"""Changes of the samples themselves: clients whose images are noisier, or turned, than others' (feature skew).
+
+A change is a value: frozen, drawn from nothing but its parameters and the generator it is handed, so that a saved plan
+can make the same samples again. It may stand alone (`noise(level=0.1)`, on an IID division) or beside a scheme
+(`dirichlet(alpha=0.1) + rotation(degrees=90)`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.registry import Registry
+from unalike.data.partitioning.scheme import check_positive
+
+registry = Registry("feature change", home="unalike.data.partitioning.feature_skew", group="unalike.feature_changes")
+
+
+class Change(Protocol):
+    """What becomes of the samples `x` [n, ...] of one client among `clients`."""
+
+    def __call__(self, x: Tensor, client: int, clients: int, rng: np.random.Generator) -> Tensor: ...
+
+    def clusters(self, clients: int) -> np.ndarray | None:
+        """Which clients are changed alike: a number for each, or None when no two are."""
+
+
+@registry.register("noise")
+@dataclass(frozen=True)
+class Noise:
+    """x + N(0, level k / K) for client k of 1..K, level k / K being the variance (Li et al. 2022, NIID-Bench)."""
+
+    level: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_positive("noise", level=self.level)
+
+    def __call__(self, x: Tensor, client: int, clients: int, rng: np.random.Generator) -> Tensor:
+        if not x.is_floating_point():
+            raise UnalikeError(
+                "noise: found tokens, expected images or rows of numbers; use another partition for texts"
+            )
+        deviation = float(np.sqrt(self.level * (client + 1) / clients))
+        return x + deviation * torch.from_numpy(rng.standard_normal(tuple(x.shape), dtype=np.float32)).to(x.device)
+
+    def clusters(self, clients: int) -> np.ndarray | None:
+        return None
+
+
+@registry.register("rotation")
+@dataclass(frozen=True)
+class Rotation:
+    """Groups of clients see their images turned counter-clockwise by different angles (Ghosh et al. 2020, IFCA).
+
+    `degrees` are the angles; a single number d stands for 0, d, 2 d, ... below 360. Client k turns by angle
+    floor(k G / K) of G. Multiples of 90 move pixels exactly where height and width allow it; other angles interpolate
+    bilinearly and fill with 0.
+    """
+
+    degrees: float | tuple[float, ...] = (0, 90, 180, 270)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.degrees, int | float):
+            check_positive("rotation", degrees=self.degrees)
+            if self.degrees >= 360:
+                raise UnalikeError(
+                    f"rotation: found degrees={self.degrees:g}, which turns nothing; expected less than 360"
+                )
+        elif not self.degrees or not np.isfinite(self.degrees).all():
+            raise UnalikeError(f"rotation: found degrees={self.degrees!r}, expected angles such as (0, 90, 180, 270)")
+
+    @property
+    def angles(self) -> tuple[float, ...]:
+        """The angles in degrees."""
+        if isinstance(self.degrees, int | float):
+            return tuple(np.arange(0, 360, self.degrees).tolist())
+        return tuple(self.degrees)
+
+    def __call__(self, x: Tensor, client: int, clients: int, rng: np.random.Generator) -> Tensor:
+        if x.dim() != 4:
+            raise UnalikeError(f"rotation: found samples of shape {tuple(x.shape[1:])}, expected images [C, H, W]")
+        angle = self.angles[client * len(self.angles) // clients]
+        quarters, rest = divmod(angle, 90)
+        square = x.shape[-1] == x.shape[-2]
+        if rest == 0 and (square or quarters % 2 == 0):
+            return torch.rot90(x, int(quarters), (-2, -1))
+        return _turned(x, np.deg2rad(angle))
+
+    def clusters(self, clients: int) -> np.ndarray | None:
+        return np.arange(clients) * len(self.angles) // clients
+
+
+def _turned(x: Tensor, angle: float) -> Tensor:
+    """Images turned counter-clockwise by `angle` (radians) about their centre."""
+    height, width = x.shape[-2:]
+    # affine_grid works in coordinates of -1..1 on either axis, so the aspect ratio enters the off-diagonal terms.
+    rows = [
+        [np.cos(angle), -np.sin(angle) * height / width, 0],
+        [np.sin(angle) * width / height, np.cos(angle), 0],
+    ]
+    grid = F.affine_grid(x.new_tensor([rows]).expand(len(x), -1, -1), list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, align_corners=False)

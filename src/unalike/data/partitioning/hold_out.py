@@ -1,0 +1,63 @@
+"""Samples set apart for the server before the clients get theirs."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.option_types import check_kinds
+from unalike._utils.seeds import generator
+from unalike.data.array_checks import Pair
+from unalike.data.dataset import Dataset
+
+
+def hold_out(data: Dataset, share: float, seed: int = 0) -> tuple[Dataset, Pair]:
+    """The data without a public share of its test samples, and that share: proxy data for methods that learn on the server.
+
+    The share holds the same number of each class, round(share * tests / classes), at least one (Li et al. 2023, FedLAW, take
+    2 %); for regression it is drawn at random. Data without test samples gives training samples.
+
+    Raises `UnalikeError` for a share that is not between 0 and 1, or a class with too few samples.
+    """
+    check_kinds(hold_out, {"share": share, "seed": seed})
+    if not 0 < share < 1:
+        raise UnalikeError(
+            f"found a share of {share}, expected the part of the test samples for the server, such as 0.02"
+        )
+    x, y = data.merged()
+    trains = len(data.train[1])
+    pool = np.arange(trains if data.test is not None else 0, len(y))
+    rng = generator(seed, "hold out")
+    if data.classes is None:
+        chosen = rng.choice(pool, max(1, round(share * len(pool))), replace=False)
+    else:
+        chosen = _balanced(y[torch.from_numpy(pool)].numpy(), pool, len(data.classes), share, rng)
+    kept = np.setdiff1d(np.arange(len(y)), chosen)
+    rows = torch.from_numpy(kept)
+    groups = {column: values[kept] for column, values in data.groups.items()}
+    train = int((kept < trains).sum())
+    rest = Dataset.divided(data.name, x[rows], y[rows], train, data.classes, groups, data.encoding)
+    return rest, (x[torch.from_numpy(chosen)], y[torch.from_numpy(chosen)])
+
+
+def test_apart(data: Dataset, share: float = 0.2) -> tuple[Dataset, Pair]:
+    """The training samples for the clients, and the published test set for the server: a `share` of all where there is none."""
+    if data.test is None:
+        return hold_out(data, share)
+    count = len(data.train[1])
+    groups = {column: values[:count] for column, values in data.groups.items()}
+    return Dataset.divided(data.name, *data.train, count, data.classes, groups, data.encoding), data.test
+
+
+def _balanced(labels: np.ndarray, pool: np.ndarray, classes: int, share: float, rng: np.random.Generator) -> np.ndarray:
+    each = max(1, round(share * len(pool) / classes))
+    chosen = []
+    for label in range(classes):
+        own = pool[labels == label]
+        if len(own) < each:
+            raise UnalikeError(
+                f"class {label} has {len(own)} samples to choose from, expected {each} for a share of {share}; lower the share"
+            )
+        chosen.append(rng.choice(own, each, replace=False))
+    return np.sort(np.concatenate(chosen))

@@ -1,0 +1,219 @@
+"""Schemes by labels and by sizes: `iid`, `dirichlet`, `pathological`, `shards`, `classes`, `quantity`, `clusters`."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError
+from unalike.data.partitioning.scheme import (
+    DRAWS,
+    Division,
+    by_class,
+    check_count,
+    check_positive,
+    check_smallest,
+    deal,
+    gave_up,
+    registry,
+)
+
+
+@registry.register("iid")
+def iid(samples: int, clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """A random permutation cut into equal parts (sizes differ by one at most)."""
+    return np.array_split(rng.permutation(samples), clients)
+
+
+@registry.register("dirichlet")
+def dirichlet(
+    labels: np.ndarray,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    alpha: float,
+    balance: bool = True,
+    min_size: int | None = None,
+) -> list[np.ndarray]:
+    """Label skew: each class is divided in proportions p ~ Dir(alpha 1_K) (Yurochkin et al. 2019; Hsu et al. 2019).
+
+    With `balance`, p_k = 0 for a client that already holds N / K samples, then p is normalised, and everything is drawn
+    again until the smallest client holds `min_size`: 10, NIID-Bench's form; 40, PFLlib's. With `balance=False` neither
+    is done unless `min_size` is given (FedLWS's form: clients may stay empty). Every sample is used once.
+    alpha -> infinity: every client has the global mixture of labels; alpha -> 0: each class goes to one client.
+    """
+    name = f"dirichlet(alpha={alpha})"
+    check_positive(name, alpha=alpha)
+    least = min_size if min_size is not None else 10 if balance else 0
+    check_smallest(name, least, clients, len(labels))
+    rows = by_class(labels)
+    lengths, best = [len(row) for row in rows], 0
+    for _ in range(DRAWS):
+        counts = _dirichlet_counts(lengths, clients, rng, alpha, balance)
+        if counts is None:
+            continue
+        smallest = int(counts.sum(0).min())
+        if smallest >= least:
+            return deal(rows, counts, rng)
+        best = max(best, smallest)
+    raise gave_up(name, best, least)
+
+
+def _dirichlet_counts(
+    lengths: list[int], clients: int, rng: np.random.Generator, alpha: float, balance: bool
+) -> np.ndarray | None:
+    """Counts [C, K] of one draw; None where no client is left to take a class (all its proportions are zero)."""
+    counts = np.zeros((len(lengths), clients), np.int64)
+    quota = sum(lengths) / clients
+    for row, length in zip(counts, lengths):
+        p = rng.dirichlet(np.full(clients, alpha))
+        if balance:
+            p = p * (counts.sum(0) < quota)
+        if not p.sum() > 0:
+            return None
+        cuts = np.floor(np.cumsum(p / p.sum())[:-1] * length).astype(np.int64)
+        row[:] = np.diff(cuts, prepend=0, append=length)
+    return counts
+
+
+@registry.register("pathological")
+def pathological(
+    labels: np.ndarray, clients: int, rng: np.random.Generator, *, classes: int, balance: bool = True, least: int = 40
+) -> list[np.ndarray]:
+    """Each client holds `classes` classes, and groups of clients the same ones (PFLlib's form).
+
+    Class c goes to the first ceil(K classes / C) clients that hold fewer than `classes`, in equal parts; without
+    `balance` in parts drawn from U[max(n / 10, least / C), n), n being the equal part. The last one takes the rest.
+    Every sample is used once; the last clients may hold fewer classes. classes = C: equal shares of every class.
+
+    Raises `UnalikeError` where the form would leave classes to no client.
+    """
+    check_count("pathological", 0, least=least)
+    rows = by_class(labels)
+    if not 1 <= classes <= len(rows):
+        raise UnalikeError(f"pathological: found classes={classes}, expected 1 to the {len(rows)} classes of the data")
+    quota = np.full(clients, classes)
+    counts = np.zeros((len(rows), clients), np.int64)
+    holders = math.ceil(clients * classes / len(rows))
+    for c, row in enumerate(rows):
+        chosen = np.flatnonzero(quota)[:holders]
+        if not len(chosen):
+            raise UnalikeError(
+                f"pathological(classes={classes}) leaves {len(rows) - c} of {len(rows)} classes to no client: each "
+                f"class goes to {holders} of {clients} clients; raise classes, or choose clients so that "
+                f"clients * classes / {len(rows)} is a whole number"
+            )
+        counts[c, chosen] = _parts(len(row), len(chosen), rng, balance, least / len(rows))
+        quota[chosen] -= 1
+    return deal(rows, counts, rng)
+
+
+def _parts(total: int, holders: int, rng: np.random.Generator, balance: bool, least: float) -> np.ndarray:
+    part = total // holders
+    low = min(part, int(max(total / holders / 10, least)))
+    sizes = np.full(holders, part) if balance else rng.integers(low, max(part, low + 1), holders)
+    sizes[-1] = total - sizes[:-1].sum()
+    return sizes
+
+
+@registry.register("shards")
+def shards(labels: np.ndarray, clients: int, rng: np.random.Generator, *, per_client: int = 2) -> list[np.ndarray]:
+    """Sorted by label and cut into K per_client shards, of which each client draws `per_client` (McMahan et al. 2017).
+
+    Every sample is used once. A shard holds one class where shards divide the classes, so that most clients hold
+    `per_client` classes or fewer. Raises `UnalikeError` for more shards than samples.
+    """
+    check_count("shards", per_client=per_client)
+    total = clients * per_client
+    if total > len(labels):
+        raise UnalikeError(
+            f"shards(per_client={per_client}) with {clients} clients cuts {total} shards, found {len(labels)} samples: "
+            "lower per_client or clients"
+        )
+    cut = np.array_split(np.concatenate([rng.permutation(row) for row in by_class(labels)]), total)
+    drawn = rng.permutation(total).reshape(clients, per_client)
+    return [np.concatenate([cut[s] for s in mine]) for mine in drawn]
+
+
+@registry.register("classes")
+def classes(labels: np.ndarray, clients: int, rng: np.random.Generator, *, k: int) -> list[np.ndarray]:
+    """#label = k: client i holds class i mod C and k - 1 others at random (Li et al. 2022, NIID-Bench).
+
+    Each class is divided evenly among those that hold it; every sample is used once. k = C: `iid` class by class.
+    Raises `UnalikeError` where no client holds a class, which needs fewer clients than classes.
+    """
+    rows = by_class(labels)
+    if not 1 <= k <= len(rows):
+        raise UnalikeError(f"classes: found k={k}, expected 1 to the {len(rows)} classes of the data")
+    holds = np.zeros((len(rows), clients), bool)
+    for i in range(clients):
+        first = i % len(rows)
+        others = np.delete(np.arange(len(rows)), first)
+        holds[[first, *rng.choice(others, k - 1, replace=False)], i] = True
+    if not holds.any(1).all():
+        raise UnalikeError(
+            f"classes(k={k}) with {clients} clients leaves {(~holds.any(1)).sum()} of {len(rows)} classes to no "
+            f"client; choose {len(rows)} clients or more, or raise k"
+        )
+    counts = np.zeros(holds.shape, np.int64)
+    for row, mine, held in zip(rows, counts, holds):
+        mine[held] = [len(part) for part in np.array_split(row, held.sum())]
+    return deal(rows, counts, rng)
+
+
+@registry.register("quantity")
+def quantity(
+    samples: int, clients: int, rng: np.random.Generator, *, beta: float = 0.5, min_size: int = 10
+) -> list[np.ndarray]:
+    """Sizes alone differ: N Dir(beta 1_K), drawn again until the smallest is `min_size` (Li et al. 2022, NIID-Bench).
+
+    Every sample is used once. beta -> infinity: `iid`.
+    """
+    name = f"quantity(beta={beta})"
+    check_positive(name, beta=beta)
+    check_smallest(name, min_size, clients, samples)
+    best = 0
+    for _ in range(DRAWS):
+        cuts = np.floor(np.cumsum(rng.dirichlet(np.full(clients, beta)))[:-1] * samples).astype(np.int64)
+        smallest = int(np.diff(cuts, prepend=0, append=samples).min())
+        if smallest >= min_size:
+            return np.split(rng.permutation(samples), cuts)
+        best = max(best, smallest)
+    raise gave_up(name, best, min_size)
+
+
+@registry.register("clusters")
+def clusters(
+    labels: np.ndarray,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    groups: int | tuple[int, ...] = 3,
+    size: int | None = None,
+) -> Division:
+    """Clusters of clients that share a range of labels: digits, upper case, lower case (Local Statistics).
+
+    `groups` are the widths of the ranges, (10, 26, 26) for the 62 classes of EMNIST; a number cuts as many ranges of
+    equal width. Client k belongs to cluster floor(k G / K). Its samples are divided evenly among its clients,
+    `size` for each at most; without it every sample is used once.
+    """
+    rows = by_class(labels)
+    if size is not None:
+        check_count("clusters", size=size)
+    if isinstance(groups, int):
+        check_count("clusters", groups=groups)
+        widths = [len(part) for part in np.array_split(np.arange(len(rows)), groups)]
+    else:
+        widths = list(groups)
+    if sum(widths) != len(rows) or min(widths) < 1 or len(widths) > clients:
+        raise UnalikeError(
+            f"clusters: found groups={groups!r}, expected at most one group per client ({clients}) and widths that add "
+            f"up to the {len(rows)} classes of the data, such as (10, 26, 26) for 62"
+        )
+    member = np.arange(clients) * len(widths) // clients
+    owned: list[np.ndarray] = []
+    for g, end in enumerate(np.cumsum(widths)):
+        mixed = rng.permutation(np.concatenate(rows[end - widths[g] : end]))
+        owned += [part[:size] for part in np.array_split(mixed, (member == g).sum())]
+    return Division(owned, clusters=member)

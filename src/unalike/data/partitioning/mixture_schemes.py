@@ -1,0 +1,144 @@
+"""Schemes by the rank of a client's labels: `zipf`, `even`, and the kinds of clients of the FedMix testbed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError, unknown
+from unalike.data.partitioning.scheme import Division, by_class, registry
+
+
+@registry.register("zipf")
+def zipf(
+    labels: np.ndarray, clients: int, rng: np.random.Generator, *, a: float = 2, size: int = 6000, order: str = "random"
+) -> list[np.ndarray]:
+    """Label skew by rank: a client's r-th label gets max(1, floor(size p_r)) samples, p_r ~ r^-a over C (FedMix).
+
+    `order`: "random", a permutation of the labels per client; "swap", client k's first label is k mod C in place of 0
+    (the FedMix authors' code). Drawn without replacement within a client; clients may overlap; a label with fewer
+    samples gives all. a = 0 is `even`.
+    """
+    rows = by_class(labels)
+    counts = _counts(size, a, len(rows))
+    ranks = _ranks(order, clients, len(rows), rng)
+    return [_draw(rows, rank, counts, rng) for rank in ranks]
+
+
+@registry.register("even")
+def even(labels: np.ndarray, clients: int, rng: np.random.Generator, *, size: int = 6000) -> list[np.ndarray]:
+    """Every client has max(1, floor(size / C)) samples of each label (FedMix): `zipf(a=0)`. Clients may overlap."""
+    return zipf(labels, clients, rng, a=0, size=size)
+
+
+class Kind(NamedTuple):
+    """A kind of client: the exponent of its labels' ranks, and how many samples it trains and tests on."""
+
+    a: float
+    train: int
+    test: int
+
+
+KINDS = {
+    "zipf_more": Kind(2, 6000, 1000),
+    "zipf_less": Kind(2, 600, 100),
+    "even_more": Kind(0, 6000, 1000),
+    "even_less": Kind(0, 600, 100),
+}
+"""The kinds of clients in the FedMix testbed."""
+
+TRAIN_SHARE = 6 / 7
+"""The share of each class that is drawn for training, so that no client trains on what another tests on."""
+
+
+@registry.register("mixture")
+def mixture(
+    labels: np.ndarray,
+    wanted: int | None,
+    rng: np.random.Generator,
+    *,
+    zipf_more: int = 0,
+    zipf_less: int = 0,
+    even_more: int = 0,
+    even_less: int = 0,
+    order: str = "random",
+) -> Division:
+    """Clients of several kinds, such as mixture(zipf_more=9, even_more=1) (FedMix): how many there are of each.
+
+    "zipf" and "even" as in the schemes of those names; "more" trains on 6000 and tests on 1000 samples, "less" on 600
+    and 100, the same order of labels for both. Training and test samples are drawn from separate parts of each class;
+    clients overlap within a part; a label that lacks samples gives all it has there. `split` is not used.
+    """
+    numbers = {"zipf_more": zipf_more, "zipf_less": zipf_less, "even_more": even_more, "even_less": even_less}
+    if min(numbers.values()) < 0 or not any(numbers.values()):
+        raise UnalikeError(f"mixture: found {numbers}, expected numbers of clients such as zipf_more=9, even_more=1")
+    kinds = [KINDS[name] for name, number in numbers.items() for _ in range(number)]
+    if wanted not in (None, len(kinds)):
+        raise UnalikeError(
+            f"mixture: the kinds add up to {len(kinds)} clients, found clients={wanted}; make them equal"
+        )
+    return _testbed(labels, kinds, order, rng)
+
+
+def _register_uniform(name: str, kind: Kind) -> None:
+    def uniform(labels: np.ndarray, clients: int, rng: np.random.Generator, *, order: str = "random") -> Division:
+        return _testbed(labels, [kind] * clients, order, rng)
+
+    uniform.__doc__ = f"All clients of the FedMix kind {name}: {kind.train} training and {kind.test} test samples."
+    registry.register(name)(uniform)
+
+
+for _name, _kind in KINDS.items():
+    _register_uniform(_name, _kind)
+
+
+def _testbed(labels: np.ndarray, kinds: list[Kind], order: str, rng: np.random.Generator) -> Division:
+    train, test = [], []
+    for row in by_class(labels):
+        cut = max(1, int(TRAIN_SHARE * len(row) + 1e-9))
+        mixed = rng.permutation(row)
+        train.append(mixed[:cut])
+        test.append(mixed[cut:])
+    owned, tested = [], []
+    for kind, rank in zip(kinds, _ranks(order, len(kinds), len(train), rng)):
+        tested.append(_draw(test, rank, _counts(kind.test, kind.a, len(train)), rng))
+        mine = _draw(train, rank, _counts(kind.train, kind.a, len(train)), rng)
+        owned.append(np.concatenate([mine, tested[-1]]))
+    return Division(owned, tested)
+
+
+def _counts(size: int, a: float, classes: int) -> np.ndarray:
+    """max(1, floor(size p_r)) for each rank r, [C]."""
+    if size < classes:
+        raise UnalikeError(f"zipf: found size={size}, expected at least one sample for each of the {classes} classes")
+    if not 0 <= a < math.inf:
+        raise UnalikeError(f"zipf: found a={a!r}, expected the exponent, a finite number of 0 or more")
+    p = np.arange(1, classes + 1, dtype=float) ** -a
+    # 0.1 * 6000 / (10 * 0.1) may fall short of 600 by rounding.
+    return np.maximum(1, np.floor(size * p / p.sum() + 1e-9).astype(np.int64))
+
+
+def _draw(rows: list[np.ndarray], rank: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return np.concatenate([rng.choice(rows[c], min(n, len(rows[c])), replace=False) for c, n in zip(rank, counts)])
+
+
+def _ranks(order: str, clients: int, classes: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Each client's labels, the most frequent first."""
+    if order not in ORDERS:
+        raise unknown("order", order, ORDERS)
+    return [ORDERS[order](k, classes, rng) for k in range(clients)]
+
+
+def _swapped(k: int, classes: int, rng: np.random.Generator) -> np.ndarray:
+    order = np.arange(classes)
+    order[[0, k % classes]] = order[[k % classes, 0]]
+    return order
+
+
+ORDERS: dict[str, Callable[[int, int, np.random.Generator], np.ndarray]] = {
+    "random": lambda k, classes, rng: rng.permutation(classes),
+    "swap": _swapped,
+}

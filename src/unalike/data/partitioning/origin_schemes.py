@@ -1,0 +1,113 @@
+"""Schemes by where samples come from: `natural`, `domains`, and a division made elsewhere, `index_files`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError
+from unalike.data.partitioning.partition_files import read_indices
+from unalike.data.partitioning.scheme import Division, registry
+
+Columns = Mapping[str, np.ndarray]
+
+
+@registry.register("natural")
+def natural(
+    columns: Columns,
+    held_out: np.ndarray,
+    wanted: int | None,
+    rng: np.random.Generator,
+    *,
+    column: str = "client",
+    cluster: str | None = None,
+    own_test: bool = True,
+) -> Division:
+    """The data's own clients: one for each value of `column`, such as a writer, a hospital or a device.
+
+    `clients=` fewer than there are draws that many at random; otherwise every sample is used once. `cluster` is the
+    column of the clients' true clusters, for references that may know them. With `own_test` a client that has both
+    training and test samples of its own keeps them as they are; every other client's are divided by `split`.
+    """
+    values = _column("natural", columns, column)
+    names, owner = np.unique(values, return_inverse=True)
+    if wanted is not None and wanted > len(names):
+        raise UnalikeError(
+            f"natural(column={column!r}): found clients={wanted}, the data has {len(names)}; lower clients, "
+            "or leave it out"
+        )
+    kept = np.arange(len(names)) if wanted is None else np.sort(rng.choice(len(names), wanted, replace=False))
+    rows = _members(owner, len(names))
+    owned = [rows[k] for k in kept]
+    test = [mine[held_out[mine]] if own_test and not held_out[mine].all() else mine[:0] for mine in owned]
+    truth = None
+    if cluster is not None:
+        numbers = np.unique(_column("natural", columns, cluster), return_inverse=True)[1]
+        truth = numbers[[mine[0] for mine in owned]]
+        for k, mine in zip(kept, owned):
+            if (numbers[mine] != numbers[mine[0]]).any():
+                raise UnalikeError(
+                    f"natural(cluster={cluster!r}): the samples of client {names[k]} lie in several clusters, expected one; name "
+                    "another column, or leave cluster out"
+                )
+    return Division(owned, test, [str(names[k]) for k in kept], truth)
+
+
+@registry.register("domains")
+def domains(columns: Columns, wanted: int | None, rng: np.random.Generator, *, column: str = "domain") -> Division:
+    """Feature skew by domain: each domain's samples fall evenly, at random, to K / D clients of its own (FedLWS).
+
+    Without `clients=` every domain is one client; where D does not divide K the first domains get one client more.
+    Every sample is used once. Clients are called after their domain, with a number where it has several.
+    """
+    values = _column("domains", columns, column)
+    names, owner = np.unique(values, return_inverse=True)
+    clients = len(names) if wanted is None else wanted
+    if clients < len(names):
+        raise UnalikeError(
+            f"domains(column={column!r}): found clients={clients}, expected one or more for each of {len(names)} "
+            f"domains ({', '.join(map(str, names[:8]))}); raise clients"
+        )
+    shares = [len(part) for part in np.array_split(np.arange(clients), len(names))]
+    rows = _members(owner, len(names))
+    owned = [part for row, share in zip(rows, shares) for part in np.array_split(rng.permutation(row), share)]
+    return Division(owned, names=_numbered(names, shares), clusters=np.repeat(np.arange(len(names)), shares))
+
+
+@registry.register("index_files")
+def index_files(samples: int, wanted: int | None, *, path: str) -> Division:
+    """A division made by another tool: text files of sample numbers, or one JSON file (see `PartitionPlan.export`).
+
+    Numbers count from 0 through the training samples and then the test samples. A client without test samples of its
+    own is divided by `split`, one without validation samples by `val`.
+    """
+    clients = read_indices(path, samples)
+    if wanted not in (None, len(clients)):
+        raise UnalikeError(f"index_files: {path} holds {len(clients)} clients, found clients={wanted}; leave it out")
+    owned = [np.concatenate([client.train, client.test, client.val]) for client in clients]
+    names = [client.name for client in clients]
+    return Division(owned, [client.test for client in clients], names, val=[client.val for client in clients])
+
+
+def _column(scheme: str, columns: Columns, column: str) -> np.ndarray:
+    if column not in columns:
+        has = ", ".join(map(repr, columns)) or "none"
+        raise UnalikeError(
+            f"{scheme}: the data has no column {column!r} (columns: {has}); name one of them with column=, or load the "
+            f"data with groups={{{column!r}: [one value per sample]}}, a table with group={column!r}"
+        )
+    return columns[column]
+
+
+def _numbered(names: np.ndarray, shares: list[int]) -> list[str]:
+    """`a-0`, `a-1`, ... for the clients of domain a, or `a` where it has one; all with numbers where a domain is called `a-0`."""
+    numbers = [f"{name}-{i}" for name, share in zip(names, shares) for i in range(share)]
+    called = [str(name) if share == 1 else f"{name}-{i}" for name, share in zip(names, shares) for i in range(share)]
+    return called if len(set(called)) == len(called) else numbers
+
+
+def _members(owner: np.ndarray, count: int) -> list[np.ndarray]:
+    """The samples of each owner, in order."""
+    ends = np.cumsum(np.bincount(owner, minlength=count))[:-1]
+    return np.split(np.argsort(owner, kind="stable"), ends)

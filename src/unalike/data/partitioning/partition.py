@@ -1,0 +1,264 @@
+"""Divide a data set among clients."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.option_types import check_kinds
+from unalike._utils.seeds import generator
+from unalike._utils.spec import Call, parse
+from unalike.data.dataset import Dataset
+from unalike.data.partitioning import feature_skew
+from unalike.data.partitioning.label_counts import label_counts
+from unalike.data.partitioning.partition_plan import PartitionPlan
+from unalike.data.partitioning.scheme import Division, registry
+from unalike.data.population import Population
+from unalike.data.ragged import Ragged
+
+USUAL = "dirichlet(alpha=0.1)"
+"""What a comparison draws unless told otherwise."""
+
+
+def partition(
+    data: Dataset,
+    spec: str,
+    clients: int | None = None,
+    seed: int = 0,
+    split: float = 0.75,
+    min_test: int = 0,
+    merge: bool = True,
+    val: float = 0.0,
+) -> Population:
+    """Divide `data` by the scheme `spec`, then each client's samples into a training, a test and maybe a validation set.
+
+    `spec` is a scheme, `"dirichlet(alpha=0.1)"`, with changes of the samples beside it if wanted,
+    `"dirichlet(alpha=0.1) + noise(level=0.1)"`; changes alone divide IID. `clients` may be left out where the scheme
+    knows the number (`natural`, `domains`, `mixture`, `index_files`).
+
+    Training and test samples are merged first (`merge=False`: only training samples are divided, `data.test` stays held
+    out). A client with n samples, shuffled and not stratified, trains on floor(split n), at least 1, and tests on the
+    rest, unless the scheme says which samples test. A share `val` of the training samples, floor(val n), never the last
+    one, is set apart to choose by (early stopping, the best round, tuning), so that nothing is chosen on test samples;
+    the test samples are the same for every `val`. The same arguments give the same population.
+
+    >>> partition(load("digits"), "dirichlet(alpha=0.1)", clients=20).sizes.sum()   # doctest: +SKIP
+    1339
+
+    Raises `UnalikeError` for what is no data set, an unknown scheme, more clients than samples, an empty class in a scheme
+    that divides by classes, a column that the data lacks, any other constraint that cannot be met (which, and by how
+    much), and a client that would have fewer than `min_test` test samples.
+    """
+    if not isinstance(data, Dataset):
+        raise UnalikeError(
+            f"found a {type(data).__name__} to divide, expected a data set: ua.load('digits'), ua.load('my.npz') or "
+            "ua.Dataset('mine', (x, y))"
+        )
+    check_kinds(partition, {"spec": spec, "split": split, "min_test": min_test, "merge": merge, "val": val})
+    if not 0 < split <= 1:
+        raise UnalikeError(f"found split={split!r}, expected the training share of each client, above 0 and at most 1")
+    if not 0 <= val < 1:
+        raise UnalikeError(
+            f"found val={val!r}, expected the share of the training samples to validate on, from 0 to below 1"
+        )
+    labels = (data.merged() if merge else data.train)[1]
+    columns = {column: values[: len(labels)] for column, values in data.groups.items()}
+    held_out = np.arange(len(labels)) >= len(data.train[1])
+    division = _divide(spec, labels.cpu().numpy(), clients, seed, columns, held_out, data.classes)
+    train, test = _split(division, split, min_test, seed)
+    train, chosen_by = _set_apart(division, train, val, seed)
+    plan = PartitionPlan(
+        canonical(spec),
+        len(train),
+        seed,
+        split,
+        val,
+        merge,
+        data.name,
+        data.fingerprint,
+        division.names,
+        _clusters(spec, division),
+        train=train,
+        test=test,
+        val=chosen_by,
+        counts=label_counts(labels, data.classes, train),
+    )
+    return plan.apply(data)
+
+
+def divided_already(what: str, remedy: str, partition: str, val: float, clients: int | None = None) -> None:
+    """Raises `UnalikeError` for what only a new partition takes, given where `what` is divided already."""
+    asked = {"partition": partition if partition != USUAL else None, "clients": clients, "val": val or None}
+    given = [f"{name}={value!r}" for name, value in asked.items() if value is not None]
+    if given:
+        raise UnalikeError(
+            f"found {', '.join(given)} beside {what}: it would change nothing; leave it out, or {remedy}"
+        )
+
+
+def usual_clients(spec: str) -> int | None:
+    """How many clients `spec` gets where a person names no number: 10, or None where the scheme knows it itself."""
+    call, _ = read(spec)
+    return 10 if "clients" in inspect.signature(registry[call.name]).parameters else None
+
+
+def partition_labels(
+    spec: str, labels: Any, clients: int | None = None, seed: int = 0, groups: Mapping[str, Any] | None = None
+) -> list[np.ndarray]:
+    """The indices of each client's samples, for labels [N] of any library: a list of int64 arrays, one per client.
+
+    `groups` (column -> [N] values) says where samples come from, for `natural` and `domains`. Where the scheme says
+    which samples test, a client's test samples are among its indices. Feature changes need samples: use `partition`.
+
+    >>> [len(rows) for rows in partition_labels("iid", [0, 1, 2, 0, 1], clients=2)]
+    [3, 2]
+
+    Raises `UnalikeError` as `partition` does.
+    """
+    found = np.asarray(labels)
+    columns = {column: np.asarray(values) for column, values in (groups or {}).items()}
+    for column, values in columns.items():
+        if values.shape != found.shape:
+            raise UnalikeError(f"column {column!r} has shape {list(values.shape)}, expected one value per label")
+    _, changes = read(spec)
+    if changes:
+        raise UnalikeError(f"{spec!r}: {changes[0].name} changes samples, found labels only; use `partition`")
+    division = _divide(spec, found, clients, seed, columns, np.zeros(found.shape, bool), None)
+    return [np.asarray(rows, np.int64) for rows in division.owned]
+
+
+def read(spec: str) -> tuple[Call, list[Call]]:
+    """The scheme of a spec (`iid` where it names none) and the changes of the samples beside it."""
+    calls = parse(spec)
+    for call in calls:
+        if call.name not in registry and call.name not in feature_skew.registry:
+            raise unknown("partition", call.name, [*registry, *feature_skew.registry])
+    schemes = [call for call in calls if call.name in registry]
+    if len(schemes) > 1:
+        raise UnalikeError(
+            f"{spec!r} divides samples in {len(schemes)} ways; expected one scheme, such as {schemes[0]}, and "
+            f"beside it only changes of samples ({', '.join(feature_skew.registry)})"
+        )
+    return (schemes or [Call("iid")])[0], [call for call in calls if call.name in feature_skew.registry]
+
+
+def canonical(spec: str) -> str:
+    """The spec with every parameter, defaults included: `noise` is "iid() + noise(level=0.1)"."""
+    scheme, changes = read(spec)
+    tables = [(scheme, registry), *((change, feature_skew.registry) for change in changes)]
+    return " + ".join(str(_complete(call, inspect.signature(table[call.name]))) for call, table in tables)
+
+
+def _complete(call: Call, signature: inspect.Signature) -> Call:
+    options = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY or p.default is not p.empty]
+    return Call(call.name, {p.name: call.parameters.get(p.name, p.default) for p in options})
+
+
+def _divide(
+    spec: str,
+    labels: np.ndarray,
+    clients: int | None,
+    seed: int,
+    columns: Mapping[str, np.ndarray],
+    held_out: np.ndarray,
+    classes: Sequence[str] | None,
+) -> Division:
+    call, _ = read(spec)
+    if labels.ndim != 1 or not len(labels) or labels.dtype.kind not in "biuf":
+        raise UnalikeError(
+            f"found labels of shape {list(labels.shape)} and dtype {labels.dtype}, expected N numbers, N > 0"
+        )
+    asked = inspect.signature(registry[call.name]).parameters
+    _check_number("seed", seed, 0)
+    if clients is not None or "clients" in asked:
+        _check_number("clients", clients, 1)
+    if clients is not None and clients > len(labels):
+        raise UnalikeError(
+            f"found {clients} clients and {len(labels)} samples, expected a sample for each; lower clients"
+        )
+    if "labels" in asked and classes is not None:
+        _check_classes(labels, classes, call)
+    offered = {
+        "samples": len(labels),
+        "labels": labels,
+        "columns": columns,
+        "held_out": held_out,
+        "clients": clients,
+        "wanted": clients,
+        "rng": generator(seed, "partition"),
+    }
+    made = registry.build(call, **{name: value for name, value in offered.items() if name in asked})
+    return made if isinstance(made, Division) else Division(made)
+
+
+def _check_number(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int | np.integer) or value < least:
+        raise UnalikeError(f"found {name}={value!r}, expected a whole number, {least} or more")
+
+
+def _check_classes(labels: np.ndarray, classes: Sequence[str], call: Call) -> None:
+    empty = np.flatnonzero(np.bincount(labels.astype(np.int64), minlength=len(classes)) == 0)
+    if len(empty):
+        names = ", ".join(repr(classes[c]) for c in empty[:5])
+        raise UnalikeError(
+            f"{call.name} divides by classes, and {len(empty)} of {len(classes)} have no sample ({names}); leave them "
+            "out of the data set's classes and renumber the labels, or use 'iid'"
+        )
+
+
+def _clusters(spec: str, division: Division) -> list[int] | None:
+    """The true cluster of each client, by the scheme and by the changes together."""
+    _, calls = read(spec)
+    count = len(division.owned)
+    columns = [division.clusters, *(feature_skew.registry.build(call).clusters(count) for call in calls)]
+    known = [column for column in columns if column is not None]
+    if not known:
+        return None
+    return np.unique(np.stack(known, 1), axis=0, return_inverse=True)[1].reshape(-1).tolist()
+
+
+def _split(division: Division, split: float, min_test: int, seed: int) -> tuple[Ragged, Ragged]:
+    train, test = [], []
+    for k, rows in enumerate(division.owned):
+        own_test = division.test[k] if division.test is not None else rows[:0]
+        if division.val is not None:
+            rows = rows[~np.isin(rows, division.val[k])]
+        if len(own_test):
+            first, rest = rows[~np.isin(rows, own_test)], own_test
+        else:
+            # 0.29 * 100 is 28.999...: the small term keeps floor from losing a sample to rounding.
+            cut = min(max(int(split * len(rows) + 1e-9), 1), max(len(rows) - min_test, 0))
+            first, rest = np.split(generator(seed, "split", k).permutation(rows), [cut])
+        if len(rest) < min_test or (len(rows) and not len(first) and not len(own_test)):
+            raise UnalikeError(
+                f"client {k} has {len(rows)} samples, expected {min_test + 1} for min_test={min_test} "
+                "and one to train on; lower min_test or clients, or raise the scheme's smallest size"
+            )
+        train.append(first)
+        test.append(rest)
+    return Ragged.of(train), Ragged.of(test)
+
+
+def share_apart(rows: np.ndarray, share: float, seed: int, client: int) -> tuple[np.ndarray, np.ndarray]:
+    """A client's validation samples, floor(share n) of its training samples but never the last one, and those that are left."""
+    count = min(int(share * len(rows) + 1e-9), len(rows) - 1) if len(rows) else 0
+    own, left = np.split(generator(seed, "validation", client).permutation(rows), [count])
+    return own, left
+
+
+def _set_apart(division: Division, train: Ragged, share: float, seed: int) -> tuple[Ragged, Ragged]:
+    """The training samples that are left, and the validation samples: the scheme's own, or a share drawn for each client."""
+    if division.val is None and not share:
+        return train, Ragged.empty(len(train))
+    left, apart = [], []
+    for k, rows in enumerate(train):
+        own = rows[:0] if division.val is None else division.val[k]
+        if not len(own) and share:
+            own, rows = share_apart(rows, share, seed, k)
+        left.append(rows)
+        apart.append(own)
+    return Ragged.of(left), Ragged.of(apart)

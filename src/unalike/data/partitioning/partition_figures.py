@@ -1,0 +1,90 @@
+"""Pictures of a partition (Matplotlib, imported at the first picture; no global state of pyplot is touched)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError
+from unalike.data.population import Population
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK, BUBBLE = "#333333", "#3b6ea8"
+
+
+def bubbles(
+    counts: np.ndarray, classes: Sequence[str] | None = None, sizes: np.ndarray | None = None, title: str = ""
+) -> Figure:
+    """Clients from left to right, classes from bottom to top, and the number of samples as the area of a bubble.
+
+    `counts` [K, C]; without a column (regression) the picture shows the clients' `sizes` as bars instead.
+    """
+    clients, wide = counts.shape
+    figure, axes = _canvas(
+        width=float(np.clip(1.6 + 0.22 * clients, 4.5, 14)), height=float(np.clip(0.9 + 0.2 * wide, 3, 5.5))
+    )
+    axes.set_title(title, fontsize=9, loc="left", color=INK)
+    axes.set_xlabel("client", fontsize=8)
+    axes.set_xlim(-1, clients)
+    axes.set_xticks(range(0, clients, -(-clients // 20)))
+    if not wide:
+        axes.bar(np.arange(clients), sizes if sizes is not None else np.zeros(clients), color=BUBBLE)
+        axes.set_ylabel("training samples", fontsize=8)
+        return figure
+    k, c = np.nonzero(counts)
+    most = max(int(counts.max()), 1)
+    # A bubble of the largest count just fills its cell: s is an area in points squared.
+    cell = 72 * min(figure.get_figwidth() * 0.8 / (clients + 1), figure.get_figheight() * 0.75 / (wide + 1))
+    axes.scatter(k, c, s=(0.95 * cell) ** 2 * counts[k, c] / most, color=BUBBLE, alpha=0.85, linewidths=0)
+    axes.set_ylabel("class", fontsize=8)
+    axes.set_ylim(-1, wide)
+    step = -(-wide // 20)
+    names = list(classes) if classes is not None else [str(label) for label in range(wide)]
+    axes.set_yticks(range(0, wide, step), names[::step])
+    axes.set_xlabel(f"client (largest bubble: {most} samples)", fontsize=8)
+    return figure
+
+
+def samples(population: Population, columns: int = 5, title: str = "") -> Figure:
+    """The first training images of every client (at most ten), a row each: what feature skew looks like.
+
+    Raises `UnalikeError` for samples that are not images.
+    """
+    if population.x.dim() != 4:
+        raise UnalikeError(f"found samples of shape {population.input_shape}, expected images; use `bubbles` instead")
+    shown = np.unique(np.linspace(0, len(population) - 1, min(len(population), 10)).astype(int))
+    figure, axes = _canvas(width=0.55 * columns + 1.2, height=0.55 * len(shown) + 0.5)
+    rows = [[_image(population, k, i) for i in range(columns)] for k in shown]
+    height = len(rows[0][0])
+    axes.imshow(np.concatenate([np.concatenate(row, 1) for row in rows]))
+    axes.spines[:].set_visible(False)
+    axes.set_title(title, fontsize=9, loc="left", color=INK)
+    axes.set_xticks([])
+    axes.set_yticks([(i + 0.5) * height for i in range(len(shown))], [population.names[k] for k in shown])
+    return figure
+
+
+def _image(population: Population, client: int, i: int) -> np.ndarray:
+    """The i-th training image of a client, [H + 1, W + 1, 3] in 0..1 with a white edge; white where it has no more."""
+    rows = population.train[client]
+    colours, height, width = population.input_shape
+    picture = np.ones((height + 1, width + 1, 3))
+    if i < len(rows):
+        image = population.x[int(rows[i])].cpu().numpy().clip(0, 1)
+        picture[:-1, :-1] = (image if colours == 3 else image[:1]).transpose(1, 2, 0)
+    return picture
+
+
+def _canvas(width: float, height: float) -> tuple[Figure, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=110)
+    axes = figure.add_subplot()
+    axes.tick_params(labelsize=7, colors=INK)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return figure, axes

@@ -1,0 +1,172 @@
+"""Divisions and clients as plain files, for other tools and from them.
+
+Index files are a folder with one folder per client, which holds `train.txt`, `test.txt` and maybe `val.txt`: one sample
+number per line, counted from 0. A text file per client (`north.txt`, undivided) and a JSON file are read as well: a list of lists,
+`{"north": [0, 4], ...}` or `{"north": {"train": [0], "test": [4]}, ...}`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError
+from unalike.data.array_checks import Pair
+from unalike.data.ragged import client_name
+from unalike.data.sources.registry import reading
+
+PARTS = ("train", "test", "val")
+LONGEST = 255
+"""How many bytes file systems allow in a name."""
+_NONE = np.empty(0, np.int64)
+
+
+class Indices(NamedTuple):
+    """The sample numbers of one client; without a test or validation set of its own these are empty."""
+
+    name: str
+    train: np.ndarray
+    test: np.ndarray
+    val: np.ndarray = _NONE
+
+
+def write_indices(folder: Path | str, clients: Iterable[Indices]) -> Path:
+    """Write one folder per client with `train.txt`, `test.txt` and, where there is any, `val.txt`.
+
+    Returns the folder, which must be new or empty.
+    """
+    root = _new_folder(folder)
+    for client in clients:
+        own = _own_folder(root, client.name)
+        for part in ("train", "test", *(["val"] if len(client.val) else [])):
+            np.savetxt(own / f"{part}.txt", getattr(client, part), fmt="%d")
+    return root
+
+
+def write_samples(folder: Path | str, clients: Iterable[tuple[str, dict[str, Pair]]]) -> Path:
+    """Write one folder per client with an archive of `x` and `y` for each part it has, `train.npz`, `test.npz`."""
+    root = _new_folder(folder)
+    for name, parts in clients:
+        own = _own_folder(root, name)
+        for part, (x, y) in parts.items():
+            np.savez_compressed(own / f"{part}.npz", x=x.cpu().numpy(), y=y.cpu().numpy())
+    return root
+
+
+def read_indices(path: Path | str, samples: int) -> list[Indices]:
+    """The clients in a folder or JSON file, those of a folder in the order of their names, numbers by value.
+
+    Raises `UnalikeError` for a path that holds no index files, and for numbers outside 0..samples-1 or given twice to
+    one client.
+    """
+    found = Path(path)
+    if not found.exists():
+        raise UnalikeError(f"found no index files at {found}; expected a folder of them or a JSON file")
+    clients = _read_folder(found) if found.is_dir() else _read_json(found)
+    if not clients:
+        raise UnalikeError(
+            f"{found} holds no client; expected a folder per client with train.txt, or files such as a.txt"
+        )
+    for client in clients:
+        _check(client, samples, found)
+    return clients
+
+
+def _read_folder(root: Path) -> list[Indices]:
+    folders = [p for p in root.iterdir() if (p / "train.txt").is_file() or (p / "test.txt").is_file()]
+    if folders:
+        found = [Indices(unquote(p.name), *(_numbers(p / f"{part}.txt") for part in PARTS)) for p in folders]
+    else:
+        found = [Indices(unquote(p.stem), _numbers(p), _NONE) for p in root.iterdir() if p.suffix == ".txt"]
+    return sorted(found, key=lambda client: (_counted(client.name), client.name))
+
+
+def _counted(name: str) -> list[tuple[bool, int | str]]:
+    """What to sort names by, so that client-2 comes before client-10."""
+    tokens = [token for token in re.split(r"(\d+)", name) if token]
+    return [(not token.isdecimal(), int(token) if token.isdecimal() else token) for token in tokens]
+
+
+def _numbers(file: Path) -> np.ndarray:
+    with reading(file, "a text file of sample numbers"):
+        words = file.read_text(encoding="utf-8").split() if file.is_file() else []
+    wrong = [word for word in words if not word.isdecimal()]
+    if wrong:
+        raise UnalikeError(f"{file} holds {wrong[0]!r}, expected sample numbers of 0 or more, one per line")
+    with reading(file, "sample numbers of 64 bits", OverflowError):
+        return np.array(words, np.int64)
+
+
+def _read_json(file: Path) -> list[Indices]:
+    try:
+        table = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_once)
+        if isinstance(table, list):
+            table = {client_name(k): rows for k, rows in enumerate(table)}
+        return [_client(name, rows) for name, rows in table.items()]
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise UnalikeError(
+            f"{file} is no list of sample numbers per client ({error}); expected for example "
+            '[[0, 3], [1, 2]] or {"north": {"train": [0], "test": [3]}}'
+        ) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table of JSON, in which no name may stand twice."""
+    twice = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
+    if twice:
+        raise ValueError(f"the name {twice[0]!r} stands there twice")
+    return dict(pairs)
+
+
+def _client(name: str, rows: Any) -> Indices:
+    parts = rows if isinstance(rows, dict) else {"train": rows}
+    if strange := sorted(set(parts) - set(PARTS)):
+        raise ValueError(f"client {name!r} has {', '.join(strange)} beside {', '.join(PARTS)}")
+    return Indices(name, *(_whole(parts.get(part, [])) for part in PARTS))
+
+
+def _whole(numbers: list[Any]) -> np.ndarray:
+    if not all(type(n) is int for n in numbers):
+        raise ValueError(f"{numbers!r:.40} are not whole numbers")
+    return np.array(numbers, np.int64)
+
+
+def _check(client: Indices, samples: int, source: Path) -> None:
+    owned = np.concatenate(client[1:])
+    if len(owned) and not 0 <= owned.min() <= owned.max() < samples:
+        raise UnalikeError(
+            f"{source}: client {client.name!r} has samples {owned.min()}..{owned.max()}, expected 0..{samples - 1}: "
+            "the files divide another data set"
+        )
+    if len(np.unique(owned)) < len(owned):
+        raise UnalikeError(
+            f"{source}: client {client.name!r} has a sample twice; expected each once, in train, test or val"
+        )
+
+
+def _new_folder(folder: Path | str) -> Path:
+    root = Path(folder)
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise UnalikeError(f"{root} exists and is not an empty folder; name a new one")
+    root.mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def _own_folder(root: Path, name: str) -> Path:
+    """The folder of a client, whose name may hold what file systems forbid, but must not be empty or too long for them."""
+    safe = quote(name, safe=" ")
+    own = safe.replace(".", "%2E") if safe.startswith(".") else safe
+    if not 0 < len(own) <= LONGEST:
+        raise UnalikeError(
+            f"the client {name!r} would need a folder with a name of {len(own)} characters, expected 1 to {LONGEST} (other than "
+            "plain letters and digits take 3 to 12 each); rename it"
+        )
+    (root / own).mkdir()
+    return root / own

@@ -1,0 +1,177 @@
+"""All clients of a federation, as index arrays into one tensor of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError, unknown
+from unalike.core.tasks import Task
+from unalike.data.array_checks import Pair
+from unalike.data.client_data import ClientData
+from unalike.data.fingerprint import digest
+from unalike.data.joining import join
+from unalike.data.partitioning.label_counts import label_counts
+from unalike.data.partitioning.partition_files import write_samples
+from unalike.data.ragged import Ragged
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from unalike.data.partitioning.partition_plan import PartitionPlan
+    from unalike.data.table_encoding import Encoding
+
+
+@dataclass(frozen=True, eq=False)
+class Population(Sequence[ClientData]):
+    """K clients as index arrays into one set of samples, so that a million clients cost no Python objects.
+
+    `x` [N, ...] and `y` [N] hold every sample; `train`, `test` and `val` say which of them each client has (a sample
+    may have several owners). `classes` names the classes, None for regression. `plan` is the partition that made it, if
+    one did; `clusters` numbers the true cluster of each client, where it is known. `encoding` says how a table became x.
+    """
+
+    x: Tensor
+    y: Tensor
+    train: Ragged
+    test: Ragged
+    val: Ragged
+    names: Sequence[str]
+    classes: list[str] | None
+    task: Task
+    plan: PartitionPlan | None = field(default=None, repr=False)
+    clusters: Sequence[int] | None = None
+    encoding: Encoding | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        samples = f"{len(self.train.values)} training and {len(self.test.values)} test samples"
+        return f"<Population of {len(self.train)} clients, {samples} of shape {self.input_shape}, {self.task.name}>"
+
+    def __post_init__(self) -> None:
+        counts = {"y": len(self.y) == len(self.x)} | {
+            part: len(getattr(self, part)) == len(self.train) for part in ("test", "val", "names")
+        }
+        counts["clusters"] = self.clusters is None or len(self.clusters) == len(self.train)
+        if not all(counts.values()):
+            wrong = ", ".join(part for part, fits in counts.items() if not fits)
+            raise UnalikeError(f"{wrong}: the length does not fit {len(self.x)} samples and {len(self.train)} clients")
+        for part in (self.train, self.test, self.val):
+            if len(part.values) and not 0 <= part.values.min() <= part.values.max() < len(self.x):
+                found = f"{part.values.min()}..{part.values.max()}"
+                raise UnalikeError(f"indices lie in {found}, expected 0..{len(self.x) - 1} for {len(self.x)} samples")
+
+    @classmethod
+    def of(
+        cls, clients: Iterable[ClientData], classes: Sequence[str] | None = None, task: Task | str | None = None
+    ) -> Population:
+        """Join clients whose inputs have one shape and kind; without `classes`, C is the largest label of all + 1.
+
+        `task` overrides what the labels' dtype asks for: 0/1 integers as binary, integers as regression.
+        Raises `UnalikeError` for what are no clients and, with the client's name, for shapes, kinds or labels that do not fit
+        together.
+        """
+        found: list[Any] = list(clients) if isinstance(clients, Iterable) else [clients]
+        wrong = next((client for client in found if not isinstance(client, ClientData)), None)
+        if wrong is not None:
+            raise UnalikeError(
+                f"found a {type(wrong).__name__} where clients were expected; give what ua.partition(data, 'iid', clients=10) "
+                "returns, or a list of ua.ClientData(train=(x, y), test=(x, y))"
+            )
+        return cls(*join(found, classes, task))
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample: (C, H, W), (D,) or (T,)."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def outputs(self) -> int | None:
+        """What `model(..., classes=)` takes: the number of classes; None (one output) for binary and regression."""
+        return len(self.classes) if self.classes is not None and self.task.name == "classification" else None
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Number of training samples per client, [K]."""
+        return self.train.sizes
+
+    @property
+    def empty(self) -> np.ndarray:
+        """The clients without a training sample: never selected, but listed."""
+        return np.flatnonzero(self.sizes == 0)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The blake2b hash of the samples, of who owns them and of the names."""
+        parts = (array for part in (self.train, self.test, self.val) for array in part.hashed)
+        return digest(self.x, self.y, *parts, "\n".join(self.names))
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    @overload
+    def __getitem__(self, k: int) -> ClientData: ...
+    @overload
+    def __getitem__(self, k: slice) -> list[ClientData]: ...
+    def __getitem__(self, k: int | slice) -> ClientData | list[ClientData]:
+        if isinstance(k, slice):
+            return [self[i] for i in range(*k.indices(len(self)))]
+        test, val = (self._take(part[k]) if len(part[k]) else None for part in (self.test, self.val))
+        return ClientData(self._take(self.train[k]), test, val, self.names[k])
+
+    def _take(self, rows: np.ndarray) -> Pair:
+        index = torch.from_numpy(rows).to(self.x.device)
+        return self.x[index], self.y[index]
+
+    def index(self, client: Any, start: int = 0, stop: int | None = None) -> int:
+        """The position of a client given by name or by position (negative from the end)."""
+        if isinstance(client, int | np.integer):
+            if not -len(self) <= client < len(self):
+                raise UnalikeError(f"client {client} was asked for, expected 0..{len(self) - 1}: there are {len(self)}")
+            return int(client) % len(self)
+        try:
+            return self.names.index(client)
+        except ValueError:
+            raise unknown("client", str(client), self.names) from None
+
+    def to(self, device: torch.device | str) -> Population:
+        """The same population with its samples on `device`."""
+        return replace(self, x=self.x.to(device), y=self.y.to(device))
+
+    def label_counts(self) -> np.ndarray:
+        """Training samples per client and class, int64 [K, C]. Raises `UnalikeError` for regression."""
+        if self.classes is None:
+            raise UnalikeError("label_counts needs classes, found regression labels; use `sizes` instead")
+        return label_counts(self.y, self.classes, self.train)
+
+    def describe(self) -> pd.DataFrame:
+        """One row per client: client, n_train, n_test, and for classes how many are present and the count of each."""
+        import pandas as pd
+
+        table = pd.DataFrame({"client": list(self.names), "n_train": self.sizes, "n_test": self.test.sizes})
+        if self.classes is None:
+            return table
+        counts = self.label_counts()
+        table["n_classes"] = (counts > 0).sum(1)
+        return pd.concat([table, pd.DataFrame(counts, columns=self.classes)], axis=1)
+
+    def pooled(self) -> Population:
+        """One client with the union of all training data and of all test data: the centralised reference.
+
+        Where clients overlap (`zipf`), a sample counts once; it may be one client's training and another's test sample.
+        """
+        train, test, val = (Ragged.of([np.unique(part.values)]) for part in (self.train, self.test, self.val))
+        return replace(self, train=train, test=test, val=val, names=["pooled"], plan=None, clusters=None)
+
+    def export(self, folder: Path | str) -> Path:
+        """Write the samples themselves for other tools: a folder per client with `train.npz`, `test.npz` (x and y).
+
+        Returns the folder, which must be new or empty.
+        """
+        return write_samples(folder, ((client.name or "", client.parts()) for client in self))

@@ -1,0 +1,111 @@
+"""Arrays saved by NumPy: `.npz` archives, and folders of `.npy` files that stay on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError
+from unalike.data import array_checks
+from unalike.data.dataset import Dataset
+from unalike.data.sources.registry import formats, layouts, reading
+
+NAMES = ("train_x", "train_y", "test_x", "test_y", "x", "y", "classes")
+GROUP = "group_"
+CHANNELS = (1, 3, 4)
+"""How many an axis of channels has: grey, colour, colour with transparency."""
+
+Arrays = tuple[np.ndarray, np.ndarray]
+"""Inputs [N, ...] and labels [N] as a file holds them."""
+
+
+@formats.register(".npz")
+def read_npz(path: Path) -> Dataset:
+    """NumPy archive with `train_x train_y [test_x test_y] [classes]`, or `x y [classes]`.
+
+    Bytes of three or four dimensions are images: divided by 255; [N, H, W] becomes [N, 1, H, W] and [N, H, W, C], C being 1,
+    3 or 4, becomes [N, C, H, W]. Integer labels are classes, floats are regression. `group_hospital` [N] becomes the group
+    "hospital": one value per sample, training samples first.
+    """
+    with reading(path, "an archive of plain arrays"):
+        archive = np.load(path, allow_pickle=False)
+    if isinstance(archive, np.ndarray):
+        raise UnalikeError(
+            f"{path} holds one array without a name, expected an archive: write it with numpy.savez(x=x, y=y)"
+        )
+    with reading(path, "an archive of plain arrays"), archive:
+        arrays = {name: archive[name] for name in archive.files if name in NAMES or name.startswith(GROUP)}
+        found = ", ".join(archive.files)
+    return _dataset(path, arrays, found)
+
+
+@layouts.register("*y.npy")
+def read_npy_folder(path: Path) -> Dataset:
+    """A folder with the arrays of an archive as files: `x.npy` and `y.npy`, or `train_x.npy`, `train_y.npy`, ...
+
+    Files are mapped, not read: float32 images [N, C, H, W] or rows [N, D], and int64 tokens [N, T], may be larger than
+    memory and are read when a client's samples are used. Other dtypes and other orders of axes are converted in memory,
+    and so are two parts (`train_x`, `test_x`), which are joined: data larger than memory goes into `x.npy` and `y.npy`.
+    """
+    arrays = {}
+    for file in sorted(path.glob("*.npy")):
+        with reading(file, "a plain array"):
+            # "c": pages are private, so that nothing written to a tensor by mistake reaches the file.
+            arrays[file.stem] = np.load(file, mmap_mode="c", allow_pickle=False)
+    return _dataset(path, arrays, ", ".join(arrays))
+
+
+def images(x: np.ndarray) -> np.ndarray:
+    """Images as [N, C, H, W], bytes scaled to 0..1, other whole numbers as floats; rows [N, D] and tokens [N, T] stay."""
+    if x.ndim == 3:
+        x = x[:, None]
+    elif x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
+        x = x.transpose(0, 3, 1, 2)
+    if x.ndim != 4 or x.dtype.kind not in "iu":
+        return x
+    if x.dtype != np.uint8:
+        return x.astype(np.float32)
+    scaled = np.empty(x.shape, np.float32)
+    return np.divide(x, np.float32(255), out=scaled)
+
+
+def joined(
+    name: str,
+    train: Arrays,
+    test: Arrays | None = None,
+    classes: list[str] | None = None,
+    groups: Mapping[str, np.ndarray] | None = None,
+) -> Dataset:
+    """The data set of one or two raw parts, which are joined while they are bytes: that takes half the memory."""
+    alike = test is not None and all(a.dtype == b.dtype and a.shape[1:] == b.shape[1:] for a, b in zip(train, test))
+    if test is None or not alike or any(not y.ndim or x.shape[:1] != y.shape[:1] for x, y in (train, test)):
+        # Parts that do not fit together are told apart, and refused, by the data set itself.
+        tested = None if test is None else array_checks.pair((images(test[0]), test[1]), f"{name}, test")
+        return Dataset(
+            name, array_checks.pair((images(train[0]), train[1]), f"{name}, train"), tested, classes, groups or {}
+        )
+    x, y = (np.concatenate(arrays) for arrays in zip(train, test))
+    return Dataset.divided(name, images(x), y, len(train[1]), classes, groups)
+
+
+def _dataset(path: Path, arrays: Mapping[str, np.ndarray], found: str) -> Dataset:
+    part = "train_" if "train_x" in arrays else ""
+    if not {f"{part}x", f"{part}y"} <= arrays.keys():
+        raise UnalikeError(f"{path} holds {found}; expected train_x and train_y (and test_x, test_y), or x and y")
+    if len({"test_x", "test_y"} & arrays.keys()) == 1:
+        raise UnalikeError(f"{path} holds {found}; expected test_x and test_y, or neither")
+    train = arrays[f"{part}x"], arrays[f"{part}y"]
+    test = (arrays["test_x"], arrays["test_y"]) if "test_x" in arrays else None
+    groups = {name.removeprefix(GROUP): values for name, values in arrays.items() if name.startswith(GROUP)}
+    with reading(path, "arrays with class names in UTF-8"):
+        classes = _texts(arrays.get("classes"))
+    return joined(path.stem, train, test, classes, groups)
+
+
+def _texts(names: np.ndarray | None) -> list[str] | None:
+    """Names stored as an array of texts or bytes, as a list of texts."""
+    if names is None:
+        return None
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist()]

@@ -1,0 +1,178 @@
+"""Folders of images, one sub-folder per class, and Tiny-ImageNet's own layout."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError
+from unalike.data.dataset import Dataset
+from unalike.data.sources.registry import every_fifth, layouts, reading
+
+ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
+DEEP = {"I;16", "I;16L", "I;16B", "I;16N"}
+GREY = {"1", "L", "LA"} | DEEP
+UNBOUNDED = {"I", "F"}
+"""Pillow's modes of 16 bits, of grey, and of numbers that no number of bits bounds."""
+
+ORIENTATION, SIDEWAYS = 0x0112, 5
+"""EXIF's tag that says how a camera was held, and the first of its values for which height and width change places."""
+
+TESTS = ("test", "val", "valid")
+
+Size = int | tuple[int, int] | None
+
+
+class Image(NamedTuple):
+    """Where an image is, the name of its class, whether it tests, and the folder of its client where there are several."""
+
+    file: Path
+    name: str
+    tests: bool
+    client: str = ""
+
+
+@layouts.register("*/")
+def read_image_folder(path: Path, *, group: str | None = None, size: Size = None) -> Dataset:
+    """`cats/1.png`, `dogs/7.jpg`, ...: the sub-folder is the class, classes in alphabetical order.
+
+    With `train/` and `test/` (or `val/`), however capitalised, above the classes that division is kept; without, every fifth
+    image of a class tests. Images are turned upright as their EXIF says and become float32 [C, H, W] in 0..1, grey (C = 1)
+    where every one is grey, else RGB. `size` (a number or (height, width)) resizes them; without it they must all be of one
+    size. With `group="hospital"` the sub-folders are such folders themselves, one per hospital: `north/cats/1.png`.
+
+    Raises `UnalikeError` for a class without images, images of several sizes, pixels that are floats or whole numbers of
+    32 bits, and files that are no images.
+    """
+    if group is None:
+        images = _divided(path)
+    else:
+        images = [image._replace(client=folder.name) for folder in _folders(path) for image in _divided(folder)]
+    images.sort(key=lambda image: image.tests)
+    unknown = sorted({image.name for image in images if image.tests} - {i.name for i in images if not i.tests})
+    if unknown:
+        raise UnalikeError(f"{path}: test has classes that train has not: {', '.join(unknown[:5])}; add or remove them")
+    groups = {} if group is None else {group: np.array([image.client for image in images])}
+    return _dataset(path.name, images, size, groups)
+
+
+def _divided(path: Path) -> list[Image]:
+    """The images of a folder, with their division or one of our own."""
+    parts = {folder.name.lower(): folder for folder in _folders(path)}
+    if "train" not in parts:
+        images = _by_folder(path)
+        tests = every_fifth(np.unique([image.name for image in images], return_inverse=True)[1]).tolist()
+        return [image._replace(tests=test) for image, test in zip(images, tests)]
+    train = _by_folder(parts["train"])
+    part = next((part for part in TESTS if part in parts), None)
+    tested = [] if part is None else _by_folder(parts[part])
+    return train + [image._replace(tests=True) for image in tested]
+
+
+@layouts.register("val/val_annotations.txt")
+def read_tiny_imagenet(path: Path, *, size: Size = None) -> Dataset:
+    """Tiny-ImageNet as published (`tiny-imagenet-200`): train/<id>/images and val/val_annotations.txt; val tests.
+
+    `size` is as for a folder of images. `words.txt` names the classes, where it is there.
+    """
+    images = [
+        Image(file, folder.name, False) for folder in _folders(path / "train") for file in _images(folder / "images")
+    ]
+    rows = [line.split("\t") for line in _text(path / "val" / "val_annotations.txt").splitlines()]
+    if any(len(row) < 2 for row in rows):
+        raise UnalikeError(f"{path / 'val' / 'val_annotations.txt'}: expected lines of a file name, a tab and a class")
+    images += [Image(path / "val" / "images" / row[0], row[1], True) for row in rows]
+    words = path / "words.txt"
+    named = dict(line.split("\t", 1) for line in _text(words).splitlines() if "\t" in line) if words.is_file() else {}
+    return _dataset(path.name, images, size, named=named)
+
+
+def decode(files: Sequence[Path], size: Size) -> np.ndarray:
+    """Images as float32 [N, C, H, W] in 0..1, all of one size."""
+    from PIL import Image, ImageOps
+
+    asked = (size, size) if isinstance(size, int | np.integer) else size
+    if asked is not None and min(asked) < 1:
+        raise UnalikeError(
+            f"found size={size!r}, expected 1 or more pixels, such as 64 or (48, 64) for height and width"
+        )
+    headers: Counter[tuple[int, int]] = Counter()
+    grey = True
+    for file in files:
+        with reading(file, "an image", Image.DecompressionBombError), Image.open(file) as image:
+            # TIFF's sizes are turned already
+            lying = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= SIDEWAYS
+            headers[(image.width, image.height) if lying else (image.height, image.width)] += 1
+            grey = grey and image.mode in GREY
+            if image.mode in UNBOUNDED:
+                raise UnalikeError(
+                    f"{file} holds pixels of mode {image.mode!r} (32 bits each), expected 8 bits, or 16 of grey in a PNG or TIFF "
+                    "file: convert it, so that its largest number is white"
+                )
+    if asked is None and len(headers) > 1:
+        found = ", ".join(f"{h}x{w} ({count})" for (h, w), count in headers.most_common(5))
+        raise UnalikeError(
+            f"{files[0].parent.parent} holds images of {len(headers)} sizes (height x width, how many): {found}; "
+            f"expected one size: resize them with size={headers.most_common(1)[0][0]}"
+        )
+    height, width = next(iter(headers)) if asked is None else asked
+    x = np.empty((len(files), 1 if grey else 3, height, width), np.float32)
+    for row, file in zip(x, files):
+        with reading(file, "an image", Image.DecompressionBombError), Image.open(file) as image:
+            ImageOps.exif_transpose(image, in_place=True)
+            deep = image.mode in DEEP  # which `convert` would clip to 8 bits
+            pixels = Image.fromarray(np.asarray(image, np.float32)) if deep else image.convert("L" if grey else "RGB")
+            if pixels.size != (width, height):
+                pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
+            row[:] = np.asarray(pixels, np.float32).reshape(height, width, -1).transpose(2, 0, 1) / (
+                65535 if deep else 255
+            )
+    return x
+
+
+def _dataset(
+    name: str,
+    images: list[Image],
+    size: Size,
+    groups: Mapping[str, np.ndarray] | None = None,
+    named: Mapping[str, str] | None = None,
+) -> Dataset:
+    """The data set of images of which those that test are the last."""
+    classes, y = np.unique([image.name for image in images], return_inverse=True)
+    called = [(named or {}).get(text, text) for text in classes.tolist()]
+    train = sum(not image.tests for image in images)
+    return Dataset.divided(name, decode([image.file for image in images], size), y, train, called, groups)
+
+
+def _by_folder(path: Path) -> list[Image]:
+    return [Image(file, folder.name, False) for folder in _folders(path) for file in _images(folder)]
+
+
+def _folders(path: Path) -> list[Path]:
+    found = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+    if not found:
+        raise UnalikeError(f"{path} holds no sub-folders, expected one per class with its images in it")
+    return found
+
+
+def _images(folder: Path) -> list[Path]:
+    found = sorted(file for file in folder.glob("*") if file.suffix.lower() in ENDINGS)
+    if not found:
+        below, hint = sorted(sub.name for sub in folder.glob("*/")), ""
+        if below:
+            hint = (
+                f"; its sub-folders are {', '.join(below[:3])}: where {folder.name} is a client, write group='client'"
+            )
+        raise UnalikeError(
+            f"the class {folder} has no images, expected at least one {' or '.join(sorted(ENDINGS))}{hint}"
+        )
+    return found
+
+
+def _text(file: Path) -> str:
+    with reading(file, "UTF-8 text"):
+        return file.read_text(encoding="utf-8")

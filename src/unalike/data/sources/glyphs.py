@@ -1,0 +1,114 @@
+"""Printed characters, distorted: a stand-in for EMNIST that needs no download. It is not EMNIST."""
+
+from __future__ import annotations
+
+import string
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unalike._utils.seeds import generator
+from unalike.data.dataset import Dataset
+from unalike.data.partitioning.scheme import check_count
+from unalike.data.sources.registry import registry
+
+CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
+"""EMNIST's 62 classes in its order (byclass): digits, upper case, lower case."""
+
+FONTS = (
+    *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
+    *("DejaVuSansMono", "DejaVuSansMono-Oblique", "DejaVuSerif", "DejaVuSerif-Italic", "DejaVuSerif-Bold"),
+    *("STIXGeneral", "STIXGeneralItalic", "STIXGeneralBol", "STIXGeneralBolIta"),
+    *("cmr10", "cmss10", "cmtt10", "cmb10", "cmmi10"),
+)
+"""The fonts Matplotlib bundles that hold all 62 characters."""
+
+STROKES = (0, 1, 2)
+"""How much a pen thickens the outline, in pixels of the canvas."""
+
+SIDE, CANVAS, GLYPH = 28, 64, 48
+BLOCK = 16 * len(CLASSES)
+"""Samples are drawn in blocks in which every class occurs 16 times."""
+
+
+@registry.register("glyphs")
+def glyphs(*, train: int = 20000, test: int = 4000, seed: int = 0) -> Dataset:
+    """A stand-in for EMNIST, not EMNIST: 62 printed characters in 18 fonts, randomly distorted, 28x28 grey.
+
+    As in EMNIST each character fills the same box, so that 0 O o, 1 I l, 2 Z z, C c, S s, ... are easily confused. One
+    sample = a font, a stroke width, a random affine map (turn, shear, stretch, shift), a smooth elastic displacement
+    (Simard et al. 2003), a random ink and noise. Classes are equally frequent. The group "font" [N] plays the writer.
+
+    Sample i is a function of (seed, part, i): more samples extend fewer. Results on it must be reported as results on
+    glyphs; accuracies on EMNIST are different ones.
+    """
+    check_count("glyphs", train=train)
+    check_count("glyphs", 0, test=test, seed=seed)
+    parts = [_part(count, seed, part) for part, count in enumerate((train, test))]
+    x, y, font = (torch.cat(column) for column in zip(*parts))
+    return Dataset.divided("glyphs", x, y, train, list(CLASSES), {"font": np.array(FONTS)[font.numpy()]})
+
+
+def _part(count: int, seed: int, part: int) -> tuple[Tensor, Tensor, Tensor]:
+    blocks = [_block(generator(seed, "glyphs", part, block)) for block in range(-(-count // BLOCK))]
+    empty = (torch.empty(0, 1, SIDE, SIDE), torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
+    x, y, font = (torch.cat(column)[:count] for column in zip(empty, *blocks))
+    return x, y, font
+
+
+def _block(rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Images [BLOCK, 1, 28, 28] in steps of 1/255, labels [BLOCK] and fonts [BLOCK]."""
+    y = rng.permutation(np.arange(BLOCK) % len(CLASSES))
+    font, stroke = rng.integers(len(FONTS), size=BLOCK), rng.integers(len(STROKES), size=BLOCK)
+    drawn = templates()[font, stroke, y][:, None].float() / 255
+    x = F.grid_sample(drawn, _affine(rng) + _elastic(rng), padding_mode="zeros", align_corners=False)
+    ink = torch.from_numpy(rng.uniform(0.7, 1.0, (BLOCK, 1, 1, 1)).astype(np.float32))
+    noise = torch.from_numpy(rng.normal(0, 0.04, x.shape).astype(np.float32))
+    # Rounded as bytes are, so that the last bits of a machine's arithmetic do not change the data.
+    x = ((x * ink + noise).clamp(0, 1) * 255).round() / 255
+    return x, torch.from_numpy(y), torch.from_numpy(font)
+
+
+def _affine(rng: np.random.Generator) -> Tensor:
+    """Where each pixel looks on the canvas, [BLOCK, 28, 28, 2] in -1..1: x -> A x + b."""
+    turn, shear = rng.normal(0, 0.12, BLOCK), rng.normal(0, 0.15, BLOCK)
+    stretch = rng.uniform(0.9, 1.2, (BLOCK, 2))
+    rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+    slant = np.array([[np.ones(BLOCK), shear], [np.zeros(BLOCK), np.ones(BLOCK)]])
+    matrix = np.einsum("ijn,jkn,nk->nik", rotation, slant, stretch)
+    maps = np.concatenate([matrix, rng.uniform(-0.08, 0.08, (BLOCK, 2, 1))], 2).astype(np.float32)
+    return F.affine_grid(torch.from_numpy(maps), [BLOCK, 1, SIDE, SIDE], align_corners=False)
+
+
+def _elastic(rng: np.random.Generator) -> Tensor:
+    """A smooth displacement [BLOCK, 28, 28, 2]: normal at 5x5 points, cubic between them."""
+    coarse = torch.from_numpy(rng.normal(0, 0.05, (BLOCK, 2, 5, 5)).astype(np.float32))
+    return F.interpolate(coarse, size=(SIDE, SIDE), mode="bicubic", align_corners=True).permute(0, 2, 3, 1)
+
+
+@cache
+def templates() -> Tensor:
+    """Every character in every font and stroke width: bytes [fonts, strokes, 62, 64, 64], ink 255 on 0."""
+    return torch.stack([torch.stack([_drawn(font, stroke) for stroke in STROKES]) for font in FONTS])
+
+
+def _drawn(font: str, stroke: int) -> Tensor:
+    import matplotlib
+    from PIL import Image, ImageDraw, ImageFont
+
+    pen = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{font}.ttf", size=GLYPH)
+    pages = np.zeros((len(CLASSES), CANVAS, CANVAS), np.uint8)
+    for page, character in zip(pages, CLASSES):
+        image = Image.new("L", (3 * GLYPH, 3 * GLYPH))
+        ImageDraw.Draw(image).text((GLYPH, GLYPH), character, fill=255, font=pen, stroke_width=stroke)
+        box = image.crop(image.getbbox())
+        # EMNIST's own step: the longer side fills the box, the other keeps its proportion, both are centred.
+        scale = GLYPH / max(box.size)
+        width, height = (max(1, round(side * scale)) for side in box.size)
+        left, top = (CANVAS - width) // 2, (CANVAS - height) // 2
+        page[top : top + height, left : left + width] = np.asarray(box.resize((width, height)))
+    return torch.from_numpy(pages)

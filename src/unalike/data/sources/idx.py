@@ -1,0 +1,90 @@
+"""IDX, the format of MNIST, Fashion-MNIST and EMNIST (`train-images-idx3-ubyte.gz`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError
+from unalike.data.dataset import Dataset
+from unalike.data.sources.arrays import Arrays, joined
+from unalike.data.sources.registry import content, first_file, formats, layouts
+
+# The third byte of the header, from LeCun's description of the format; numbers are big-endian.
+KINDS = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+TEST = ("t10k", "test")
+
+
+@formats.register("-ubyte")
+@formats.register("-ubyte.gz")
+def read_idx(path: Path) -> Dataset:
+    """One IDX file of images, with the labels file beside it (`...-images-idx3-...` and `...-labels-idx1-...`)."""
+    if "-images-idx" not in path.name:
+        raise UnalikeError(f"{path} holds labels, expected the file of images: give {_labels_of(path, 'images-idx3')}")
+    return joined(path.name.split("-images")[0], _pair(path))
+
+
+@layouts.register("*images-idx3-ubyte")
+@layouts.register("*images-idx3-ubyte.gz")
+def read_idx_folder(path: Path, *, prefix: str = "") -> Dataset:
+    """A folder of IDX files, `train-images-idx3-ubyte[.gz]` and so on; the test set starts with `t10k` or `test`.
+
+    `prefix` chooses one of several sets in the folder: "emnist-letters-".
+    """
+    return joined(path.name, *parts(path, prefix))
+
+
+def parts(path: Path, prefix: str) -> tuple[Arrays, Arrays | None]:
+    """Training and test images and labels as the folder's files hold them."""
+    train = first_file(path, f"{prefix}train-images-idx?-ubyte*")
+    if train is None:
+        raise UnalikeError(
+            f"{path} holds no {prefix}train-images-idx3-ubyte or .gz, expected it there; "
+            "where the files' names start otherwise, say how with prefix="
+        )
+    test = first_file(path, *(f"{prefix}{part}-images-idx?-ubyte*" for part in TEST))
+    return _pair(train), None if test is None else _pair(test)
+
+
+def read_array(path: Path) -> np.ndarray:
+    """The array in one IDX file.
+
+    Raises `UnalikeError` for a magic number that is not 0, 0, kind, dimensions, and for a file shorter or longer than
+    its header says.
+    """
+    data = content(path)
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in KINDS or len(data) < 4 + 4 * data[3]:
+        raise UnalikeError(
+            f"{path} starts with the bytes {data[:4].hex(' ')}, expected an IDX file's 00 00, a kind (08 for bytes) "
+            "and the number of dimensions; the file is mislabelled or damaged: fetch it again"
+        )
+    shape = np.frombuffer(data, ">u4", data[3], 4).astype(np.int64)
+    kind, start = np.dtype(KINDS[data[2]]), 4 + 4 * data[3]
+    expected, found = int(shape.prod()) * kind.itemsize, len(data) - start
+    if found != expected:
+        raise UnalikeError(
+            f"{path} holds {found} bytes of values, expected {expected} for shape {shape.tolist()}; "
+            f"the file is {'truncated' if found < expected else 'too long'}: fetch it again"
+        )
+    return np.frombuffer(data, kind, offset=start).reshape(shape).astype(kind.newbyteorder("="), copy=False)
+
+
+def _pair(file: Path) -> Arrays:
+    labels = _labels_of(file, "labels-idx1")
+    # Published sets are also unpacked by halves: the labels may be compressed where the images are not.
+    found = first_file(file.parent, labels, labels.removesuffix(".gz"), f"{labels}.gz")
+    if found is None:
+        raise UnalikeError(f"{file} has no labels beside it, expected {labels} in {file.parent}: put it there")
+    x, y = read_array(file), read_array(found)
+    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
+        raise UnalikeError(
+            f"{file.name} has shape {list(x.shape)} and {found.name} {list(y.shape)}, expected [N, height, width] and "
+            "[N]; the files do not belong together: fetch both again"
+        )
+    return x, y
+
+
+def _labels_of(file: Path, part: str) -> str:
+    head, _, tail = file.name.partition("-images-idx" if "labels" in part else "-labels-idx")
+    return f"{head}-{part}{tail[1:]}"

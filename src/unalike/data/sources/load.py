@@ -1,0 +1,106 @@
+"""Where data sets come from: a registered name, or a file or folder known by its name."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.spec import Call, parse_one
+from unalike.data.dataset import Dataset
+from unalike.data.sources import amazon, arrays, cifar, folders, glyphs, hub, idx, news, published, tables
+from unalike.data.sources.registry import FOLDER, data_folder, ending, every_fifth, formats, read, registry
+from unalike.data.table_encoding import Encoding
+
+REGISTERED = (amazon, arrays, cifar, folders, glyphs, hub, idx, news, published, tables)
+"""The modules that add names, formats and layouts when they are imported."""
+
+
+def load(
+    name_or_path: str | Path, data_dir: str | Path | None = None, *, encoding: Encoding | None = None, **options: Any
+) -> Dataset:
+    """A data set by its registered name ("digits", "glyphs(train=5000)"), by the path of a file or folder
+    ("my/data.npz"), or by the name of either in `data_dir` or $UNALIKE_DATA, without its suffix ("mine").
+
+    `options` go to the reader: load("patients.csv", target="outcome", group="hospital"). The same as text:
+    "file(path='patients.csv', target='outcome', group='hospital')". A table is read with `encoding` where one is given,
+    such as the `encoding` of another table; what is no table has no use for it.
+
+    Raises `UnalikeError` with the names known, the folder looked in and the file to put there.
+    """
+    folder = data_folder(data_dir)
+    found = _named(str(name_or_path), folder)
+    if isinstance(found, Path):
+        return read(found, encoding, **options)
+    return _build(Call(found.name, found.parameters | options), folder, encoding)
+
+
+def table_at(name_or_path: str, data_dir: str | Path | None = None) -> Path | None:
+    """The file of a table that `load` would read; None for other data. Raises `UnalikeError` where there is nothing."""
+    found = _named(name_or_path, data_folder(data_dir))
+    if isinstance(found, Path):
+        return found if ending(found.name) in tables.OPEN else None
+    if found.name == "file" and "path" in found.parameters:
+        return table_at(str(found.parameters["path"]), data_dir)
+    return None
+
+
+@registry.register("file")
+def file(data_dir: Path | None, encoding: Encoding | None = None, *, path: str, **options: Any) -> Dataset:
+    """A file or folder with its reader's options: file(path='patients.csv', target='outcome')."""
+    return load(path, data_dir, encoding=encoding, **options)
+
+
+@registry.register("digits")
+def digits() -> Dataset:
+    """scikit-learn's 1797 handwritten digits, 8x8 grey (Alpaydin and Kaynak 1998); every fifth of a class tests."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    x, y = (bunch.images / 16).astype(np.float32)[:, None], bunch.target
+    test = every_fifth(y)
+    return Dataset("digits", (x[~test], y[~test]), (x[test], y[test]), [str(label) for label in range(10)])
+
+
+def _named(text: str, folder: Path | None) -> Call | Path:
+    """What the text stands for: a registered data set, or a file or folder that is there."""
+    if ending(text) is not None or Path(text).is_absolute():
+        return _existing(Path(text), folder)
+    if text.isidentifier() or "(" in text:
+        call = parse_one(text)
+        if call.name in registry:
+            return call
+    for path in _candidates(text, folder):
+        if path.exists():
+            return path
+    raise _not_found(text, folder)
+
+
+def _build(call: Call, folder: Path | None, encoding: Encoding | None) -> Dataset:
+    offered, wanted = {"data_dir": folder, "encoding": encoding}, inspect.signature(registry[call.name]).parameters
+    return registry.build(call, **{name: value for name, value in offered.items() if name in wanted})
+
+
+def _candidates(text: str, folder: Path | None) -> list[Path]:
+    named = [] if folder is None else [folder / (text + end) for end in formats] + [folder / text]
+    return [*named, Path(text)]
+
+
+def _existing(path: Path, folder: Path | None) -> Path:
+    tried = [path] if folder is None else [path, folder / path]
+    for candidate in tried:
+        if candidate.exists():
+            return candidate
+    raise UnalikeError(f"found nothing at {' or '.join(map(str, tried))}; give its path, or set {FOLDER} to its folder")
+
+
+def _not_found(text: str, folder: Path | None) -> UnalikeError:
+    suffixes = ", ".join(formats)
+    looked = f"no {text}.npz or the like in {folder}" if folder else f"{FOLDER} names no folder to look in"
+    return UnalikeError(
+        f"{unknown('data set', text, registry)} (as a file: {looked}; put a folder {text} or a file "
+        f"{text} with one of the suffixes {suffixes} into that folder (data_dir= or {FOLDER}), or give its path)"
+    )

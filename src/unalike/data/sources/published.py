@@ -1,0 +1,117 @@
+"""Published data sets by name: looked up in the folder of data files, then on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError, unknown
+from unalike.data.dataset import Dataset
+from unalike.data.sources.arrays import joined
+from unalike.data.sources.hub import available, hub
+from unalike.data.sources.idx import parts
+from unalike.data.sources.registry import FOLDER, read, registry
+
+CLOTHES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
+IDX = "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz"
+# Where upper and lower case look alike EMNIST merges them; these lower-case letters stay classes of their own.
+MERGED = string.digits + string.ascii_uppercase + "abdefghnqrt"
+EMNIST = {
+    "byclass": string.digits + string.ascii_uppercase + string.ascii_lowercase,
+    "bymerge": MERGED,
+    "balanced": MERGED,
+    "letters": string.ascii_uppercase,
+    "digits": string.digits,
+    "mnist": string.digits,
+}
+
+
+@registry.register("mnist")
+def mnist(data_dir: Path | None) -> Dataset:
+    """60000 + 10000 handwritten digits, 28x28 grey (LeCun et al. 1998)."""
+    return find("mnist", data_dir, ["mnist", "MNIST/raw"], IDX, {"path": "ylecun/mnist"})
+
+
+@registry.register("fashion_mnist")
+def fashion_mnist(data_dir: Path | None) -> Dataset:
+    """60000 + 10000 pictures of clothes, 28x28 grey, 10 classes (Xiao et al. 2017)."""
+    places = ["fashion_mnist", "FashionMNIST/raw"]
+    data = find("fashion_mnist", data_dir, places, IDX, {"path": "zalando-datasets/fashion_mnist"})
+    return replace(data, classes=CLOTHES)
+
+
+@registry.register("emnist")
+def emnist(data_dir: Path | None, *, split: str = "byclass") -> Dataset:
+    """Handwritten digits and letters, 28x28 grey (Cohen et al. 2017): byclass (62 classes), balanced, letters, ..."""
+    if split not in EMNIST:
+        raise unknown("split of EMNIST", split, EMNIST)
+    put = f"emnist-{split}-train-images-idx3-ubyte.gz, its labels and its test files"
+    reader = partial(_upright, prefix=f"emnist-{split}-", classes=EMNIST[split])
+    return find(f"emnist_{split}", data_dir, ["emnist", "EMNIST/raw", "gzip"], put, None, reader)
+
+
+@registry.register("cifar10")
+def cifar10(data_dir: Path | None) -> Dataset:
+    """50000 + 10000 photographs, 32x32 colour, 10 classes (Krizhevsky 2009)."""
+    places = ["cifar-10-batches-py", "cifar-10-batches-bin", "cifar10"]
+    return find("cifar10", data_dir, places, "data_batch_1 ... test_batch", {"path": "uoft-cs/cifar10", "x": "img"})
+
+
+@registry.register("cifar100")
+def cifar100(data_dir: Path | None) -> Dataset:
+    """50000 + 10000 photographs, 32x32 colour, 100 classes in 20 coarse ones (Krizhevsky 2009)."""
+    places = ["cifar-100-python", "cifar-100-binary", "cifar100"]
+    columns = {"path": "uoft-cs/cifar100", "x": "img", "y": "fine_label"}
+    return find("cifar100", data_dir, places, "train, test and meta", columns)
+
+
+@registry.register("tiny_imagenet")
+def tiny_imagenet(data_dir: Path | None) -> Dataset:
+    """100000 + 10000 photographs, 64x64 colour, 200 classes (Le and Yang 2015); the validation set tests."""
+    places = ["tiny-imagenet-200", "tiny_imagenet"]
+    put = "train/, val/val_annotations.txt and val/images/"
+    return find("tiny_imagenet", data_dir, places, put, {"path": "zh-plus/tiny-imagenet", "test": "valid"})
+
+
+def find(
+    name: str,
+    data_dir: Path | None,
+    places: Sequence[str],
+    put: str,
+    fetch: Mapping[str, Any] | None,
+    reader: Callable[[Path], Dataset] = read,
+) -> Dataset:
+    """The data set called `name`: `name.npz` in `data_dir`, else the first of the folders `places` there, which
+    `reader` reads, else what `hub(**fetch)` fetches.
+
+    Raises `UnalikeError` that says which files to `put` where, and how to have them fetched.
+    """
+    if data_dir is not None:
+        archive = data_dir / f"{name}.npz"
+        if archive.is_file():
+            return replace(read(archive), name=name)
+        for place in places:
+            if (data_dir / place).is_dir():
+                return replace(reader(data_dir / place), name=name)
+    if fetch is not None and available():
+        return replace(hub(**fetch), name=name)
+    where = f"in {data_dir}" if data_dir is not None else f"and {FOLDER} names no folder to look in"
+    fetched = ", or have it fetched: pip install 'unalike[hub]'" if fetch is not None else ""
+    raise UnalikeError(
+        f"{name}: found no {name}.npz and no folder {' or '.join(places)} {where}; put a folder {places[0]} with {put} "
+        f"into the folder of data files (data_dir= or {FOLDER}){fetched}"
+    )
+
+
+def _upright(path: Path, prefix: str, classes: str) -> Dataset:
+    """EMNIST's files hold each image with rows and columns exchanged, and count the letters from 1."""
+    first = np.uint8(prefix == "emnist-letters-")
+    (x, y), test = parts(path, prefix)
+    turned = None if test is None else (test[0].swapaxes(1, 2), test[1] - first)
+    return joined(path.name, (x.swapaxes(1, 2), y - first), turned, list(classes))

@@ -1,0 +1,248 @@
+"""Tables of a person's own: `.csv`, `.parquet` and `.jsonl`, with a column to predict."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from unalike._utils.errors import UnalikeError
+from unalike.data.dataset import Dataset
+from unalike.data.sources.registry import ending, every_fifth, formats, reading
+from unalike.data.table_encoding import (
+    FEW_ROWS,
+    MOST_CATEGORIES,
+    NUMBERS,
+    TEXTS,
+    TRUTH,
+    Encoding,
+    fit,
+    fit_words,
+    kind_of,
+    texts_of,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Columns = str | Sequence[str]
+
+
+def _typed(reader: str, path: Path, texts: Sequence[str], **options: object) -> pd.DataFrame:
+    """A file that says itself what is a text."""
+    import pandas as pd
+
+    frame: pd.DataFrame = getattr(pd, reader)(path, **options)
+    return frame
+
+
+def _csv(path: Path, texts: Sequence[str]) -> pd.DataFrame:
+    """A CSV file, in which a question mark is a missing value, too. The columns `texts` hold texts, whatever they look like."""
+    import pandas as pd
+
+    names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
+    for twice in names[names.duplicated() & (names != "")]:
+        raise UnalikeError(
+            f"{path.name}: two columns have the name {twice!r}; expected each name once: rename or remove one"
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try:
+            return pd.read_csv(
+                path, index_col=False, na_values=["?", " ?"], low_memory=False, dtype=dict.fromkeys(texts, str)
+            )
+        except pd.errors.ParserWarning:
+            raise UnalikeError(
+                f"{path.name}: rows have more fields than the header has names, so nobody knows which name is whose; expected a "
+                "name for every column (the first too, where it numbers the rows), commas between columns and points in decimals"
+            ) from None
+
+
+OPEN: Mapping[str, Callable[[Path, Sequence[str]], pd.DataFrame]] = {
+    ".csv": _csv,
+    ".csv.gz": _csv,
+    ".parquet": partial(_typed, "read_parquet"),
+    ".jsonl": partial(_typed, "read_json", lines=True, dtype=False),
+    ".jsonl.gz": partial(_typed, "read_json", lines=True, dtype=False),
+}
+PARTS = {"train": False, "0": False, "false": False, "test": True, "1": True, "true": True}
+"""What a split column may say, and whether it means a test row."""
+LENGTH, VOCABULARY = 64, 20000
+"""How many words of a text are read, and how many different ones are known, unless told."""
+
+
+def read_table(
+    path: Path,
+    *,
+    target: str,
+    text: str | None = None,
+    drop: Columns = (),
+    group: Columns = (),
+    split: str | None = None,
+    regression: bool = False,
+    length: int = LENGTH,
+    vocabulary: int = VOCABULARY,
+    bag: bool = False,
+    encoding: Encoding | None = None,
+) -> Dataset:
+    """One row per sample. `target` names the column to predict: texts and whole numbers are classes (numbered in
+    sorted order), true/false is binary, other numbers (decimals too) are regression; `regression` makes whole numbers
+    regression as well.
+
+    The other columns are features, as `columns.fit` describes them; or the column `text` alone is read, as the tokens
+    of its first `length` words, from a `vocabulary` of that size (`bag`: as rows that count the words). Columns in
+    `drop` are left out. Columns in `group` (a hospital, a writer) become groups for partitions, and are no features.
+    `split` names a column that says train or test (or 0 or 1); without it every fifth row of a class tests. Scaling,
+    categories and vocabulary come from the training rows only; the data set's `encoding` says what they are.
+
+    `encoding` is one that is agreed already, such as another file's: it alone decides what is read and how, and columns
+    that it does not name are left out.
+
+    Raises `UnalikeError` for a file that cannot be read, a column that is not there and a target that is missing or of
+    another kind, such as dates, or has hardly two rows of a class.
+    """
+    frame = opened(path, encoding)
+    drop, group = _several(drop), _several(group)
+    _require(frame, [target, *drop, *group, *_several(split or ()), *_several(text or ())], path.name)
+    y, classes = labels(frame[target], path.name, regression)
+    if classes is not None and encoding is None:
+        _check_classes(frame[target], len(classes), path.name)
+    test = every_fifth(y) if split is None else _tests(frame[split], path.name)
+    order, train = np.argsort(test, kind="stable"), int((~test).sum())
+    frame, y = frame.iloc[order], y[order]
+    groups = {column: frame[column].to_numpy() for column in group}
+    unused = list(dict.fromkeys([target, *drop, *group, *_several(split or ())]))
+    if encoding is not None:
+        _check_agreed(encoding, unused, text, path.name)
+    elif text is not None:
+        if text in unused:
+            raise UnalikeError(
+                f"{path.name}: found text={text!r}, which is the target, a group, the split or dropped, too; name another column"
+            )
+        encoding = fit_words(frame[text], train, length, vocabulary, bag)
+    elif (length, vocabulary, bag) != (LENGTH, VOCABULARY, False):
+        raise UnalikeError(
+            f"{path.name}: length, vocabulary and bag say how a column of text is read; name it with text="
+        )
+    else:
+        encoding = fit(frame.drop(columns=unused), train, path.name)
+    x = encoding.apply(frame, path.name)
+    return Dataset.divided(path.name.split(".")[0], x, y, train, classes, groups, encoding)
+
+
+for name in OPEN:
+    formats.register(name)(read_table)
+
+
+def opened(path: Path, encoding: Encoding | None = None) -> pd.DataFrame:
+    """The columns of a table as they are in the file, categories of the `encoding` as texts where the file cannot say.
+
+    Raises `UnalikeError` for one that cannot be read.
+    """
+    texts = [category.name for category in encoding.categories if not category.truth] if encoding else []
+    with reading(path, "a table"):
+        return OPEN[ending(path.name) or ""](path, texts).rename(columns=str)
+
+
+def tokens(
+    found: Sequence[str], train: int, length: int, vocabulary: int, encoding: Encoding | None = None
+) -> tuple[torch.Tensor, Encoding]:
+    """Texts as tokens int64 [N, length] by an encoding of the column "text", and that one: where none is agreed already its
+    vocabulary comes from the first `train` texts.
+    """
+    import pandas as pd
+
+    frame = pd.DataFrame({"text": found}, dtype=object)
+    encoding = encoding or fit_words(frame["text"], train, length, vocabulary, bag=False)
+    return encoding.apply(frame, "the texts"), encoding
+
+
+def labels(column: pd.Series, where: str, regression: bool = False) -> tuple[np.ndarray, list[str] | None]:
+    """Labels and class names of a column: classes, true/false, or numbers, as which `regression` takes whole ones, too.
+
+    Raises `UnalikeError` for missing values and other kinds, such as dates.
+    """
+    from pandas.api.types import is_float_dtype
+
+    missing = np.flatnonzero(column.isna())
+    if len(missing):
+        raise UnalikeError(
+            f"{where}: the target {column.name!r} is missing in {len(missing)} rows, the first row {missing[0]}; "
+            "expected a value in every row: leave those rows out"
+        )
+    kind = kind_of(column)
+    if regression and kind not in (NUMBERS, Decimal.__name__):
+        raise UnalikeError(f"{where}: the target {column.name!r} holds {kind}; expected numbers for regression")
+    if kind == TRUTH:
+        return column.to_numpy(bool), None
+    if regression or kind == Decimal.__name__ or is_float_dtype(column):
+        return column.to_numpy(np.float32), None
+    if kind not in (NUMBERS, TEXTS):
+        raise UnalikeError(
+            f"{where}: the target {column.name!r} holds {kind}, expected texts, numbers or true/false; convert it"
+        )
+    kinds, codes = np.unique(column.to_numpy() if kind == NUMBERS else texts_of(column), return_inverse=True)
+    return codes, [str(kind) for kind in kinds]
+
+
+def _check_classes(column: pd.Series, classes: int, where: str) -> None:
+    """Raise `UnalikeError` for a target that is rather a number or a name than a class."""
+    numbers = kind_of(column) == NUMBERS
+    if len(column) >= FEW_ROWS and (2 * classes > len(column) or (numbers and classes > MOST_CATEGORIES)):
+        remedy = "write regression=True, if they are amounts" if numbers else "name another column"
+        raise UnalikeError(
+            f"{where}: the target {column.name!r} has {classes} different values in {len(column)} rows; expected classes that "
+            f"several rows share: {remedy}"
+        )
+
+
+def _tests(column: pd.Series, where: str) -> np.ndarray:
+    values = [text.lower() for text in texts_of(column)]
+    wrong = sorted(set(values) - PARTS.keys())
+    if wrong:
+        raise UnalikeError(
+            f"{where}: the split {column.name!r} holds {', '.join(wrong[:5])}; expected train and test, or 0 and 1"
+        )
+    test = np.array([PARTS[value] for value in values])
+    if test.all():
+        raise UnalikeError(f"{where}: the split {column.name!r} has no training rows; expected train or 0 in some")
+    return test
+
+
+def _check_agreed(encoding: Encoding, unused: Sequence[str], text: str | None, where: str) -> None:
+    read = encoding.names
+    for column in unused:
+        if column in read:
+            raise UnalikeError(
+                f"{where}: {column!r} is the target, a group, the split or dropped here, but a feature in the encoding that was "
+                f"agreed; expected its features {', '.join(read)} to be free"
+            )
+    if text is not None and (encoding.words is None or encoding.words.name != text):
+        raise UnalikeError(
+            f"{where}: found text={text!r}, but the encoding that was agreed reads {', '.join(read)}; leave text out"
+        )
+
+
+def _require(frame: pd.DataFrame, columns: Sequence[str], where: str) -> None:
+    missing = [column for column in columns if column not in frame.columns]
+    if missing:
+        known = ", ".join(map(str, frame.columns))
+        other = next((mark for mark in (";", "\t", "|") if len(frame.columns) == 1 and mark in known), None)
+        remedy = (
+            f"expected commas between columns, found {other!r}: save the table with commas"
+            if other
+            else f"expected one of {known}"
+        )
+        raise UnalikeError(f"{where} has no column {', '.join(map(repr, missing))}; {remedy}")
+    if not len(frame):
+        raise UnalikeError(f"{where} has columns but no rows; expected one row per sample")
+
+
+def _several(columns: Columns) -> list[str]:
+    return [columns] if isinstance(columns, str) else list(columns)

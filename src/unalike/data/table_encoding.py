@@ -1,0 +1,295 @@
+"""The columns of a table as one matrix of numbers: an encoding that is fitted once and read by whoever agreed to it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import torch
+from pydantic import Field, FiniteFloat, PositiveInt
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import write_bytes
+from unalike._utils.validated import validated
+from unalike.data import text as texts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_CATEGORIES = 256
+FEW_ROWS = 10
+"""So many rows may all differ in a column without its being taken for a name or a number of the row."""
+SURELY_NUMBERS = 20
+"""Of so many different numbers in a column, the few texts between them are taken for mistakes."""
+MISSING = "(missing)"
+NOTHING, NUMBERS, TRUTH, TEXTS = "nothing", "numbers", "true/false", "texts"
+"""What a column may hold; of other kinds the names of the types are said."""
+
+Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@validated
+class Number:
+    """A column of numbers, or with `truth` of true/false as 0 and 1: z = (x - mean) / scale, a missing x being `fill`.
+
+    `gaps`: one more column is 1 where x is missing.
+    """
+
+    name: str
+    fill: FiniteFloat
+    mean: FiniteFloat
+    scale: Scale
+    gaps: bool = False
+    truth: bool = False
+
+    def read(self, frame: pd.DataFrame, where: str) -> np.ndarray:
+        """The column as float64 [N], NaN where it is missing."""
+        column = _column(frame, self.name, [TRUTH if self.truth else NUMBERS], where)
+        return _floats(column, where)
+
+    def scaled(self, x: np.ndarray) -> np.ndarray:
+        z: np.ndarray = (np.where(np.isnan(x), self.fill, x) - self.mean) / self.scale
+        return z
+
+
+@validated
+class Category:
+    """A column of texts: one 0/1 column for each of its `values`, of which "(missing)" may be one; others are all zeros."""
+
+    name: str
+    values: tuple[str, ...]
+
+    @property
+    def truth(self) -> bool:
+        """Whether the texts stand for true/false, which a file may write in several ways."""
+        truths = {str(True), str(False)}
+        return not truths.isdisjoint(self.values) and {*self.values} <= truths | {MISSING}
+
+    def apply(self, frame: pd.DataFrame, where: str) -> np.ndarray:
+        """Bool [N, len(values)]."""
+        such = f", such as {', '.join(map(repr, self.values[:3]))}"
+        found = texts_of(_column(frame, self.name, [TEXTS, TRUTH], where, such))
+        forms = (str, str.lower, str.upper) if self.truth else (str,)
+        number = {form(value): k for k, value in enumerate(self.values) for form in forms}
+        return np.array([number.get(value, -1) for value in found])[:, None] == np.arange(len(self.values))
+
+
+@validated
+class Words:
+    """A column of text as tokens [N, length] of a vocabulary, or with `bag` as counts [N, size - 2] of its words.
+
+    Words count from token 2; an empty one stands for a token that no text has.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    length: PositiveInt
+    size: PositiveInt
+    bag: bool = False
+
+    def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
+        column = _column(frame, self.name, [TEXTS, TRUTH, NUMBERS], where)
+        known = {word: token for token, word in enumerate(self.words, start=texts.UNKNOWN + 1) if word}
+        x = torch.from_numpy(texts.encode(texts_of(column, ""), known, self.length))
+        return texts.bag(x, self.size) if self.bag else x
+
+
+@validated
+class Encoding:
+    """How a table becomes numbers: its number columns, which of them have gaps, then its categories; or the `words` of one.
+
+    Plain values, so that it can be written down, agreed to and read again by others: then a column is the same input
+    everywhere. `fit` and `fit_words` make one.
+    """
+
+    numbers: tuple[Number, ...] = ()
+    categories: tuple[Category, ...] = ()
+    words: Words | None = None
+
+    @property
+    def width(self) -> int:
+        """The length of an encoded row."""
+        if self.words is not None:
+            return self.words.size - texts.UNKNOWN - 1 if self.words.bag else self.words.length
+        return sum(1 + n.gaps for n in self.numbers) + sum(len(c.values) for c in self.categories)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that are read."""
+        words = () if self.words is None else (self.words,)
+        return [column.name for column in (*self.numbers, *self.categories, *words)]
+
+    def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
+        """Float32 [N, width] from a table, or what `words` gives; columns that the encoding does not name are not read.
+
+        Raises `UnalikeError`, which names the column, for one that is not there, one of another kind and infinite numbers.
+        """
+        if self.words is not None:
+            return self.words.apply(frame, where)
+        found = [number.read(frame, where) for number in self.numbers]
+        scaled = [number.scaled(x) for number, x in zip(self.numbers, found)]
+        missing = [np.isnan(x) for number, x in zip(self.numbers, found) if number.gaps]
+        kinds = [category.apply(frame, where) for category in self.categories]
+        return torch.from_numpy(np.column_stack([part.astype(np.float32) for part in (*scaled, *missing, *kinds)]))
+
+    def save(self, path: Path) -> None:
+        """Write JSON, whole or not at all."""
+        write_bytes(path, (json.dumps(asdict(self)) + "\n").encode())
+
+    @classmethod
+    def load(cls, path: Path) -> Encoding | None:
+        """Read what `save` wrote; None where there is no file. Raises `UnalikeError` for one that cannot be read."""
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise UnalikeError(f"{path} is not the encoding of a table ({error}); restore it") from None
+
+
+def fit(frame: pd.DataFrame, train: int, where: str) -> Encoding:
+    """The encoding of all columns of `frame`, fitted on its first `train` rows only.
+
+    Numbers (true/false as 0 and 1): a missing value becomes the training median, then z = (x - mean) / std of the
+    training rows (std 1 for a constant column); each number column with a missing training value adds one that is 1
+    where it is missing. Texts and categories: one 0/1 column per value seen in training, a missing value being one of
+    them; a value that training never saw is all zeros. Numbers come first, then the missing ones, then categories.
+
+    Raises `UnalikeError`, which names the column, for dates and other kinds, infinite numbers, texts between numbers, columns
+    that are empty in training, columns without a name, and more than 256 categories or one in every row. Warns of numbers that
+    only count the rows.
+    """
+    from pandas.api.types import is_numeric_dtype
+
+    if not len(frame.columns):
+        raise UnalikeError(f"{where} has no column left for features; expected at least one besides target and groups")
+    for unnamed in (column for column in map(str, frame) if column.startswith("Unnamed: ")):
+        raise UnalikeError(
+            f"{where}: a column has no name in the header, as where numbers of rows were saved with a table, which could give away "
+            f"the target; leave it out with drop={unnamed!r}, or name it"
+        )
+    numbers = [column for column in frame if is_numeric_dtype(frame[column])]
+    for column in (column for column in numbers if _counts_rows(frame[column])):
+        warnings.warn(
+            f"{where}: the column {column!r} counts the rows and is read as a feature; if it only numbers them, leave it out with "
+            f"drop={column!r}",
+            stacklevel=2,
+        )
+    categories = [_category(frame[column], train, where) for column in frame if column not in numbers]
+    return Encoding(_numbers(frame[numbers], train, where), tuple(categories))
+
+
+def fit_words(column: pd.Series, train: int, length: int, vocabulary: int, bag: bool) -> Encoding:
+    """The encoding of one column of text: the `vocabulary` of its first `train` rows."""
+    words = texts.vocabulary(texts_of(column, "")[:train], vocabulary)
+    return Encoding(words=Words(name=str(column.name), words=tuple(words), length=length, size=vocabulary, bag=bag))
+
+
+def _numbers(frame: pd.DataFrame, train: int, where: str) -> tuple[Number, ...]:
+    from pandas.api.types import is_bool_dtype
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import StandardScaler
+
+    if not len(frame.columns):
+        return ()
+    x = np.asfortranarray(np.column_stack([_floats(frame[column], where)[:train] for column in frame]))
+    for column, empty in zip(frame, np.isnan(x).all(0)):
+        if empty:
+            raise UnalikeError(f"{where}: column {column!r} has no value in the training rows; drop={column!r}")
+    median = SimpleImputer(strategy="median").fit(x)
+    scaler = StandardScaler().fit(median.transform(x))
+    fitted = (median.statistics_, scaler.mean_, scaler.scale_, np.isnan(x).any(0))
+    truth = [is_bool_dtype(frame[column]) for column in frame]
+    return tuple(Number(*row) for row in zip(map(str, frame), *(values.tolist() for values in fitted), truth))
+
+
+def _counts_rows(column: pd.Series) -> bool:
+    """Whether the values are consecutive whole numbers, in any order."""
+    values = column.to_numpy() if column.dtype.kind in "iu" else np.zeros(0)
+    return len(values) >= FEW_ROWS and np.ptp(values) == len(values) - 1 == len(np.unique(values)) - 1
+
+
+def _check_texts(column: pd.Series, where: str) -> None:
+    """Raise `UnalikeError` for many different numbers with a few texts between them, such as "<0.5"."""
+    found = set(texts_of(column[column.notna()]))
+    others = sorted(text for text in found if not _is_number(text))
+    if others and len(found) - len(others) >= max(SURELY_NUMBERS, 4 * len(others)):
+        raise UnalikeError(
+            f"{where}: column {column.name!r} holds numbers and, between them, texts such as {', '.join(map(repr, others[:3]))}; "
+            f"expected numbers or categories: leave these fields empty, which makes them missing values, or drop={column.name!r}"
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _category(column: pd.Series, train: int, where: str) -> Category:
+    kind = kind_of(column)
+    if kind not in (NOTHING, TRUTH, TEXTS):
+        raise UnalikeError(
+            f"{where}: column {column.name!r} holds {kind}, expected numbers, texts or true/false; "
+            f"convert it, or leave it out with drop={column.name!r}"
+        )
+    _check_texts(column, where)
+    values = sorted(set(texts_of(column[:train])))
+    if len(values) > MOST_CATEGORIES or len(values) == train >= FEW_ROWS:
+        raise UnalikeError(
+            f"{where}: column {column.name!r} has {len(values)} different texts, expected at most {MOST_CATEGORIES} "
+            f"categories that rows share; leave it out with drop={column.name!r}, or read it with text={column.name!r}"
+        )
+    return Category(str(column.name), tuple(values))
+
+
+def kind_of(column: pd.Series) -> str:
+    """What a column holds, missing values aside: `NOTHING`, `NUMBERS`, `TRUTH`, `TEXTS`, or of which types the values are."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    present = column[column.notna()]
+    if not len(present):
+        return NOTHING
+    if is_numeric_dtype(column):
+        return TRUTH if is_bool_dtype(column) else NUMBERS
+    types = set(map(type, present.astype(object)))
+    if types <= {str, bool}:
+        return TRUTH if types == {bool} else TEXTS
+    return "whole numbers beyond 64 bits" if types == {int} else " and ".join(sorted(kind.__name__ for kind in types))
+
+
+def _column(frame: pd.DataFrame, name: str, kinds: Sequence[str], where: str, such: str = "") -> pd.Series:
+    """The column of this name, which holds one of `kinds` or nothing at all."""
+    expected = " or ".join(kinds) + such
+    if name not in frame.columns:
+        raise UnalikeError(
+            f"{where}: found no column {name!r}, expected one of {expected}; it has {', '.join(map(str, frame.columns))}"
+        )
+    kind = kind_of(frame[name])
+    if kind not in (NOTHING, *kinds):
+        raise UnalikeError(f"{where}: column {name!r} holds {kind}, expected {expected}; convert it")
+    return frame[name]
+
+
+def texts_of(column: pd.Series, missing: str = MISSING) -> list[str]:
+    """The values of a column as texts, `missing` where there is none."""
+    plain = column.astype(object)
+    return [str(value) for value in plain.where(plain.notna(), missing)]
+
+
+def _floats(column: pd.Series, where: str) -> np.ndarray:
+    from pandas.api.types import is_numeric_dtype
+
+    plain = column if is_numeric_dtype(column) else column.astype(object).where(column.notna(), np.nan)
+    values = plain.astype("float64").to_numpy()
+    if np.isinf(values).any():
+        row = int(np.flatnonzero(np.isinf(values))[0])
+        raise UnalikeError(f"{where}: column {column.name!r} is infinite in row {row}; expected finite numbers or none")
+    return values

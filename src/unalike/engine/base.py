@@ -1,0 +1,257 @@
+"""What every executor does around `train`: the clients' data in batch order, their memories, their static facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike._utils.profiler_regions import profiled_function
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.core.nests import join_nests
+from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTrees, Tree
+from unalike.core.views import ClientBatches, Cohort, StageSettings
+from unalike.core.work import Batches, Work
+from unalike.engine.batch_schedule import BatchSchedule, Indices, distinct, is_flat
+from unalike.engine.lazy_batches import LazyBatches
+from unalike.methods.method import Method
+from unalike.methods.part import Conditioner, Phase
+from unalike.training.aggregation import UpdateBuffer, UpdateSink
+from unalike.training.client_states import ClientStates
+from unalike.training.validation import expected_steps
+
+AcceptedRounds = dict[int, int]
+"""Client number -> the round of its last accepted report."""
+
+
+STEP = 4
+"""Rows that a step costs beside those of its batch, about: 14 for softmax regression, 4 for the 2NN, none for convolutions."""
+
+
+def client_costs(method: Method, work: Work, sizes: np.ndarray) -> np.ndarray:
+    """What a round of clients with so many samples costs, in rows of a batch: what is found by measuring would change from run
+    to run, and with it who trains where and the last bits of a sum."""
+
+    def cost(samples: int) -> int:
+        phases = [phase.work(work) for phase in method.phases]
+        return sum(w.steps_for(samples) * (min(w.batch_size or samples, samples) + STEP) for w in phases)
+
+    kinds, which = distinct(sizes)
+    return np.array([cost(n) for n in kinds], np.int64)[which]
+
+
+class SampleSource(Protocol):
+    """Clients' data as index arrays into common tensors."""
+
+    @property
+    def x(self) -> Tensor: ...
+    @property
+    def y(self) -> Tensor: ...
+    @property
+    def train(self) -> Indices: ...
+    def __len__(self) -> int: ...
+
+
+class Executor(Protocol):
+    """Runs `train` for the participants of a round. The only impure thing: it owns the clients' memories."""
+
+    @property
+    def site(self) -> ClientPool: ...
+    @property
+    def remark(self) -> str: ...
+    def feed(self, order: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
+        """Hand the reports of `ids` to the sink as they are made; `accepted` versions the clients' memories."""
+
+    def run(self, order: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, population: int) -> Cohort:
+        """The cohort of all reports, in the order of `ids`."""
+
+    def tune(self, order: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> Iterator[tuple[int, Tree]]:
+        """Clients with their fine-tuned parameters and buffers, a few at a time; their memories stay as they are."""
+
+
+class BaseExecutor:
+    """What every executor makes of its `feed`."""
+
+    @property
+    def remark(self) -> str:
+        """What a person should know of how it went; empty where there is nothing."""
+        return ""
+
+    def feed(self, order: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
+        raise NotImplementedError
+
+    def run(self, order: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, population: int) -> Cohort:
+        reports = UpdateBuffer(ids)
+        self.feed(order, ids, accepted, reports)
+        taken = reports.taken
+        assert taken is not None and taken.ids == list(ids)  # everybody answered
+        return Cohort(tuple(ids), taken.report, population)
+
+
+class BatchTransform(Protocol):
+    """A change of training samples that takes numbers drawn per client and round: normalisation, crop, flip."""
+
+    @property
+    def fixed(self) -> BatchTransform: ...
+    def numbers(self, seed: int, round: int, client: int, samples: int) -> Tensor: ...
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class ClientPool:
+    """The clients of a simulation as an executor sees them. `transform` changes the samples of a training batch."""
+
+    method: Method
+    setting: StageSettings
+    source: SampleSource
+    memories: ClientStates
+    transform: BatchTransform | None = None
+    _facts: dict[int, Context] = field(default_factory=dict)
+    _common: PartTrees = field(default_factory=dict)
+    _foreseen: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Training samples of every client: found anew, since there may be a million."""
+        rows = self.source.train
+        return np.diff(rows.offsets) if is_flat(rows) else self.counts(range(len(self.source)))
+
+    @property
+    def typical(self) -> int:
+        """The mean size of clients with samples; at least 1."""
+        sizes = self.sizes
+        return max(1, int(sizes.sum()) // max(1, int(np.count_nonzero(sizes))))
+
+    def counts(self, ids: Sequence[int]) -> np.ndarray:
+        """Training samples of some clients, without a look at the others."""
+        rows, clients = self.source.train, np.asarray(ids, np.int64)
+        if is_flat(rows):
+            return rows.offsets[clients + 1] - rows.offsets[clients]
+        return np.array([len(rows[k]) for k in clients.tolist()], np.int64)
+
+    @property
+    def some_context(self) -> Context:
+        """The static facts of a client with samples, if there is any: they have the shapes of everybody's."""
+        return self.context(int((self.sizes > 0).argmax()))
+
+    @profiled_function("data")
+    def lessons(self, ids: Sequence[int], round: int) -> list[BatchSchedule]:
+        """The clients' batches in each phase of a round."""
+        names = ["batches", *(f"batches of phase {i}" for i in range(1, len(self.method.phases)))]
+        return [self._drawn(ids, round, *named) for named in zip(self.method.phases, names, strict=True)]
+
+    @profiled_function("data")
+    def tuning_lessons(self, ids: Sequence[int], round: int) -> list[BatchSchedule]:
+        """Their batches in the fine-tuning before they are evaluated, if there is any."""
+        return [] if self.method.tuning is None else [self._drawn(ids, round, self.method.tuning, "tune")]
+
+    def _drawn(self, ids: Sequence[int], round: int, phase: Phase, purpose: str) -> BatchSchedule:
+        work, number = phase.work(self.setting.work), self.setting.seed
+        return BatchSchedule.drawn(work, self.source.train, ids, number, purpose, round)
+
+    def steps(self, samples: int) -> int:
+        """Steps in a round of a client with this many samples."""
+        return sum(phase.work(self.setting.work).steps_for(samples) for phase in self.method.phases)
+
+    @profiled_function("data")
+    def data(self, client: int, round: int, phases: list[Batches], model: Model) -> ClientBatches:
+        """The samples of these phases, and all of the client's where a part asks for them, transformed, for `model` to read."""
+        parts = [*phases, *(self.whole([client], round) if self.method.needs_data else [])]
+        found = [
+            LazyBatches(self.source.x, self.source.y, rows, model.rows, change)
+            for rows, change in zip(parts, self._changes(client, round, parts), strict=True)
+        ]
+        return ClientBatches(found[: len(phases)], *found[len(phases) :])
+
+    def _changes(
+        self, client: int, round: int, parts: list[Batches]
+    ) -> Sequence[Callable[[Tensor, int], Tensor] | None]:
+        """What the transform makes of the batches of each part."""
+        transform = self.transform
+        if transform is None:
+            return [None] * len(parts)
+
+        def change(drawn: list[Tensor], x: Tensor, place: int) -> Tensor:
+            return transform(x, drawn[place].to(x.device))
+
+        return [partial(change, drawn) for drawn in self.numbers(client, round, parts)]
+
+    def numbers(self, client: int, round: int, parts: list[Batches]) -> list[list[Tensor]]:
+        """What the transform draws for the batches of each part, [b, draws] each; nothing without a transform."""
+        if self.transform is None:
+            return []
+        sizes = [size for part in parts for size in part.sizes]
+        drawn = iter(self.transform.numbers(self.setting.seed, round, client, sum(sizes)).split(sizes))
+        return [[next(drawn) for _ in part] for part in parts]
+
+    def sizes_of(self, ids: Sequence[int]) -> Tensor:
+        """The clients' training samples, [K] floats."""
+        return self._numbers(self.counts(ids))
+
+    def _numbers(self, found: np.ndarray) -> Tensor:
+        """Numbers as reports tell them."""
+        return torch.from_numpy(found).to(self._kind).to(self.source.x.device)  # some devices have no float64
+
+    @cached_property
+    def _kind(self) -> torch.dtype:
+        """The type of numbers in reports."""
+        return torch.promote_types(tree.dtype(self.setting.model.params), torch.float32)
+
+    def expected(self, ids: Sequence[int], population: int) -> Cohort:
+        """The numbers of the reports that these clients will send, as far as they are known before they train."""
+        sizes = self.counts(ids)
+        kinds, which = distinct(sizes)
+        made, weights = np.array([self._known(n) for n in kinds]).T
+        size, steps, weight = (self._numbers(column) for column in (sizes, made[which], weights[which]))
+        names = [name for p in self.method.parts for name in p.shares]
+        shared = [{name: self.context(k)[name] for name in names} for k in ids] if names else []
+        report = ClientUpdate(
+            {}, {}, {}, size, steps, weight, torch.zeros_like(size), join_nests(shared, torch.stack) if names else {}
+        )
+        return Cohort(tuple(ids), report, population, folded=True)
+
+    def _known(self, samples: int) -> tuple[int, float]:
+        """The steps of a client with so many samples, and the weight that they accumulate, to the bits that it will report."""
+        if samples not in self._foreseen:
+            steps = expected_steps(self.method, self.setting, samples)
+            weight = self.setting.work.solver.weight(torch.tensor(steps, dtype=self._kind))
+            self._foreseen[samples] = steps, float(weight)
+        return self._foreseen[samples]
+
+    def whole(self, ids: Sequence[int], round: int) -> BatchSchedule:
+        """All their samples once, in batches and in a random order, where a part of the method asks for them."""
+        if not self.method.needs_data:
+            return BatchSchedule.nothing(len(ids))
+        return BatchSchedule.drawn(self._once, self.source.train, ids, self.setting.seed, "whole", round)
+
+    @cached_property
+    def _once(self) -> Work:
+        """One pass over the samples."""
+        return replace(self.setting.work, epochs=1, steps=None)
+
+    def context(self, client: int) -> Context:
+        """The client's static facts, described once."""
+        if not self.method.has_facts:
+            return {}
+        if client not in self._facts:
+            facts = self.method.facts(self._samples(self.source.train[client]), self.setting)
+            pooled = {p.name: self._pooled(p) for p in self.method.conditioners if p.pooled}
+            self._facts[client] = {**facts, **pooled}
+        return self._facts[client]
+
+    def _pooled(self, conditioner: Conditioner) -> Tree:
+        """The same for every client: described once."""
+        if conditioner.name not in self._common:
+            rows = np.unique(np.concatenate([self.source.train[k] for k in range(len(self.source))]))
+            self._common.update(conditioner.facts(self._samples(rows), self.setting))
+        return self._common[conditioner.name]
+
+    def _samples(self, rows: np.ndarray) -> Batch:
+        index = torch.from_numpy(rows)
+        return Batch(self.source.x[index], self.source.y[index])

@@ -1,0 +1,106 @@
+"""The batches of many clients, drawn at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import zip_longest
+from typing import Protocol, TypeGuard, overload
+
+import numpy as np
+
+from unalike._utils import compiled_loops, seeds
+from unalike.core.work import Batches, Work
+
+MANY = 32
+"""From how many clients on it is worth loading the compiled loops, which takes as long as it takes to draw for hundreds."""
+
+
+class Indices(Protocol):
+    """One index array per client."""
+
+    def __getitem__(self, k: int) -> np.ndarray: ...
+
+
+class Flat(Indices, Protocol):
+    """The same as one array: client k has values[offsets[k]:offsets[k + 1]]."""
+
+    @property
+    def values(self) -> np.ndarray: ...
+    @property
+    def offsets(self) -> np.ndarray: ...
+
+
+def is_flat(rows: Indices) -> TypeGuard[Flat]:
+    """Whether they are one array. A protocol that is asked for by `isinstance` takes as long as to draw for a hundred clients."""
+    return hasattr(rows, "offsets")
+
+
+def distinct(numbers: np.ndarray) -> tuple[list[int], np.ndarray]:
+    """The different ones of some whole numbers, and which of them each number is; quick where all are the same."""
+    if len(numbers) and (numbers == numbers[0]).all():
+        return [int(numbers[0])], np.zeros(len(numbers), np.int64)
+    kinds, which = np.unique(numbers, return_inverse=True)
+    return kinds.tolist(), which
+
+
+class BatchSchedule(Sequence[Batches]):
+    """What clients train on in a phase of a round: the `rows` of one after the other. The batches of client k have the sizes
+    kinds[which[k]]: few kinds, since clients of as many samples have the same.
+    """
+
+    def __init__(self, rows: np.ndarray, kinds: Sequence[tuple[int, ...]], which: np.ndarray):
+        self.rows, self.kinds, self.which = rows, kinds, which
+
+    @classmethod
+    def of(cls, batches: Sequence[Batches]) -> BatchSchedule:
+        places = {sizes: i for i, sizes in enumerate(dict.fromkeys(b.sizes for b in batches))}
+        rows = np.concatenate([np.zeros(0, np.int64), *(b.rows for b in batches)])
+        return cls(rows, [*places], np.array([places[b.sizes] for b in batches], np.int64))
+
+    @classmethod
+    def nothing(cls, clients: int) -> BatchSchedule:
+        return cls(np.zeros(0, np.int64), [()], np.zeros(clients, np.int64))
+
+    @classmethod
+    def drawn(
+        cls, work: Work, rows: Indices, ids: Sequence[int], number: int, purpose: str, *path: int
+    ) -> BatchSchedule:
+        """`work.batches(rows[k], seeds.generator(number, purpose, *path, k))` of each client; compiled loops draw the same."""
+        loops = compiled_loops.loops("unalike.engine.shuffle_loops") if len(ids) >= MANY else None
+        if loops is None or not is_flat(rows):
+            return cls.of([work.batches(rows[k], seeds.generator(number, purpose, *path, k)) for k in ids])
+        clients = np.array(ids, np.int64)
+        starts = rows.offsets[clients].astype(np.int64)
+        counts = rows.offsets[clients + 1] - starts
+        samples, which = distinct(counts)
+        made = cls(np.zeros(0, np.int64), [work.sizes_for(n) for n in samples], which)
+        made.rows = np.empty(made.ends[-1], np.int64)
+        head = np.array(seeds.entropy(number, purpose, *path), np.uint32)
+        loops.shuffle(head, clients.astype(np.uint32), rows.values, starts, counts, made.ends, made.rows)
+        return made
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """Where each client's rows begin, and where the last one's end."""
+        used = np.array([sum(sizes) for sizes in self.kinds], np.int64)
+        return np.concatenate([[0], np.cumsum(used[self.which])])
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The sizes of everybody's batches, [K, T]; 0 after the last one."""
+        steps = np.array([*zip_longest(*self.kinds, fillvalue=0)], np.int64).reshape(-1, len(self.kinds))
+        return np.ascontiguousarray(steps.T)[self.which]
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    @overload
+    def __getitem__(self, i: int) -> Batches: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Batches]: ...
+    def __getitem__(self, i: int | slice) -> Batches | list[Batches]:
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        i = range(len(self))[i]
+        return Batches(self.rows[self.ends[i] : self.ends[i + 1]], self.kinds[self.which[i]])

@@ -1,0 +1,149 @@
+"""How what the processes of a team say to each other travels: over gloo, and between accelerators directly, where that is wanted.
+
+Gloo notices at once when a process dies; NCCL waits. So where there is a direct way every message ends with a word over gloo. It
+comes when the other side has asked its accelerator for what is on the way, and does not come when that side is dead.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import chain
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from unalike.engine.multiprocess.codec import packed, unpacked
+from unalike.engine.multiprocess.nccl import NcclGroup
+
+PATIENCE = timedelta(days=7)
+"""A leader may evaluate for hours before it asks again; the end of a process is noticed at once."""
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Nests of plain values and tensors go from rank 0 to all, and between two. Raises `RuntimeError` when a process is gone."""
+
+    rank: int
+    gloo: Any
+    direct: NcclGroup | None = None
+
+    def tell(self, nest: Any) -> None:
+        """From rank 0 to all."""
+        with self._guarded():
+            for part in self._parts(nest):
+                self._broadcast(part)
+            self._agree()
+
+    def hear(self) -> Any:
+        """What rank 0 tells."""
+        with self._guarded():
+            nest = self._nest(self._broadcast)
+            self._agree()
+            return nest
+
+    def send(self, nest: Any, rank: int) -> None:
+        with self._guarded():
+            for part in self._parts(nest):
+                self._send(part, rank)
+            if self.direct:
+                self._send(_word(), rank)
+
+    def receive(self, rank: int) -> Any:
+        with self._guarded():
+            nest = self._nest(lambda part: self._receive(part, rank))
+            if self.direct:
+                self._receive(_word(), rank)
+                self.direct.wait()
+            return nest
+
+    def close(self) -> None:
+        """Whatever is still on the way between accelerators is given up."""
+        if self.direct:
+            self.direct.group.abort()
+
+    def _parts(self, nest: Any) -> Iterator[Tensor]:
+        """What is sent: the length of the header, the header, the pieces."""
+        header, pieces = packed(nest, self._there)
+        return chain([torch.tensor([len(header)]), header], pieces)
+
+    def _nest(self, take: Callable[[Tensor], None]) -> Any:
+        """The nest whose parts `take` writes into the vectors that it is given."""
+        take(length := torch.empty(1, dtype=torch.int64))
+        take(header := torch.empty(int(length), dtype=torch.uint8))
+        return unpacked(header, take, self._there)
+
+    def _broadcast(self, part: Tensor) -> None:
+        if len(part):
+            self._group(part).broadcast([part], dist.BroadcastOptions()).wait()
+
+    def _send(self, part: Tensor, rank: int) -> None:
+        if len(part):
+            self._group(part).send([part], rank, 0).wait()
+
+    def _receive(self, part: Tensor, rank: int) -> None:
+        if len(part):
+            self._group(part).recv([part], rank, 0).wait()
+
+    def _agree(self) -> None:
+        """All have asked for what is on the way, so it will come."""
+        if self.direct:
+            self.gloo.barrier(dist.BarrierOptions()).wait()
+            self.direct.wait()
+
+    def _group(self, part: Tensor) -> Any:
+        return self.gloo if self.direct is None or part.device.type == "cpu" else self.direct.group
+
+    @property
+    def _there(self) -> torch.device | None:
+        return self.direct.device if self.direct else None
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()  # an accelerator that waited for a dead one would never do anything else
+            raise
+
+
+def _word() -> Tensor:
+    return torch.zeros(1, dtype=torch.uint8)
+
+
+def local_gloo(store: Any, rank: int, size: int) -> Any:
+    """Gloo among processes of this machine."""
+    return _gloo(store, rank, size, dist.ProcessGroupGloo.create_device(hostname="127.0.0.1"))
+
+
+def remote_gloo(store: Any, rank: int, size: int) -> Any:
+    """Gloo among processes of many machines."""
+    return _gloo(store, rank, size, _reachable())
+
+
+def _reachable() -> Any:
+    """Where the others reach this process: at the interface that a person named, or else that leads to rank 0.
+
+    A machine's own name, which gloo would take, often stands for an address that no other machine can reach.
+    """
+    named = os.environ.get("GLOO_SOCKET_IFNAME")
+    if named:
+        return dist.ProcessGroupGloo.create_device(interface=named)
+    leader = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    for family, kind, protocol, _, address in socket.getaddrinfo(*leader, type=socket.SOCK_DGRAM):
+        with suppress(OSError), socket.socket(family, kind, protocol) as way:
+            way.connect(address)  # nothing is sent
+            return dist.ProcessGroupGloo.create_device(hostname=way.getsockname()[0])
+    return dist.ProcessGroupGloo.create_default_device()
+
+
+def _gloo(store: Any, rank: int, size: int, device: Any) -> Any:
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._timeout, options._devices = PATIENCE, [device]
+    return dist.ProcessGroupGloo(store, rank, size, options)

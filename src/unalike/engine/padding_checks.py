@@ -1,0 +1,110 @@
+"""Why padding would count for stacked clients, if it would: in the model, or in a part that is not of the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.modules.dropout import _DropoutNd
+
+from unalike._utils.errors import UnalikeError
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.core.types import ClientUpdate, Tree
+from unalike.core.views import StageSettings
+from unalike.engine.base import ClientPool, SampleSource
+from unalike.engine.batched import Batched
+from unalike.methods.method import Method
+from unalike.methods.part import Part, Upload
+from unalike.training.client_states import ClientStates
+from unalike.training.client_update import initial_client_state
+from unalike.training.server_update import initial_server_state, make_broadcast
+
+SHORT, LONG = 4, 8
+"""Rows of the client that is tried, and of the one beside which its batch is padded."""
+ROUNDING = 1e-2
+"""What of a report the order of sums may change; padding that counts changes it by far more."""
+
+
+@dataclass(frozen=True)
+class FewClients:
+    """A few samples of a few clients."""
+
+    source: SampleSource
+    train: Sequence[np.ndarray]
+
+    @property
+    def x(self) -> Tensor:
+        return self.source.x
+
+    @property
+    def y(self) -> Tensor:
+        return self.source.y
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    def stacked(self, method: Method, setting: StageSettings, count: int) -> ClientUpdate:
+        """What the first `count` of the clients report of a round, trained stacked."""
+        probe, ids = (
+            Batched(ClientPool(method, setting, self, ClientStates(initial_client_state(method, setting)))),
+            range(count),
+        )
+        order = make_broadcast(method, setting, initial_server_state(method, setting), len(self), ids)
+        return probe.run(order, ids, {}, len(self)).report
+
+
+def counting(site: ClientPool) -> str | None:
+    """Why padding would count, if it would; found by training with it and without. The catalogue's parts leave it out."""
+    found = site.setting.model.counting_padding(site.source.x, site.some_context)
+    own = [p.name for p in site.method.parts if not _is_ours(p)]
+    if found or not own or not _changes(site):
+        return found
+    return (
+        f"padding would count in {' or '.join(own)}: a mean over the samples of a batch has to be batch.mean(per_sample), "
+        "which leaves it out"
+    )
+
+
+def _is_ours(part: Part) -> bool:
+    return type(part).__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _changes(site: ClientPool) -> bool:
+    """Whether a client's report changes with the padding of its batch; what differs between two seeds is drawn, and left out."""
+    try:
+        alone, again, beside = (_report(site, seed, count) for seed, count in ((0, 1), (1, 1), (0, 2)))
+    except UnalikeError:
+        raise
+    except (RuntimeError, ValueError, TypeError, NotImplementedError):
+        return False  # there is another reason why it cannot be stacked
+    return any(_apart(alone[n], beside[n]) and not _apart(alone[n], again[n]) for n in alone)
+
+
+def _report(site: ClientPool, seed: int, count: int) -> Tree:
+    """What the first of `count` stacked clients reports of one epoch; what would compress it could leap."""
+    method = Method(*(p for p in site.method.parts if not isinstance(p, Upload)))
+    work = replace(site.setting.work, epochs=1, steps=None, batch_size=LONG)
+    setting = replace(site.setting, seed=seed, work=work, model=_without_dropout(site.setting.model))
+    rows = np.resize(site.source.train[int(site.sizes.argmax())], LONG)
+    few = FewClients(site.source, [rows[:SHORT], rows])
+    report = few.stacked(method, setting, count)
+    letters = tree.pack({f"letters of {name}": letter for name, letter in report.letters.items()})
+    return tree.row(report.update | letters | {"loss": report.loss}, 0)
+
+
+def _without_dropout(model: Model) -> Model:
+    """The model without the numbers that would hide what padding does."""
+    module = model.module(model.params, model.buffers)
+    for layer in module.modules():
+        if isinstance(layer, _DropoutNd):
+            layer.p = 0.0
+    return Model(module).to(next(iter(model.params.values())).device)
+
+
+def _apart(a: Tensor, b: Tensor) -> bool:
+    a, b = tree.exact(a), tree.exact(b)
+    return bool(torch.linalg.vector_norm(a - b) > ROUNDING * torch.linalg.vector_norm(a))

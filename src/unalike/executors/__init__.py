@@ -1,1 +1,0 @@
-"""Where `train` runs: one client after another, or many stacked. Nothing else differs between executors."""

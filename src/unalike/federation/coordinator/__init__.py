@@ -1,0 +1,1 @@
+"""The coordinator: rounds by exchange of messages with the sites."""

@@ -1,0 +1,191 @@
+"""The coordinator: admits the sites, runs the plan with them, keeps the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.progress import ProgressCallback
+from unalike._utils.tensor_files import sweep
+from unalike.core import tree
+from unalike.core.types import Tree
+from unalike.federation.coordinator.control import Control, Stopped
+from unalike.federation.coordinator.exchange import Exchange, Make
+from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator
+from unalike.federation.coordinator.mailbox import Mailbox, Request
+from unalike.federation.coordinator.remote_stage import RemoteStage
+from unalike.federation.protocol.federation_file import Federation
+from unalike.federation.protocol.messages import AdmitRequest, QueryRequest, StepRequest
+from unalike.federation.protocol.packing import Facts
+from unalike.federation.protocol.printable import printable
+from unalike.federation.protocol.roster import PARTS, Roster, SampleCounts, new_run, placeholders, run_config_of
+from unalike.federation.protocol.transport import Transport
+from unalike.federation.security.keys import PrivateKey, public_text
+from unalike.methods.plan import Answers, QueryStep, Stage
+from unalike.metrics.metric_sums import AREAS
+from unalike.runtime.round_loop import Stop, execute
+from unalike.runtime.run_config import Pair, RunConfig
+from unalike.runtime.run_directory import RunDirectory
+from unalike.runtime.run_recorder import Run, RunRecorder
+from unalike.training.validation import RefusedUpdate, check_answer
+from unalike.training.wire import unasked
+
+TOLD = {
+    "absent": "{client}: {why}",
+    "refused": "{client} was refused: {why}",
+    "no quorum": "{sound} sound reports, {quorum} make a round; those that are missing are asked again",
+    "paused": "paused: {why}; `unalike federation resume FOLDER` goes on",
+    "resumed": "goes on",
+}
+"""The events that whoever watches the coordinator is told, and how."""
+
+
+class Coordinator:
+    """Runs a federation over a transport into the folder `out`; one that holds the beginning of the run is gone on with.
+
+    `test` are samples of the coordinator's own for the protocol "server", `proxy` those that a method learns from. `control`
+    pauses, resumes and stops the run from another thread. `tell` is told in a line what goes wrong.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        key: PrivateKey,
+        transport: Transport,
+        out: Path | str,
+        *,
+        test: Pair | None = None,
+        proxy: Pair | None = None,
+        control: Control | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+    ):
+        if public_text(key) != federation.coordinator:
+            raise UnalikeError(
+                "the private key is not the coordinator's in the federation file; use the one made with it"
+            )
+        self.federation, self.key, self.transport = federation, key, transport
+        self.directory = RunDirectory(out)
+        self.test, self.proxy = test, proxy
+        self.control = control or Control()
+        self.tell = tell
+
+    def run(self, *, stop: Stop | None = None, progress: ProgressCallback = lambda row, what="": None) -> Run:
+        """Run to the end. Raises `Stopped` when told to stop: run again, it goes on where it was."""
+        sweep(self.directory.path)
+        roster = self._roster()
+        job = run_config_of(
+            self.federation, placeholders(self.federation, roster), self.test, self.proxy, coordinated=True
+        )
+        job.config["federation"] = self.federation.name  # a cached property: the record of the run
+        post = Mailbox(self.federation, self.key, self.transport, roster.run, self.control, self._event)
+        try:
+            return execute(
+                job,
+                ground=_Sites(job, post, self.directory.path / "arrived"),
+                out=self.directory.path,
+                resume=True,
+                stop=stop,
+                progress=progress,
+            )
+        except Stopped:
+            self.directory.event("interrupted", why="the operator stopped the coordinator")
+            raise
+
+    def _event(self, kind: str, **facts: Any) -> None:
+        self.directory.event(kind, **facts)
+        if kind in TOLD:
+            self.tell(printable(f"round {facts['round']}: {TOLD[kind].format(**facts)}"))
+
+    def _roster(self) -> Roster:
+        """The roster of the run that the folder holds, or that of a new one; its name is kept before anybody hears of it."""
+        file = self.directory.path / "roster.json"
+        found = Roster.load(file)
+        if found is None:
+            found = Roster(new_run(), {})
+            found.save(file)
+        if not found.sites:
+            found = self._admitted(found.run)
+            found.save(file)
+        return found
+
+    def _admitted(self, run: str) -> Roster:
+        """Ask all enrolled sites; those that answer before the deadline are admitted."""
+        federation = self.federation
+        post = Mailbox(federation, self.key, self.transport, run, self.control, self._event)
+        request: Request = ("admit", AdmitRequest(federation.terms).facts, {})
+        names = {site.name for site in federation.sites if not site.revoked}
+        makes: dict[str, Make] = dict.fromkeys(sorted(names), lambda: request)
+        asked = Exchange(post, (0, 0), makes, self._read, set(names), federation.enough(len(names))).run()
+        for site in sorted(asked.values):
+            self.directory.event("admitted", client=site, **asdict(asked.values[site]))
+        return Roster(
+            run, {site.name: asked.values[site.name] for site in federation.sites if site.name in asked.values}
+        )
+
+    def _read(self, site: str, facts: Facts, tensors: Tree) -> SampleCounts:
+        enrolled = self.federation.sites[self.federation.number(site)]
+        counts = [facts.get(part) for part in PARTS]
+        if tensors or set(facts) != set(PARTS) or not all(type(n) is int and 0 <= n < 2**31 for n in counts):
+            raise RefusedUpdate(f"samples {str(facts)[:80]!a}; expected how many there are of {', '.join(PARTS)}")
+        if facts["train"] > enrolled.samples:
+            raise RefusedUpdate(f"{facts['train']} training samples; enrolled for at most {enrolled.samples}")
+        return SampleCounts(**facts)
+
+
+class _Sites:
+    """The sites as the ground on which a plan runs."""
+
+    def __init__(self, job: RunConfig, post: Mailbox, arrived: Path):
+        self.job, self.post, self.arrived = job, post, arrived
+        chain = job.options.chain
+        self.assess = FederatedEvaluator(job.population, job.options.protocols, job.test, chain and chain.fixed)
+        self._steps: list[RemoteStage | None] = []
+
+    def stage(self, stage: Stage, index: int, record: RunRecorder) -> RemoteStage:
+        offset = sum(done.done for done in self._steps if done is not None)
+        if self.job.population.task.name == "binary":
+            record.note(
+                f"{' and '.join(AREAS)} of all sites together follow from no sums and counts and stay empty: each site's own are "
+                "in the table of clients"
+            )
+
+        def hold(remote: RemoteStage) -> None:
+            record.hold(index, remote)
+
+        made = RemoteStage(stage, self.job, self.post, index, self._step(index, stage), offset, hold, self.arrived)
+        self._steps.append(made)
+        return made
+
+    def survey(self, survey: QueryStep, index: int, record: RunRecorder) -> Answers:
+        job, post = self.job, self.post
+        model = survey.model or job.model
+        state, sizes = survey.state, job.population.sizes
+        values = model.params | model.buffers if state is None else state.params | state.buffers
+        asked = QueryRequest(**asdict(self._step(index, survey)), question=repr(survey.question))
+        request: Request = ("ask", asked.facts, tree.pack({"model": values} if survey.question.needs_model else {}))
+        like = unasked(survey, job.model)
+        sites = {s.name: k for k, s in enumerate(post.federation.sites) if sizes[k] and not s.revoked}
+
+        def read(site: str, facts: Facts, tensors: Tree) -> Tree:
+            if facts:
+                raise RefusedUpdate(f"facts {str(facts)[:80]!a} with an answer; expected none")
+            check_answer(tensors, like, int(sizes[sites[site]]))
+            return tensors
+
+        makes: dict[str, Make] = dict.fromkeys(sites, lambda: request)
+        post.number = sum(done.done for done in self._steps if done is not None)
+        quorum = post.federation.enough(len(sites))
+        found = Exchange(post, (index + 1, 0), makes, read, set(sites), quorum).run().values
+        clients = {sites[name]: found[name] for name in sites if name in found}
+        return Answers(tuple(clients), tree.stack(list(clients.values())))
+
+    def _step(self, index: int, step: Stage | QueryStep) -> StepRequest:
+        """What a site must know of the plan so far. A survey that a checkpoint holds was not asked again."""
+        self._steps += [None] * (index - len(self._steps))
+        outcomes = tuple(() if done is None else tuple(done.groups) for done in self._steps[:index])
+        population, rounds = self.job.population, self.job.options.rounds
+        terms = self.post.federation.terms
+        return StepRequest(terms, rounds, int(population.sizes.sum()), outcomes, step.model is not None)

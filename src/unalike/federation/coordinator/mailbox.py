@@ -1,0 +1,128 @@
+"""The coordinator's post: what goes out is signed and remembered, what comes in is an answer to it or is recorded as not."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from unalike.core.types import Tree
+from unalike.federation.coordinator.control import Control
+from unalike.federation.protocol.envelope import Envelope, Head, identity, seal, unseal
+from unalike.federation.protocol.federation_file import Federation
+from unalike.federation.protocol.packing import Facts, Limits, Malformed
+from unalike.federation.protocol.transport import Transport
+from unalike.federation.security.keys import PrivateKey, public_key
+
+Place = tuple[int, int]
+"""The step of the plan, counted from 1, and the round in it; (0, 0) is the admission."""
+Request = tuple[str, Facts, Tree]
+"""Kind, facts and tensors."""
+
+ANSWER = "answer"
+"""The kind of a reply that does what was asked; another one says why it cannot, and may be followed by an answer."""
+REMEMBERED = 8
+"""Requests to each site whose answers are still known as late."""
+NOTED = 20
+"""Messages of a site in one exchange that are recorded as refused or late; whoever sends more does not fill the disk."""
+
+
+@dataclass
+class PendingRequest:
+    """A request that went out: to which place, whether it is still open, and the answer that was taken in."""
+
+    place: Place
+    open: bool = True
+    answer: str | None = None
+
+
+class Mailbox:
+    """Signs requests, and sorts what arrives: answers to open requests, byte-identical repetitions, and everything else."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        key: PrivateKey,
+        transport: Transport,
+        run: str,
+        control: Control,
+        event: Callable[..., None],
+    ):
+        self.federation, self.key, self.transport, self.run = federation, key, transport, run
+        self.control, self.event = control, event
+        self.limits = Limits(bytes=federation.message_bytes)
+        self.place: Place = (0, 0)
+        self.number = 0
+        """The round of the run's history that is on its way: what events say."""
+        self._keys = {site.name: public_key(site.key) for site in federation.sites}
+        self._sent: dict[str, OrderedDict[str, PendingRequest]] = {name: OrderedDict() for name in self._keys}
+        self._noted: Counter[str] = Counter()
+
+    def begin(self, place: Place) -> None:
+        """From now on requests are to this place, and earlier ones are closed."""
+        self.place = place
+        self._noted.clear()
+        for requests in self._sent.values():
+            for sent in requests.values():
+                sent.open = False
+
+    def send(self, site: str, request: Request) -> None:
+        """Sign and send; a request that is repeated is the same to the byte, another one takes the place of the one before."""
+        kind, facts, tensors = request
+        message = seal(Head(self.run, *self.place, site, kind), facts, tensors, self.key)
+        for sent in self._sent[site].values():
+            sent.open = False
+        self._sent[site].setdefault(identity(message), PendingRequest(self.place)).open = True
+        while len(self._sent[site]) > REMEMBERED:
+            self._sent[site].popitem(last=False)
+        self.transport.send(site, message)
+
+    def receive(self, seconds: float) -> Iterator[tuple[str, Envelope]]:
+        """The first answers to open requests among what arrives, one at a time: not all of them lie in memory at once."""
+        arrived = ((site, self._sorted(site, message)) for site, message in self.transport.receive(seconds))
+        return ((site, answer) for site, answer in arrived if answer is not None)
+
+    def note(self, kind: str, site: str, why: str, **facts: Any) -> None:
+        """Record something about a site, but not without end."""
+        self._noted[site] += 1
+        if self._noted[site] <= NOTED:
+            self.event(kind, round=self.number, client=site, why=why, **facts)
+
+    def _sorted(self, site: str, message: bytes) -> Envelope | None:
+        enrolled = self.federation.site(site)
+        if enrolled is None or enrolled.revoked:
+            self.note("refused", site[:64], "not enrolled" if enrolled is None else "revoked")
+            return None
+        try:
+            answer = unseal(message, self._keys[site], self.limits)
+        except Malformed as error:
+            self.note("refused", site, str(error))
+            return None
+        head, sent = answer.head, self._sent[site].get(answer.head.answers)
+        if head.site != site:
+            self.note("refused", site, f"signed as {head.site!r}")
+        elif head.run != self.run:
+            self.note("refused", site, f"of run {head.run}; expected {self.run}: a replay, or another federation")
+        elif sent is None:
+            self._unasked(site, head)
+        elif sent.answer == answer.digest:
+            if not sent.open:
+                self.note("late", site, "repeats an answer that was taken in", place=list(sent.place))
+        elif sent.answer is not None:
+            self.note("refused", site, "a second answer to one request, and another one than the first")
+        else:
+            if head.kind == ANSWER:
+                sent.answer = answer.digest
+            if sent.open:
+                return answer
+            self.note("late", site, "the round is closed", place=list(sent.place))
+        return None
+
+    def _unasked(self, site: str, head: Head) -> None:
+        if head.place > self.place:
+            self.note("refused", site, "of a round that has not begun", place=list(head.place))
+        elif head.place < self.place:
+            self.note("late", site, "of an earlier round", place=list(head.place))
+        else:
+            self.note("refused", site, "answers nothing that this site was asked", place=list(head.place))

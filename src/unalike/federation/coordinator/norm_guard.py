@@ -1,0 +1,68 @@
+"""The norm guard: nobody moves the model much further than the others do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from unalike.core import tree
+from unalike.core.types import ClientUpdate, Tree
+
+WINDOW = 100
+"""Norms of accepted reports that the median runs over."""
+
+LOOSE = 10.0
+"""Letters and buffers may differ so many times more than updates: a client's control variates honestly do."""
+
+Norms = dict[str, float]
+"""What was measured (the update, a part's letter, the buffers) -> its norm."""
+
+
+@dataclass
+class NormGuard:
+    """Refuses a norm above `multiple` times the median of this round's and the last accepted ones; None refuses nothing.
+
+    The median of a minority's exaggerations is the majority's. A scaled-up update is bounded by this, one of ordinary size that
+    points somewhere else (sign flip, label flip) is not: that takes a robust aggregator. An update of zero is refused, too, where
+    others move: who returns the model as it came trained nothing.
+    """
+
+    multiple: float | None
+    seen: dict[str, list[float]] = field(default_factory=dict)
+
+    def faults(self, reports: Mapping[str, Norms]) -> dict[str, str]:
+        """Site -> why it is refused."""
+        found: dict[str, str] = {}
+        if self.multiple is None:
+            return found
+        for what in sorted({what for norms in reports.values() for what in norms}):
+            now = [norms[what] for norms in reports.values() if what in norms]
+            usual = median(now + self.seen.get(what, []))
+            for site, norms in reports.items():
+                if not usual > 0 or what not in norms:
+                    continue
+                if what == "update" and not norms[what]:
+                    found.setdefault(site, "its update is zero where others move: it trained nothing")
+                multiple = self.multiple * (1.0 if what == "update" else LOOSE)
+                if norms[what] > multiple * usual:
+                    limit = f"{multiple:g} times the median {usual:.4g}"
+                    found.setdefault(site, f"the norm of its {what} is {norms[what]:.4g}; expected at most {limit}")
+        return found
+
+    def accept(self, reports: Mapping[str, Norms]) -> None:
+        """Remember the norms of reports that counted."""
+        for norms in reports.values() if self.multiple is not None else ():
+            for what, norm in norms.items():
+                self.seen[what] = [*self.seen.get(what, []), norm][-WINDOW:]
+
+
+def norms(report: ClientUpdate, update: Tree) -> Norms:
+    """Of a report, `update` being what its update decodes to."""
+    parts = {"update": update, "buffers": _floats(report.buffers)}
+    parts |= {f"letter of {name}": _floats(letter) for name, letter in report.letters.items()}
+    return {what: float(tree.norm(tree.map(lambda t: t.double(), t))) for what, t in parts.items() if t}
+
+
+def _floats(values: Tree) -> Tree:
+    return {n: t for n, t in values.items() if t.is_floating_point()}

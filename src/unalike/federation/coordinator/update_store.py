@@ -1,0 +1,50 @@
+"""Reports that have arrived, on disk until their round closes: however many sites there are, memory holds one of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from unalike._utils.tensor_files import read_tensors, write_tensors
+from unalike.core import tree
+from unalike.core.nests import map_tensors
+from unalike.core.types import ClientUpdate, Tree
+from unalike.training.validation import flat, nested
+
+
+class UpdateStore:
+    """A file for each client's report, with a checksum; nothing of it outlives the round, nor the process."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.clear()
+
+    def put(self, client: int, report: ClientUpdate) -> ClientUpdate:
+        """Keep a report; what is left of it are its numbers. Raises `UnalikeError` where the disk does not take it."""
+        write_tensors(self._file(client), flat(report))
+        return report._replace(update={}, buffers={}, letters={})
+
+    def row(self, client: int) -> ClientUpdate:
+        """A report as it came, along a leading [1]. Raises `UnalikeError` for a file that is damaged."""
+        return map_tensors(lambda t: t[None], nested(self._tree(client)))
+
+    def stacked(self, clients: Sequence[int]) -> ClientUpdate:
+        """Reports along a leading [k], for methods that look at all of them at once."""
+        found: Tree = {}
+        for i, client in enumerate(clients):
+            one = self._tree(client)
+            found = found or tree.map(lambda t: t.new_empty((len(clients), *t.shape)), one)
+            for name, t in one.items():
+                found[name][i] = t
+        return nested(found)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _file(self, client: int) -> Path:
+        return self.folder / f"{client:08d}.safetensors"
+
+    def _tree(self, client: int) -> Tree:
+        return read_tensors(self._file(client))[0]

@@ -1,0 +1,164 @@
+"""Flower's processes: SuperLink and the gate before it on the coordinator's machine, SuperNode and relay on a site's."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import write_bytes
+from unalike.federation.flower import apps, gate
+from unalike.federation.flower.internals import Control, OpenGrid, knock, leave
+from unalike.federation.flower.transport import GridTransport
+from unalike.federation.operations.processes import Child, Supervisor, child_environment
+
+READY_SECONDS = 60.0
+PIECE_BYTES = 8 << 20
+"""The largest request that the gate lets through; Flower cuts messages into pieces of 5 MiB."""
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """The environment of Flower's processes: its files in `folder`, nobody is called home, a line for what goes wrong.
+
+    (At Flower's usual level a message is eight lines; $FLWR_LOG_LEVEL, where it is set, decides.)
+    """
+    home = folder / "flwr"
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    quiet = {"FLWR_HOME": str(home.resolve()), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    return child_environment(**({"FLWR_LOG_LEVEL": os.environ.get("FLWR_LOG_LEVEL", "WARNING")} | quiet | more))
+
+
+@contextmanager
+def link(
+    folder: Path, supervisor: Supervisor, host: str, port: int, keys: Mapping[str, bytes], message_bytes: int
+) -> Iterator[GridTransport]:
+    """SuperLink behind its gate at host:port, the sites' keys (PEM, by name) enrolled, a run started: the transport to them.
+
+    `folder` holds ca.pem, server.pem and server.key; everything of Flower's is written below it.
+    """
+    inside, authority = free_port(), (folder / "ca.pem").read_bytes()
+    secret = secrets.token_bytes(32)
+    secret_file = _secret(folder, "superlink.secret", secret)
+    files = {name: str((folder / name).resolve()) for name in ("server.pem", "server.key", "ca.pem")}
+    command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(inside), "--isolation", "process"]
+    command += ["--superexec-auth-secret-file", str(secret_file), "--enable-supernode-auth"]
+    command += ["--disable-runtime-dependency-installation", "--ssl-certfile", files["server.pem"]]
+    command += ["--ssl-keyfile", files["server.key"], "--ssl-ca-certfile", files["ca.pem"]]
+    supervisor.start("superlink", command, environment(folder))
+    control = Control(inside, authority)
+    supervisor.wait_until(control.ready, "the start of Flower's SuperLink", READY_SECONDS)
+    for name, key in keys.items():
+        control.register(name, key)
+    run = control.start()
+
+    settings = {
+        "host": host,
+        "port": port,
+        "behind": inside,
+        "body_bytes": PIECE_BYTES,
+        "keys": [k.decode() for k in keys.values()],
+    }
+    settings |= {"certificate": files["server.pem"], "key": files["server.key"], "authority": files["ca.pem"]}
+    settings |= {"minute_bytes": 4 * message_bytes + 64 * PIECE_BYTES}
+    write_bytes(folder / "gate.json", json.dumps(settings, indent=1).encode())
+    supervisor.start("gate", [sys.executable, "-I", "-S", gate.__file__, str(folder / "gate.json")])
+    supervisor.wait_until(lambda: _listens(host, port), f"listening at {host}:{port}", READY_SECONDS)
+
+    opened = OpenGrid(f"127.0.0.1:{inside}", secret, authority)
+    try:
+        yield GridTransport(opened.grid, keys, check=supervisor.check)
+    finally:
+        opened.close()
+        control.stop(run)
+
+
+class Node:
+    """SuperNode and relay of a site, on this machine. `keep` starts anew what has ended: SuperLink may have started anew."""
+
+    def __init__(self, folder: Path, supervisor: Supervisor, address: str, trainer: Path, message_bytes: int):
+        self.folder, self.supervisor, self.address = folder, supervisor, address
+        secret = _secret(folder, "supernode.secret", secrets.token_bytes(32))
+        port = free_port()
+        more = {apps.SOCKET: str(trainer.resolve()), apps.LIMIT: str(message_bytes)}
+        self._environment = environment(folder, **more)
+        self._node = [
+            "flower-supernode",
+            "--superlink",
+            address,
+            "--root-certificates",
+            str((folder / "ca.pem").resolve()),
+        ]
+        self._node += ["--auth-supernode-private-key", str((folder / "node.key").resolve()), "--isolation", "process"]
+        self._node += ["--superexec-auth-secret-file", str(secret), "--host", "127.0.0.1", "--port", str(port)]
+        self._relay = [sys.executable, "-m", "unalike.federation.flower.relay", f"127.0.0.1:{port}", str(secret)]
+        self._children: dict[str, Child] = {}
+        self.keep()
+
+    def keep(self) -> list[tuple[str, str]]:
+        """Start both anew where one has ended; the names of what had, with why, or the last thing that it said.
+
+        A relay whose SuperNode ended in the middle of a message would go on offering its reply to the next one, which knows nothing
+        of it.
+        """
+        children = self._children
+        ended = {name: child.last_words() for name, child in children.items() if not child.alive}
+        if ended or not children:
+            for child in children.values():
+                self.supervisor.forget(child)
+            self._leave()
+            if "supernode" in ended:
+                ended["supernode"] = knock(*self._identity) or ended["supernode"]
+            for name, command in (("supernode", self._node), ("relay", self._relay)):
+                children[name] = self.supervisor.start(name, command, self._environment)
+        return list(ended.items())
+
+    def _leave(self) -> None:
+        """Take leave for a SuperNode that was killed before it could: only then the next one is let in at once."""
+        file = self.folder / apps.NODE
+        if file.exists() and (number := file.read_text()).isdecimal():
+            leave(*self._identity, int(number))
+
+    @property
+    def _identity(self) -> tuple[str, bytes, bytes]:
+        """The coordinator's address, the authority to trust, the node's key."""
+        return self.address, (self.folder / "ca.pem").read_bytes(), (self.folder / "node.key").read_bytes()
+
+
+def _secret(folder: Path, name: str, secret: bytes) -> Path:
+    file = (folder / name).resolve()
+    write_bytes(file, secret)
+    file.chmod(0o600)
+    return file
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1" if host in ("0.0.0.0", "::") else host, port), 1.0):
+            return True
+    except OSError:
+        return False
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise `UnalikeError` if nobody can listen there."""
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except OSError as error:
+        raise UnalikeError(
+            f"cannot listen at {host}:{port}: {error.strerror}; end what has the port, or write another one into network.json and "
+            "tell the sites (`unalike join --address`)"
+        ) from None

@@ -1,0 +1,1 @@
+"""Processes, folders and commands of a federation that is up."""

@@ -1,0 +1,65 @@
+"""Commands to a federation that is up, over a socket in its folder: state, run, pause, resume, stop."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from unalike._utils.errors import UnalikeError
+from unalike.federation.operations import local_socket
+
+MOST = 1 << 20
+SECONDS = 10.0
+
+Answer = dict[str, Any]
+
+
+@contextmanager
+def listening(path: Path, commands: Mapping[str, Callable[[], Answer]]) -> Iterator[None]:
+    """Answer commands at `path` while the block runs."""
+    over = threading.Event()
+
+    def handle(message: bytes) -> bytes:
+        try:
+            wanted = str(json.loads(message)["do"])
+            if wanted not in commands:
+                raise UnalikeError(f"unknown command {wanted!r}; expected {', '.join(commands)}")
+            return json.dumps(commands[wanted]()).encode()
+        except UnalikeError as error:
+            return json.dumps({"error": str(error)}).encode()
+        except (ValueError, KeyError, TypeError):
+            return json.dumps({"error": "no command"}).encode()
+
+    thread = threading.Thread(target=local_socket.serve, args=(path, handle, MOST, over.is_set), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+class NoAnswer(UnalikeError):
+    """Somebody listens and has not answered in time."""
+
+
+def command(path: Path, wanted: str) -> Answer:
+    """Send a command. Raises `UnalikeError` where nothing listens, nothing answers in time, or the command was refused."""
+    try:
+        found = json.loads(local_socket.ask(path, json.dumps({"do": wanted}).encode(), MOST, SECONDS))
+    except TimeoutError:
+        raise NoAnswer(
+            f"the federation in {path.parent} is up but has not answered for {SECONDS:.0f} s, and may still do it; "
+            f"look at `unalike federation status {path.parent}`"
+        ) from None
+    except OSError:
+        raise UnalikeError(
+            f"nothing is up in {path.parent}; start it with `unalike federation up {path.parent}`"
+        ) from None
+    if "error" in found:
+        raise UnalikeError(found["error"])
+    return dict(found)

@@ -1,0 +1,39 @@
+"""Terms tried out before anybody has agreed to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unalike._utils.errors import UnalikeError
+from unalike.core import tree
+from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator
+from unalike.federation.coordinator.remote_stage import check_stage
+from unalike.federation.protocol.federation_file import Federation
+from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders, run_config_of
+from unalike.methods.plan import Stage
+from unalike.runtime.run_config import Pair
+from unalike.training.client_update import trained_names
+
+
+def check_terms_run(federation: Federation, own: Mapping[str, Pair | None]) -> None:
+    """Make the run as its coordinator will, with a sample of each kind at every site, and its own "test" and "proxy".
+
+    Raises `UnalikeError` for terms that cannot be carried out.
+    """
+    one = SampleCounts(train=1, test=1, val=int(federation.val > 0))
+    people = placeholders(federation, Roster("", {site.name: one for site in federation.sites}))
+    job = run_config_of(federation, people, own.get("test"), own.get("proxy"), coordinated=True)
+    FederatedEvaluator(people, job.options.protocols, job.test)  # knows the protocols
+    for step in job.outline:
+        if isinstance(step, Stage):
+            check_stage(step, job)
+            step.method.check_task(job.setting.task)
+            model = step.model or job.model
+            for phase in step.method.phases if step.trained else ():
+                trained_names(step.method, phase, model)
+            least = tree.nbytes(tree.only(model.params, step.method.sent(model.params, model)))
+            if least > federation.message_bytes:
+                raise UnalikeError(
+                    f"what sites share of the model has {least} bytes and a message may have {federation.message_bytes}: raise "
+                    "--message-bytes"
+                )

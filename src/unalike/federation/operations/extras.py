@@ -1,0 +1,14 @@
+"""What a federation needs beyond the plain installation."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from unalike._utils.errors import UnalikeError
+
+
+def require_extra(*modules: str, what: str = "a federation") -> None:
+    """Raise `UnalikeError` where the extra `flower` is not installed."""
+    missing = [name for name in modules or ("cryptography", "flwr") if find_spec(name) is None]
+    if missing:
+        raise UnalikeError(f"{what} needs {' and '.join(missing)}; install the extra: pip install 'unalike[flower]'")

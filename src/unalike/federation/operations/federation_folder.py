@@ -1,0 +1,207 @@
+"""The coordinator's folder of a federation: its file, authority and keys, the bundles to hand over, and the run.
+
+federation.toml  network.json  ca.pem ca.key server.pem server.key coordinator.key  nodes/<site>.pem  bundles/<site>.zip
+test.safetensors proxy.safetensors (samples of its own, where it has any)
+run/ (the run directory)  logs/  control (a socket, while it is up)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.locks import locked
+from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
+from unalike.data.array_checks import Pair
+from unalike.federation.operations.dry_run import check_terms_run
+from unalike.federation.operations.network_address import Network
+from unalike.federation.protocol.federation_file import Federation
+from unalike.federation.security import certificates
+from unalike.federation.security.bundle import Bundle
+from unalike.federation.security.keys import PrivateKey, new_key, private_key, private_text, public_text
+
+
+class FederationFolder:
+    """A federation's folder on the coordinator's machine."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        sites: Mapping[str, int],
+        *,
+        host: str,
+        port: int,
+        listen: str = "0.0.0.0",
+        names: Sequence[str] = (),
+        own: Mapping[str, Pair | None] = MappingProxyType({}),
+        **terms: Any,
+    ) -> FederationFolder:
+        """Make a federation of `sites` (the most training samples each may count with, by name).
+
+        They will connect to host:port; `names` are further names and addresses of the server. `own` are the coordinator's
+        samples: "test", for the protocol "server", and "proxy", for methods that learn there. `terms` are the other fields of the
+        federation file. Raises `UnalikeError` for a folder that holds something, and for terms that cannot be.
+        """
+        root = Path(path)
+        if root.exists() and (not root.is_dir() or any(root.iterdir())):
+            raise UnalikeError(
+                f"{root} exists and is not an empty folder; keys are never overwritten: choose another one"
+            )
+        network = Network(host=host, port=port, listen=listen)
+        coordinator, keys = new_key(), {name: new_key() for name in sites}
+        rows = [{"name": n, "key": public_text(keys[n]), "samples": samples} for n, samples in sites.items()]
+        federation = Federation.of(terms | {"coordinator": public_text(coordinator), "sites": rows})
+        check_terms_run(federation, own)
+        issuer, authority = certificates.authority(federation.name)
+        server, certificate = certificates.server([host, *names], issuer, authority)
+
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        root.chmod(0o700)
+        private = {"ca.key": certificates.pem(issuer), "server.key": certificates.pem(server)}
+        private["coordinator.key"] = private_text(coordinator).encode()
+        for name, content in private.items():
+            certificates.write_private(root / name, content)
+        write_bytes(root / "ca.pem", certificates.pem(authority))
+        write_bytes(root / "server.pem", certificates.pem(certificate))
+        network.save(root / "network.json")
+        made = cls(root)
+        for name, samples in own.items():
+            if samples is not None:
+                write_tensors(made._samples(name), {"x": samples[0], "y": samples[1]})
+        for name, key in keys.items():
+            made._hand_over(name, key, federation)
+        federation.save(root / "federation.toml")  # last: with it the folder is whole
+        return made
+
+    def renew(self, hosts: Sequence[str] = ()) -> None:
+        """Give the server a new key and certificate of the same authority, for the names of the old one and further `hosts`."""
+        issuer, authority = certificates.read(self._bytes("ca.key"), self._bytes("ca.pem"))
+        if certificates.days_left(authority) < 0:
+            raise UnalikeError(
+                f"the authority in {self.path} has expired, and its sites trust no other; make a new federation with "
+                "`unalike federation init`"
+            )
+        names = certificates.hosts_of(self._certificate)
+        server, certificate = certificates.server([*names, *hosts], issuer, authority)
+        certificates.replace_private(self.path / "server.key", certificates.pem(server))
+        write_bytes(self.path / "server.pem", certificates.pem(certificate))
+
+    def enrol_anew(self, name: str) -> Path:
+        """Give a site new keys, which the old ones, wherever they are, are worth nothing beside; its new bundle."""
+        key = new_key()
+        federation = self._changed(name, key=public_text(key), revoked=False)
+        self._hand_over(name, key, federation)
+        federation.save(self.path / "federation.toml")
+        return self.bundles[name]
+
+    def revoke(self, name: str) -> None:
+        """Let a site take no part any more."""
+        self._changed(name, revoked=True).save(self.path / "federation.toml")
+
+    def _changed(self, name: str, **values: Any) -> Federation:
+        found = self.federation
+        if found.site(name) is None:
+            raise unknown("site", name, [site.name for site in found.sites])
+        return replace(found, sites=tuple(replace(s, **values) if s.name == name else s for s in found.sites))
+
+    def _hand_over(self, name: str, key: PrivateKey, federation: Federation) -> None:
+        """Make a site's connection a key, and write the bundle with it."""
+        node = certificates.node_key()
+        bundle = Bundle(name, self.network.address, key, certificates.openssh(node), self._bytes("ca.pem"), federation)
+        path = self.path / "bundles" / f"{name}.zip"
+        path.unlink(missing_ok=True)
+        bundle.write(path)
+        write_bytes(self.path / "nodes" / f"{name}.pem", certificates.public_pem(node))
+
+    @property
+    def federation(self) -> Federation:
+        """The federation file. Raises `UnalikeError`."""
+        return Federation.load(self._file("federation.toml"))
+
+    @property
+    def key(self) -> PrivateKey:
+        """The coordinator's key."""
+        return private_key(self._file("coordinator.key").read_text().strip())
+
+    @property
+    def nodes(self) -> dict[str, bytes]:
+        """The keys of the sites' connections (PEM) by name, without those that were revoked."""
+        return {s.name: self._bytes(f"nodes/{s.name}.pem") for s in self.federation.sites if not s.revoked}
+
+    @property
+    def days_left(self) -> float:
+        """Until the server's certificate expires; below zero where it has."""
+        return certificates.days_left(self._certificate)
+
+    @property
+    def certificate_fault(self) -> str:
+        """Why no site would connect to the server's certificate; empty where they would."""
+        return certificates.fault(*self._server, self._bytes("ca.pem"))
+
+    @property
+    def network(self) -> Network:
+        """Where sites connect. Raises `UnalikeError`."""
+        return Network.load(self._file("network.json"))
+
+    @property
+    def bundles(self) -> dict[str, Path]:
+        """The bundle of each site."""
+        return {s.name: self.path / "bundles" / f"{s.name}.zip" for s in self.federation.sites}
+
+    def samples(self, name: str) -> Pair | None:
+        """The coordinator's own "test" or "proxy"; None where there are none. Raises `UnalikeError` for a damaged file."""
+        file = self._samples(name)
+        if not file.exists():
+            return None
+        found, _ = read_tensors(file)
+        return found["x"], found["y"]
+
+    @property
+    def run(self) -> Path:
+        """The run directory."""
+        return self.path / "run"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def socket(self) -> Path:
+        """Where a federation that is up takes commands."""
+        return self.path / "control"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep others from bringing the same federation up. Raises `UnalikeError` if it is up."""
+        self._file("federation.toml")
+        with locked(self.path, f"the federation in {self.path} is up already; see `unalike federation status`"):
+            yield
+
+    def _samples(self, name: str) -> Path:
+        return self.path / f"{name}.safetensors"
+
+    @property
+    def _certificate(self) -> Any:
+        return self._server[1]
+
+    @property
+    def _server(self) -> tuple[Any, Any]:
+        return certificates.read(self._bytes("server.key"), self._bytes("server.pem"))
+
+    def _bytes(self, name: str) -> bytes:
+        return self._file(name).read_bytes()
+
+    def _file(self, name: str) -> Path:
+        file = self.path / name
+        if not file.is_file():
+            raise UnalikeError(f"found no {name} in {self.path}; expected a folder that `unalike federation init` made")
+        return file

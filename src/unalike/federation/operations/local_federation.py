@@ -1,0 +1,101 @@
+"""A whole federation on this machine: real processes, sockets and certificates, the sites' data in files."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import write_bytes
+from unalike.data.array_checks import Pair
+from unalike.data.client_data import ClientData
+from unalike.data.population import Population
+from unalike.federation.flower.flower_processes import free_port
+from unalike.federation.operations.federation_folder import FederationFolder
+from unalike.federation.operations.processes import Supervisor, child_environment
+from unalike.federation.operations.run_coordinator import coordinate
+from unalike.federation.protocol.federation_file import Schema
+
+JOIN = "from unalike.cli import main; main()"
+
+
+def locally(
+    out: Path,
+    people: Population,
+    terms: dict[str, Any],
+    tell: Callable[[str], None],
+    own: Mapping[str, Pair | None] = MappingProxyType({}),
+    *,
+    wait: bool = False,
+) -> None:
+    """Train on `people`, each of whom becomes a site of its own processes; history, model and report end up in `out`.
+
+    `own` are the coordinator's samples, "test" and "proxy". `wait`: begin at the operator's word.
+    """
+    port = free_port()
+    folder = _folder(out, people, terms, own, port)
+    nodes = list(folder.nodes)
+
+    def sites(supervisor: Supervisor) -> None:
+        for name in nodes:
+            home = out / "sites" / name
+            command = [sys.executable, "-c", JOIN, "join", str(folder.bundles[name]), "--folder", str(home)]
+            command += ["--data", str((home / "data.npz").resolve()), "--address", f"127.0.0.1:{port}"]
+            supervisor.start(name, command, child_environment(OMP_NUM_THREADS="1"))
+
+    again = f"unalike federation up --local {len(people)} ... --out {out}"
+    coordinate(folder, tell, wait=wait, port=port, beside=sites, again=again)
+
+
+def _folder(
+    out: Path, people: Population, terms: dict[str, Any], own: Mapping[str, Pair | None], port: int
+) -> FederationFolder:
+    """The folder of this federation: a new one, or the one that was begun. Raises `UnalikeError` for that of another one."""
+    sizes = {f"site-{k + 1}": int(size) for k, size in enumerate(people.sizes)}
+    classes = None if people.outputs is None else tuple(people.classes or ())
+    tokens, task = not people.x.is_floating_point(), cast(Any, people.task.name)
+    terms = terms | {"data": Schema(people.input_shape, classes, task, tokens, people.encoding)}
+    if (out / "federation.toml").exists():
+        folder = FederationFolder(out)
+        found = folder.federation
+        if replace(found, **terms) != found or {site.name: site.samples for site in found.sites} != sizes:
+            raise _other(out)
+    else:
+        folder = FederationFolder.create(
+            out, sizes, host="127.0.0.1", port=port, listen="127.0.0.1", own=own, name="local", **terms
+        )
+    for name, person in zip(sizes, people):
+        file = out / "sites" / name / "data.npz"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # nobody else reads them
+            write_site(file, person, people.classes)
+        elif file.read_bytes() != archive(person, people.classes):
+            raise _other(out)
+    return folder
+
+
+def _other(out: Path) -> UnalikeError:
+    return UnalikeError(f"{out} holds another federation; repeat its flags to go on with it, or choose another folder")
+
+
+def write_site(path: Path, person: ClientData, classes: list[str] | None) -> None:
+    """A client's samples as a file that `unalike join` reads. Raises `UnalikeError` where it cannot be written."""
+    write_bytes(path, archive(person, classes))
+
+
+def archive(person: ClientData, classes: list[str] | None) -> bytes:
+    """That file's content: equal samples give equal bytes."""
+    arrays: dict[str, Any] = {"train_x": person.train[0], "train_y": person.train[1]}
+    if person.test is not None:
+        arrays |= {"test_x": person.test[0], "test_y": person.test[1]}
+    arrays |= {} if classes is None else {"classes": np.array(classes)}
+    file = io.BytesIO()
+    np.savez(file, **{name: np.asarray(t) for name, t in arrays.items()})  # type: ignore[arg-type]
+    return file.getvalue()

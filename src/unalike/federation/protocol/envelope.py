@@ -1,0 +1,116 @@
+"""Signed messages: who says what in which run and round, and to which request it is the answer.
+
+    magic (8 bytes) | length of the head (2 bytes, little endian) | head, JSON | Ed25519 signature (64 bytes) | body
+
+The signature covers everything before it, and the head holds the digest and the length of the body: a byte changed anywhere is
+noticed, and a signature is worth nothing in another run, round or answer. There is no time in it, so that equal contents are
+equal bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+
+from cryptography.exceptions import InvalidSignature
+
+from unalike.core.types import Tree
+from unalike.federation.protocol.packing import Facts, Limits, Malformed, pack, read_json, unpack
+from unalike.federation.security.keys import PrivateKey, PublicKey
+
+MAGIC = b"UNALIKE1"
+SIGNATURE = 64
+HEAD = 4096
+"""The most bytes of a head."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""What runs, sites and kinds may be called: names that are safe as names of files. Nothing else ever becomes part of a path."""
+HEX = re.compile(r"(?:[0-9a-f]{64})?")
+
+
+@dataclass(frozen=True)
+class Head:
+    """What is signed. `answers` is the digest of the request that a reply answers, "" for a request."""
+
+    run: str
+    stage: int
+    round: int
+    site: str
+    kind: str
+    answers: str = ""
+
+    def __post_init__(self) -> None:
+        for what in ("run", "site", "kind"):
+            found = getattr(self, what)
+            if not isinstance(found, str) or not NAME.fullmatch(found):
+                raise Malformed(
+                    f"{what} {str(found)[:80]!a}; expected a name of 1 to 64 letters, digits, '.', '_', '-'"
+                )
+        for what in ("stage", "round"):
+            found = getattr(self, what)
+            if type(found) is not int or not 0 <= found < 2**31:
+                raise Malformed(f"{what} {str(found)[:40]!a}; expected a number from 0 to 2**31")
+        if not isinstance(self.answers, str) or not HEX.fullmatch(self.answers):
+            raise Malformed("`answers` is no digest")
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Stage and round, which only grow."""
+        return self.stage, self.round
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A message whose signature holds. `digest` is its `identity`."""
+
+    head: Head
+    body: bytes | memoryview
+    digest: str
+
+    def open(self, limits: Limits = Limits()) -> tuple[Facts, Tree]:  # noqa: B008  (immutable)
+        """The facts and tensors in it. Raises `Malformed`."""
+        return unpack(self.body, limits)
+
+
+def seal(head: Head, facts: Facts, tensors: Tree, key: PrivateKey) -> bytes:
+    """The message, signed."""
+    body = pack(facts, tensors)
+    text = json.dumps(asdict(head) | {"bytes": len(body), "body": digest(body)}, separators=(",", ":")).encode()
+    signed = MAGIC + len(text).to_bytes(2, "little") + text
+    return b"".join([signed, key.sign(signed), body])
+
+
+def unseal(message: bytes, key: PublicKey, limits: Limits = Limits()) -> Envelope:  # noqa: B008  (immutable)
+    """The message, if the owner of `key` signed it and nothing was changed. Raises `Malformed`."""
+    if len(message) > limits.bytes:
+        raise Malformed(f"{len(message)} bytes; expected at most {limits.bytes}")
+    start = len(MAGIC) + 2
+    if message[: len(MAGIC)] != MAGIC or len(message) < start:
+        raise Malformed("no message of a federation")
+    end = start + int.from_bytes(message[len(MAGIC) : start], "little")
+    if end - start > HEAD or len(message) < end + SIGNATURE:
+        raise Malformed("a head that is longer than the message, or than any head")
+    try:
+        key.verify(message[end : end + SIGNATURE], message[:end])
+    except InvalidSignature:
+        raise Malformed("a signature that is not by the key that was enrolled") from None
+    found, body = read_json(message[start:end]), memoryview(message)[end + SIGNATURE :]
+    if (found.pop("bytes", None), found.pop("body", None)) != (len(body), digest(body)):
+        raise Malformed("a body that is not the one that was signed")
+    try:
+        head = Head(**found)
+    except TypeError:
+        raise Malformed("a head with other fields than a head has") from None
+    return Envelope(head, body, identity(message))
+
+
+def identity(message: bytes) -> str:
+    """The digest of a message. What is signed has the digest of the body in it, so that the body need not be read again."""
+    start = len(MAGIC) + 2
+    return digest(message[: start + int.from_bytes(message[len(MAGIC) : start], "little") + SIGNATURE])
+
+
+def digest(data: bytes | memoryview) -> str:
+    """SHA-256, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()

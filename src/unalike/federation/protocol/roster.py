@@ -1,0 +1,129 @@
+"""Who takes part in a run, with how many samples; and the run as a job, on either side of the wire."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import write_bytes
+from unalike.core.tasks import find_task
+from unalike.data.client_data import ClientData
+from unalike.data.joining import LABELS
+from unalike.data.population import Population
+from unalike.data.ragged import Ragged
+from unalike.federation.protocol.federation_file import Federation
+from unalike.runtime.run_config import Pair, RunConfig, prepare_run
+
+PARTS = ("train", "test", "val")
+
+
+@dataclass(frozen=True)
+class SampleCounts:
+    """How many samples of each kind a site has."""
+
+    train: int
+    test: int
+    val: int
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The sites that were admitted to a run, and its name: the time at which it began, then a random number."""
+
+    run: str
+    sites: dict[str, SampleCounts]
+
+    def save(self, path: Path) -> None:
+        """Write it, atomically."""
+        write_bytes(
+            path, json.dumps({"run": self.run, "sites": {n: asdict(s) for n, s in self.sites.items()}}).encode()
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> Roster | None:
+        """Read it; None where there is none. Raises `UnalikeError` for a damaged file."""
+        try:
+            found = json.loads(path.read_text())
+            return cls(found["run"], {name: SampleCounts(**s) for name, s in found["sites"].items()})
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UnalikeError(f"cannot read {path}: {error}; restore it, or start in another folder") from error
+
+
+def new_run() -> str:
+    """A run's name: later runs have larger ones."""
+    return f"{time.time_ns():020d}-{secrets.token_hex(8)}"
+
+
+def placeholders(federation: Federation, roster: Roster) -> Population:
+    """The sites as the coordinator sees them: how many samples each has, and nothing of these.
+
+    Every number of a sample is that of one sample of zeros.
+    """
+    none = SampleCounts(0, 0, 0)
+    counts = [roster.sites.get(site.name, none) for site in federation.sites]
+    train, test, val = (Ragged.zeros(np.array([getattr(s, part) for s in counts])) for part in PARTS)
+    schema = federation.data
+    x = torch.zeros(1, *schema.shape, dtype=torch.int64 if schema.tokens else torch.float32)
+    y = torch.zeros(1, dtype=LABELS[schema.task])
+    names = [site.name for site in federation.sites]
+    return Population(x, y, train, test, val, names, schema.names, find_task(schema.task), encoding=schema.encoding)
+
+
+def alone(federation: Federation, number: int, data: ClientData) -> Population:
+    """The sites as the site of this number sees them: only it has samples. Raises `UnalikeError` for data of another kind."""
+    schema, own = federation.data, Population.of([data], federation.data.names, federation.data.task)
+    if own.input_shape != tuple(schema.shape) or own.x.is_floating_point() == schema.tokens:
+        kinds = {True: "whole numbers", False: "floats"}
+        found = f"samples of shape {list(own.input_shape)}, {kinds[not own.x.is_floating_point()]}"
+        raise UnalikeError(f"found {found}; expected shape {list(schema.shape)}, {kinds[schema.tokens]}")
+
+    def only(rows: Ragged) -> Ragged:
+        return Ragged.of(rows[0] if k == number else () for k in range(len(federation.sites)))
+
+    names = [site.name for site in federation.sites]
+    return replace(own, train=only(own.train), test=only(own.test), val=only(own.val), names=names)
+
+
+def run_config_of(
+    federation: Federation,
+    population: Population,
+    test: Pair | None = None,
+    proxy: Pair | None = None,
+    *,
+    coordinated: bool = False,
+    device: str = "cpu",
+) -> RunConfig:
+    """The federation's run as a job; when it ends and which round counts is known to the coordinator alone.
+
+    Raises `UnalikeError` for what cannot be run.
+    """
+    share, eligible = federation.participation, max(1, int(np.count_nonzero(population.sizes)))
+    ends: dict[str, Any] = {"stop": federation.stop, "budget": federation.budget, "select": federation.select}
+    return prepare_run(
+        federation.method,
+        population,
+        model=federation.model,
+        work=federation.work,
+        test=test,
+        proxy=proxy,
+        rounds=federation.rounds,
+        seed=federation.seed,
+        participation=share if isinstance(share, float) else federation.asked(eligible) / eligible,
+        executor="loop",
+        device=device,
+        evaluate_every=federation.evaluate_every,
+        protocol=federation.protocol,
+        buffers=federation.buffers,
+        transform=federation.transform,
+        **(ends if coordinated else {}),
+    )

@@ -1,0 +1,190 @@
+"""A private certificate authority, the server's certificate, and the keys by which sites connect.
+
+The authority of a federation signs one certificate: the server's. A site trusts nothing else, so no public authority can stand in
+between. A site's connection has a P-384 key, which is what Flower's authentication of nodes takes; its messages are signed with
+another one (`deploy/keys.py`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from unalike._utils.errors import UnalikeError
+
+PRIVATE = 0o600
+USES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
+"""What a key may be used for, all of which must be said."""
+AUTHORITY_YEARS, SERVER_YEARS = 10.0, 2.0
+"""How long certificates are valid. Sites have the authority's in their bundles; the server's is renewed without them."""
+
+
+def authority(name: str, years: float = AUTHORITY_YEARS) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """A new private authority that signs servers and nothing else."""
+    key = node_key()
+    subject = _name(f"{name} authority")
+    usage = _usage(key_cert_sign=True, crl_sign=True)
+    certificate = (
+        _builder(subject, subject, key, years)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .sign(key, hashes.SHA384())
+    )
+    return key, certificate
+
+
+def server(
+    hosts: Sequence[str], key: ec.EllipticCurvePrivateKey, issuer: x509.Certificate, years: float = SERVER_YEARS
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """A server's key and certificate for names and addresses; the own machine's are always among them."""
+    mine = node_key()
+    names = [_host(host) for host in dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1"])]
+    certificate = (
+        _builder(_name(hosts[0] if hosts else "localhost"), issuer.subject, mine, years)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    return mine, certificate
+
+
+def hosts_of(certificate: x509.Certificate) -> list[str]:
+    """The names and addresses that a server's certificate is for."""
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(name.value) for name in found]
+
+
+def read(key: bytes, certificate: bytes) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """A private key and a certificate from PEM. Raises `UnalikeError`."""
+    try:
+        found = serialization.load_pem_private_key(key, None)
+        if not isinstance(found, ec.EllipticCurvePrivateKey):
+            raise ValueError("not of an elliptic curve")
+        return found, x509.load_pem_x509_certificate(certificate)
+    except (ValueError, TypeError) as error:
+        raise UnalikeError(f"a key or certificate that cannot be read: {error}; restore the folder's files") from None
+
+
+def fault(mine: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, authority: bytes) -> str:
+    """Why no site that trusts the authority (PEM) would connect to a server with these; empty where they would."""
+    try:
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+    except (ValueError, TypeError, InvalidSignature):
+        return "is of another authority than that in ca.pem, which sites trust"
+    if certificate.public_key() != mine.public_key():
+        return "is not that of the key beside it"
+    if certificate.not_valid_before_utc > datetime.datetime.now(datetime.UTC):
+        return f"is valid from {certificate.not_valid_before_utc:%Y-%m-%d} on, and this machine's clock is before it"
+    return "has expired" if days_left(certificate) < 0 else ""
+
+
+def days_left(certificate: x509.Certificate) -> float:
+    """Until it expires; below zero where it has."""
+    return (certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).total_seconds() / 86400
+
+
+def node_key() -> ec.EllipticCurvePrivateKey:
+    """A P-384 key: for certificates, and for Flower's authentication of nodes."""
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def pem(key: ec.EllipticCurvePrivateKey | x509.Certificate) -> bytes:
+    """A private key (PKCS 8, not encrypted) or a certificate as PEM."""
+    if isinstance(key, x509.Certificate):
+        return key.public_bytes(serialization.Encoding.PEM)
+    form, none = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, form, none)
+
+
+def openssh(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A node's private key in the form that `flower-supernode` reads."""
+    form, none = serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, form, none)
+
+
+def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """The public half as PEM, which is what Flower registers."""
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return key.public_key().public_bytes(serialization.Encoding.PEM, form)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a new file that nobody else can read, at no moment. Raises `UnalikeError` if it exists or cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+    except FileExistsError:
+        raise UnalikeError(
+            f"{path} exists; keys are never overwritten: choose another folder or move it away"
+        ) from None
+    except OSError as error:
+        raise _unwritten(path, error) from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise _unwritten(path, error) from None
+
+
+def replace_private(path: Path, content: bytes) -> None:
+    """Write such a file in the place of an older one, whole or not at all."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    write_private(new, content)
+    os.replace(new, path)
+
+
+def _unwritten(path: Path, error: OSError) -> UnalikeError:
+    return UnalikeError(f"cannot write {path}: {error.strerror}; free space or choose another folder")
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, years: float
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))  # clocks of sites may be behind
+        .not_valid_after(now + datetime.timedelta(days=365 * years))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _host(text: str) -> x509.GeneralName:
+    if text:
+        with suppress(ValueError):
+            return x509.IPAddress(ipaddress.ip_address(text))
+        with suppress(ValueError):
+            return x509.DNSName(text)
+    raise UnalikeError(f"{text!r} is no host; expected a name such as fed.example.org or an IP address")
+
+
+def _usage(**allowed: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(**dict.fromkeys(USES, False) | allowed)

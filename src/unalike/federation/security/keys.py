@@ -1,0 +1,46 @@
+"""Ed25519 keys as text: 64 hexadecimal digits each."""
+
+from __future__ import annotations
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey as PublicKey
+
+from unalike._utils.errors import UnalikeError
+
+__all__ = ["PrivateKey", "PublicKey", "new_key", "private_key", "private_text", "public_key", "public_text"]
+
+
+def new_key() -> PrivateKey:
+    """A key of its own."""
+    return PrivateKey.generate()
+
+
+def public_text(key: PrivateKey | PublicKey) -> str:
+    """The public half as text."""
+    half = key.public_key() if isinstance(key, PrivateKey) else key
+    return half.public_bytes_raw().hex()
+
+
+def private_text(key: PrivateKey) -> str:
+    """The private half as text: whoever has it is the site."""
+    return key.private_bytes_raw().hex()
+
+
+def public_key(text: str) -> PublicKey:
+    """The public key that a text holds."""
+    return PublicKey.from_public_bytes(_raw(text))
+
+
+def private_key(text: str) -> PrivateKey:
+    """The private key that a text holds."""
+    return PrivateKey.from_private_bytes(_raw(text))
+
+
+def _raw(text: str) -> bytes:
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != 32:
+        raise UnalikeError("a key that cannot be read; expected 64 hexadecimal digits") from None
+    return found

@@ -1,0 +1,1 @@
+"""A site: its data, its state, and its answers to the coordinator."""

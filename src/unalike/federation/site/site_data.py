@@ -1,0 +1,63 @@
+"""Samples of a person's own as the federation wants them: a site's, or those that the coordinator tests and learns with."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike.data.array_checks import Pair
+from unalike.data.client_data import ClientData
+from unalike.data.dataset import Dataset
+from unalike.data.partitioning.partition import share_apart
+from unalike.data.sources.load import load
+from unalike.data.sources.registry import every_fifth
+from unalike.federation.protocol.federation_file import Federation, Schema
+
+
+def site_data(federation: Federation, data: str, data_dir: Path | None, site: str) -> ClientData:
+    """A site's samples. Where no test set is given, every fifth sample of a class tests; the federation may set others apart."""
+    found = _read(federation.data, data, data_dir)
+    (x, y), test = found.train, found.test
+    if test is None:
+        tests = torch.from_numpy(every_fifth(y.numpy()))
+        x, y, test = x[~tests], y[~tests], (x[tests], y[tests])
+    y, test = _labelled(y, found, federation.data), (test[0], _labelled(test[1], found, federation.data))
+    if not federation.val:
+        return ClientData(train=(x, y), test=test, name=site)
+    chosen = share_apart(np.arange(len(y)), federation.val, federation.seed, federation.number(site))
+    val, left = (torch.from_numpy(rows) for rows in chosen)
+    return ClientData(train=(x[left], y[left]), test=test, val=(x[val], y[val]), name=site)
+
+
+def own_samples(schema: Schema, data: str, data_dir: Path | None = None) -> Pair:
+    """All samples of a data set or file."""
+    found = _read(schema, data, data_dir)
+    x, y = found.merged()
+    return x, _labelled(y, found, schema)
+
+
+def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
+    """A data set or file, a table with the federation's encoding. Raises `UnalikeError` for texts where there is none."""
+    found = load(data, data_dir, encoding=schema.encoding)
+    if schema.encoding is None and found.encoding is not None:
+        if found.encoding.words is not None:
+            raise UnalikeError(
+                f"{data}: the federation agreed on no vocabulary, and this table's own would number words in its own way; "
+                "make the federation with `--like` a table of texts, or hand out tokens of one vocabulary (.npz)"
+            )
+        warnings.warn(
+            f"{data}: the federation agreed on no encoding of tables, so this one is scaled by its own rows and has its own "
+            "categories; make the federation with `--like` a table, or agree on numbers (.npz)",
+            stacklevel=3,
+        )
+    return found
+
+
+def _labelled(y: Tensor, found: Dataset, schema: Schema) -> Tensor:
+    """Labels as the federation has them. Raises `UnalikeError` for a class that it does not have and for labels of another kind."""
+    return found.labelled(y, schema.task, schema.names, "the federation")

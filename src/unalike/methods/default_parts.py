@@ -1,0 +1,33 @@
+"""The three parts that make FedAvg (McMahan et al. 2017): what a method has where it says nothing else."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from unalike.core.types import Batch
+from unalike.core.views import ClientView, Cohort, ServerView
+from unalike.methods.part import BaseWeights, LinearAggregator, TaskObjective, part
+
+
+@part
+class TaskLoss(TaskObjective):
+    """The mean loss of the task over the batch: cross-entropy, binary cross-entropy or squared error, by the labels."""
+
+    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+        return local.task_loss(local.out(batch), batch)
+
+
+@part
+class BySize(BaseWeights):
+    """p_k = n_k / sum_j n_j over the participants: every sample counts the same."""
+
+    def weights(self, cohort: Cohort) -> Tensor:
+        return cohort.sizes / cohort.sizes.sum()
+
+
+@part
+class Mean(LinearAggregator):
+    """w+ = w + sum_k p_k (w_k - w): the weighted mean of the participants' models."""
+
+    def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+        return weights

@@ -1,0 +1,346 @@
+"""A method is a bag of parts; adding methods merges them: `fedprox + fednova` is FedMix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, TypeVar
+
+from unalike._utils import spec
+from unalike._utils.errors import UnalikeError
+from unalike.core.model import Model
+from unalike.core.tasks import Task, check_task
+from unalike.core.types import Batch, Context
+from unalike.core.views import StageSettings
+from unalike.core.work import Work
+from unalike.methods.default_parts import BySize, Mean, TaskLoss
+from unalike.methods.part import (
+    Aggregator,
+    BaseWeights,
+    Conditioner,
+    Correction,
+    LinearAggregator,
+    LocalWork,
+    Objective,
+    Part,
+    Personalizer,
+    PersonalModel,
+    Phase,
+    ServerOptimizer,
+    ServerStep,
+    TaskObjective,
+    Upload,
+    Weighting,
+    parameters,
+    registry,
+)
+
+Role = TypeVar("Role")
+
+DEFAULTS: dict[type[Part], Part] = {TaskObjective: TaskLoss(), BaseWeights: BySize(), Aggregator: Mean()}
+"""Roles of exactly one part, with the part that stands in until another one takes its place."""
+
+EXCLUSIVE = (*DEFAULTS, LocalWork, PersonalModel, ServerOptimizer)
+"""Roles of at most one part."""
+
+ORDER = (
+    TaskObjective,
+    Objective,
+    LocalWork,
+    Conditioner,
+    Personalizer,
+    Correction,
+    Upload,
+    BaseWeights,
+    Weighting,
+    Aggregator,
+    ServerStep,
+)
+"""The canonical order of the parts of a method, which is the order in which a round uses them."""
+
+
+class Method:
+    """A federated method: an immutable, unordered collection of parts, complete by itself.
+
+    `Method()` is FedAvg. `a + b` merges: equal parts count once, and a default (`task_loss`, `by_size`, `mean`) yields to
+    another part of its role. Two different parts of an exclusive role, or one part with two settings, are refused.
+
+    >>> Method.parse("fedprox + fednova") == Method.parse("fedmix")
+    True
+    """
+
+    def __init__(self, *parts: Part):
+        self.parts = _complete(parts)
+        self._roles: dict[type, tuple[Any, ...]] = {}
+
+    @classmethod
+    def parse(cls, text: str) -> Method:
+        """Read spec text such as `"fedprox(mu=0.1) + lws"`; `Method.parse(repr(m)) == m`."""
+        return sum((as_method(registry.build(call)) for call in spec.parse(text)), start=cls())
+
+    def __add__(self, other: Method | Part | str) -> Method:
+        return Method(*self.parts, *as_method(other).parts)
+
+    def __radd__(self, other: Method | Part | str) -> Method:
+        return self + other
+
+    def swap(self, *parts: Method | Part | str) -> Method:
+        """This method with `parts` in the place of those of their class or exclusive role.
+
+        >>> Method.parse("fedprox").swap("proximal(mu=1)") == Method.parse("fedprox(mu=1)")
+        True
+        """
+        new = [p for given in parts for p in _written(given)]
+        kept = [p for p in self.parts if not any(_rival(p, n) for n in new)]
+        return Method(*kept, *new)
+
+    def role(self, role: type[Role]) -> tuple[Role, ...]:
+        """The parts of a role, in the order in which they act."""
+        if role not in self._roles:
+            self._roles[role] = tuple(sorted((p for p in self.parts if isinstance(p, role)), key=lambda p: p.rank))
+        return self._roles[role]
+
+    @cached_property
+    def aggregator(self) -> Aggregator:
+        """The one part that combines the updates."""
+        return self.role(Aggregator)[0]
+
+    @cached_property
+    def losses(self) -> tuple[Any, ...]:
+        """The parts with a term in the local loss."""
+        return (*self.role(Objective), *self.role(PersonalModel))
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether clients minimise the task's loss and nothing else."""
+        return [type(p) for p in self.losses] == [TaskLoss]
+
+    @cached_property
+    def conditioners(self) -> tuple[Conditioner, ...]:
+        """The parts that describe a client to its model."""
+        return self.role(Conditioner)
+
+    @cached_property
+    def trained(self) -> tuple[Part, ...]:
+        """The parts whose client memory is optimised with the model."""
+        return tuple(p for p in self.parts if p.trains)
+
+    @cached_property
+    def keepers(self) -> tuple[Part, ...]:
+        """The parts whose client memory holds a model."""
+        return tuple(p for p in self.parts if p.trains or p.remembers_model)
+
+    @cached_property
+    def personaliser(self) -> Personalizer | None:
+        """The part that says what a client is evaluated with; None: the shared model."""
+        return next((p for p in self.role(Personalizer) if _has_own_model(p)), None)
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The stretches of local training."""
+        return next((p.phases() for p in self.role(Personalizer) if _has_phases(p)), (Phase(),))
+
+    @cached_property
+    def tuning(self) -> Phase | None:
+        """The fine-tuning before a client is evaluated; None: there is none."""
+        return None if self.personaliser is None else self.personaliser.tune()
+
+    @cached_property
+    def tuner(self) -> Method:
+        """The method of that fine-tuning: the task's loss alone, on what personalisers and conditioners make of a client."""
+        kept = (p for p in self.parts if isinstance(p, Conditioner | Personalizer) and not isinstance(p, Objective))
+        return Method(*kept)
+
+    @cached_property
+    def linear(self) -> bool:
+        """Whether the server needs sums over the reports alone, so that it may add them up as they arrive."""
+        return self.adds and all(p.needs == "sums" for p in self.parts)
+
+    @cached_property
+    def adds(self) -> bool:
+        """Whether its aggregator does nothing but add up the updates with coefficients."""
+        rule, usual = type(self.aggregator), ("settle", "combine", "combine_buffers")
+        return all(getattr(rule, verb) is getattr(LinearAggregator, verb) for verb in usual)
+
+    def describe(self, data: Batch, outputs: int | None) -> Context:
+        """What the conditioners say of a client with these training samples."""
+        return {p.name: p.describe(data, outputs) for p in self.conditioners}
+
+    def is_personal(self, model: Model) -> bool:
+        """Whether clients are evaluated with something of their own: a model, fine-tuning, or facts that the model is fed."""
+        return self.personaliser is not None or (model.takes_context and bool(self.conditioners))
+
+    def has_shared_model(self, model: Model) -> bool:
+        """Whether clients have a model in common: something is averaged, and nothing that they train in the rounds stays behind."""
+        apart = model.params.keys() - self.sent(model.params, model)
+        moved = any(self.trains(name, model) and model.within(p.moves, name) for name in apart for p in self.phases)
+        return len(apart) < len(model.params) and not moved
+
+    def shares(self, name: str, model: Model) -> bool:
+        """Whether a parameter or buffer is sent and averaged: not what the module itself froze, which the server leaves alone."""
+        return name in self.sent([name], model)
+
+    def sent(self, names: Iterable[str], model: Model) -> list[str]:
+        """Those of these parameters or buffers that are sent and averaged."""
+        found = [n for n in names if model.trainable(n)]
+        for part in self.role(Personalizer):
+            found = [n for n in found if part.shared(n, model)]
+        return found
+
+    def trains(self, name: str, model: Model) -> bool:
+        """Whether a parameter ever moves."""
+        return model.trainable(name) and all(p.trainable(name, model) for p in self.role(Personalizer))
+
+    def local_work(self, work: Work) -> Work:
+        """The work that clients do under this method."""
+        for p in self.role(LocalWork):
+            work = p.work(work)
+        return work
+
+    @cached_property
+    def needs_data(self) -> bool:
+        """Whether any part looks at all samples of a client, beside the round's batches."""
+        return any(p.needs_data for p in self.parts)
+
+    @cached_property
+    def has_facts(self) -> bool:
+        """Whether any part looks for static facts of a client; without one its data need not be gathered for them."""
+        return any(type(p).facts is not Part.facts for p in self.parts)
+
+    @cached_property
+    def closing(self) -> tuple[Part, ...]:
+        """The parts that act after a client's training: on its update, its memory or a letter."""
+        return tuple(p for p in self.parts if type(p).finish is not Part.finish or isinstance(p, Upload))
+
+    @cached_property
+    def only_adds(self) -> bool:
+        """Whether all that a client's training comes to is what its one phase adds to the parameters that it received."""
+        return len(self.phases) == 1 and not self.closing and not self.role(Personalizer)
+
+    def facts(self, data: Batch, setting: StageSettings) -> Context:
+        """The static facts of a client with these training samples, by name."""
+        return {name: fact for p in self.parts for name, fact in p.facts(data, setting).items()}
+
+    def check_task(self, task: Task) -> None:
+        """Refuse to run on labels for which a part means nothing."""
+        for p in self.parts:
+            check_task(p.name, p.tasks, task)
+
+    def require(self, proxy: object) -> None:
+        """Refuse to run without the samples on the server that a part learns from."""
+        needy = [p.name for p in self.parts if p.needs_proxy]
+        if needy and proxy is None:
+            raise UnalikeError(
+                f"{' and '.join(needy)} learn from samples on the server and found none; "
+                "pass proxy=(x, y), a few samples of no client's (on the command line --proxy 0.02)"
+            )
+
+    def check(self, work: Work) -> None:
+        """Refuse, or warn of, a combination of parts and work without meaning."""
+        for p in self.parts:
+            p.check(self, work)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Method) and self.parts == other.parts
+
+    def __hash__(self) -> int:
+        return hash(self.parts)
+
+    def __repr__(self) -> str:
+        return " + ".join(str(spec.Call(p.name, parameters(p))) for p in self.parts)
+
+
+def _written(given: Method | Part | str) -> list[Part]:
+    """The parts that a person names: all of a spec's own parts, and of a method those that are no defaults."""
+    if isinstance(given, Part):
+        return [given]
+    if isinstance(given, str):
+        return [p for call in spec.parse(given) for p in _written(registry.build(call))]
+    return [p for p in as_method(given).parts if p not in DEFAULTS.values()]
+
+
+def as_method(thing: object) -> Method:
+    if isinstance(thing, Method):
+        return thing
+    if isinstance(thing, Part):
+        return Method(thing)
+    if isinstance(thing, str):
+        return Method.parse(thing)
+    if hasattr(thing, "stages") and not isinstance(thing, type):
+        raise UnalikeError(
+            f"{thing!r} is a plan with stages of its own and cannot be added to a method; run it by itself"
+        )
+    raise UnalikeError(f"{thing!r} cannot be part of a method; expected a part, a method or spec text")
+
+
+def _complete(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    for part in parts:
+        if not isinstance(part, Part):
+            raise UnalikeError(f"a method is made of parts; found {part!r}")
+        _check_fields(part)
+    found = list(dict.fromkeys(parts))
+    for part in found:
+        for other in found:
+            if other != part and other.name == part.name:
+                raise _conflict(part, other, "the same part with different settings")
+    for role in EXCLUSIVE:
+        rivals = [p for p in found if isinstance(p, role)]
+        chosen = [p for p in rivals if p != DEFAULTS.get(role)]
+        if len(chosen) > 1:
+            raise _conflict(chosen[0], chosen[1], f"two parts of the role {role.__name__}, which has room for one")
+        if chosen:
+            found = [p for p in found if p not in rivals or p is chosen[0]]
+        elif role in DEFAULTS and not rivals:
+            found.append(DEFAULTS[role])
+    for has, what in (
+        (_has_own_model, "defines what a client is evaluated with"),
+        (_has_phases, "orders the training"),
+    ):
+        rivals = [p for p in found if has(p)]
+        if len(rivals) > 1:
+            raise _conflict(rivals[0], rivals[1], f"each {what}")
+    return tuple(sorted(found, key=_place))
+
+
+def _check_fields(part: Part) -> None:
+    """Raise `UnalikeError` for a field that spec text cannot say: a kept run would go on with another function."""
+    fields = parameters(part) if hasattr(part, "__dataclass_fields__") else dict[str, Any]()
+    for name, value in fields.items():
+        if not _is_literal(value):
+            raise UnalikeError(
+                f"{part.name}: {name}={value!r} is {type(value).__name__}; expected a number, text, True, False, None or a tuple "
+                "of them, which the record of a run can hold: what is computed belongs in the part's methods"
+            )
+
+
+def _is_literal(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_literal, value))
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _has_own_model(part: Part) -> bool:
+    own = Personalizer.personal, Personalizer.tune
+    return isinstance(part, Personalizer) and (type(part).personal, type(part).tune) != own
+
+
+def _has_phases(part: Part) -> bool:
+    return isinstance(part, Personalizer) and type(part).phases is not Personalizer.phases
+
+
+def _place(part: Part) -> tuple[int, int, str]:
+    role = next((i for i, role in enumerate(ORDER) if isinstance(part, role)), len(ORDER))
+    return role, part.rank, part.name
+
+
+def _rival(old: Part, new: Part) -> bool:
+    if old.name == new.name:
+        return True
+    return any(isinstance(old, role) and isinstance(new, role) for role in EXCLUSIVE)
+
+
+def _conflict(a: Part, b: Part, why: str) -> UnalikeError:
+    found = " and ".join(str(spec.Call(p.name, parameters(p))) for p in (a, b))
+    return UnalikeError(
+        f"cannot combine {found}: {why}. Keep one of them, or replace it with method.swap('{b.name}(...)')"
+    )

@@ -1,0 +1,1 @@
+"""One remedy a file. Each part is a short frozen dataclass whose code looks like its formula."""

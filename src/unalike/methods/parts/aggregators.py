@@ -1,0 +1,65 @@
+"""How the participants' updates become one."""
+
+from __future__ import annotations
+
+import warnings
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike.core import tree
+from unalike.core.views import Cohort, PartLookup, ServerView
+from unalike.core.work import Work
+from unalike.methods.part import LinearAggregator, part
+from unalike.methods.parts.objectives import Proximal
+
+
+@part
+class NormalisedMean(LinearAggregator):
+    """w+ = w + tau_eff sum_k p_k (w_k - w) / ||a_k||_1, tau_eff = sum_k p_k ||a_k||_1 (FedNova, Wang et al. 2020).
+
+    ||a_k||_1 is the accumulated weight of the local solver: the steps tau_k for plain SGD, the momentum series with momentum.
+    The proximal term does not enter it (the form of the FedMix paper) unless `prox_aware`: then, with alpha = lr mu,
+    ||a_k||_1 = (1 - (1 - alpha)^tau_k) / alpha and tau_eff = sum_k p_k tau_k, as in the authors' code. Equal steps give FedAvg.
+    """
+
+    needs_steps: ClassVar[bool] = True
+
+    prox_aware: bool = False
+
+    def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+        a = self._proximal_weight(server, cohort.steps) if self.prox_aware else cohort.solver_weights
+        tau = cohort.steps if self.prox_aware else a
+        return (weights * tau).sum() * torch.where(a > 0, weights / a, 0.0)
+
+    def needs_rate(self, method: PartLookup) -> bool:
+        return self.prox_aware and any(p.mu for p in method.role(Proximal))
+
+    def check(self, method: PartLookup, work: Work) -> None:
+        if self.prox_aware and work.momentum:
+            raise UnalikeError(
+                f"normalised_mean(prox_aware=True) with momentum={work.momentum} would count the momentum twice; "
+                "set momentum to 0 or prox_aware to False"
+            )
+        if work.momentum and work.keep_optimiser_state:
+            warnings.warn(
+                "normalised_mean: the accumulated weight of steps is that of a momentum buffer which starts at 0, and "
+                "keep_optimiser_state=True goes on with the last round's; clients of few steps count for too much",
+                stacklevel=2,
+            )
+        if work.optimiser != "sgd":
+            warnings.warn(
+                f"normalised_mean: the accumulated weight of optimiser={work.optimiser!r} is not defined; "
+                "the number of steps stands in for it, as in the FedMix paper",
+                stacklevel=2,
+            )
+
+    def _proximal_weight(self, server: ServerView, steps: Tensor) -> Tensor:
+        mu = sum(p.mu for p in server.method.role(Proximal))
+        alpha = server.setting.work.lr_at(server.round) * mu
+        if not alpha:
+            return steps
+        # in float32 the difference would lose alpha, 1e-5 with the defaults, to rounding
+        return ((1 - (1 - alpha) ** tree.exact(steps)) / alpha).to(steps)

@@ -1,0 +1,38 @@
+"""A loss that knows how often its client has each class."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import NonNegativeFloat
+from torch import Tensor
+
+from unalike.core.types import Batch, PartTrees
+from unalike.core.views import ClientView, StageSettings
+from unalike.methods.part import TaskObjective, part
+from unalike.methods.parts.weights import label_counts
+
+
+@part
+class BalancedSoftmax(TaskObjective):
+    """-log [n_y^gamma e^(u_y) / sum_c n_c^gamma e^(u_c)] in the place of cross-entropy (Ren et al. 2020; FedETF).
+
+    u are the logits and n_c the client's training samples of class c, which stay there. What is rare is learned as if it were
+    not, and classes that a client does not have are left alone. gamma = 0 is cross-entropy, and FedAvg.
+    """
+
+    gamma: NonNegativeFloat = 1.0
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    ABSENT: ClassVar[float] = -1e9
+    """In the place of log 0: rows of padding may have a class that the client has not."""
+
+    def facts(self, data: Batch, setting: StageSettings) -> PartTrees:
+        return {"label_histogram": {"counts": label_counts(data, setting)}}
+
+    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+        logits = local.out(batch).logits
+        counts = local.context["label_histogram"]["counts"].to(logits.dtype)
+        log_n = torch.where(counts > 0, counts.clamp_min(1).log(), self.ABSENT)
+        return batch.mean(F.cross_entropy(logits + self.gamma * log_n, batch.y, reduction="none"))

@@ -1,0 +1,60 @@
+"""Whether and where a group of clients falls in two."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
+from torch import Tensor
+
+from unalike.core import tree
+from unalike.core.types import Tree
+from unalike.core.views import Cohort, ServerState, ServerView
+from unalike.methods.part import ServerStep, part
+
+
+@part
+class Bipartition(ServerStep):
+    """Notes the two halves of a cohort once ||mean_k d_k|| < eps1 and max_k ||d_k|| > eps2 (CFL, Sattler et al. 2021, eqs. 6, 7).
+
+    d_k are the updates, their mean weighted as the method weighs them. Nothing else changes: the plan `clustered` reads the
+    note (`halves`) and splits the group. eps1 = 0 never notes anything.
+    """
+
+    needs = "updates"
+
+    eps1: NonNegativeFloat = 0.4
+    eps2: PositiveFloat = 1.6
+    warmup: NonNegativeInt = 20
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        if server.round < self.warmup or len(cohort.ids) < 2 or not update:
+            return update, server.memory
+        d = tree.flatten(cohort.update, len(cohort.ids))
+        if not (tree.norm(update) < self.eps1 and d.norm(dim=1).max() > self.eps2):
+            return update, server.memory
+        unit = d / d.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        return update, {"clients": torch.tensor(cohort.ids), "half": bipartition(unit @ unit.T)}
+
+
+def bipartition(similarity: Tensor) -> Tensor:
+    """The halves [K] (bool; row 0 in the False one) that minimise the largest `similarity` [K, K] across.
+
+    That is what is left of a tree of strongest links when its weakest link is cut: clusters are merged by their most similar
+    members until two are left (Sattler et al. 2019, algorithm 2).
+    """
+    s = similarity.clone().double().cpu()
+    cluster = torch.arange(len(s))
+    while len(cluster.unique()) > 2:
+        across = s.masked_fill(cluster[:, None] == cluster[None, :], -torch.inf)
+        i, j = divmod(int(across.argmax()), len(s))
+        cluster = torch.where(cluster == cluster[j], cluster[i], cluster)
+    return cluster != cluster[0]
+
+
+def halves(state: ServerState) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The clients of either half, where the group has decided to split."""
+    note = state.memory.get(Bipartition.name)
+    if not note:
+        return None
+    who, half = note["clients"], note["half"]
+    return tuple(who[~half].tolist()), tuple(who[half].tolist())

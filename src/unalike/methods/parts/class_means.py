@@ -1,0 +1,41 @@
+"""What a client says of its features: their mean in each class, and what else a part needs of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from unalike.core.types import Batch, Tree
+from unalike.core.views import ClientView
+
+
+class ClassFeatures(NamedTuple):
+    """Of all local samples, by class: how many there are [C], the mean of their features [C, D] (0 without samples), and the
+    mean of the features' squared lengths [C]."""
+
+    counts: Tensor
+    means: Tensor
+    squares: Tensor
+
+
+def class_features(local: ClientView, params: Tree, buffers: Tree | None = None) -> ClassFeatures:
+    """The features of the model at `params`, in evaluation mode; the part that asks must say `needs_data`."""
+    buffers = local.buffers if buffers is None else buffers
+    width, classes = local.model.head_size
+    like = next(iter(params.values()))
+    counts, sums, squares = like.new_zeros(classes), like.new_zeros(classes, width), like.new_zeros(classes)
+    for batch in local.data.whole:
+        z = local.model.features(params, batch.x, buffers=buffers, context=local.context)
+        member = membership(batch, classes).to(z.dtype)
+        counts, sums = counts + member.sum(0), sums + member.T @ z
+        squares = squares + member.T @ z.square().sum(1)
+    some = counts.clamp_min(1)
+    return ClassFeatures(counts, sums / some[:, None], squares / some)
+
+
+def membership(batch: Batch, classes: int) -> Tensor:
+    """[B, C]: 1 for the class of each row that counts."""
+    member = batch.y[:, None] == torch.arange(classes, device=batch.y.device)
+    return member if batch.weight is None else member * batch.weight[:, None]

@@ -1,0 +1,100 @@
+"""FedPAC: every client starts from a combination of all heads, made for it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.core.types import Tree
+from unalike.core.views import ClientView, Cohort, ServerView
+from unalike.methods.part import Personalizer, ServerStep, part
+from unalike.methods.parts.class_means import class_features
+
+SPREAD, PROFILE, HEAD = "features.spread", "features.profile", "head of "
+"""What a client's letter holds, beside its head under other names: V_k and h_k."""
+
+
+@part
+class CombinedHeads(Personalizer, ServerStep):
+    """Client i starts from the head sum_j alpha_ij theta_j (FedPAC, Xu et al. 2023), with weights on the simplex that minimise
+
+        sum_j alpha_ij^2 V_j + ||sum_j alpha_ij (h_i - h_j)||^2,
+
+    a bound on its test loss: h_kc = p_kc mu_kc [C, D], p_kc the share of class c in the client's samples and mu_kc the mean of
+    its features, V_k = (1 / n_k) sum_c (p_kc E_c||z||^2 - p_kc^2 ||mu_kc||^2), both at the body received. Heads are not averaged
+    and not evaluated by others, but they are sent, with h_k and V_k. theta_j, j over the participants, are as after training;
+    the server keeps what it made for a client until it takes part again, and evaluation is with the client's own last head.
+    Where V = 0 everybody keeps its own head, as in FedPer.
+
+    The problem is solved exactly, by nonnegative least squares. The authors' code cuts eigenvalues below 0.01 where rounding
+    made the form indefinite, and sets weights below 0.001 to 0 without normalising again; neither is done here.
+    """
+
+    needs = "updates"
+
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    rank: ClassVar[int] = ServerStep.DYNAMIC
+    needs_data = True
+    needs_letters: ClassVar[bool] = True
+
+    def client_init(self, params: Tree) -> Tree:
+        return params
+
+    def keeps(self, name: str, model: Model) -> bool:
+        return model.in_head(name)
+
+    def shared(self, name: str, model: Model) -> bool:
+        return not model.in_head(name)
+
+    def address(self, server: ServerView, client: int) -> Tree:
+        model = server.setting.model
+        head = {n: w for n, w in model.params.items() if model.in_head(n)}
+        return {n: server.memory.get(f"{client}/{n}", w) for n, w in head.items()}
+
+    def begin(self, local: ClientView) -> tuple[Tree, Tree]:
+        return local.params | local.memory | local.mail, local.memory
+
+    def personal(self, model: Model, params: Tree, memory: Tree) -> Tree:
+        return params | memory
+
+    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
+        own = {n: local.params[n] for n in local.memory}
+        counts, means, squares = class_features(local, local.params | local.start, local.received)
+        p = counts / counts.sum().clamp_min(1)
+        spread = (p * squares - p.square() * means.square().sum(1)).sum() / counts.sum().clamp_min(1)
+        statistics = {SPREAD: spread.clamp_min(0), PROFILE: p[:, None] * means}
+        return own, statistics | {HEAD + n: w for n, w in own.items()}
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        letter = cohort.letter
+        heads = tree.under(letter, HEAD)
+        alpha = combinations(letter[PROFILE], letter[SPREAD])
+        made: Tree = {}
+        for client, row in zip(cohort.ids, alpha):
+            made |= {f"{client}/{n}": w for n, w in tree.weighted_sum(heads, row).items()}
+        return update, server.memory | made
+
+
+def combinations(profiles: Tensor, spreads: Tensor) -> Tensor:
+    """alpha [K, K], a row for each client, from h [K, C, D] and V [K].
+
+    On the simplex a^T P a has its minimum where ||A x||^2 + (1^T x - 1)^2, P = A^T A, has it over all x >= 0, but for the
+    length of x: with x = s a and the best s the latter is q / (1 + q), q = a^T P a.
+    """
+    h, v = (t.cpu().double().numpy() for t in (profiles.flatten(1), spreads))
+    rows = [_weights(h[i] - h, v) for i in range(len(h))]
+    return torch.from_numpy(np.stack(rows)).to(profiles)
+
+
+def _weights(gaps: np.ndarray, v: np.ndarray) -> np.ndarray:
+    form = gaps @ gaps.T + np.diag(v)
+    values, vectors = np.linalg.eigh(form / max(np.trace(form), 1e-300))
+    root = np.sqrt(values.clip(0))[:, None] * vectors.T
+    x, _ = nnls(np.vstack([root, np.ones(len(v))]), np.append(np.zeros(len(v)), 1.0))
+    return x / x.sum()

@@ -1,0 +1,122 @@
+"""Statistics of a client's data that its model is fed ("conditioning on local statistics")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike.core.types import Batch, Tree
+from unalike.methods.part import Conditioner, part
+
+Kind = Literal["covariance", "ols", "mean", "moments", "pca", "label_histogram", "zeros", "pooled_pca"]
+
+
+@part
+class Conditional(Conditioner):
+    """mu, a vector of m numbers, of the client's training samples alone; the models `conditional_*` are fed it.
+
+    With k numbers a sample and the labels as C numbers (one-hot for classes, else one; n is never divided by less than 1):
+
+        covariance       (X - mean)^T (Y - mean) / (n - 1), row by row              k C
+        ols              the least-squares solution of [X, 1] b = Y, row by row     (k + 1) C
+        mean             the mean of each input                                     k
+        moments          mean, then central moments 2 .. `order`                    order k
+        pca              the first `components` principal components of [X, Y]      components (k + C)
+        label_histogram  the share of each class                                    C
+        zeros            nothing, in the length of the statistic `like`
+        pooled_pca       `pca` of all clients together, the same for everybody; a reference for simulations only
+
+    mu never leaves the client. `zeros` and `pooled_pca` are the references of the Local Statistics paper: a global model with
+    the same inputs. What too few different samples leave undefined is 0.
+    """
+
+    statistic: Kind = "covariance"
+    order: PositiveInt = 2
+    components: PositiveInt = 1
+    like: Kind = "covariance"
+
+    @property
+    def pooled(self) -> bool:
+        return self.statistic == "pooled_pca"
+
+    def describe(self, data: Batch, outputs: int | None) -> Tree:
+        x = data.x.flatten(1)
+        if not x.is_floating_point():
+            raise UnalikeError("conditional needs numbers or images, found tokens; use another method for text")
+        return {"statistic": STATISTICS[self.statistic](x, _labels(data, x, outputs), self).flatten()}
+
+
+def covariance(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
+    """[k, C]."""
+    return _centred(x).T @ _centred(y) / max(1, len(x) - 1)
+
+
+def ols(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
+    """[k + 1, C], the solution of least norm."""
+    rows = torch.cat([x, torch.ones_like(x[:, :1])], 1)
+    return torch.linalg.pinv(rows) @ y
+
+
+def mean(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
+    """[k]."""
+    return x.sum(0) / max(1, len(x))
+
+
+def moments(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
+    """[order, k]."""
+    centred = _centred(x)
+    return torch.stack([mean(x, y, part), *(mean(centred**p, y, part) for p in range(2, part.order + 1))])
+
+
+def pca(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
+    """[components, k + C], of length 1 each; the sign, which is arbitrary, makes the largest entry positive.
+
+    Over clients of the same law that sign agrees more often than others do. Where the rows do not differ there is none.
+    """
+    rows = torch.cat([x, y], 1)
+    found = torch.zeros(part.components, rows.shape[1], dtype=rows.dtype, device=rows.device)
+    noise = torch.finfo(rows.dtype).eps * max(rows.shape) * rows.norm()
+    _, lengths, vectors = torch.linalg.svd(_centred(rows), full_matrices=False)
+    vectors = vectors[: min(part.components, int((lengths > noise).sum()))]
+    signs = vectors.gather(1, vectors.abs().argmax(1, keepdim=True)).sign()
+    found[: len(vectors)] = vectors * signs
+    return found
+
+
+def label_histogram(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
+    """[C]."""
+    return y.sum(0) / max(1, len(y))
+
+
+def zeros(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
+    """The length of another statistic."""
+    return torch.zeros_like(STATISTICS[part.like](x, y, part)) if part.like != "zeros" else covariance(x, y, part) * 0
+
+
+STATISTICS: dict[str, Callable[[Tensor, Tensor, Conditional], Tensor]] = {
+    "covariance": covariance,
+    "ols": ols,
+    "mean": mean,
+    "moments": moments,
+    "pca": pca,
+    "label_histogram": label_histogram,
+    "zeros": zeros,
+    "pooled_pca": pca,
+}
+"""From inputs [n, k] and labels [n, C] to the statistic."""
+
+
+def _labels(data: Batch, x: Tensor, outputs: int | None) -> Tensor:
+    """[n, C]: one-hot classes, or the numbers themselves."""
+    if outputs is None:
+        return data.y.reshape(len(x), -1).to(x.dtype)
+    return (data.y[:, None] == torch.arange(outputs, device=x.device)).to(x.dtype)
+
+
+def _centred(values: Tensor) -> Tensor:
+    return values - values.sum(0) / max(1, len(values))

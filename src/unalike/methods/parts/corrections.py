@@ -1,0 +1,80 @@
+"""Corrections of the local gradient against client drift."""
+
+from __future__ import annotations
+
+import warnings
+from typing import ClassVar, Literal
+
+from pydantic import NonNegativeFloat
+
+from unalike.core import tree
+from unalike.core.types import Tree
+from unalike.core.views import ClientView, Cohort, PartLookup, ServerView
+from unalike.core.work import Work
+from unalike.methods.part import Correction, Pull, ServerStep, part
+
+
+@part
+class ControlVariates(Correction, ServerStep):
+    """g <- g - c_i + c (SCAFFOLD, Karimireddy et al. 2020, algorithm 1).
+
+    After K steps from x to y the client's variate becomes, by `option` 2, c_i+ = c_i - c + (x - y) / (K lr), or, by option 1,
+    c_i+ = the gradient of its local data at x. The server then moves by server_lr times the update, and
+    c <- c + 1/N sum_P (c_i+ - c_i), N counting all clients. All variates start at 0, so round 1 is FedAvg; the mean of the
+    clients' variates is c at any time. Sent: one more model down, one more up. Only parameters have variates, buffers have none.
+
+    Option 2 assumes plain SGD: with local momentum, or Adam, (x - y) / (K lr) is no mean gradient, which is warned of.
+    """
+
+    needs_letters: ClassVar[bool] = True
+
+    option: Literal[1, 2] = 2
+    server_lr: NonNegativeFloat = 1.0
+    rank: ClassVar[int] = ServerStep.DYNAMIC
+
+    @property
+    def needs_data(self) -> bool:
+        return self.option == 1
+
+    def server_init(self, params: Tree) -> Tree:
+        return tree.zeros(params)
+
+    def client_init(self, params: Tree) -> Tree:
+        return tree.zeros(params)
+
+    def broadcast(self, server: ServerView) -> Tree:
+        return server.memory
+
+    def correct(self, local: ClientView, grads: Tree) -> Tree:
+        return tree.map(lambda g, c_i, c: g - c_i + c, grads, local.memory, local.mail)
+
+    def pull(self, local: ClientView) -> Pull:
+        return Pull(0.0, tree.map(lambda _, c_i, c: c - c_i, local.start, local.memory, local.mail))
+
+    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
+        new = local.memory | (self._gradient(local) if self.option == 1 else self._mean_step(local))
+        return new, tree.sub(tree.only(new, local.start), local.memory)
+
+    def fold(self, update: Tree, letter: Tree) -> Tree:
+        return letter
+
+    def absorb(self, server: ServerView, folded: Tree) -> Tree:
+        return server.memory | tree.map(lambda d, c: c + d / server.population, folded, server.memory)
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        return tree.scale(update, self.server_lr), server.memory
+
+    def check(self, method: PartLookup, work: Work) -> None:
+        if self.option == 2 and (work.momentum or work.optimiser != "sgd"):
+            warnings.warn(
+                "control_variates(option=2) takes (x - y) / (K lr) for the mean gradient, which holds for plain SGD only; "
+                f"found optimiser={work.optimiser!r}, momentum={work.momentum}",
+                stacklevel=2,
+            )
+
+    def _gradient(self, local: ClientView) -> Tree:
+        return tree.only(local.full_gradient(local.origin), local.start)
+
+    def _mean_step(self, local: ClientView) -> Tree:
+        scale, begun = 1 / (local.steps * local.lr), tree.only(local.origin, local.start)
+        return tree.map(lambda x, y, c_i, c: c_i - c + (x - y) * scale, begun, local.params, local.memory, local.mail)

@@ -1,0 +1,73 @@
+"""The drift of a client from the shared model, remembered and taken into account."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import NonNegativeFloat
+from torch import Tensor
+
+from unalike.core import tree
+from unalike.core.types import Batch, Tree
+from unalike.core.views import ClientView, Cohort, PartLookup, ServerView
+from unalike.methods.part import Objective, Pull, ServerStep, part
+
+
+@part
+class LocalDrift(Objective, ServerStep):
+    """Local loss + alpha/2 ||h_k + v - w||^2 + <v, c_k - c> (FedDC, Gao et al. 2022, eqs. 2 to 5, algorithm 1).
+
+    h_k is the client's drift, h_k <- h_k + (v_k - w) after every participation: it sums all that the client ever moved.
+    c_k = (v_k - w) / (lr tau_k) is what it moved per step when it last took part, and c the mean of that over the last round's
+    participants. The server takes the drift out again: w+ = mean_P v_k + (1/N) sum_k h_k over all N clients, which it knows
+    from the updates alone, as in the authors' code (the paper averages v_k + h_k over P; the same when all take part with
+    equal weights). All start at 0. In the authors' code c_k is SCAFFOLD's recursion and c a mean over all clients; here they
+    are the paper's, in units of a step so that unequal and changing steps and rates are comparable.
+    """
+
+    needs = "updates"
+
+    alpha: NonNegativeFloat = 0.01
+    rank: ClassVar[int] = ServerStep.DYNAMIC
+
+    def needs_rate(self, method: PartLookup) -> bool:
+        return True
+
+    def server_init(self, params: Tree) -> Tree:
+        return _slots(drift=tree.zeros(params), pace=tree.zeros(params))
+
+    def client_init(self, params: Tree) -> Tree:
+        return self.server_init(params)
+
+    def broadcast(self, server: ServerView) -> Tree:
+        return tree.unpack(server.memory)["pace"]
+
+    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+        moved, mine = tree.sub(local.start, local.params), tree.unpack(local.memory)  # w - v
+        away = tree.map(lambda m, h: h - m, moved, mine["drift"])
+        against = tree.map(lambda _, a, b: a - b, moved, mine["pace"], local.mail)
+        return self.alpha / 2 * tree.dot(away, away) - tree.dot(moved, against)
+
+    def pull(self, local: ClientView) -> Pull:
+        mine, c = tree.unpack(local.memory), local.mail
+        constant = tree.map(lambda _, h, c_k, c: self.alpha * h + c_k - c, local.start, mine["drift"], mine["pace"], c)
+        return Pull(self.alpha, constant)
+
+    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
+        mine = tree.unpack(local.memory)
+        moved = tree.map(lambda w, v: v - w, local.start, local.params)
+        drift = tree.map(lambda m, h: h + m, moved, mine["drift"])
+        pace = tree.scale(moved, 1 / (local.lr * torch.as_tensor(local.steps).clamp_min(1)))
+        return _slots(drift=mine["drift"] | drift, pace=mine["pace"] | pace), {}
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        old = tree.unpack(server.memory)
+        per_step = 1 / (server.setting.work.lr_at(server.round) * cohort.steps * len(cohort.ids))
+        pace = tree.weighted_sum(cohort.update, per_step)
+        drift = tree.map(lambda d, h: h + d.sum(0) / server.population, cohort.update, old["drift"])
+        return tree.add(update, drift), _slots(drift=old["drift"] | drift, pace=old["pace"] | pace)
+
+
+def _slots(**trees: Tree) -> Tree:
+    return tree.pack(trees)

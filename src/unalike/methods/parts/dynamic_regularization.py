@@ -1,0 +1,53 @@
+"""Dynamic regularisation: local optima are bent until they agree with the global one."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from unalike.core import tree
+from unalike.core.types import Batch, Tree
+from unalike.core.views import ClientView, Cohort, ServerView
+from unalike.methods.part import Objective, Pull, ServerStep, part
+
+
+@part
+class DynamicRegulariser(Objective, ServerStep):
+    """Local loss + alpha/2 ||v - w||^2 - <h_k, v> (FedDyn, Acar et al. 2021, algorithm 1).
+
+    Afterwards h_k <- h_k - alpha (v_k - w) on the client; on the server h <- h - alpha/N sum_P (v_k - w) and
+    w+ = mean_P v_k - h / alpha. All h start at 0. With the clients' gradients at v_k vanishing, w is a stationary point of the
+    mean of the clients' objectives, which FedAvg misses. The mean is uniform in the paper (`feddyn` brings `uniform`).
+    """
+
+    alpha: PositiveFloat = 0.1
+    rank: ClassVar[int] = ServerStep.DYNAMIC
+
+    def server_init(self, params: Tree) -> Tree:
+        return tree.zeros(params)
+
+    def client_init(self, params: Tree) -> Tree:
+        return tree.zeros(params)
+
+    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+        drift = tree.sub(local.start, local.params)  # -<h, v> is <h, w - v> but for a constant
+        return self.alpha / 2 * tree.dot(drift, drift) + tree.dot(drift, local.memory)
+
+    def pull(self, local: ClientView) -> Pull:
+        return Pull(self.alpha, tree.map(lambda _, h: -h, local.start, local.memory))
+
+    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
+        moved = tree.map(lambda w, v, h: h - self.alpha * (v - w), local.start, local.params, local.memory)
+        return local.memory | moved, {}
+
+    def fold(self, update: Tree, letter: Tree) -> Tree:
+        return update
+
+    def absorb(self, server: ServerView, folded: Tree) -> Tree:
+        moved = tree.map(lambda d, h: h - self.alpha / server.population * d, folded, server.memory)
+        return server.memory | moved
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        return tree.map(lambda u, h: u - h / self.alpha, update, server.memory), server.memory

@@ -1,0 +1,66 @@
+"""Features held near the shared centroids of their classes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import NonNegativeFloat
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike.core.types import Batch, Tree
+from unalike.core.views import ClientView, ServerView, StageSettings
+from unalike.methods.part import Objective, part
+from unalike.methods.parts.class_means import class_features, membership
+
+MEANS, COUNTS, CENTROIDS, KNOWN = "class.means", "class.counts", "class.centroids", "class.known"
+
+
+@part
+class FeatureAlignment(Objective):
+    """lam mean_b ||z_b - c_y||^2 / D, c_y the centroid of the features of class y (FedPAC's regulariser, Xu et al. 2023).
+
+    After training a client sends the mean of its features in each class [C, D], and how many samples that were [C]; the server
+    takes c = sum_k n_kc mu_kc / sum_k n_kc over the participants, and leaves a class that none of them has as it was. There
+    is no term for a class that nobody has told of yet (the authors' code takes the client's own mean there), so none at all
+    in the first round. lam = 0 is FedAvg. Its gradient is that of the features alone: with `fedrep` heads train as before.
+
+    `fedrep(epochs=1) + feature_alignment` is FedPAC without its second half, `combined_heads`.
+    """
+
+    lam: NonNegativeFloat = 1.0
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    needs_data = True
+    needs_letters: ClassVar[bool] = True
+
+    def server_open(self, setting: StageSettings) -> Tree:
+        width, classes = setting.model.head_size
+        like = next(iter(setting.model.params.values()))
+        return {CENTROIDS: like.new_zeros(classes, width), KNOWN: like.new_zeros(classes)}
+
+    def broadcast(self, server: ServerView) -> Tree:
+        return server.memory
+
+    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+        z, centroids = local.out(batch).features, local.mail[CENTROIDS]
+        if z is None or z.flatten(1).shape[1] != centroids.shape[1]:
+            raise UnalikeError(
+                f"feature_alignment needs the input of the model's head, {centroids.shape[1]} features, and the model shows "
+                f"{'none' if z is None else list(z.shape[1:])}; give the module an attribute `head`, and no `projection`"
+            )
+        member = membership(batch, len(centroids)).to(z.dtype)
+        gap = (z.flatten(1) - member @ centroids).square().mean(1)
+        return self.lam * batch.mean((member @ local.mail[KNOWN]) * gap)
+
+    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
+        found = class_features(local, local.params)
+        return local.memory, {MEANS: found.means, COUNTS: found.counts}
+
+    def fold(self, update: Tree, letter: Tree) -> Tree:
+        return {MEANS: letter[COUNTS][:, None] * letter[MEANS], COUNTS: letter[COUNTS]}
+
+    def absorb(self, server: ServerView, folded: Tree) -> Tree:
+        count = folded[COUNTS][:, None]
+        centroids = torch.where(count > 0, folded[MEANS] / count.clamp_min(1), server.memory[CENTROIDS])
+        return {CENTROIDS: centroids, KNOWN: torch.maximum(server.memory[KNOWN], folded[COUNTS].clamp_max(1))}

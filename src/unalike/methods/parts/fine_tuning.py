@@ -1,0 +1,105 @@
+"""Methods whose clients are evaluated after fine-tuning, and those that train a model's groups one after the other."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor
+from torch.func import grad
+
+from unalike.core import tree
+from unalike.core.model import Group, Model
+from unalike.core.types import Batch
+from unalike.core.views import ClientView
+from unalike.core.work import Work
+from unalike.methods.part import Personalizer, Phase, TaskObjective, part, passes
+
+TUNED: dict[str, Group] = {"full": "all", "head": "head"}
+"""What FedBABU's words for fine-tuning move."""
+
+
+@part
+class FineTuned(Personalizer):
+    """A client is evaluated with the shared model after `epochs` more passes over its training data, of which nothing is kept.
+
+    The shared model is that of the method it is added to. `moves` is what is tuned: all of the model, its head or its body.
+    """
+
+    epochs: PositiveInt = 1
+    moves: Group = "all"
+
+    def tune(self) -> Phase:
+        return Phase(self.moves, passes(self.epochs))
+
+
+@part
+class FrozenHead(Personalizer):
+    """The head stays at its common initial value: bodies are trained and averaged, heads are never sent (FedBABU, Oh et al. 2022).
+
+    A client is evaluated with the shared body and the initial head after `epochs` passes over its training data, in which the
+    whole model moves, or its head alone. Nothing is remembered.
+    """
+
+    epochs: PositiveInt = 10
+    tuned: Literal["full", "head"] = "full"
+
+    def shared(self, name: str, model: Model) -> bool:
+        return not model.in_head(name)
+
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase("body"),)
+
+    def tune(self) -> Phase:
+        return Phase(TUNED[self.tuned], passes(self.epochs))
+
+
+@part
+class HeadFirst(Personalizer):
+    """First the head alone, in `epochs` passes over the client's data, then the body alone, in the round's work (FedRep).
+
+    Collins et al. 2021, algorithm 1: many steps towards the best head for the body received, then a few of the body. The paper
+    takes 10 and 1 epochs. Each phase has batches and a solver of its own. With a private head the report counts the
+    body's steps, which are those that the server hears of.
+    """
+
+    epochs: PositiveInt = 10
+
+    def phases(self) -> tuple[Phase, ...]:
+        return Phase("head", passes(self.epochs)), Phase("body")
+
+
+@part
+class AdaptedLoss(TaskObjective, Personalizer):
+    """F(w - alpha g(w; B'); B''): the loss after one step of adaptation, B' and B'' being halves of the batch (Per-FedAvg).
+
+    Fallah et al. 2020, eq. 3. The gradient is that of the loss at the adapted parameters (first order, FO-MAML); with
+    `second_order` it is differentiated through the step as well, (I - alpha H) g. B' are the rows of even place, B'' those of
+    odd place; a batch of one row is both. A client is evaluated after one full-batch step of size alpha on its training data.
+    alpha -> 0 is FedAvg on half of each batch. The paper draws three batches a step, one of them for H; public code uses two
+    successive batches.
+    """
+
+    alpha: PositiveFloat = 0.01
+    second_order: bool = False
+
+    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+        first, second = halves(batch)
+        inner = grad(lambda w: local.task_loss(local.at(first, w), first))(local.params)
+        if not self.second_order:
+            inner = tree.detach(inner)
+        moving = tree.only(inner, local.start)
+        adapted = local.params | tree.map(lambda g, w: w - self.alpha * g, moving, local.params)
+        return local.task_loss(local.at(second, adapted), second)
+
+    def tune(self) -> Phase:
+        return Phase("all", lambda work: Work(steps=1, batch_size=None, lr=self.alpha))
+
+
+def halves(batch: Batch) -> tuple[Batch, Batch]:
+    """The rows of even and of odd place, by their weights; a batch of one row is both halves."""
+    weight = batch.x.new_ones(len(batch.y), dtype=torch.get_default_dtype()) if batch.weight is None else batch.weight
+    odd = weight * (torch.arange(len(weight), device=weight.device) % 2)
+    second = torch.where(odd.sum() > 0, odd, weight)
+    return batch._replace(weight=weight - odd), batch._replace(weight=second)

@@ -1,0 +1,14 @@
+"""A method's own amount of local work."""
+
+from __future__ import annotations
+
+from unalike.core.work import Work
+from unalike.methods.part import LocalWork, part
+
+
+@part
+class FullBatchStep(LocalWork):
+    """One plain gradient step on the client's whole data: w+ = w - lr sum_k p_k grad F_k(w) (FedSGD, McMahan et al. 2017)."""
+
+    def work(self, work: Work) -> Work:
+        return Work(batch_size=None, lr=work.lr, schedule=work.schedule)

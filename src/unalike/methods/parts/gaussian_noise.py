@@ -1,0 +1,36 @@
+"""Noise against what an update gives away."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import NonNegativeFloat
+
+from unalike.core import tree
+from unalike.core.types import Tree
+from unalike.core.views import Cohort, ServerView
+from unalike.methods.part import ServerStep, part
+
+
+@part
+class GaussianNoise(ServerStep):
+    """update + std N(0, I), drawn anew in every round on the server, before everything that follows the aggregation.
+
+    With clip(norm=S), uniform weights over K participants and std = z S / K it is the Gaussian mechanism of DP-FedAvg with noise
+    multiplier z (McMahan et al. 2018). Letters and buffers get no noise: a privacy budget needs a method without them.
+    It follows from the run's seed: whoever knows that, as all sites of a federation do, can take it off again. std = 0 changes
+    nothing.
+    """
+
+    std: NonNegativeFloat = 0.001
+    rank: ClassVar[int] = ServerStep.NOISE
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        generator = server.generator
+        noisy = tree.map(
+            # drawn on the CPU, so that every device sees the same numbers
+            lambda u: u + self.std * torch.randn(u.shape, generator=generator, dtype=u.dtype).to(u.device),
+            update,
+        )
+        return noisy, server.memory

@@ -1,0 +1,231 @@
+"""A generator of features on the server, taught by the clients' heads and sent to all (FedGen)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor
+from torch.func import grad_and_value
+
+from unalike._utils import seeds
+from unalike._utils.validated import validated
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.core.solvers import Adam
+from unalike.core.types import Batch, Tree
+from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
+from unalike.methods.part import Objective, ServerStep, part
+
+ROWS = 32
+"""Features of one draw, on the server and on the clients."""
+EPS = 1e-4
+"""Of the generator's Adam: a slope far below it is rounding noise, which the usual 1e-8 would turn into steps of full size."""
+MOMENTUM = 0.1
+"""Of the running statistics of the generator's norm."""
+
+
+@validated
+class FeatureGenerator(Objective, ServerStep):
+    """G(eps, y) -> z: noise and a class, one hidden layer with batch norm and ReLU, a feature (FedGen, Zhu et al. 2021).
+
+    On a client, local loss + ready decay^r (alpha CE(head(G(eps, y~)), y~) + beta KL(softmax head(G(eps_y, y)) || softmax f(x))),
+    r being the round, y~ drawn by the server's label distribution, one eps for each class in the second term, its target
+    constant. On the server, `steps` Adam steps of G per round on what a subclass calls `teach`, from the participants' heads.
+    There is no term before G was trained (ready = 0). Steps = 0 or alpha = beta = 0 is FedAvg.
+
+    G goes down, the counts of a client's labels come up. All clients draw the same numbers in the same step of a round; norms
+    of G are in evaluation mode on clients. Its Adam is fresh in every round and has eps 1e-4 (1e-8 in public code). Where
+    heads are private there is nothing to learn from, and G stays out of the loss.
+    """
+
+    needs = "updates"
+
+    noise: PositiveInt = 512
+    hidden: PositiveInt = 512
+    lr: PositiveFloat = 0.005
+    steps: NonNegativeInt = 20
+    alpha: NonNegativeFloat = 10.0
+    beta: NonNegativeFloat = 10.0
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    decay: ClassVar[float]
+
+    COUNTS: ClassVar[str] = "generator.counts"
+
+    @property
+    def needs_data(self) -> bool:
+        return True
+
+    def teach(self, logits: Tensor, y: Tensor, counts: Tensor, weights: Tensor) -> Tensor:
+        """The teachers' loss, from logits [K, B, C] of their heads, classes [B], label counts [K, C] and weights n_k / n [K]."""
+        raise NotImplementedError
+
+    def spread(self, eps: Tensor, z: Tensor) -> Tensor:
+        """A term against features that do not heed the noise."""
+        return z.new_zeros(())
+
+    def chances(self, counts: Tensor) -> Tensor:
+        """The chance of each class to be drawn, up to a factor, from all counts [C]."""
+        raise NotImplementedError
+
+    def sample(self, rng: np.random.Generator, rows: int) -> np.ndarray:
+        """Noise [rows, noise]."""
+        raise NotImplementedError
+
+    def server_open(self, setting: StageSettings) -> Tree:
+        features, classes = setting.model.head_size
+        rng = seeds.generator(setting.seed, "generator.start")
+        made = {
+            "hidden.weight": _uniform(rng, self.hidden, self.noise + classes),
+            "norm.weight": torch.ones(self.hidden),
+            "norm.bias": torch.zeros(self.hidden),
+            "out.weight": _uniform(rng, features, self.hidden),
+            "out.bias": torch.zeros(features),
+            "norm.mean": torch.zeros(self.hidden),
+            "norm.var": torch.ones(self.hidden),
+            "chances": torch.ones(classes),
+            "ready": torch.zeros(()),
+        }
+        like = next(iter(setting.model.params.values()))
+        return tree.map(lambda t: t.to(like), made)
+
+    def broadcast(self, server: ServerView) -> Tree:
+        return server.memory | {"round": torch.tensor(server.round)}
+
+    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+        g, model, round = local.mail, local.model, int(local.mail["round"])
+        rng = seeds.generator(local.setting.seed, "generator.local", round, local.step)
+        drawn = self._classes(rng, g["chances"])
+        z, _ = generate(g, self._noise(rng, ROWS, g), drawn)
+        known = F.cross_entropy(model.head(local.params, z), drawn)
+
+        classes = torch.arange(len(g["chances"]), device=drawn.device)
+        z, _ = generate(g, self._noise(rng, len(classes), g), classes)
+        taught = F.log_softmax(model.head(local.params, z), dim=1).detach()
+        mine = (batch.y[:, None] == classes).to(taught.dtype) @ taught
+        said = F.log_softmax(local.out(batch).logits, dim=1)
+        agree = batch.mean((mine.exp() * (mine - said)).sum(1))
+        return g["ready"] * self.decay**round * (self.alpha * known + self.beta * agree)
+
+    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
+        _, classes = local.model.head_size
+        counts = next(iter(local.params.values())).new_zeros(classes)
+        for b in local.data.whole:
+            hits = (b.y[:, None] == torch.arange(classes, device=b.y.device)).to(counts.dtype)
+            counts = counts + (hits if b.weight is None else hits * b.weight[:, None]).sum(0)
+        return local.memory, {self.COUNTS: counts}
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        model = server.setting.model
+        head = {n: w for n, w in model.params.items() if model.in_head(n)}
+        heads = {n: w.expand(len(cohort.ids), *w.shape) for n, w in head.items() if not model.trainable(n)}
+        heads |= {n: server.params[n] + u for n, u in cohort.update.items() if n in head}
+        if not (heads and self.steps) or len(heads) < len(head):
+            return update, server.memory
+        counts = cohort.letter[self.COUNTS]
+        memory = server.memory | {"chances": self.chances(counts.sum(0))}
+        weights = cohort.sizes / cohort.sizes.sum()
+        rng = seeds.generator(server.setting.seed, "generator.server", server.round)
+        # float64, as Adam makes steps of equal size of gradients of any size, rounding noise included
+        exact, heads = (tree.map(tree.exact, t) for t in (memory, heads))
+        trained = self._train(exact, heads, model, tree.exact(counts), tree.exact(weights), rng)
+        ready = {"ready": torch.ones_like(memory["ready"])}
+        return update, tree.map(lambda t, old: t.to(old), trained, memory) | ready
+
+    def _train(
+        self, memory: Tree, heads: Tree, model: Model, counts: Tensor, weights: Tensor, rng: np.random.Generator
+    ) -> Tree:
+        solver, moving = Adam(eps=EPS), {n: t for n, t in memory.items() if n in TRAINED}
+        state = solver.init(moving)
+
+        def objective(g: Tree, eps: Tensor, y: Tensor) -> tuple[Tensor, Tree]:
+            z, norm = generate(memory | g, eps, y, training=True)
+            logits = torch.vmap(lambda head: model.head(head, z))(heads)
+            return self.teach(logits, y, counts, weights) + self.spread(eps, z), norm
+
+        for _ in range(self.steps):
+            y = self._classes(rng, memory["chances"])
+            eps = self._noise(rng, ROWS, memory)
+            grads, (_, norm) = grad_and_value(objective, has_aux=True)(moving, eps, y)
+            moving, state = solver.step(moving, grads, state, self.lr)
+            memory = memory | tree.detach(norm)
+        return memory | tree.detach(moving)
+
+    def _classes(self, rng: np.random.Generator, chances: Tensor) -> Tensor:
+        """Classes [ROWS] with these chances."""
+        edges = (chances / chances.sum()).cumsum(0)[:-1].contiguous()
+        return torch.searchsorted(edges, torch.from_numpy(rng.random(ROWS)).to(edges), right=True)
+
+    def _noise(self, rng: np.random.Generator, rows: int, g: Tree) -> Tensor:
+        return torch.from_numpy(self.sample(rng, rows)).to(g["out.bias"])
+
+
+TRAINED = ("hidden.weight", "norm.weight", "norm.bias", "out.weight", "out.bias")
+
+
+@part
+class EnsembleGenerator(FeatureGenerator):
+    """sum_k mean_b n_k(y) / n(y) CE(head_k(z), y) + exp(-mean_ij ||eps_i - eps_j||^2 |z_i - z_j|): FedGen as published.
+
+    Distances are means over the dimensions, as in the authors' code; noise is Gaussian, classes that any participant has are
+    drawn alike, and the clients' terms fade by 0.98 a round (Zhu et al. 2021, eqs. 3 and 4).
+    """
+
+    decay: ClassVar[float] = 0.98
+
+    def teach(self, logits: Tensor, y: Tensor, counts: Tensor, weights: Tensor) -> Tensor:
+        share = (counts / counts.sum(0).clamp_min(1))[:, y]
+        losses = -F.log_softmax(logits, dim=2).gather(2, y.expand(len(logits), -1)[..., None])[..., 0]
+        return (share * losses).mean(1).sum()
+
+    def spread(self, eps: Tensor, z: Tensor) -> Tensor:
+        apart = (eps[:, None] - eps[None]).square().mean(2)
+        return torch.exp(-(apart * (z[:, None] - z[None]).abs().mean(2)).mean())
+
+    def chances(self, counts: Tensor) -> Tensor:
+        return (counts > 0).to(counts.dtype)
+
+    def sample(self, rng: np.random.Generator, rows: int) -> np.ndarray:
+        return rng.standard_normal((rows, self.noise))
+
+
+@part
+class AverageGenerator(FeatureGenerator):
+    """CE(sum_k p_k head_k(z), y): FedGen as PFLlib has it, and as the FedSA and FedPake papers ran it.
+
+    Uniform noise, classes drawn as often as they occur, no agreement of logits on real samples, no fading. PFLlib makes
+    1000 steps a round: so does `fedgen(preset="pfllib")`.
+    """
+
+    alpha: NonNegativeFloat = 1.0
+    beta: NonNegativeFloat = 0.0
+    decay: ClassVar[float] = 1.0
+
+    def teach(self, logits: Tensor, y: Tensor, counts: Tensor, weights: Tensor) -> Tensor:
+        return F.cross_entropy(torch.tensordot(weights.to(logits.dtype), logits, dims=1), y)
+
+    def chances(self, counts: Tensor) -> Tensor:
+        return counts
+
+    def sample(self, rng: np.random.Generator, rows: int) -> np.ndarray:
+        return rng.random((rows, self.noise))
+
+
+def generate(g: Tree, eps: Tensor, y: Tensor, training: bool = False) -> tuple[Tensor, Tree]:
+    """Features [B, D] of noise [B, noise] and classes [B], and the statistics of the norm after it."""
+    one_hot = (y[:, None] == torch.arange(len(g["chances"]), device=y.device)).to(eps.dtype)
+    # no bias in front of the norm: its gradient would be rounding noise, which Adam takes for a slope
+    h = F.linear(torch.cat([eps, one_hot], dim=1), g["hidden.weight"])
+    mean, var = (h.mean(0), h.var(0, unbiased=False)) if training else (g["norm.mean"], g["norm.var"])
+    normal = (h - mean) * (var + 1e-5).rsqrt() * g["norm.weight"] + g["norm.bias"]
+    seen = {"norm.mean": mean, "norm.var": var * len(h) / max(len(h) - 1, 1)} if training else {}
+    running = {n: g[n] + MOMENTUM * (t - g[n]) for n, t in seen.items()}
+    return F.linear(torch.relu(normal), g["out.weight"], g["out.bias"]), running
+
+
+def _uniform(rng: np.random.Generator, rows: int, columns: int) -> Tensor:
+    """U(-1/sqrt(fan in), 1/sqrt(fan in)), as linear layers start."""
+    return torch.from_numpy(rng.uniform(-1, 1, (rows, columns)) / columns**0.5)

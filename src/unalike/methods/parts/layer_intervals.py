@@ -1,0 +1,102 @@
+"""FedLAMA: layers that clients agree on are synchronised less often."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from unalike.core import tree
+from unalike.core.types import Tree
+from unalike.core.views import ClientView, Cohort, ServerView
+from unalike.methods.part import Personalizer, ServerStep, Upload, part
+from unalike.methods.parts.withheld_parameters import restored, withheld
+
+
+@part
+class LayerIntervals(Personalizer, Upload, ServerStep):
+    """Every layer is synchronised in each round or in each phi-th (FedLAMA, Lee et al. 2023, algorithms 1 and 2).
+
+    When a layer is synchronised its discrepancy is d_l = mean_k ||w_kl - mean_j w_jl||^2 / (tau_l dim_l), tau_l its interval in
+    rounds. After every phi-th round, when all layers are in step, they are sorted by d, delta_l and lambda_l are the shares
+    of sum d dim and of sum dim up to layer l, and the layers up to the first with delta_l > 1 - lambda_l, this one included,
+    get interval phi, the others 1, as in the authors' code. It begins with 1 everywhere. phi = 1 is FedAvg.
+
+    Between two synchronisations a layer stays on the client, which goes on from its own, and on the server it is what it was:
+    only after every phi-th round is the shared model one model, so evaluate every phi rounds. A client that missed a
+    synchronisation takes the shared layer. What stays is not sent up and costs nothing; `wire` lists the most that a round
+    can take, the history what updates took. The whole model goes down, as the server cannot know who holds what. Layers are
+    those of FedLWS (the code's are tensors, with biases in every round); a round is the paper's base interval tau' steps;
+    the authors' code waits six rounds before it first changes an interval. Buffers are averaged in every round. A client
+    remembers one model.
+    """
+
+    needs = "updates"
+
+    phi: PositiveInt = 2
+
+    rank: ClassVar[int] = Upload.WITHHOLD
+    ROUND: ClassVar[str] = "interval.round"
+
+    def server_init(self, params: Tree) -> Tree:
+        count = len(tree.layers(params))
+        gap = torch.zeros(count, dtype=torch.float64)
+        return {"gap": gap, "interval": torch.ones(count, dtype=torch.int64), "since": torch.zeros(count).long()}
+
+    def client_init(self, params: Tree) -> Tree:
+        return params | {self.ROUND: torch.tensor(-1)}
+
+    def broadcast(self, server: ServerView) -> Tree:
+        return {"round": torch.tensor(server.round), "due": self._due(server), "since": server.memory["since"]}
+
+    def begin(self, local: ClientView) -> tuple[Tree, Tree]:
+        """A layer that the client trained after its last synchronisation is its own."""
+        own: Tree = {}
+        for number, names in enumerate(tree.layers(local.model.params)):
+            mine = local.memory[self.ROUND] >= local.mail["since"][number].to(local.memory[self.ROUND].device)
+            own |= tree.where(mine, tree.only(local.memory, names), tree.only(local.params, names))
+        return local.params | own, local.memory
+
+    def encode(self, local: ClientView, update: Tree) -> tuple[Tree, Tree]:
+        now = torch.full_like(local.memory[self.ROUND], int(local.mail["round"]))
+        kept = local.params | {self.ROUND: now}
+        return withheld(update, _named(local.model.params, ~local.mail["due"])), kept
+
+    def decode(self, update: Tree, params: Tree) -> Tree:
+        return restored(update, params)
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        layers, due, old = tree.layers(server.setting.model.params), self._due(server), server.memory
+        sizes, gap = [], old["gap"].clone()
+        for number, names in enumerate(layers):
+            moved = [cohort.update[n] for n in names if n in cohort.update]
+            sizes.append(sum(u[0].numel() for u in moved))
+            if due[number] and moved:
+                spread = sum(tree.exact(u - u.mean(0)).square().sum() for u in moved) / len(cohort.ids)
+                gap[number] = spread / (old["interval"][number] * sizes[-1])
+        since = torch.where(due, server.round + 1, old["since"])
+        last = (server.round + 1) % self.phi == 0
+        interval = self.intervals(gap, torch.tensor(sizes)) if last else old["interval"]
+        idle = _named(server.setting.model.params, ~due)  # whatever momentum, noise or decay would make of it
+        kept = {n: torch.zeros_like(u) if n in idle else u for n, u in update.items()}
+        return kept, {"gap": gap, "interval": interval, "since": since}
+
+    def intervals(self, gap: Tensor, sizes: Tensor) -> Tensor:
+        """[L] of rounds, from the discrepancies [L] and sizes [L] of the layers."""
+        order = gap.argsort(stable=True)
+        delta = (gap * sizes)[order].cumsum(0) / (gap * sizes).sum().clamp_min(1e-300)
+        cost = sizes[order].cumsum(0) / sizes.sum().clamp_min(1)
+        before = torch.cat([torch.zeros(1), (delta > 1 - cost).cumsum(0)[:-1]])  # crossings among the layers before
+        found = torch.ones_like(order)
+        found[order] = torch.where(before == 0, self.phi, 1)
+        return found
+
+    def _due(self, server: ServerView) -> Tensor:
+        return (server.round + 1) % server.memory["interval"] == 0
+
+
+def _named(params: Tree, chosen: Tensor) -> set[str]:
+    """The parameters of the layers that are chosen [L]."""
+    return {n for names, some in zip(tree.layers(params), chosen.tolist(), strict=True) if some for n in names}

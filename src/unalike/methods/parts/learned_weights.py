@@ -1,0 +1,171 @@
+"""What the server learns from samples of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from unalike._utils import seeds
+from unalike.core import tree
+from unalike.core.types import Tree
+from unalike.core.views import Cohort, ServerView
+from unalike.methods.part import Aggregator, ServerStep, part
+
+OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": lambda variables, lr: torch.optim.Adam(variables, lr, betas=(0.5, 0.999)),
+    "sgd": torch.optim.SGD,
+}
+HALVED = 20
+"""Epochs after which the server's learning rate is halved, again and again (the authors' StepLR)."""
+
+
+class Mapping(Protocol):
+    """From unconstrained numbers g [] and x [K] to gamma lambda_k, [K]."""
+
+    def start(self, p: Tensor) -> tuple[Tensor, Tensor]:
+        """g and x before the first step, from the weights p [K]."""
+
+    def __call__(self, g: Tensor, x: Tensor) -> Tensor:
+        """gamma lambda_k, [K]."""
+
+
+class Exponential:
+    """gamma = exp(g), lambda = softmax(x); starts at gamma = 1, lambda = p."""
+
+    def start(self, p: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(p[0]), p.clamp_min(torch.finfo(p.dtype).tiny).log()
+
+    def __call__(self, g: Tensor, x: Tensor) -> Tensor:
+        return g.exp() * x.softmax(0)
+
+
+class Quadratic:
+    """gamma = g^2, lambda = x^2 / sum x^2; starts at gamma = 1, lambda uniform."""
+
+    def start(self, p: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.ones_like(p[0]), torch.ones_like(p)
+
+    def __call__(self, g: Tensor, x: Tensor) -> Tensor:
+        return g.square() * x.square() / x.square().sum()
+
+
+MAPPINGS: dict[str, Mapping] = {"exp": Exponential(), "quadratic": Quadratic()}
+
+
+@part
+class LearnedMean(Aggregator):
+    """w+ = gamma sum_k lambda_k w_k, gamma and lambda of least task loss on the server's samples (FedLAW, Li et al. 2023).
+
+    They are found by `epochs` steps on all these samples at once (the authors' code: mini-batches), the learning rate halved
+    every 20. gamma may exceed 1. The model predicts in training mode, so norms use the statistics of the samples; buffers are
+    averaged with lambda. epochs = 0 is FedAvg, or its uniform mean with the quadratic mapping. Private parameters stand at their
+    initial values there.
+    """
+
+    epochs: NonNegativeInt = 100
+    lr: PositiveFloat = 0.01
+    optimiser: Literal["adam", "sgd"] = "adam"
+    mapping: Literal["exp", "quadratic"] = "exp"
+    needs_proxy: ClassVar[bool] = True
+
+    def settle(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+        mapping, task = MAPPINGS[self.mapping], server.setting.task
+        variables = [v.requires_grad_() for v in mapping.start(weights.detach())]
+        optimiser = OPTIMISERS[self.optimiser](variables, lr=self.lr)
+        schedule = torch.optim.lr_scheduler.StepLR(optimiser, HALVED, 0.5)
+        batch = server.proxy
+        with seeds.isolated(_chance(server), batch.x.device), torch.enable_grad():
+            for _ in range(self.epochs):
+                w = tree.add(server.params, self.combine(server, cohort, mapping(*variables)))
+                loss = batch.mean(
+                    task.losses(_logits(server, w, batch.x, server.setting.model.buffers, training=True), batch.y)
+                )
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                schedule.step()
+        return mapping(*variables).detach()
+
+    def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
+        # sum_k c_k w_k - w: the coefficients sum to gamma
+        return tree.map(
+            lambda u, w: u + (weights.sum() - 1).to(w.dtype) * w,
+            tree.weighted_sum(cohort.update, weights),
+            server.params,
+        )
+
+    def combine_buffers(self, buffers: Tree, weights: Tensor) -> Tree:
+        return tree.weighted_sum(buffers, weights / weights.sum())
+
+
+@part
+class EnsembleDistillation(ServerStep):
+    """The combined model learns KL(softmax(mean_k z_k / T) || softmax(z / T)), z_k the clients' logits on the server's samples.
+
+    FedDF (Lin et al. 2020): Adam with a cosine schedule, `steps` batches of `batch_size` samples drawn without labels.
+    The clients predict in evaluation mode with their own buffers; the student trains, and its buffers stay those of the average.
+    The paper trains up to 10 000 steps and stops by a validation set. steps = 0 changes nothing.
+    """
+
+    needs = "updates"
+
+    steps: NonNegativeInt = 100
+    lr: PositiveFloat = 1e-3
+    batch_size: PositiveInt = 128
+    temperature: PositiveFloat = 1.0
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
+    needs_proxy: ClassVar[bool] = True
+    rank: ClassVar[int] = ServerStep.DISTILLATION
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        if not (update and self.steps):
+            return update, server.memory
+        student = tree.map(lambda w, u: (w + u).detach().clone().requires_grad_(), server.params, update)
+        optimiser = torch.optim.Adam(student.values(), self.lr)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.steps)
+        x, taught = server.proxy.x, self._taught(server, cohort)
+        size = min(self.batch_size, len(x))
+        with seeds.isolated(_chance(server), x.device), torch.enable_grad():
+            for _ in range(self.steps):
+                rows = torch.randperm(len(x))[:size].to(x.device)
+                z = _logits(server, student, x[rows], server.setting.model.buffers, training=True)
+                optimiser.zero_grad()
+                self._divergence(z, taught[rows]).backward()
+                optimiser.step()
+                schedule.step()
+        return tree.sub(tree.detach(student), server.params), server.memory
+
+    def _taught(self, server: ServerView, cohort: Cohort) -> Tensor:
+        """The mean of the clients' logits on all samples, [B, C]."""
+        logits = []
+        with torch.no_grad():
+            for k in range(len(cohort.ids)):
+                w = tree.add(server.params, tree.row(cohort.update, k))
+                buffers = server.setting.model.buffers | tree.row(cohort.report.buffers, k)
+                logits.append(_logits(server, w, server.proxy.x, buffers, training=False))
+        return torch.stack(logits).mean(0)
+
+    def _divergence(self, z: Tensor, taught: Tensor) -> Tensor:
+        log_q, log_p = (_log_probabilities(logits / self.temperature) for logits in (z, taught))
+        return F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
+
+
+def _logits(server: ServerView, params: Tree, x: Tensor, buffers: Tree, *, training: bool) -> Tensor:
+    model = server.setting.model
+    return model(model.params | params, x, buffers=buffers, training=training).logits
+
+
+def _log_probabilities(logits: Tensor) -> Tensor:
+    """Over the classes; a single logit is that of the second of two."""
+    z = logits.reshape(len(logits), -1)
+    return F.log_softmax(z if z.shape[1] > 1 else F.pad(z, (1, 0)), dim=1)
+
+
+def _chance(server: ServerView) -> int:
+    """The seed of what a round draws from torch's default generators: dropout, and the order of the samples."""
+    return seeds.number(server.setting.seed, f"server.{server.part}", server.round)

@@ -1,0 +1,65 @@
+"""pFedMe: the shared model is trained on the clients' Moreau envelopes, and each client has the minimiser of its own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor
+from torch.func import grad
+
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.core.types import Batch, Tree
+from unalike.core.views import ClientView, PartLookup
+from unalike.core.work import Work
+from unalike.methods.part import Personalizer, TaskObjective, part
+
+
+@part
+class MoreauEnvelope(TaskObjective, Personalizer):
+    """min over theta of F(theta) + lam/2 ||theta - w||^2 as the local loss of w (pFedMe, Dinh et al. 2020, eq. 3).
+
+    theta is found by `steps` gradient steps of size `rate` from w, on the step's batch; the envelope's gradient is then
+    lam (w - theta), eq. 4, so w <- w - lr lam (w - theta). After its training a client finds theta once more, by full gradients
+    on all of its data; it remembers it and is evaluated with it. steps = 1 is FedAvg with the learning rate lr lam rate. The
+    public code goes on from the theta of the step before, and evaluates with that of the last batch.
+    """
+
+    lam: PositiveFloat = 15.0
+    steps: PositiveInt = 5
+    rate: PositiveFloat = 0.01
+
+    needs_data = True
+
+    def client_init(self, params: Tree) -> Tree:
+        return params
+
+    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+        def task(theta: Tree) -> Tensor:
+            return local.task_loss(local.at(batch, theta), batch)
+
+        theta = tree.detach(self._minimiser(grad(task), tree.detach(local.params), local.start))
+        drift = tree.sub(local.params, theta)
+        return task(theta) + self.lam / 2 * tree.dot(drift, drift)
+
+    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
+        return self._minimiser(local.full_gradient, local.params, local.start), {}
+
+    def personal(self, model: Model, params: Tree, memory: Tree) -> Tree:
+        return memory
+
+    def check(self, method: PartLookup, work: Work) -> None:
+        if work.optimiser == "sgd" and work.lr * self.lam >= 2:
+            warnings.warn(
+                f"lr={work.lr:g} and lam={self.lam:g}: w overshoots theta more in each step, as lr lam >= 2; lower one of them",
+                stacklevel=2,
+            )
+
+    def _minimiser(self, gradient: Callable[[Tree], Tree], w: Tree, moving: Iterable[str]) -> Tree:
+        theta = w
+        for _ in range(self.steps):
+            slope = tree.only(gradient(theta), moving)
+            theta = theta | tree.map(lambda g, t, c: t - self.rate * (g + self.lam * (t - c)), slope, theta, w)
+        return theta

@@ -1,0 +1,90 @@
+"""Terms of the local loss that keep a client near what the others know."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import NonNegativeFloat, PositiveFloat
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike.core import tree
+from unalike.core.types import Batch, Output, Tree
+from unalike.core.views import ClientView
+from unalike.methods.part import Objective, Pull, part
+
+
+@part
+class Proximal(Objective):
+    """mu/2 ||v - w||^2, w being the model received (FedProx, Li et al. 2020, eq. 2). mu = 0 is FedAvg.
+
+    Its gradient mu (v - w) passes through the normal solver, momentum included.
+    """
+
+    mu: NonNegativeFloat = 0.001
+
+    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+        drift = tree.sub(local.start, local.params)
+        return self.mu / 2 * tree.dot(drift, drift)
+
+    def pull(self, local: ClientView) -> Pull:
+        return Pull(self.mu)
+
+
+@part
+class ModelContrast(Objective):
+    """mu * mean_b -log[ e^(cos(z, z_g)/tau) / (e^(cos(z, z_g)/tau) + e^(cos(z, z_p)/tau)) ] (MOON, Li et al. 2021, eq. 3).
+
+    z, z_g and z_p are the features of the current model, of the model received and of the client's own model after its last
+    participation; the latter two are constant and in evaluation mode. There is no term at the first participation (with the
+    received model in the place of z_p it would be the constant log 2). mu = 0 is FedAvg. A client remembers one model.
+    """
+
+    mu: NonNegativeFloat = 1.0
+    tau: PositiveFloat = 0.5
+    remembers_model = True
+
+    SEEN = "model_contrast.seen"
+
+    def client_init(self, params: Tree) -> Tree:
+        return params | {self.SEEN: torch.zeros((), dtype=tree.dtype(params))}
+
+    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+        z = _features(local.out(batch))
+        others = _features(local.teacher(batch)), _features(local.remembered(batch))
+        similar = torch.stack([F.cosine_similarity(z, other) for other in others], dim=1) / self.tau
+        return self.mu * local.memory[self.SEEN] * batch.mean(-F.log_softmax(similar, dim=1)[:, 0])
+
+    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
+        return local.params | {self.SEEN: torch.ones_like(local.memory[self.SEEN])}, {}
+
+
+@part
+class NotTrueDistillation(Objective):
+    """beta tau^2 KL(q_g || q), q the softmax over the C-1 classes that are not true, logits / tau (FedNTD, Lee et al. 2022, eq. 6).
+
+    q_g comes from the model received, constant and in evaluation mode; the mean is over the batch. beta = 0 is FedAvg; with two
+    classes one is left and the term is 0.
+    """
+
+    beta: NonNegativeFloat = 1.0
+    tau: PositiveFloat = 1.0
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
+
+    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+        found = (output.logits / self.tau for output in (local.out(batch), local.teacher(batch)))
+        logits, taught = (z.reshape(len(z), -1) for z in found)  # a binary model may give [B]
+        true = batch.y[:, None] == torch.arange(logits.shape[1], device=logits.device)
+        q, q_g = (F.log_softmax(z.masked_fill(true, -1e9), dim=1) for z in (logits, taught))
+        return self.beta * self.tau**2 * batch.mean(F.kl_div(q, q_g, reduction="none", log_target=True).sum(1))
+
+
+def _features(output: Output) -> Tensor:
+    if output.features is None:
+        raise UnalikeError(
+            "model_contrast needs features and the model shows none: give the module an attribute `head` (its last layer, "
+            "whose input is the features), or return unalike's Output(logits, features)"
+        )
+    return output.features.flatten(1)

@@ -1,0 +1,126 @@
+"""What a client keeps for itself: models trained beside the shared one, and parameters that are not sent."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field, NonNegativeFloat
+from torch import Tensor
+
+from unalike._utils.validated import validated
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.core.types import Batch, Context, Output, Tree
+from unalike.core.views import ClientView
+from unalike.methods.part import Personalizer, PersonalModel, part
+
+
+@part
+class ProximalModel(PersonalModel):
+    """v_k <- v_k - lr (g(v_k) + lam (v_k - w)), w being the model received (Ditto, Li et al. 2021, algorithm 1).
+
+    The shared model is trained and averaged as in FedAvg, and its path is FedAvg's. v_k makes the same steps on the same
+    batches, starts at the initial model and stays on the client. lam = 0 is local training, lam -> infinity the shared model.
+    """
+
+    lam: NonNegativeFloat = 0.001
+
+    def client_init(self, params: Tree) -> Tree:
+        return params
+
+    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+        drift = tree.sub(local.start, local.memory)
+        task = local.task_loss(local.out(batch, local.memory), batch)
+        return task + self.lam / 2 * tree.dot(drift, drift)
+
+    def personal(self, model: Model, params: Tree, memory: Tree) -> Tree:
+        return memory
+
+
+@validated
+class Mixture(PersonalModel):
+    """A personal model mixed of an own one, v, and the shared one, w, with weight a in [0, 1] (APFL, Deng et al. 2020).
+
+    v <- v - lr * d loss / d v and, in the first step of a round when `adaptive`, a <- clip(a - lr <v - w, grad f(v_bar)>, 0, 1),
+    both at the old v and w; the new a is used from the next step on. a = 0 is FedAvg's model, a = 1 local training.
+    """
+
+    ALPHA = "mixture.alpha"
+
+    alpha: float = Field(default=0.5, ge=0, le=1)
+    adaptive: bool = True
+
+    def client_init(self, params: Tree) -> Tree:
+        return params | {self.ALPHA: torch.tensor(self.alpha, dtype=tree.dtype(params))}
+
+    def project(self, local: ClientView, grads: Tree, stepped: Tree) -> Tree:
+        a = local.memory[self.ALPHA]
+        if self.adaptive and local.step == 0:
+            a = (a - local.lr * grads[self.ALPHA]).clamp(0, 1)
+        return stepped | {self.ALPHA: a}
+
+
+@part
+class ParameterMixture(Mixture):
+    """v_bar = a v + (1 - a) w: the personal model has mixed parameters (APFL, eq. 2 and algorithm 1)."""
+
+    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+        mixed = self.personal(local.model, tree.detach(local.params), local.memory)
+        return local.task_loss(local.out(batch, mixed), batch)
+
+    def personal(self, model: Model, params: Tree, memory: Tree) -> Tree:
+        a = memory[self.ALPHA]
+        return tree.map(lambda w, v: a * v + (1 - a) * w, params, memory)
+
+
+@part
+class OutputMixture(Mixture):
+    """a f(v) + (1 - a) f(w): the personal model has mixed outputs, as in APFL's public code; equal for linear models."""
+
+    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+        shared, own = local.out(batch).logits.detach(), local.out(batch, local.memory)
+        return local.task_loss(self._mix(shared, own, local.memory), batch)
+
+    def personal(self, model: Model, params: Tree, memory: Tree) -> Tree:
+        """v alone: mixed outputs have no parameters of their own; `predict` mixes."""
+        return {name: memory[name] for name in params}
+
+    def predict(self, model: Model, shared: Tree, memory: Tree, own: Tree, x: Tensor, context: Context) -> Output:
+        theirs = model(shared, x, buffers=tree.only(shared, model.buffers), context=context)
+        return self._mix(theirs.logits, model(memory, x, buffers=own, context=context), memory)
+
+    def _mix(self, shared: Tensor, own: Output, memory: Tree) -> Output:
+        a = memory[self.ALPHA]
+        return own._replace(logits=a * own.logits + (1 - a) * shared)
+
+
+@part
+class Private(Personalizer):
+    """Parameters that stay on the client with their buffers: trained as always, never sent, evaluated as its own.
+
+    select = "all" is local training without communication; "head" shares the body only (FedPer, Arivazhagan et al. 2019);
+    "body" shares the head only (LG-FedAvg, Liang et al. 2020); "norm" keeps the parameters and running statistics of
+    normalisation layers (FedBN, Li et al. 2021), and is FedAvg for a model without them. A client remembers what is private
+    alone.
+    """
+
+    select: Literal["all", "head", "body", "norm"] = "all"
+
+    def client_init(self, params: Tree) -> Tree:
+        return params
+
+    def begin(self, local: ClientView) -> tuple[Tree, Tree]:
+        return local.params | local.memory, local.memory
+
+    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
+        return {n: local.params[n] for n in local.memory}, {}
+
+    def keeps(self, name: str, model: Model) -> bool:
+        return model.within(self.select, name)
+
+    def shared(self, name: str, model: Model) -> bool:
+        return not model.within(self.select, name)
+
+    def personal(self, model: Model, params: Tree, memory: Tree) -> Tree:
+        return params | memory

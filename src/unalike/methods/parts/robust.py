@@ -1,0 +1,154 @@
+"""Aggregation that a minority of clients cannot steer, whatever they send."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike.core import tree
+from unalike.core.types import Tree
+from unalike.core.views import Cohort, PartLookup, ServerView
+from unalike.core.work import Work
+from unalike.methods.part import Aggregator, Weighting, part
+
+
+class CoordinateWise(Aggregator):
+    """One rule for every entry, over the K clients alone: their weights do not matter. Float buffers follow it too."""
+
+    def rule(self, values: Tensor) -> Tensor:
+        """[K, M] -> [M]."""
+        raise NotImplementedError
+
+    def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
+        return tree.map(partial(tree.over_clients, self.rule), cohort.update)
+
+    def combine_buffers(self, buffers: Tree, weights: Tensor) -> Tree:
+        return tree.map(partial(tree.over_clients, self.rule), buffers)
+
+    def check(self, method: PartLookup, work: Work) -> None:
+        _warn_of_weights(self.name, method)
+
+
+@part
+class Median(CoordinateWise):
+    """The median of every entry (Yin et al. 2018); the mean of the two middle values where K is even."""
+
+    def rule(self, values: Tensor) -> Tensor:
+        ordered, k = values.sort(0).values, len(values)
+        return (ordered[(k - 1) // 2] + ordered[k // 2]) / 2
+
+
+@part
+class TrimmedMean(CoordinateWise):
+    """The mean of every entry without its floor(beta K) least and greatest values (Yin et al. 2018).
+
+    beta = 0 is the mean of `uniform`.
+    """
+
+    beta: float = Field(default=0.2, ge=0, le=0.5)
+
+    def rule(self, values: Tensor) -> Tensor:
+        k = len(values)
+        cut = int(self.beta * k + 1e-9)  # 0.29 * 100 is a little less than 29
+        if 2 * cut >= k:
+            raise UnalikeError(
+                f"trimmed_mean(beta={self.beta}) drops {cut} of {k} clients at each end and keeps none; "
+                "lower beta or let more clients take part"
+            )
+        return values.sort(0).values[cut : k - cut].mean(0)
+
+
+class Chosen(Aggregator):
+    """An aggregator whose final weights come from the clients' updates as points in space; float buffers follow them."""
+
+    def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
+        return tree.weighted_sum(cohort.update, weights)
+
+
+@part
+class Krum(Chosen):
+    """The one client whose update lies closest to its neighbours (Blanchard et al. 2017); weights do not matter.
+
+    The score of a client is the sum of its max(1, K - byzantine - 2) least squared distances to the others, over all
+    parameters; the least score wins, the first among equals. The paper's guarantee asks for K >= 2 byzantine + 3.
+    """
+
+    byzantine: NonNegativeInt = 1
+
+    def settle(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+        best = _ranking(cohort, self.byzantine)[0]
+        return torch.zeros_like(weights).index_fill(0, best, 1.0)
+
+    def check(self, method: PartLookup, work: Work) -> None:
+        _warn_of_weights(self.name, method)
+
+
+@part
+class Multikrum(Chosen):
+    """The weighted mean of the `keep` clients of least Krum score (Blanchard et al. 2017); keep = None: K - byzantine.
+
+    With all clients kept it is the base method.
+    """
+
+    byzantine: NonNegativeInt = 1
+    keep: PositiveInt | None = None
+
+    def settle(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+        count = self.keep or max(1, len(weights) - self.byzantine)
+        chosen = torch.zeros_like(weights).index_fill(0, _ranking(cohort, self.byzantine)[:count], 1.0)
+        kept = chosen * weights if (chosen * weights).sum() > 0 else chosen
+        return kept / kept.sum()
+
+
+@part
+class GeometricMedian(Chosen):
+    """The point v of least sum_k p_k ||v - w_k|| (RFA, Pillutla et al. 2022), by the smoothed Weiszfeld algorithm.
+
+    v <- sum_k b_k w_k / sum_k b_k with b_k = p_k / max(eps, ||v - w_k||), eps = 1e-6, until v stands still beside these
+    distances, at most 100 times. It begins with the updates' own norms for the distances and their median for eps, so that it
+    never comes near to who is far away.
+    """
+
+    def settle(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+        given = tree.exact(weights)  # the square of what somebody sends may be more than float32 holds
+        norms = _distances(cohort.update, torch.zeros_like(given))
+        current = _nearer(given, norms, float(norms.median()))
+        for _ in range(100):
+            distance = _distances(cohort.update, current)
+            previous, current = current, _nearer(given, distance)
+            # a small weight of somebody far away still moves v
+            if (current - previous).abs() @ distance <= 1e-7 * (current @ distance):
+                break
+        return current.to(weights)
+
+
+def _nearer(weights: Tensor, distance: Tensor, least: float = 0.0) -> Tensor:
+    """b_k / sum_j b_j, [K]: the nearer, the more."""
+    found = weights / distance.clamp_min(max(1e-6, least))
+    return found / found.sum()
+
+
+def _distances(update: Tree, weights: Tensor) -> Tensor:
+    """||sum_j b_j w_j - w_k||, [K], in float64."""
+    blocks = (tree.exact(block) for block in tree.columns(update))
+    return torch.stack([(block - weights.to(block) @ block).square().sum(1) for block in blocks]).sum(0).sqrt()
+
+
+def _ranking(cohort: Cohort, byzantine: int) -> Tensor:
+    """The clients' places by Krum score, the least first; equal scores by place."""
+    count = len(cohort.ids)
+    exact = "donot_use_mm_for_euclid_dist"  # a - b and b - a alike, unlike by products
+    apart = [torch.cdist(block, block, compute_mode=exact) for block in tree.columns(cohort.update)]
+    squares = torch.stack(apart).square().sum(0)
+    others = squares.fill_diagonal_(torch.inf).sort(1).values[:, : count - 1]
+    return others[:, : max(1, count - byzantine - 2)].sum(1).argsort(stable=True)
+
+
+def _warn_of_weights(name: str, method: PartLookup) -> None:
+    for w in method.role(Weighting):
+        warnings.warn(f"{name} ignores the clients' weights, so {w.name} has no effect", stacklevel=3)

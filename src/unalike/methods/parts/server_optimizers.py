@@ -1,0 +1,110 @@
+"""Server optimisers: the combined update is taken for a gradient."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from torch import Tensor
+
+from unalike._utils.validated import validated
+from unalike.core import tree
+from unalike.core.types import Tree
+from unalike.core.views import Cohort, ServerView
+from unalike.methods.part import ServerOptimizer, part
+
+
+@part
+class ServerMomentum(ServerOptimizer):
+    """v <- momentum v + (1 - dampening) d, v = d at the first step; w+ = w + lr v (FedAvgM, Hsu et al. 2019).
+
+    d is the combined update; with `nesterov` w+ = w + lr (d + momentum v). momentum = 0 and lr = 1 is FedAvg.
+    """
+
+    lr: NonNegativeFloat = 1.0
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    nesterov: bool = False
+    dampening: float = Field(default=0.0, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _as_in_torch(self) -> ServerMomentum:
+        if self.nesterov and (self.dampening or not self.momentum):
+            raise ValueError("nesterov needs a momentum above 0 and no dampening")
+        return self
+
+    def server_init(self, params: Tree) -> Tree:
+        return tree.zeros(params)
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        moving = self.dampening and any(v.any() for v in server.memory.values())
+        share = 1 - self.dampening if moving else 1.0
+        velocity = tree.map(lambda d, v: self.momentum * v + share * d, update, server.memory)
+        ahead = tree.map(lambda d, v: d + self.momentum * v, update, velocity) if self.nesterov else velocity
+        return tree.scale(ahead, self.lr), server.memory | velocity
+
+
+@validated
+class Adaptive(ServerOptimizer):
+    """m <- b1 m + (1 - b1) d, v by the rule, w+ = w + lr m / (sqrt(v) + tau) (Reddi et al. 2021, algorithm 2).
+
+    d is the combined update, m and v start at 0. `bias_correction` multiplies lr by sqrt(1 - b2^t) / (1 - b1^t) at its step t =
+    1, 2, ..., as Adam does; the paper has none.
+    """
+
+    lr: NonNegativeFloat = 0.1
+    b1: float = Field(default=0.9, ge=0, lt=1)
+    b2: float = Field(default=0.99, ge=0, lt=1)
+    tau: PositiveFloat = 1e-3
+    bias_correction: bool = False
+
+    def square(self, v: Tensor, d2: Tensor) -> Tensor:
+        """The new v from the old one and the squared update."""
+        raise NotImplementedError
+
+    def correction(self, t: int) -> float:
+        """What `bias_correction` multiplies lr by."""
+        return math.sqrt(1 - self.b2**t) / (1 - self.b1**t)
+
+    def server_init(self, params: Tree) -> Tree:
+        steps = next(iter(params.values())).new_zeros(())
+        return tree.pack({"m": tree.zeros(params), "v": tree.zeros(params), "steps": {"t": steps}})
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        if not update:
+            return update, server.memory
+        old = tree.unpack(server.memory)
+        m = tree.map(lambda d, m: self.b1 * m + (1 - self.b1) * d, update, old["m"])
+        v = tree.map(lambda d, v: self.square(v, d.square()), update, old["v"])
+        t = old["steps"]["t"] + 1
+        lr = self.lr * (self.correction(int(t)) if self.bias_correction else 1.0)
+        moved = tree.map(lambda m, v: lr * m / (v.sqrt() + self.tau), m, v)
+        return moved, server.memory | tree.pack({"m": m, "v": v, "steps": {"t": t}})
+
+
+@part
+class ServerAdam(Adaptive):
+    """v <- b2 v + (1 - b2) d^2: FedAdam (Reddi et al. 2021). See `Adaptive` for the rest of the step."""
+
+    def square(self, v: Tensor, d2: Tensor) -> Tensor:
+        return self.b2 * v + (1 - self.b2) * d2
+
+
+@part
+class ServerYogi(Adaptive):
+    """v <- v - (1 - b2) d^2 sign(v - d^2): FedYogi (Reddi et al. 2021); v follows d^2 at a bounded pace in both directions."""
+
+    def square(self, v: Tensor, d2: Tensor) -> Tensor:
+        return v - (1 - self.b2) * d2 * (v - d2).sign()
+
+
+@part
+class ServerAdagrad(Adaptive):
+    """v <- v + d^2: FedAdagrad (Reddi et al. 2021). The squares are summed, so b2 has no effect and v no bias."""
+
+    b1: float = Field(default=0.0, ge=0, lt=1)
+
+    def square(self, v: Tensor, d2: Tensor) -> Tensor:
+        return v + d2
+
+    def correction(self, t: int) -> float:
+        return 1 / (1 - self.b1**t)

@@ -1,0 +1,133 @@
+"""Weight decay on the server: the new model is drawn towards zero after aggregation."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import NonNegativeFloat
+from torch import Tensor
+
+from unalike.core import tree
+from unalike.core.types import Tree
+from unalike.core.views import Cohort, ServerView
+from unalike.methods.part import ServerStep, part
+
+
+@part
+class LayerwiseShrinking(ServerStep):
+    """w+_l = gamma_l w^_l, gamma_l = ||w_l|| / (beta tau_l ||u_l|| + ||w_l||) (FedLWS, Shi et al. 2025).
+
+    For each layer l: u_l = w^_l - w_l is the combined update and tau_l = 1/K sum_k ||g_kl - mean_j g_jl|| how much the clients'
+    updates g_k = w_k - w differ. `scope` shrinks by layer, by tensor or the model as one; `clamp` = (lo, hi) bounds the product
+    beta tau_l (the authors' code: (0.01, 0.2)). With `mode` "only_reg" w+ = w^ - (1 - gamma) w, with "only_opt"
+    w+ = w + gamma u; full = only_reg + only_opt - w^. beta = 0 changes nothing, nor does one participant, nor ||w_l|| = 0.
+    """
+
+    needs = "spread"
+
+    name = "lws"
+    rank: ClassVar[int] = ServerStep.SHRINKING
+
+    beta: NonNegativeFloat = 0.1
+    scope: Literal["layer", "model", "tensor"] = "layer"
+    mode: Literal["full", "only_reg", "only_opt"] = "full"
+    clamp: tuple[NonNegativeFloat, NonNegativeFloat] | None = None
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        moved, apart = dict[str, Tensor](), cohort.spread
+        for names in self._groups(server, update):
+            w, u = (tree.only(t, names) for t in (server.params, update))
+            tau = torch.stack([apart[name] for name in names]).sum(0).sqrt().mean()
+            gamma = self._gamma(tree.norm(w), tree.norm(u), tau)
+            kept = gamma if self.mode != "only_reg" else torch.ones_like(gamma)
+            drawn = 1 - gamma if self.mode != "only_opt" else torch.zeros_like(gamma)
+            moved |= tree.map(lambda u, w, a=kept, b=drawn: (a * u).addcmul_(-b, w), u, w)  # a u - b w
+        return moved, server.memory
+
+    def _gamma(self, w: Tensor, u: Tensor, tau: Tensor) -> Tensor:
+        strength = self.beta * tau
+        if self.clamp is not None:
+            strength = torch.where(strength > 0, strength.clamp(*self.clamp), strength)
+        gamma = w / (strength * u + w)
+        return torch.where(w > 0, gamma, 1.0)
+
+    def _groups(self, server: ServerView, update: Tree) -> list[list[str]]:
+        match self.scope:
+            case "layer":
+                return [names for names in _layers(server, update) if names]
+            case "tensor":
+                return [[name] for name in update]
+            case "model":
+                return [list(update)]
+
+
+@part
+class FixedShrinking(ServerStep):
+    """w+_l = gamma_l w^_l with gamma_l = max(0, 1 - rate l) for the layers l = 0, 1, ... in model order (the FedLWS paper).
+
+    w^ is the model of the base method. rate = 0 changes nothing.
+    """
+
+    rank: ClassVar[int] = ServerStep.SHRINKING
+
+    rate: NonNegativeFloat = 0.01
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        moved: Tree = {}
+        for layer, names in enumerate(_layers(server, update)):
+            drawn = min(1.0, self.rate * layer)
+            u, w = tree.only(update, names), tree.only(server.params, names)
+            moved |= tree.map(lambda u, w, a=drawn: (1 - a) * u - a * w, u, w)
+        return moved, server.memory
+
+
+@part
+class AdaptiveDecay(ServerStep):
+    """w+ = w^ - d w, d <- 0.1 d + 0.9 lam ||u|| / ||w||: adaptive weight decay (Ghiasi et al. 2023) with u = w^ - w as gradient.
+
+    Our adaptation to the server: the norms are those of the whole model, d starts at 0 and lives there. lam = 0 changes nothing,
+    nor does ||w|| = 0.
+    """
+
+    name = "awd"
+    rank: ClassVar[int] = ServerStep.SHRINKING
+
+    lam: NonNegativeFloat = 0.02
+
+    def server_init(self, params: Tree) -> Tree:
+        return {"decay": torch.zeros((), dtype=tree.dtype(params))}
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        w, u = tree.norm(server.params), tree.norm(update)
+        now = torch.where(w > 0, self.lam * u / w, 0.0)
+        decay = 0.1 * server.memory["decay"].to(now) + 0.9 * now
+        return tree.map(lambda u, w: u - decay * w, update, server.params), {"decay": decay}
+
+
+@part
+class ElementwiseDecay(ServerStep):
+    """w+ = w^ - lam theta w, theta = 2 / (1 + exp(-alpha z)), z = (|u| - mean) / std within each tensor, u = w^ - w.
+
+    AdaDecay (Nakamura & Hong 2019) adapted to the server: what moves most decays most. std is that of the population; where it
+    is 0, or rounding noise, z = 0 and theta = 1. lam = 0 changes nothing.
+    """
+
+    name = "adadecay"
+    rank: ClassVar[int] = ServerStep.SHRINKING
+
+    lam: NonNegativeFloat = 5e-4
+    alpha: float = 4.0
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        return tree.map(lambda u, w: u - self.lam * self._theta(u.abs()) * w, update, server.params), server.memory
+
+    def _theta(self, u: Tensor) -> Tensor:
+        mean, std = u.mean(), u.std(correction=0)
+        z = torch.where(std > 1e-6 * mean, (u - mean) / std, 0.0)
+        return 2 * torch.sigmoid(self.alpha * z)
+
+
+def _layers(server: ServerView, update: Tree) -> list[list[str]]:
+    """Of every layer of the model the parameters that are updated; none of a layer that is frozen or private as a whole."""
+    return [[n for n in names if n in update] for names in tree.layers(server.setting.model.params)]

@@ -1,0 +1,71 @@
+"""FedGH: the server trains the head, on the mean features of the clients' classes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from torch import Tensor
+from torch.func import grad
+
+from unalike.core import tree
+from unalike.core.types import Tree
+from unalike.core.views import ClientView, Cohort, ServerView
+from unalike.methods.part import Aggregator, Upload, part
+from unalike.methods.parts.class_means import class_features
+from unalike.methods.parts.withheld_parameters import restored, withheld
+
+MEANS, PRESENT = "class.means", "class.present"
+"""What a client's letter holds."""
+
+
+@part
+class TaughtHead(Upload, Aggregator):
+    """theta <- theta - lr grad CE(head_theta(z_kc), c) on the clients' class means z_kc (FedGH, Yi et al. 2023, eqs. 4 to 6).
+
+    Clients start from the head received and train it with their body, but do not send it: what comes up is, for each class
+    that a client has, the mean z_kc of its features after training [C, D], and which classes these are [C]. The server makes
+    `epochs` passes of SGD over all pairs (z_kc, c), in a random order and batches of `batch_size`, from the head that went
+    down; every pair counts alike. What else is shared is averaged. epochs = 0 or lr = 0 leaves the head as it is.
+
+    The paper takes one pair per step in the order of the clients, which is batch_size = 1 but for the order; PFLlib takes
+    shuffled batches of 10. Nothing is learned where heads are private.
+    """
+
+    lr: NonNegativeFloat = 0.01
+    epochs: NonNegativeInt = 1
+    batch_size: PositiveInt = 10
+
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    rank: ClassVar[int] = Upload.WITHHOLD
+    needs_data = True
+    needs_letters: ClassVar[bool] = True
+
+    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
+        found = class_features(local, local.params)
+        return local.memory, {MEANS: found.means, PRESENT: (found.counts > 0).to(torch.uint8)}
+
+    def encode(self, local: ClientView, update: Tree) -> tuple[Tree, Tree]:
+        return withheld(update, {n for n in local.model.params if local.model.in_head(n)}), local.memory
+
+    def decode(self, update: Tree, params: Tree) -> Tree:
+        return restored(update, params)
+
+    def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
+        update = tree.weighted_sum(cohort.update, weights)
+        head = {n: w for n, w in server.params.items() if server.setting.model.in_head(n)}
+        if not head:
+            return update
+        who, y = cohort.letter[PRESENT].nonzero().unbind(1)
+        return update | tree.sub(self._taught(server, head, cohort.letter[MEANS][who, y], y), head)
+
+    def _taught(self, server: ServerView, head: Tree, z: Tensor, y: Tensor) -> Tree:
+        """The head after its training on features [n, D] of classes [n]."""
+        slope = grad(lambda w, z, y: F.cross_entropy(server.setting.model.head(w, z), y))
+        generator = server.generator
+        for _ in range(self.epochs):
+            for rows in torch.randperm(len(y), generator=generator).to(y.device).split(self.batch_size):
+                head = tree.map(lambda w, g: w - self.lr * g, head, slope(head, z[rows], y[rows]))
+        return head

@@ -1,0 +1,115 @@
+"""Transformations of what a client sends. The bytes that `unalike` reports are those of the tensors returned here."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field, PositiveFloat
+from torch import Tensor
+
+from unalike.core import tree
+from unalike.core.types import Tree
+from unalike.core.views import ClientView
+from unalike.methods.part import Upload, part
+
+
+@part
+class Clip(Upload):
+    """update <- update * min(1, norm / ||update||): no client moves the model further than `norm`. norm = inf changes nothing."""
+
+    norm: PositiveFloat = 1.0
+    rank: ClassVar[int] = Upload.CLIP
+
+    def encode(self, local: ClientView, update: Tree) -> tuple[Tree, Tree]:
+        return tree.scale(update, (self.norm / tree.norm(update).clamp_min(1e-12)).clamp_max(1.0)), local.memory
+
+
+@part
+class TopK(Upload):
+    """Of each tensor, the k = ceil(fraction * size) entries of largest magnitude are sent, with their places (Stich et al. 2018).
+
+    `error_feedback`: what was not sent, e <- (update + e) - sent, stays on the client and joins its next update; a client then
+    remembers one model. fraction = 1 sends everything as it is. An entry costs its own bytes and 4 for its place, so fractions
+    above 1/2 cost more than the whole in float32.
+    """
+
+    name = "topk"
+    fraction: float = Field(default=0.1, gt=0, le=1)
+    error_feedback: bool = False
+    rank: ClassVar[int] = Upload.SPARSIFY
+
+    PLACES = ":places"
+
+    def client_init(self, params: Tree) -> Tree:
+        return tree.zeros(params) if self.error_feedback else {}
+
+    def encode(self, local: ClientView, update: Tree) -> tuple[Tree, Tree]:
+        if self.error_feedback:
+            update = {n: u + local.memory[n] if n in local.memory else u for n, u in update.items()}
+        sent: Tree = {}
+        rest: Tree = {}
+        for name, u in update.items():
+            k, flat = self._kept(u), u.flatten()
+            if k == u.numel():
+                sent[name] = u
+                rest |= {name: torch.zeros_like(u)} if name in local.memory else {}
+                continue
+            places = flat.abs().topk(k).indices.sort().values
+            sent[name], sent[name + self.PLACES] = flat[places], places.int()
+            rest[name] = flat.index_fill(0, places, 0.0).reshape(u.shape)
+        return sent, local.memory | rest if self.error_feedback else local.memory
+
+    def decode(self, update: Tree, params: Tree) -> Tree:
+        values = {n: u for n, u in update.items() if not n.endswith(self.PLACES)}
+        return {n: self._spread(u, update.get(n + self.PLACES), params.get(n)) for n, u in values.items()}
+
+    def _kept(self, u: Tensor) -> int:
+        return math.ceil(self.fraction * u.numel() - 1e-9)  # 0.1 * 30 is a little more than 3
+
+    def _spread(self, values: Tensor, places: Tensor | None, like: Tensor | None) -> Tensor:
+        if places is None or like is None:
+            return values
+        places = places.long().clamp(0, like.numel() - 1)  # whatever a client sends, the round goes on
+        flat = values.new_zeros(len(values), like.numel()).scatter(1, places, values)
+        return flat.reshape(-1, *like.shape)
+
+
+@part
+class Quantise(Upload):
+    """Each tensor is sent as integers of `bits` bits and a scale: u ~ s q, s = max |u| / (2^(bits-1) - 1), q = round(u / s).
+
+    `stochastic` rounds up with the probability of the remainder, q = floor(u / s + U[0, 1)), which is right on average (QSGD,
+    Alistarh et al. 2017, and FedPAQ, Reisizadeh et al. 2020, with the largest entry in the place of their norm). bits = 32
+    sends the numbers as they are.
+    """
+
+    bits: Literal[8, 16, 32] = 8
+    stochastic: bool = False
+    rank: ClassVar[int] = Upload.QUANTISE
+
+    SCALE = ":scale"
+
+    def encode(self, local: ClientView, update: Tree) -> tuple[Tree, Tree]:
+        if self.bits == 32:
+            return update, local.memory
+        sent: Tree = {}
+        for name, u in update.items():
+            if not u.is_floating_point() or not u.numel():
+                sent[name] = u
+                continue
+            most = 2 ** (self.bits - 1) - 1
+            scale = u.abs().amax() / most
+            q = u / torch.where(scale > 0, scale, 1.0)
+            # 32767 + 0.9999 is 32768 in float32, which 16 bits take for -32768
+            q = (q + torch.rand_like(q)).floor().clamp(-most, most) if self.stochastic else q.round()
+            sent[name], sent[name + self.SCALE] = q.to({8: torch.int8, 16: torch.int16}[self.bits]), scale
+        return sent, local.memory
+
+    def decode(self, update: Tree, params: Tree) -> Tree:
+        values = {n: t for n, t in update.items() if not n.endswith(self.SCALE)}
+        return {n: self._scaled(t, update.get(n + self.SCALE)) for n, t in values.items()}
+
+    def _scaled(self, q: Tensor, scale: Tensor | None) -> Tensor:
+        return q if scale is None else q * scale.reshape(-1, *[1] * (q.dim() - 1))

@@ -1,0 +1,1 @@
+"""Plans of several stages, and the references that methods are compared with."""

@@ -1,0 +1,107 @@
+"""CCVR: the head is trained again, on features that the server draws."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor
+from torch.func import grad
+
+from unalike._utils import seeds
+from unalike._utils.errors import UnalikeError
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.core.solvers import Adam
+from unalike.core.tasks import check_task
+from unalike.core.types import Tree
+from unalike.methods.method import Method
+from unalike.methods.plan import PlanInputs, PlanSteps, QueryStep, Stage
+from unalike.methods.plans.queries import FeatureStatistics
+from unalike.methods.plans.staged_plan import MethodText, StagedPlan, of_samples_alone, staged_plan
+
+
+@staged_plan
+class Ccvr(StagedPlan):
+    """Classifier calibration with virtual representations (CCVR, Luo et al. 2021) after `method`.
+
+    When the other rounds are done, every client sends, once and for each class, the number, mean and covariance of its
+    features. From them the server has the mean mu_c and covariance S_c of all features of class c (eqs. 3, 4), draws `samples`
+    from N(mu_c, S_c) for each class that anybody has, and trains the head on them: `steps` full-batch Adam steps of size `lr`
+    from the head that it is. The survey is the last of the `rounds`. steps = 0 is `method` with one round less.
+
+    The paper draws in proportion to the classes or as many for each; here as many for each. The covariances are C D^2 numbers
+    of each client, which `wire` lists: much more than the labels' counts.
+    """
+
+    name: ClassVar[str] = "ccvr"
+
+    samples: PositiveInt = 100
+    steps: NonNegativeInt = 100
+    lr: PositiveFloat = 0.01
+    method: MethodText = "fedavg"
+
+    def stages(self, scene: PlanInputs) -> PlanSteps:
+        check_task(self.name, ("classification",), scene.task)
+        method = Method.parse(self.method)
+        of_samples_alone(self, scene.model)
+        if not all(method.shares(n, scene.model) for n in scene.model.params if scene.model.trainable(n)):
+            raise UnalikeError(
+                f"ccvr calibrates the shared head and {self.method} keeps parameters private; choose another method"
+            )
+        if method.personaliser is not None and method.tuning is None:
+            raise UnalikeError(
+                f"ccvr ends with a model that the server made, and {self.method} has models of the clients' own beside the shared "
+                "one, which do not see it; choose another method"
+            )
+        states = yield Stage("train", method, max(scene.rounds - 1, 0))
+        if not scene.rounds:
+            return
+        [state] = states.values()
+        answers = yield QueryStep("features", FeatureStatistics(), state)
+        z, y = self.draw(answers.tree, torch.Generator().manual_seed(seeds.number(scene.seed, "ccvr")))
+        device = next(iter(state.params.values())).device
+        params = state.params | self.calibrate(scene.model, state.params, z.to(device), y.to(device))
+        yield Stage("calibrated", method, 1, trained=False, start={"all": state._replace(params=params)})
+
+    def draw(self, answers: Tree, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Virtual features [n, D] and their labels [n]."""
+        counts, means, covariances = pooled(answers)
+        z, y = [torch.zeros(0, means.shape[1])], []
+        for c in (counts > 0).nonzero().flatten().tolist():
+            values, vectors = torch.linalg.eigh(covariances[c])  # semidefinite: a Cholesky factor need not exist
+            root = vectors * values.clamp_min(0).sqrt()
+            noise = torch.randn(self.samples, len(root), generator=generator, dtype=root.dtype)
+            z.append((means[c] + noise @ root.T).float())
+            y += [c] * self.samples
+        return torch.cat(z), torch.tensor(y, dtype=torch.int64)
+
+    def calibrate(self, model: Model, params: Tree, z: Tensor, y: Tensor) -> Tree:
+        """The head's parameters after training on the features alone."""
+        head = {n: w for n, w in params.items() if model.in_head(n) and model.trainable(n)}
+        if not (head and len(y)):
+            return head
+        solver = Adam()
+        state = solver.init(head)
+        slope = grad(lambda w: torch.nn.functional.cross_entropy(model.head(w, z.to(tree.dtype(w))), y))
+        for _ in range(self.steps):
+            head, state = solver.step(head, slope(head), state, self.lr)
+        return tree.detach(head)
+
+
+def pooled(answers: Tree) -> tuple[Tensor, Tensor, Tensor]:
+    """Of all clients together: counts [C], means [C, D], covariances [C, D, D] of each class, from [K, ...] of each client.
+
+    (N - 1) S = sum_k (n_k - 1) S_k + sum_k n_k mu_k mu_k^T - N mu mu^T, the last two as deviations from mu.
+    """
+    n, mean = tree.exact(answers["counts"]), tree.exact(answers["mean"])
+    total = n.sum(0)
+    mu = (n[..., None] * mean).sum(0) / total.clamp_min(1)[:, None]
+    gap = mean - mu
+    spread = torch.einsum("kc,kci,kcj->cij", n, gap, gap)
+    for degrees, covariance in zip(
+        (n - 1).clamp_min(0), answers["covariance"], strict=True
+    ):  # one by one: they are large
+        spread += degrees[:, None, None] * covariance
+    return total, mu, spread / (total - 1).clamp_min(1)[:, None, None]

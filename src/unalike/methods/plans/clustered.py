@@ -1,0 +1,99 @@
+"""Clustered federated learning: clients that share a law share a model, and find each other on the way."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from unalike._utils import seeds
+from unalike._utils.errors import UnalikeError
+from unalike.core.views import ServerState
+from unalike.methods.method import Method
+from unalike.methods.parts.bipartition import Bipartition, halves
+from unalike.methods.plan import PlanInputs, PlanSteps, Stage, States
+from unalike.methods.plans.queries import MeanLoss
+from unalike.methods.plans.staged_plan import Groups, MethodText, StagedPlan, of_samples_alone, staged_plan
+
+
+@staged_plan
+class Ifca(StagedPlan):
+    """Iterative cluster identities (IFCA, Ghosh et al. 2020, algorithm 1, model averaging): `clusters` models, k.
+
+    In every round each participant receives all k models, chooses argmin_j F_i(w_j), its mean training loss, and trains the
+    one chosen; the server averages within each choice. k models go down, one update and the choice come up. A client is
+    evaluated with the model it would choose now. k = 1 is `method`.
+
+    Model 0 starts at the run's model, the others at values drawn anew, so that they differ (algorithm 1 asks for k different
+    starts; its theory, for good ones). Like k-means it can end in a bad place: clusters may share a model.
+    """
+
+    clusters: PositiveInt = 3
+    method: MethodText = "fedavg"
+
+    def stages(self, scene: PlanInputs) -> PlanSteps:
+        model, method = scene.model, Method.parse(self.method)
+        of_samples_alone(self, model)
+        if not method.has_shared_model(model):
+            raise UnalikeError(
+                f"ifca has clients choose by the loss of the shared models and {self.method} keeps parameters private, without "
+                "which these say nothing; choose another method"
+            )
+        starts = [model.params] + [
+            model.redrawn(seeds.number(scene.seed, "clusters", j)) for j in range(1, self.clusters)
+        ]
+        groups = {f"cluster-{j}": tuple(range(scene.clients)) for j in range(self.clusters)}
+        start = {name: ServerState(0, w, model.buffers, {}) for name, w in zip(groups, starts, strict=True)}
+        yield Stage("train", method, scene.rounds, groups, start=start, chooses=MeanLoss())
+
+
+@staged_plan
+class Clustered(StagedPlan):
+    """Recursive bipartition (CFL, Sattler et al. 2019, algorithm 1; 2021): one model, split in two where clients disagree.
+
+    A group is at a stationary point of its mean objective, but not of its clients', when ||mean_k d_k|| < eps1 and
+    max_k ||d_k|| > eps2, d_k being the updates. Then it splits into the two halves whose largest cosine similarity
+    across is least, and both go on from its model with `method`. Never before `warmup` rounds of the run. A group whose
+    clients agree stays whole, whatever the thresholds, only as long as the second condition fails: choose eps2 well above
+    the updates of an IID group near its optimum. eps1 = 0 is `method`.
+
+    All groups start a stage anew when one of them splits: what clients remember (SCAFFOLD's variates) starts anew with it,
+    what the server remembers stays. Clients that did not take part in the deciding round go with the larger half.
+    """
+
+    eps1: NonNegativeFloat = 0.4
+    eps2: PositiveFloat = 1.6
+    warmup: NonNegativeInt = 20
+    method: MethodText = "fedavg"
+
+    ROOT: ClassVar[str] = "all"
+
+    def stages(self, scene: PlanInputs) -> PlanSteps:
+        method = Method.parse(self.method) + Bipartition(eps1=self.eps1, eps2=self.eps2, warmup=self.warmup)
+        groups: Groups = {self.ROOT: tuple(range(scene.clients))}
+        start: States | None = None
+        left, splits = scene.rounds, 0
+        while left or not splits:
+            states = yield Stage(f"split-{splits}", method, left, groups, start=start, until=_decided)
+            left, splits = left - states.rounds, splits + 1
+            groups, start = _split(groups, states)
+
+
+def _decided(states: States) -> bool:
+    return any(halves(s) for s in states.values())
+
+
+def _split(groups: Groups, states: States) -> tuple[Groups, States]:
+    """The groups with those that decided to split in halves, named `all.0` and `all.1`, and the states they go on from."""
+    after: Groups = {}
+    start: dict[str, ServerState] = {}
+    for name, clients in groups.items():
+        state = states[name]
+        members = {name: clients}
+        if found := halves(state):
+            smaller = min(found, key=len)
+            members = {f"{name}.0": tuple(k for k in clients if k not in smaller), f"{name}.1": smaller}
+        after |= members
+        memory = {part: m for part, m in state.memory.items() if part != Bipartition.name}
+        start |= dict.fromkeys(members, state._replace(memory=memory))
+    return after, start

@@ -1,0 +1,136 @@
+"""FedConcat: models of clusters of clients become one, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from unalike._utils import seeds
+from unalike._utils.errors import UnalikeError
+from unalike.core.model import Model
+from unalike.core.tasks import check_task
+from unalike.core.types import Output
+from unalike.core.views import ServerState
+from unalike.methods.method import Method
+from unalike.methods.parts.fixed_parameters import Fixed
+from unalike.methods.parts.weights import Uniform
+from unalike.methods.plan import PlanInputs, PlanSteps, QueryStep, Stage
+from unalike.methods.plans.queries import LabelCounts
+from unalike.methods.plans.staged_plan import MethodText, StagedPlan, grouped, of_samples_alone, staged_plan
+
+
+class Concatenated(nn.Module):
+    """[encoder_1(x), ..., encoder_C(x)] [B, sum D] -> head. The encoders always run in evaluation mode."""
+
+    def __init__(self, encoders: Sequence[nn.Module], head: nn.Linear):
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+        self.head = head
+
+    def train(self, mode: bool = True) -> Concatenated:
+        """Training mode is for the head: norms of the encoders keep their statistics, dropout in them is off."""
+        super().train(mode)
+        self.encoders.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, C] of `x` [B, ...]."""
+        return self.head(torch.cat([_features(encoder(x)) for encoder in self.encoders], dim=1))
+
+
+def _features(found: Tensor | Output) -> Tensor:
+    return found.logits if isinstance(found, Output) else found
+
+
+@staged_plan
+class Fedconcat(StagedPlan):
+    """FedConcat (Diao et al. 2024): clusters by label distribution, one encoder each, one head over all of them.
+
+    1. clients send their label counts; k-means (seeded) puts their distributions into `clusters`, empty ones dropped;
+    2. `method` in each cluster;
+    3. the clusters' encoders are sent to everybody once, stay fixed and stand side by side; a linear head of random start on
+       their joint features is trained by FedAvg with equal weights.
+    `rounds` are split between 2 and 3 as `encoder_rounds` to `classifier_rounds`, at least one round each; a schedule of the
+    learning rate begins anew with 3. One cluster is
+    FedAvg, then a new head. The public code starts the later clusters of step 2 from the first client's trained weights by
+    an aliasing of dictionaries; here all start at the run's model. It also caps the clusters' sizes on data of 100 classes
+    or more and starts the head there from the clusters' heads; neither is done here.
+    """
+
+    name: ClassVar[str] = "fedconcat"
+
+    clusters: PositiveInt = 5
+    encoder_rounds: PositiveInt = 50
+    classifier_rounds: PositiveInt = 1000
+    method: MethodText = "fedavg"
+
+    def stages(self, scene: PlanInputs) -> PlanSteps:
+        check_task(self.name, ("classification",), scene.task)
+        method = Method.parse(self.method)
+        of_samples_alone(self, scene.model)
+        if any(_stays(method, scene.model, n) for n in scene.model.params):
+            raise UnalikeError(
+                f"fedconcat joins the clusters' encoders and {self.method} keeps parameters of theirs private; choose a method "
+                "that shares the body"
+            )
+        answers = yield QueryStep("labels", LabelCounts())
+        counts = answers.tree["counts"].double().numpy()
+        found = kmeans(counts / counts.sum(1, keepdims=True), self.clusters, seeds.generator(scene.seed, "fedconcat"))
+        cluster = np.full(scene.clients, np.bincount(found).argmax())  # who has no label belongs to the largest
+        cluster[list(answers.clients)] = found
+
+        encoder_rounds = self.split(scene.rounds)
+        states = yield Stage("encoders", method, encoder_rounds, grouped(cluster))
+
+        model = concatenated(scene.model, list(states.values()), seeds.number(scene.seed, "fedconcat.head"))
+        start = {"all": ServerState(0, model.params, model.buffers, {})}
+        classify = Method(Fixed("body"), Uniform())
+        yield Stage("classifier", classify, scene.rounds - encoder_rounds, model=model, start=start)
+
+    def split(self, rounds: int) -> int:
+        """The rounds of the encoders out of all of them."""
+        share = self.encoder_rounds / (self.encoder_rounds + self.classifier_rounds)
+        return min(max(round(rounds * share), 1), max(rounds - 1, 0))
+
+
+def concatenated(model: Model, states: Sequence[ServerState], number: int) -> Model:
+    """The encoders of the states under one head, drawn from the seed `number`."""
+    features, classes = model.head_size
+    encoders = [model.encoder(s.params, s.buffers) for s in states]
+    with seeds.isolated(number):
+        head = nn.Linear(features * len(encoders), classes)
+    return Model(Concatenated(encoders, head).to(next(iter(model.params.values()))))
+
+
+def _stays(method: Method, model: Model, name: str) -> bool:
+    """Whether a parameter of the encoder trains on the clients and is not averaged."""
+    return not model.in_head(name) and method.trains(name, model) and not method.shares(name, model)
+
+
+def kmeans(points: np.ndarray, clusters: int, rng: np.random.Generator, steps: int = 100) -> np.ndarray:
+    """The cluster [K] of each of the points [K, D]: Lloyd's steps from a k-means++ start; clusters may come out empty."""
+    centres = points[rng.integers(len(points))][None]
+    while len(centres) < min(clusters, len(points)):
+        gaps = _squared(points, centres).min(1)
+        if not gaps.any():
+            break  # fewer different points than clusters
+        centres = np.vstack([centres, points[rng.choice(len(points), p=gaps / gaps.sum())]])
+    nearest = _squared(points, centres).argmin(1)
+    for _ in range(steps):
+        filled = np.unique(nearest)
+        centres = np.stack([points[nearest == c].mean(0) for c in filled])
+        moved = _squared(points, centres).argmin(1)
+        if np.array_equal(filled[moved], nearest):
+            break
+        nearest = moved
+    return nearest
+
+
+def _squared(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Squared distances [K, C]."""
+    return ((points[:, None] - centres[None]) ** 2).sum(-1)

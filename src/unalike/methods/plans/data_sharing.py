@@ -1,0 +1,57 @@
+"""A little public data for everybody."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from unalike._utils import seeds
+from unalike._utils.errors import UnalikeError
+from unalike.core.types import Batch
+from unalike.methods.method import Method
+from unalike.methods.plan import PlanInputs, PlanSteps, Stage
+from unalike.methods.plans.staged_plan import MethodText, StagedPlan, staged_plan
+
+
+@staged_plan
+class DataSharing(StagedPlan):
+    """Every client trains on its own samples and on a small public set G, the same for all (Zhao et al. 2018, section 4).
+
+    |G| = `fraction` of the clients' training samples, drawn once from the server's `proxy` with equal shares of the classes,
+    as far as these go, and sent once. Then `method`; a client counts with |D_k| + |G| samples. fraction = 0 is `method`. The
+    paper also starts from a model trained on G, and may give each client a part of G: neither is done here.
+    """
+
+    fraction: float = Field(default=0.05, ge=0, le=1)
+    method: MethodText = "fedavg"
+
+    def stages(self, scene: PlanInputs) -> PlanSteps:
+        wanted = round(self.fraction * scene.samples)
+        yield Stage(
+            "train", Method.parse(self.method), scene.rounds, shared=self._drawn(scene, wanted) if wanted else None
+        )
+
+    def _drawn(self, scene: PlanInputs, wanted: int) -> Batch:
+        found = 0 if scene.proxy is None else len(scene.proxy.y)
+        if scene.proxy is None or found < wanted:
+            raise UnalikeError(
+                f"data_sharing(fraction={self.fraction}) shares {wanted} public samples ({self.fraction:g} of the clients' "
+                f"{scene.samples}) and the server has {found}; pass proxy=(x, y) with as many, or a smaller fraction"
+            )
+        rows = torch.from_numpy(
+            balanced(scene.proxy.y.cpu().numpy(), wanted, seeds.generator(scene.seed, "data_sharing"))
+        )
+        return Batch(scene.proxy.x[rows], scene.proxy.y[rows])
+
+
+def balanced(y: np.ndarray, wanted: int, rng: np.random.Generator) -> np.ndarray:
+    """Rows of `wanted` samples: the classes take turns until each has given all it has. Other labels than classes are one."""
+    order = rng.permutation(len(y))
+    if y.dtype.kind == "f":
+        return np.sort(order[:wanted])
+    turn = np.zeros(len(y), np.int64)
+    for c in np.unique(y):
+        mine = order[y[order] == c]
+        turn[mine] = np.arange(len(mine))
+    return np.sort(order[np.argsort(turn[order], kind="stable")][:wanted])

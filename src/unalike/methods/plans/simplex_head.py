@@ -1,0 +1,88 @@
+"""FedETF: a fixed head whose classes are as far from each other as can be."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from unalike._utils import seeds
+from unalike._utils.errors import UnalikeError
+from unalike.core.model import Model
+from unalike.core.types import Output
+from unalike.methods.method import Method
+from unalike.methods.parts.balanced_softmax import BalancedSoftmax
+from unalike.methods.parts.fixed_parameters import Fixed
+from unalike.methods.plan import PlanInputs, PlanSteps, Stage
+from unalike.methods.plans.staged_plan import MethodText, StagedPlan, staged_plan
+
+
+class SimplexModel(nn.Module):
+    """beta V^T mu, mu = P z / ||P z||: z [B, D] of the encoder, P a linear layer D -> d, V [d, C] the fixed simplex."""
+
+    def __init__(self, encoder: nn.Module, features: int, simplex: Tensor, scale: float):
+        super().__init__()
+        width, classes = simplex.shape
+        self.encoder, self.projecting = encoder, nn.Linear(features, width)
+        self.scale = nn.Parameter(torch.tensor(scale))
+        self.head = nn.Linear(width, classes, bias=False)
+        self.head.weight = nn.Parameter(simplex.T.contiguous(), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, C] of `x` [B, ...]."""
+        found = self.encoder(x)
+        z = found.logits if isinstance(found, Output) else found
+        return self.head(self.scale * F.normalize(self.projecting(z), dim=1))
+
+
+@staged_plan
+class Fedetf(StagedPlan):
+    """FedETF (Li et al. 2023): a synthetic head that never moves, under which all clients learn the same features.
+
+    The run's model without its head, then a linear projection to `width` numbers, normalised to length 1, and as logits
+    beta times their products with V = sqrt(C / (C - 1)) U (I - 1 1^T / C), U [width, C] orthonormal: class
+    vectors of length 1 and of equal, largest angles. beta, the inverse temperature, starts at `scale` and is learned with
+    the rest; V is drawn from the run's seed, so nobody sends it. Clients train by `method` with the loss balanced by their
+    own label counts, `balanced_softmax(gamma)`. width = None is that of the features, or C where these are fewer.
+
+    This is the shared model of the paper. Its personal ones (V and the projection fine-tuned in turns) are not here:
+    method="local_finetune" tunes the encoder, projection and beta instead. The start of beta is 10 or 1 in the authors' code,
+    by the network.
+    """
+
+    name: ClassVar[str] = "fedetf"
+
+    gamma: NonNegativeFloat = 1.0
+    scale: PositiveFloat = 10.0
+    width: PositiveInt | None = None
+    method: MethodText = "fedavg"
+
+    def stages(self, scene: PlanInputs) -> PlanSteps:
+        method = Method.parse(self.method) + BalancedSoftmax(gamma=self.gamma) + Fixed("head")
+        yield Stage("train", method, scene.rounds, model=self.model(scene.model, scene.seed))
+
+    def model(self, model: Model, run: int) -> Model:
+        """The run's model under the simplex."""
+        features, classes = model.head_size
+        width = max(features, classes) if self.width is None else self.width
+        if model.takes_context or not 2 <= classes <= width:
+            found = "facts of its client" if model.takes_context else f"{classes} classes and a width of {width}"
+            raise UnalikeError(
+                f"fedetf found a model with {found}; expected one that sees samples alone, and 2 classes or more with at least "
+                "as large a width"
+            )
+        with seeds.isolated(seeds.number(run, "fedetf")):
+            made = SimplexModel(
+                model.encoder(model.params, model.buffers), features, simplex(width, classes), self.scale
+            )
+        return Model(made.to(next(iter(model.params.values()))))
+
+
+def simplex(width: int, classes: int) -> Tensor:
+    """A simplex equiangular tight frame [width, classes], turned at random: V^T V = (C I - 1 1^T) / (C - 1)."""
+    basis, _ = torch.linalg.qr(torch.randn(width, classes, dtype=torch.float64))
+    centred = basis - basis.mean(1, keepdim=True)
+    return ((classes / (classes - 1)) ** 0.5 * centred).float()

@@ -1,0 +1,65 @@
+"""What every recipe is: a frozen, validated dataclass of its hyperparameters with spec text, and a generator of stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, TypeVar, dataclass_transform
+
+import pydantic
+
+from unalike._utils import spec
+from unalike._utils.errors import UnalikeError
+from unalike.core.model import Model
+from unalike.methods.method import Method
+from unalike.methods.part import parameters, registry, snake
+from unalike.methods.plan import PlanInputs, PlanSteps
+
+R = TypeVar("R", bound=type)
+Groups = dict[str, tuple[int, ...]]
+
+
+def _readable(text: str) -> str:
+    """The text of a method, read once so that a mistake in it is found when it is written."""
+    Method.parse(text)
+    return text
+
+
+MethodText = Annotated[str, pydantic.AfterValidator(_readable)]
+"""Spec text of the method that a plan runs in its stages."""
+
+
+class StagedPlan:
+    """A plan with fields. Its repr is its spec text; equal fields are equal plans."""
+
+    name: ClassVar[str]
+
+    def stages(self, scene: PlanInputs) -> PlanSteps:
+        """The stages and surveys; see `Plan`."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return str(spec.Call(self.name, parameters(self)))  # type: ignore[arg-type]
+
+
+@dataclass_transform(frozen_default=True)
+def staged_plan(cls: R) -> R:
+    """Class decorator: make a frozen, validated dataclass of a plan and register it under its name for spec text.
+
+    The name is the class attribute `name`, or the class name in snake case.
+    """
+    if "name" not in vars(cls):
+        cls.name = snake(cls.__name__)  # type: ignore[attr-defined]
+    made = pydantic.dataclasses.dataclass(frozen=True, repr=False, config=pydantic.ConfigDict(extra="forbid"))(cls)
+    return registry.register(made.name)(made)  # type: ignore[attr-defined]
+
+
+def of_samples_alone(plan: StagedPlan, model: Model) -> None:
+    """Refuse a model that is fed facts of its client: what a plan asks about, or builds another model of, sees samples alone."""
+    if model.takes_context:
+        raise UnalikeError(f"{plan.name} found a model with facts of its client; expected one that sees samples alone")
+
+
+def grouped(clusters: Iterable[int]) -> Groups:
+    """Groups from the number of each client's cluster, in the order of these numbers."""
+    of = [int(c) for c in clusters]
+    return {f"cluster-{c}": tuple(k for k, mine in enumerate(of) if mine == c) for c in sorted(set(of))}

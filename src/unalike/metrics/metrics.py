@@ -1,0 +1,196 @@
+"""The metrics of a task, over all test samples together or for each of many clients at once.
+
+loss               mean loss
+accuracy           correct / samples
+macro_f1           mean of 2 TP / (2 TP + FP + FN) over the classes among labels or predictions
+balanced_accuracy  mean recall over the classes among the labels
+auroc, auprc       of binary labels: area under the ROC curve, average precision; NaN where there is one class only
+rmse               of regression: root of the mean squared error
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError
+from unalike.core.tasks import Task
+from unalike.metrics.scoring import Scores
+
+Metrics = dict[str, float]
+Custom = Mapping[str, Callable[[np.ndarray, np.ndarray, np.ndarray], float]]
+"""Name -> a person's own metric of labels [n], predictions [n] and logits ([n] for binary tasks and regression, else [n, C])."""
+
+USUAL = ("loss", "accuracy", "macro_f1", "rmse")
+"""Metrics whose columns come first."""
+BLOCK = 2**22
+"""Counts by client and class that are held at a time."""
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Scores sorted by client, for `clients` of them: client k has the samples `starts[k] : starts[k + 1]`."""
+
+    scores: Scores
+    clients: int
+
+    @cached_property
+    def owner(self) -> np.ndarray:
+        return self.scores.client.astype(np.int64)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        return np.bincount(self.owner, minlength=self.clients)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.sizes)])
+
+    def sum(self, values: np.ndarray, of: np.ndarray | None = None) -> np.ndarray:
+        """By client, of one value per sample, or per entry of `of`, which says whose each is."""
+        return np.bincount(self.owner if of is None else of, values, self.clients)
+
+    def mean(self, values: np.ndarray) -> np.ndarray:
+        """Of one value per sample, by client; NaN for a client without samples."""
+        return self.sum(values) / self.sizes
+
+    @cached_property
+    def ties(self) -> tuple[np.ndarray, ...]:
+        """`of positives negatives above below` for each run of equal logits of a client, from the highest down.
+
+        `above` and `below` count the client's positives and negatives in this run and in those before it.
+        """
+        order = np.lexsort((-self.scores.logits, self.owner))
+        of, logit, y = self.owner[order], self.scores.logits[order], self.scores.y[order].astype(np.int64)
+        first = np.flatnonzero(np.append(True, (np.diff(of) != 0) | (np.diff(logit) != 0))[: len(of)])
+        positives = np.add.reduceat(y, first) if len(first) else y
+        negatives = np.diff(np.append(first, len(of))) - positives
+        own = of[first]
+        before = [np.append(0, np.cumsum(self.sum(v, own)))[own] for v in (positives, negatives)]
+        return own, positives, negatives, np.cumsum(positives) - before[0], np.cumsum(negatives) - before[1]
+
+    @property
+    def both(self) -> tuple[np.ndarray, np.ndarray]:
+        """Positives and negatives of each client; NaN where one of them is missing or a logit is no number."""
+        positive = self.sum(self.scores.y.astype(float))
+        negative = self.sizes - positive
+        whole = (positive > 0) & (negative > 0) & (self.sum(np.isnan(self.scores.logits).astype(float)) == 0)
+        return np.where(whole, positive, np.nan), np.where(whole, negative, np.nan)
+
+    def by_class(self, formula: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+        """`formula` of how many samples of each class there are, were predicted and were both, each [K, C]; by client."""
+        y, guess = self.scores.y.astype(np.int64), self.scores.predicted.astype(np.int64)
+        classes = int(max(y.max(initial=0), guess.max(initial=0))) + 1
+        step, found = max(1, BLOCK // classes), []
+        for first in range(0, self.clients, step):
+            last = min(first + step, self.clients)
+            own = slice(self.starts[first], self.starts[last])
+            cell, shape = (self.owner[own] - first) * classes, (last - first, classes)
+            hit = y[own] == guess[own]
+            keys = (cell + y[own], cell + guess[own], (cell + y[own])[hit])
+            counts = (np.bincount(k, minlength=shape[0] * classes).reshape(shape) for k in keys)
+            found.append(formula(*counts))
+        return np.concatenate([*found, np.zeros(0)])
+
+    def one_by_one(self, name: str, metric: Callable[[np.ndarray, np.ndarray, np.ndarray], float]) -> np.ndarray:
+        """A metric of labels, predictions and logits, of copies that it may write over, client by client; NaN without samples."""
+        parts = [slice(a, b) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
+        given = self.scores.y, self.scores.predicted, self.scores.logits
+        found = (metric(*(a[p].copy() for a in given)) if p.start < p.stop else np.nan for p in parts)
+        return np.array([_number(name, value) for value in found])
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):  # torch says the last of several numbers
+        raise UnalikeError(f"metrics: {name} gives {value!r}; expected a number") from None
+
+
+def macro_f1(true: np.ndarray, guessed: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Of counts [..., C]: mean of 2 TP / (2 TP + FP + FN) over the classes that occur among labels or predictions."""
+    seen = true + guessed
+    return np.nan_to_num(2 * right / seen).sum(-1) / (seen > 0).sum(-1)
+
+
+def balanced_accuracy(true: np.ndarray, guessed: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Of counts [..., C]: mean recall TP / (TP + FN) over the classes that occur among the labels."""
+    return np.nan_to_num(right / true).sum(-1) / (true > 0).sum(-1)
+
+
+def auroc(own: Grouped) -> np.ndarray:
+    """The share of pairs of a positive and a negative sample that the logits order right; a tie is half right."""
+    of, positives, negatives, above, _ = own.ties
+    positive, negative = own.both
+    return own.sum(negatives * (above - positives / 2), of) / (positive * negative)
+
+
+def auprc(own: Grouped) -> np.ndarray:
+    """Average precision: the sum over thresholds of (recall gained) x (precision there); equal logits are one threshold."""
+    of, positives, _, above, below = own.ties
+    return own.sum(positives * above / (above + below), of) / own.both[0]
+
+
+def _correct(own: Grouped) -> np.ndarray:
+    return own.mean(own.scores.predicted == own.scores.y)
+
+
+_ANY = {"loss": lambda own: own.mean(own.scores.loss)}
+_CLASSES = _ANY | {
+    "accuracy": _correct,
+    "macro_f1": lambda own: own.by_class(macro_f1),
+    "balanced_accuracy": lambda own: own.by_class(balanced_accuracy),
+}
+METRICS: dict[str, dict[str, Callable[[Grouped], np.ndarray]]] = {
+    "classification": _CLASSES,
+    "binary": _CLASSES | {"auroc": auroc, "auprc": auprc},
+    "regression": _ANY | {"rmse": lambda own: np.sqrt(own.mean(own.scores.loss))},
+}
+"""Task -> what is measured, in the order of the columns."""
+
+
+def metric_names(task: Task, custom: Custom | None = None) -> tuple[str, ...]:
+    """The columns that `measure` fills. Raises `UnalikeError` for a metric of one's own whose name is taken or no name."""
+    if custom and not (isinstance(custom, Mapping) and all(map(callable, custom.values()))):
+        raise UnalikeError(
+            f"metrics={custom!r}: expected names with functions, {{'cost': f}} with f(labels, predictions, logits)"
+        )
+    for name in custom or {}:
+        fits = name.isidentifier() and not name.endswith("selected") and name.split("_")[0] not in _RESERVED
+        if not fits or name in BUILT_IN | _COLUMNS:
+            raise UnalikeError(
+                f"metrics: found the name {name!r}; expected a name of letters, digits and underscores that does not begin with "
+                f"{', '.join(_RESERVED)}, does not end in selected and is none of {', '.join(sorted(BUILT_IN | _COLUMNS))}"
+            )
+    return (*METRICS[task.name], *(custom or {}))
+
+
+BUILT_IN = frozenset(name for metrics in METRICS.values() for name in metrics)
+"""The metrics of all tasks."""
+_RESERVED = ("val", "server", "clients", "personal", "local", "min", "max", "mean", "std")
+_HISTORY = (
+    "round stage seconds participants train_loss bytes bytes_down bytes_up client n_train n_test status method seed"
+)
+_SUMMARY = (
+    "partition protocol baseline seeds pairs accuracy_sd rmse_sd difference ci_low ci_high boot_low boot_high p p_holm wilcoxon "
+    "wilcoxon_holm better client_sd worst_decile mb_down mb_up"
+)
+_COLUMNS = frozenset(f"{_HISTORY} {_SUMMARY}".split())
+"""The other columns of the history and of a comparison's summary."""
+
+
+def measure(task: Task, scores: Scores, custom: Custom | None = None) -> Metrics:
+    """The metrics over all samples; NaN where there are none."""
+    return per_client(task, replace(scores, client=np.zeros(len(scores.loss), np.int64)), 1, custom)[0]
+
+
+def per_client(task: Task, scores: Scores, clients: int, custom: Custom | None = None) -> list[Metrics]:
+    """The metrics of each of `clients` by itself."""
+    own = Grouped(scores.of(np.argsort(scores.client, kind="stable")), clients)
+    with np.errstate(invalid="ignore", divide="ignore"):  # a client without samples has no metric
+        columns = {name: formula(own).tolist() for name, formula in METRICS[task.name].items()}
+    columns |= {name: own.one_by_one(name, metric).tolist() for name, metric in (custom or {}).items()}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

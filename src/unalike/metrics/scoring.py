@@ -1,0 +1,101 @@
+"""Evaluation of many clients' test samples in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike._utils import compiled_loops
+from unalike.core.model import Model
+from unalike.core.tasks import Task
+from unalike.core.types import Context, Tree
+
+Predict = Callable[[Tensor], Tensor]
+"""Inputs [B, ...] -> logits [B, C]."""
+
+ROWS, BYTES, FLAT = 4096, 2**20, 2**21
+"""Most samples of one forward pass in evaluation; bytes of images whose activations stay, about, in a processor's cache; bytes of
+samples of one dimension, whose activations are no larger than they.
+"""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One entry per test sample: whose it is, its loss, its label, the prediction and the logits.
+
+    Logits are [n] for one output and [n, C] for classes, for which they are kept only where asked for (else [n, 0]).
+    """
+
+    client: np.ndarray
+    loss: np.ndarray
+    y: np.ndarray
+    predicted: np.ndarray
+    logits: np.ndarray
+
+    def of(self, keep: np.ndarray) -> Scores:
+        """The samples that a mask or index array picks."""
+        return Scores(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
+
+    @property
+    def tensors(self) -> Tree:
+        """The same as tensors, as processes send them."""
+        return {name: torch.from_numpy(getattr(self, name)) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def of_tensors(cls, tensors: Tree) -> Scores:
+        return cls(**{name: t.numpy() for name, t in tensors.items()})
+
+    @classmethod
+    def join(cls, scores: Sequence[Scores]) -> Scores:
+        """The samples of several evaluations."""
+        return cls(*(np.concatenate([getattr(s, name) for s in scores]) for name in cls.__dataclass_fields__))
+
+
+def score(task: Task, predict: Predict, x: Tensor, y: Tensor, client: np.ndarray, logits: bool = False) -> Scores:
+    """Run a model over samples x [n, ...], y [n] that belong to clients [n]; `logits`: keep those of classes too."""
+    losses, predicted, kept = [], [], []
+    for found, rows in zip(outputs(predict, x), y.split(rows_at_once(x)), strict=True):
+        losses.append(task.losses(found, rows))
+        predicted.append(task.predict(found))
+        kept.append(found.flatten() if task.name != "classification" else found if logits else found[:, :0])
+    arrays = (torch.cat(found).cpu().numpy() for found in (losses, predicted, kept))
+    loss, guess, own = arrays
+    return Scores(client, loss, y.cpu().numpy(), guess, own)
+
+
+def outputs(predict: Predict, x: Tensor) -> Iterator[Tensor]:
+    """Logits of the samples [n, ...] without gradients, a few at a time; on all threads of the run if operations have one each."""
+
+    @torch.no_grad()  # which every thread has to say for itself
+    def logits(some: Tensor) -> Tensor:
+        return predict(some)
+
+    if not len(x):  # many a module cannot be asked about nothing: `h.view(len(x), -1)`
+        return iter([logits(x.new_zeros(1, *x.shape[1:]))[:0]])
+    pieces = x.split(rows_at_once(x))
+    return compiled_loops.each(logits, pieces) if torch.get_num_threads() == 1 else map(logits, pieces)
+
+
+def rows_at_once(x: Tensor) -> int:
+    """Samples of one forward pass over `x`: activations of images that leave the cache take several times as long."""
+    if not len(x) or x.device.type != "cpu":
+        return ROWS
+    return min(ROWS, max(16, (FLAT if x.dim() == 2 else BYTES) // max(1, x[0].nbytes)))
+
+
+@dataclass(frozen=True)
+class SharedModel:
+    """The prediction of one model; for one client where the model is fed its facts, `context`, else for everybody."""
+
+    model: Model
+    params: Tree
+    buffers: Tree
+    context: Context | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        model = self.model.channels_last(x[:2], self.context)
+        return model(self.params, x, buffers=self.buffers, context=self.context).logits

@@ -1,1 +1,0 @@
-"""Plans: methods of several stages, and the references that methods are held against."""

@@ -1,0 +1,9 @@
+"""The HTML report and the exports of a comparison.
+
+Imports `metrics` and below. Start reading at `html.py`.
+"""
+
+from unalike.reporting.content import MethodResult, ReportContent
+from unalike.reporting.html import render, write, write_text
+
+__all__ = ["MethodResult", "ReportContent", "render", "write", "write_text"]

@@ -1,0 +1,286 @@
+"""The report's charts for a paper or slides: SVG and PDF through Matplotlib, in the colours, markers and dashes of the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from unalike._utils.errors import UnalikeError
+from unalike.metrics.inference import Ranks
+from unalike.metrics.statistics import Metric, in_order, summary
+from unalike.reporting import wording
+from unalike.reporting.charts.palette import Look, looks
+from unalike.reporting.charts.plotly_charts import OWN, over_seeds
+from unalike.reporting.charts.rank_diagram import LONGEST, STEP, diagram
+from unalike.reporting.content import MODELS, ReportContent
+from unalike.reporting.rows import rows
+from unalike.reporting.tradeoff import tradeoff
+
+if TYPE_CHECKING:
+    from unalike.experiments.joining import Joined
+
+Looks = dict[str, Look]
+
+INK, MUTED, LINE = "#1f2733", "#5c6675", "#d9d7d0"
+_MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "cross": "P", "x": "X", "star": "*"}
+_DASHES: dict[str, Any] = {
+    "solid": "-",
+    "dash": (0, (5, 2)),
+    "dot": (0, (1, 1.5)),
+    "dashdot": "-.",
+    "longdash": (0, (9, 2)),
+}
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "text.parse_math": False,  # a name is text, whatever signs it has
+    "svg.hashsalt": "unalike",  # the same figure, the same bytes
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+}
+
+
+def save(joined: Joined, folder: Path) -> Path:
+    """Write every figure of every block, and the ranks over them, as SVG and PDF; returns the folder."""
+    shared = looks(list(dict.fromkeys(m["label"] for b in joined.blocks for m in b.comparison.facts.methods)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with rc_context(STYLE):
+            fronts = _fronts([block.name for block in joined.blocks])
+            for block, front in zip(joined.blocks, fronts):
+                for name, figure in figures(block.comparison.content(), shared):
+                    _write(figure, folder / f"{front}{name}")
+            if joined.ranks is not None:
+                _write(ranks(joined.ranks, shared), folder / "ranks")
+    except OSError as error:
+        raise UnalikeError(f"cannot write figures into {folder}: {error.strerror}; give a folder with room") from None
+    return folder
+
+
+def figures(content: ReportContent, style: Looks | None = None) -> Iterator[tuple[str, Figure]]:
+    """`(name, figure)` for each chart that has something to show, protocol by protocol."""
+    style = style or looks(content.labels)
+    metric, scale = content.metric, 100 if content.metric.sign > 0 else 1
+    rounds, clients = (in_order(table, content.labels) for table in (content.rounds, content.clients))
+    table = summary(rounds, clients, content.baseline, plain=content.plain)
+    for protocol, prefix in content.prefixes.items():
+        own, tail = table[table["protocol"] == protocol], f"-{protocol}" if prefix else ""
+        column, unit = prefix + metric.column, f"{metric.word}{' (%)' if scale == 100 else ''}"
+        if own.empty:
+            continue
+        if own["difference"].notna().any():
+            yield f"differences{tail}", forest(own[own["difference"].notna()], content.baseline, metric, style)
+        yield f"curves{tail}", curves(rounds, column, f"{unit}, {MODELS[protocol]}", style, scale)
+        if column in clients and clients[column].notna().any():
+            yield f"clients{tail}", distribution(clients, column, f"{unit} of one client", style, scale)
+        traded = tradeoff(own, metric)
+        if len(traded) > 1:
+            yield f"pareto{tail}", pareto(traded, unit, style, scale)
+
+
+def forest(table: pd.DataFrame, baseline: str, metric: Metric, style: Looks) -> Figure:
+    """Differences to the baseline with their 95 % intervals."""
+    scale = 100 if metric.sign > 0 else 1
+    unit = "percentage points" if scale == 100 else metric.word
+    title = f"difference in {metric.word} to {baseline} ({unit})"
+    bars = [(r["method"], *(scale * r[k] for k in ("difference", "ci_low", "ci_high"))) for r in rows(table)]
+    figure, axes = _bars(bars, title, style)
+    axes.axvline(0, color=MUTED, linewidth=1, linestyle=":", zorder=0)
+    return figure
+
+
+def ranks(found: Ranks, style: Looks) -> Figure:
+    """The critical-difference diagram; see `report.ranks`."""
+    drawn = diagram(found)
+    names = [wording.short(hung.name, LONGEST) for hung in drawn.hung]
+    width = 3.4 + 0.16 * max(map(len, names))
+    figure = Figure(figsize=(width, 0.27 * (1.9 - drawn.bottom)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_axis_off()
+    axes.set_xlim(0.9, drawn.end + 0.1)
+    axes.set_ylim(drawn.bottom - 0.4, 1.5)
+    line: dict[str, Any] = {"color": MUTED, "linewidth": 1, "clip_on": False}
+    axes.plot([1, len(drawn.hung)], [0, 0], **line)
+    for place in drawn.places:
+        axes.plot([place, place], [0, 0.14], **line)
+        axes.text(place, 0.2, str(place), ha="center", va="bottom", color=MUTED)
+    axes.errorbar([1 + found.critical / 2], [1], xerr=found.critical / 2, color=MUTED, capsize=3, fmt="none")
+    axes.text(1 + found.critical / 2, 1.1, f"CD = {found.critical:.2f}", ha="center", va="bottom", color=MUTED)
+    for bar in drawn.bars:
+        y = -STEP * (bar.level + 1)
+        axes.plot([bar.low - 0.04, bar.high + 0.04], [y, y], color=INK, linewidth=3, solid_capstyle="butt", zorder=3)
+    for name, hung in zip(names, drawn.hung):
+        along, down = drawn.line(hung)
+        axes.plot(along, down, markevery=[-1], clip_on=False, **_drawn(style[hung.name]))
+        side, shift = ("right", -7) if hung.left else ("left", 7)
+        axes.annotate(
+            f"{name}  {hung.rank:.2f}", (along[-1], down[-1]), (shift, 0), textcoords="offset points",
+            ha=side, va="center", color=INK, annotation_clip=False,
+        )  # fmt: skip
+    return figure
+
+
+def curves(rounds: pd.DataFrame, column: str, title: str, style: Looks, scale: float) -> Figure:
+    """Mean over seeds by round, with a band of one standard deviation."""
+    figure, axes = _canvas(5.2, 3.4)
+    for name, look in style.items():
+        line = over_seeds(rounds[rounds["method"] == name], column, scale)
+        if len(line):
+            axes.fill_between(
+                line["round"],
+                line["mean"] - line["sd"],
+                line["mean"] + line["sd"],
+                color=look.colour,
+                alpha=0.12,
+                linewidth=0,
+            )
+            axes.plot(line["round"], line["mean"], label=name, markevery=max(1, len(line) // 7), **_drawn(look))
+    axes.set_xlabel("round")
+    axes.set_ylabel(title)
+    _legend(figure, axes)
+    return figure
+
+
+def distribution(clients: pd.DataFrame, column: str, title: str, style: Looks, scale: float) -> Figure:
+    """A box of quartiles for each method and one dot for each client and seed."""
+    scored = clients.dropna(subset=[column])
+    names = [name for name in style if name in set(scored["method"])]
+    figure, axes = _named(names, title)
+    generator = np.random.default_rng(0)
+    for i, name in enumerate(names):
+        look, values = style[name], (scale * scored.loc[scored["method"] == name, column]).to_numpy(dtype=float)
+        values = values[np.isfinite(values)]  # a client whose model diverged has no place on the axis
+        heights = i + generator.uniform(-0.16, 0.16, len(values))
+        axes.scatter(values, heights, s=9, color=look.colour, alpha=0.45, linewidths=0)
+        if len(values):
+            _box(axes, i, values, look.colour)
+    _labelled(axes, names)
+    return figure
+
+
+def _box(axes: Any, y: float, values: np.ndarray, colour: str) -> None:
+    """The middle half with its median, and whiskers to the last value within 1.5 times its width.
+
+    Drawn by hand: the option that lays Matplotlib's own box plot on its side changed its name.
+    """
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    inside = values[(values >= low - 1.5 * (high - low)) & (values <= high + 1.5 * (high - low))]
+    line = {"color": colour, "linewidth": 1.4}
+    axes.plot([low, high, high, low, low], [y - 0.25, y - 0.25, y + 0.25, y + 0.25, y - 0.25], **line)
+    axes.plot([middle, middle], [y - 0.25, y + 0.25], color=colour, linewidth=2.4)
+    for end, edge in ((inside.min(), low), (inside.max(), high)):
+        axes.plot([end, edge], [y, y], **line)
+
+
+def pareto(table: pd.DataFrame, unit: str, style: Looks, scale: float) -> Figure:
+    """Accuracy against the worst tenth, and both against traffic; hollow markers are beaten in all three."""
+    figure = Figure(figsize=(8.4, 3.2), layout="constrained")
+    places = (("score", "worst"), ("mb", "score"), ("mb", "worst"))
+    titles = {"score": unit, "worst": f"worst tenth, {unit}", "mb": "MB to and from all clients"}
+    scales = {"score": scale, "worst": scale, "mb": 1.0}
+    for axes, (x, y) in zip(figure.subplots(1, 3), places):
+        _plain(axes)
+        for row in rows(table):
+            look = style[row["method"]]
+            face = look.colour if row["front"] else "none"
+            label = row["method"] + OWN.get(row["protocol"], "")
+            axes.scatter(
+                scales[x] * row[x], scales[y] * row[y], s=55, marker=_MARKERS.get(look.marker, "h"), facecolors=face,
+                edgecolors=look.colour, linewidths=1.8, label=label, zorder=3,
+            )  # fmt: skip
+        axes.margins(0.12)
+        axes.set_xlabel(titles[x])
+        axes.set_ylabel(titles[y])
+    _legend(figure, axes)
+    return figure
+
+
+def _bars(bars: list[tuple[str, float, float, float]], title: str, style: Looks) -> tuple[Figure, Any]:
+    """`(method, middle, low, high)` as a marker with its bar, top to bottom."""
+    names = [name for name, *_ in bars]
+    figure, axes = _named(names, title)
+    for i, (name, middle, low, high) in enumerate(bars):
+        look = style[name]
+        arms = None if np.isnan(low) else [[middle - low], [high - middle]]
+        axes.errorbar(
+            [middle], [i], xerr=arms, color=look.colour, marker=_MARKERS.get(look.marker, "h"), markersize=6, capsize=3,
+            elinewidth=1.8, capthick=1.8,
+        )  # fmt: skip
+    _labelled(axes, names)
+    return figure, axes
+
+
+def _named(names: list[str], title: str) -> tuple[Figure, Any]:
+    figure, axes = _canvas(5.2, 0.9 + 0.36 * len(names))
+    axes.set_xlabel(title)
+    return figure, axes
+
+
+def _labelled(axes: Any, names: list[str]) -> None:
+    axes.set_yticks(range(len(names)), [wording.short(name) for name in names], color=INK)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+
+
+def _canvas(width: float, height: float) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    _plain(axes)
+    return figure, axes
+
+
+def _plain(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(LINE)
+    axes.grid(color=LINE, linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def _drawn(look: Look) -> dict[str, Any]:
+    mark = {"marker": _MARKERS.get(look.marker, "h"), "markersize": 4}
+    return {"color": look.colour, "linestyle": _DASHES[look.dash], "linewidth": 1.6} | mark
+
+
+def _legend(figure: Figure, axes: Any) -> None:
+    handles, names = axes.get_legend_handles_labels()
+    columns = max(1, min(len(names), int(figure.get_figwidth() // 1.7)))
+    lines = -(-len(names) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.17 * max(0, lines - 2))  # the names take no room from the axes
+    figure.legend(
+        handles,
+        [wording.short(name) for name in names],
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=8,
+    )
+
+
+def _write(figure: Figure, path: Path) -> None:
+    """Without a date and with fixed identities, so that the same results give the same files."""
+    figure.savefig(path.with_name(path.name + ".svg"), metadata={"Date": None})
+    figure.savefig(path.with_name(path.name + ".pdf"), metadata={"CreationDate": None})
+
+
+def _fronts(names: list[str]) -> list[str]:
+    """What the files of each block begin with; names that are the same as file names are told apart by their places."""
+    if len(names) == 1:
+        return [""]
+    slugs = [_slug(name) for name in names]
+    alone = len({*slugs}) == len(slugs)
+    return [f"{slug}-" if alone else f"{i}-{slug}-" for i, slug in enumerate(slugs, 1)]
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")

@@ -1,0 +1,134 @@
+"""What a report is made of. Nothing here is computed: the tables are those of a comparison."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from unalike._utils.errors import UnalikeError
+from unalike.metrics.statistics import Metric, headline, plain_protocol, prefixes
+
+MODELS = {
+    "server": "shared model, server's test set",
+    "clients": "shared model",
+    "personal": "personal models",
+    "local": "models after local training",
+}
+"""Protocol -> what it scores; the clients' own test data unless it says otherwise."""
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """One compared method: a short `label`, the `spec` with every field, and the protocols that scored it."""
+
+    label: str
+    spec: str
+    protocols: tuple[str, ...] = ("clients",)
+
+
+@dataclass(frozen=True)
+class ReportContent:
+    """Everything that a report shows.
+
+    * `rounds`: `method seed round seconds participants loss accuracy macro_f1 train_loss bytes_down bytes_up`, and
+      `personal_accuracy personal_loss personal_macro_f1` where clients have models of their own; for regression `rmse`
+      replaces `accuracy` and `macro_f1`. Bytes and seconds are those of one round; row 0 is the untrained model; NaN
+      where nothing was evaluated.
+    * `clients`: `method seed client n_train n_test loss accuracy macro_f1 personal_accuracy status`, one row per
+      method, seed and client.
+    * `label_counts`: training samples by client (index) and class (columns) under `seed`; None for regression.
+    * `partition`: facts about how the data differs under `seed`, shown as they are.
+    * `target`: the score whose cost is compared; None for the baseline's final mean.
+    * `protocol`: that of the columns without a prefix; empty where the tables are to tell.
+    * `ends`: `method seed rounds why selected`, a row per run; `estimate`: `what unit estimated actual`.
+    * `wire`: `method direction what bytes`, what enters and leaves a client in a round.
+
+    Raises `UnalikeError` when the tables do not belong together.
+    """
+
+    title: str
+    methods: list[MethodResult]
+    baseline: str
+    rounds: pd.DataFrame
+    clients: pd.DataFrame
+    config: str
+    command: str
+    seed: int = 0
+    label_counts: pd.DataFrame | None = None
+    partition: dict[str, object] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    wire: pd.DataFrame | None = None
+    warnings: list[str] = field(default_factory=list)
+    target: float | None = None
+    protocol: str = ""
+    ends: list[dict[str, Any]] = field(default_factory=list)
+    estimate: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        _check_labels(self.labels, self.baseline)
+        _check_table(
+            "rounds", self.rounds, ["method", "seed", "round"], ["seconds", "bytes_down", "bytes_up"], self.labels
+        )
+        _check_table("clients", self.clients, ["method", "seed", "client"], ["n_train", "n_test"], self.labels)
+        if headline(self.rounds) != headline(self.clients):
+            raise UnalikeError("the rounds and the clients hold different metrics; expected accuracy or rmse in both")
+        if self.target is not None and not 0 <= self.target <= (1 if self.metric.sign > 0 else math.inf):
+            expected = "a share such as 0.8" if self.metric.sign > 0 else "an RMSE of 0 or more"
+            raise UnalikeError(
+                f"target={self.target:g} is no {self.metric.word} that a run could reach; expected {expected}"
+            )
+
+    @property
+    def labels(self) -> list[str]:
+        """The methods in the order in which the report shows them."""
+        return [method.label for method in self.methods]
+
+    @property
+    def metric(self) -> Metric:
+        return headline(self.rounds)
+
+    @property
+    def plain(self) -> str:
+        """The protocol of the plain columns, under which the methods are compared first."""
+        return self.protocol or plain_protocol(self.rounds, self.clients)
+
+    @property
+    def prefixes(self) -> dict[str, str]:
+        """Protocol -> the prefix of its columns, for those that scored anything."""
+        column = self.metric.column
+        return {name: p for name, p in prefixes(self.plain).items() if p + column in self.rounds}
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted(int(seed) for seed in self.rounds["seed"].unique())
+
+
+def _check_labels(labels: list[str], baseline: str) -> None:
+    if not labels:
+        raise UnalikeError("the report has no method; expected at least one")
+    twice = [label for label, count in Counter(labels).items() if count > 1]
+    if twice:
+        raise UnalikeError(f"two methods share the label {twice[0]!r}; give each its own")
+    if baseline not in labels:
+        raise UnalikeError(f"the baseline {baseline!r} is not among the methods; expected one of {', '.join(labels)}")
+
+
+def _check_table(name: str, table: pd.DataFrame, key: list[str], others: list[str], labels: list[str]) -> None:
+    """A table has its columns, one row per `key`, and rows of every method and of no other."""
+    missing = [column for column in key + others if column not in table]
+    if missing:
+        raise UnalikeError(f"the {name} lack the columns {', '.join(missing)}; found {', '.join(map(str, table))}")
+    strangers = sorted(set(table["method"]) - set(labels))
+    if strangers:
+        raise UnalikeError(f"the {name} hold the method {strangers[0]!r}; expected only {', '.join(labels)}")
+    absent = [label for label in labels if label not in set(table["method"])]
+    if absent:
+        raise UnalikeError(f"the {name} hold nothing of {absent[0]!r}; leave the method out or add its rows")
+    twice = table[table.duplicated(key)]
+    if len(twice):
+        found = ", ".join(f"{column} {twice.iloc[0][column]}" for column in key)
+        raise UnalikeError(f"the {name} hold {found} twice; expected one row for each")

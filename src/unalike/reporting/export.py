@@ -1,0 +1,136 @@
+"""The summary as text for a paper, a README or a spreadsheet: one row per partition, method and protocol.
+
+The same results give the same text: nothing in it depends on where or how fast they were computed, so that times are left
+out. Numbers in text are rounded as in the report; CSV keeps them whole, as fractions.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from unalike._utils.errors import unknown
+from unalike.metrics.statistics import Metric, headline
+from unalike.reporting import wording
+from unalike.reporting.content import MODELS
+from unalike.reporting.rows import Row, rows
+
+NOTE = (
+    "Mean of the last ten evaluated rounds, or of the selected one, over paired seeds; sd over seeds; "
+    "95 % paired t intervals of the difference; p of the paired t test, corrected by Holm for the methods of a partition."
+)
+
+
+@dataclass(frozen=True)
+class ExportBlock:
+    """The summary of one comparison, with the partition it was made on and the baseline it is held against."""
+
+    partition: str
+    baseline: str
+    summary: pd.DataFrame
+
+    @property
+    def metric(self) -> Metric:
+        return headline(self.summary)
+
+
+def export(blocks: Sequence[ExportBlock], format: str) -> str:
+    """All blocks in one text. Raises `UnalikeError` for a format that is none of `FORMATS`."""
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+    return FORMATS[format](blocks)
+
+
+def _markdown(blocks: Sequence[ExportBlock]) -> str:
+    parts = []
+    for heads, cells in map(_cells, _alike(blocks)):
+        sides = [":--" if i < 3 else "--:" for i in range(len(heads))]
+        lines = [heads, sides, *cells]
+        parts.append("\n".join(f"| {' | '.join(text.translate(_MARKDOWN) for text in line)} |" for line in lines))
+    return "\n\n".join([*parts, NOTE]) + "\n"
+
+
+def _latex(blocks: Sequence[ExportBlock]) -> str:
+    parts = []
+    for heads, cells in map(_cells, _alike(blocks)):
+        head, *body = [" & ".join(map(_escaped, row)) + r" \\" for row in (heads, *cells)]
+        sides = "lll" + "r" * (len(heads) - 3)
+        lines = [
+            rf"\begin{{tabular}}{{{sides}}}",
+            r"\toprule",
+            head,
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+        parts.append("\n".join(lines))
+    return "\n\n".join(["% needs \\usepackage{booktabs}", *parts, "% " + NOTE]) + "\n"
+
+
+def _csv(blocks: Sequence[ExportBlock]) -> str:
+    out = io.StringIO()
+    tables = [b.summary.assign(partition=b.partition, baseline=b.baseline) for b in blocks]
+    table = pd.concat(tables, ignore_index=True).drop(columns="seconds")
+    front = ["partition", "method", "protocol", "baseline"]
+    table = table[[*front, *(name for name in table if name not in front)]]
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(table.columns)
+    for row in table.itertuples(index=False, name=None):
+        writer.writerow("" if pd.isna(cell) else cell for cell in row)
+    return out.getvalue()
+
+
+FORMATS: dict[str, Callable[[Sequence[ExportBlock]], str]] = {"markdown": _markdown, "csv": _csv, "latex": _latex}
+
+
+def _alike(blocks: Sequence[ExportBlock]) -> list[list[ExportBlock]]:
+    """Blocks by metric and baseline, which head the columns of a table."""
+    kinds: dict[tuple[str, str], list[ExportBlock]] = {}
+    for block in blocks:
+        kinds.setdefault((block.metric.column, block.baseline), []).append(block)
+    return list(kinds.values())
+
+
+def _cells(blocks: Sequence[ExportBlock]) -> tuple[list[str], list[list[str]]]:
+    metric, base = blocks[0].metric, blocks[0].baseline
+    heads = ["Partition", "Method", "Scored", metric.title, "sd", f"Difference to {base}", "95 % interval"]
+    heads += ["p (Holm)", "Worst tenth", "MB", "Seeds"]
+    return heads, [[block.partition, *_row(row, metric)] for block in blocks for row in rows(block.summary)]
+
+
+def _row(row: Row, metric: Metric) -> list[str]:
+    return [
+        row["method"],
+        MODELS[row["protocol"]],
+        wording.score(row[metric.column], metric),
+        wording.spread(row[f"{metric.column}_sd"], metric),
+        wording.change(row["difference"], metric),
+        wording.interval(row["ci_low"], row["ci_high"], metric),
+        wording.probability(row["p_holm"]),
+        wording.score(row["worst_decile"], metric),
+        wording.megabytes(row["mb_down"] + row["mb_up"]),
+        str(row["seeds"]),
+    ]
+
+
+_MARKDOWN = str.maketrans({"|": r"\|", "<": "&lt;", "\n": " "})
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "−": "$-$",
+    "–": "--",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "\n": " ",
+    "~": r"\textasciitilde{}",
+    "^": r"\^{}",
+} | {c: "\\" + c for c in "&%$#_{}"}
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(c, c) for c in text)

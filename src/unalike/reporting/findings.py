@@ -1,0 +1,172 @@
+"""What the numbers support, in sentences. No method is called better unless its corrected p stays under 5 %."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+from unalike.metrics.inference import ALPHA, least_p, pairs_needed
+from unalike.metrics.statistics import Metric, personal_against_shared
+from unalike.reporting import wording
+from unalike.reporting.content import ReportContent
+from unalike.reporting.rows import Row, rows
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The answer, how personal models stand, one sentence for each other method, and what limits the answer."""
+
+    answer: str
+    personal: str
+    details: list[tuple[str, str]]
+    limits: list[str]
+
+
+def findings(content: ReportContent, table: pd.DataFrame) -> Findings:
+    """Read the rows of a `summary` under the plain protocol, the shared model, against the baseline."""
+    metric = content.metric
+    shared = table[table["protocol"] == content.plain]
+    others = rows(shared[shared["method"] != content.baseline])
+    details = [(row["method"], _sentence(row, content.baseline, metric)) for row in others]
+    if len(others) == len(shared):  # the baseline has no row
+        details = [(row["method"], _alone(row, content.baseline, metric)) for row in others]
+    limits = [*_limits(content, others), *_uneven(content, rows(shared))]
+    return Findings(_answer(others, content, metric), _personal(content), details, limits)
+
+
+def verdict(row: Row, metric: Metric) -> str:
+    """`better` or `worse` where Holm's corrected p is under 5 %; `hint` where only the uncorrected one is, else `open`."""
+    if row["p_holm"] < ALPHA:
+        return "better" if metric.sign * row["difference"] > 0 else "worse"
+    return "hint" if row["p"] < ALPHA else "open"
+
+
+def _answer(others: list[Row], content: ReportContent, metric: Metric) -> str:
+    base = content.baseline
+    if not others:
+        return f"Nothing to compare with {base}: no other method has a shared model that was evaluated after training."
+    if not _pairs(others):
+        return f"Nothing can be paired with a shared model of {base} by seed; choose another baseline."
+    if len(content.seeds) == 1:
+        return "One seed cannot show a difference: what follows happened once and may be chance. Run three or more."
+    if _pairs(others) == 1:
+        return f"No method shares more than one seed with {base}, which cannot show a difference: what follows may be chance."
+    if all(math.isnan(row["p"]) for row in others):
+        return f"No difference to {base} can be tested; what follows says why."
+    better = [row for row in others if verdict(row, metric) == "better"]
+    worse = [row["method"] for row in others if verdict(row, metric) == "worse"]
+    fell = f" Worse than {base}: {_few(worse)}." if worse else ""
+    if not better:
+        return f"No method can be told to do better than {base} on this data with these seeds.{fell}"
+    top = max(better, key=lambda row: metric.sign * row["difference"])
+    gain, between = wording.change(top["difference"], metric), wording.interval(top["ci_low"], top["ci_high"], metric)
+    count = wording.plural(len(others), "other method")
+    return (
+        f"{len(better)} of {count} did better than {base} beyond the noise between seeds. "
+        f"The largest such gain is {top['method']}: {gain} of {metric.word} (95 % interval {between}, {_corrected(top)}).{fell}"
+    )
+
+
+def _personal(content: ReportContent) -> str:
+    """How personal models stand against the baseline's shared model; empty where there are none."""
+    compared = rows(personal_against_shared(content.rounds, content.baseline, plain=content.plain))
+    if not compared:
+        return ""
+    judged = [(row["method"], verdict(row, content.metric)) for row in compared]
+    shares = {word: [name for name, found in judged if _SHOWN.get(found, found) == word] for word in _AGAINST_SHARED}
+    parts = [f"{_AGAINST_SHARED[word]} {_few(names)}" for word, names in shares.items() if names]
+    return f"Personal models against {content.baseline}'s shared model: {'; '.join(parts)}."
+
+
+def _few(names: list[str]) -> str:
+    """The names, or their number where a list would bury the answer."""
+    return wording.listing(names) if len(names) <= 4 else wording.plural(len(names), "method")
+
+
+_AGAINST_SHARED = {"better": "better with", "worse": "worse with", "open": "no difference shown for"}
+_SHOWN = {"hint": "open"}
+
+
+def _sentence(row: Row, baseline: str, metric: Metric) -> str:
+    level = wording.score(row[metric.column], metric)
+    gain = wording.change(row["difference"], metric)
+    if not row["pairs"]:
+        return f"{level}; it shares no seed with {baseline}, so the two cannot be paired."
+    if not math.isfinite(row["difference"]):
+        who = baseline if math.isfinite(row[metric.column]) else "it"
+        return f"{level}; {who} diverged, so that there is no difference to test."
+    if row["pairs"] == 1:
+        return f"{level}, {gain} against {baseline} in the one seed that both ran; this shows no difference."
+    if math.isnan(row["p"]):
+        return f"{level}, {gain} against {baseline} under every seed alike: there is no spread to test by."
+    if row["ci_low"] == row["ci_high"] == 0:
+        return f"{level}, the same as {baseline} under every seed."
+    between = wording.interval(row["ci_low"], row["ci_high"], metric)
+    return f"{level}, {gain} against {baseline} (95 % interval {between}, {_corrected(row)}): {_MEANING[verdict(row, metric)]}."
+
+
+def _alone(row: Row, baseline: str, metric: Metric) -> str:
+    return f"{wording.score(row[metric.column], metric)}; {baseline} has no shared model to hold it against."
+
+
+def _corrected(row: Row) -> str:
+    text = wording.probability(row["p_holm"])
+    return f"corrected p\u00a0{text}" if text.startswith("<") else f"corrected p\u00a0=\u00a0{text}"
+
+
+_MEANING = {
+    "better": "better than the baseline",
+    "worse": "worse than the baseline",
+    "hint": "the interval leaves out 0, but not after correction for the number of methods, so no difference is shown",
+    "open": "the interval holds 0, no difference is shown",
+}
+
+
+def _limits(content: ReportContent, others: list[Row]) -> list[str]:
+    seeds = _pairs(others)
+    limits = []
+    if seeds == 2:
+        limits.append("Two seeds give very wide intervals; three are the least that is usual, five are better.")
+    tested = sum(not math.isnan(row["p"]) for row in others)
+    if warning := few_seeds(seeds, tested):
+        limits.append(warning)
+    if tested > 1:
+        limits.append(
+            f"The p values are corrected by Holm for the {tested} methods compared; "
+            "the intervals are not: where nothing differs, one in twenty still leaves out 0."
+        )
+    if len(content.seeds) > 1:
+        limits.append("Methods are compared with the baseline only, not with each other.")
+    return limits
+
+
+def _uneven(content: ReportContent, shared: list[Row]) -> list[str]:
+    """Who has fewer seeds than there are, so that means are not over the same ones."""
+    seeds = len(content.seeds)
+    fewer = [f"{row['method']} has {row['seeds']} of {seeds} seeds" for row in shared if row["seeds"] < seeds]
+    if not fewer:
+        return []
+    return [
+        f"{wording.listing(fewer)}: the means are over each method's own seeds and cannot be held against each other; "
+        "the differences are over the seeds that both have."
+    ]
+
+
+def _pairs(others: list[Row]) -> int:
+    """The most seeds that a method shares with the baseline."""
+    return max((row["pairs"] for row in others), default=0)
+
+
+def few_seeds(seeds: int, tested: int) -> str:
+    """What so few seeds cannot show, with the numbers; empty where they suffice or nothing was tested."""
+    needed = pairs_needed(tested)
+    if not tested or seeds >= needed:
+        return ""
+    corrected = f" after correction for {tested} methods" if tested > 1 else ""
+    return (
+        f"{wording.capital(wording.plural(seeds, 'seed'))} are too few for a test that assumes no normal distribution: "
+        f"Wilcoxon's cannot give less than p = {least_p(seeds):.3g}, and needs {needed} seeds to reach 5 %{corrected}. "
+        "The verdicts rest on the paired t test."
+    )

@@ -1,0 +1,119 @@
+"""Renders the report to one file that needs nothing else: no server, no network, no other file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from unalike._utils.errors import UnalikeError
+from unalike.metrics.statistics import in_order, summary
+from unalike.reporting import panels, tables
+from unalike.reporting.charts.palette import looks
+from unalike.reporting.content import ReportContent
+from unalike.reporting.findings import findings
+
+
+def render(content: ReportContent) -> str:
+    """The report as one HTML document. The same content gives the same text."""
+    return fill("template.html.j2", title=content.title, warnings=content.warnings, **_parts(content))
+
+
+def fill(template: str, **parts: Any) -> str:
+    """One of the package's pages with its style, its script and Plotly inside."""
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FunctionLoader(_asset),
+    )
+    assets = {"style": _inline("style.css"), "script": _inline("report.js"), "plotly": Markup(get_plotlyjs())}
+    return environment.get_template(template).render(**assets, **parts)
+
+
+def write(content: ReportContent, path: str | os.PathLike[str]) -> Path:
+    """Write the report to `path`; see `write_text`."""
+    return write_text(render(content), path)
+
+
+def write_text(text: str, path: str | os.PathLike[str]) -> Path:
+    """Write `path` at once or not at all: a reader never sees half of it.
+
+    Raises `UnalikeError` where the folder does not exist, may not be written to, or the disk is full.
+    """
+    target = Path(path)
+    draft = target.parent / f".{target.name}.{os.getpid()}.part"
+    try:
+        draft.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(draft, target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        reason = error.strerror or str(error)
+        raise UnalikeError(
+            f"cannot write the report to {target}: {reason}; give a file in a folder that exists and has room"
+        ) from None
+    return target
+
+
+def _parts(content: ReportContent) -> dict[str, Any]:
+    """What the template shows: findings, charts and tables."""
+    style = looks(content.labels)
+    rounds, clients = (in_order(table, content.labels) for table in (content.rounds, content.clients))
+    content = replace(content, rounds=rounds, clients=clients)
+    table = summary(content.rounds, content.clients, content.baseline, plain=content.plain)
+    if table.empty:
+        raise UnalikeError(
+            f"{content.title}: no round has a score to report; expected clients with test samples, and a protocol for which the "
+            "method has a model: 'clients' is the shared model, 'personal' the clients' own"
+        )
+    return {
+        "content": content,
+        "looks": style,
+        "found": findings(content, table),
+        "panels": {
+            "differences": panels.differences(content, table, style),
+            "curves": panels.curves(content, style),
+            "clients": panels.distributions(content, style),
+            "labels": panels.labels(content),
+            "pareto": panels.pareto(content, table, style),
+            "cost": panels.cost(content, style),
+        },
+        "tables": {
+            "scores": [tables.scores(content, table, protocol, style) for protocol in content.prefixes],
+            "tests": [tables.tests(content, table, protocol, style) for protocol in content.prefixes],
+            "targets": [tables.target(content, protocol, style) for protocol in content.prefixes],
+            "estimate": tables.estimate(content),
+            "crossed": tables.crossed(content, style),
+            "effects": [tables.effects(content, table, protocol, style) for protocol in content.prefixes],
+            "clients": tables.single_clients(content, style),
+            "partition": tables.facts("How the data was divided", content.partition),
+            "costs": tables.costs(content, style),
+            "wire": tables.wire(content, style),
+            "ends": tables.ends(content, style),
+            "methods": tables.methods(content, style),
+            "versions": tables.facts("Versions", content.versions),
+        },
+        "scale": {
+            "method": len(content.methods),
+            "client": int(content.clients.groupby("seed")["client"].nunique().max()),
+            "seed": len(content.seeds),
+            "round": int(content.rounds["round"].max()),
+        },
+    }
+
+
+def _asset(name: str) -> str:
+    return resources.files("unalike.reporting").joinpath(name).read_text(encoding="utf-8")
+
+
+def _inline(name: str) -> Markup:
+    return Markup(_asset(name))

@@ -1,0 +1,172 @@
+"""One page for several comparisons: what differs between them, each by itself, and ranks only where pooling is fair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from unalike.metrics.inference import Ranks, holm, paired
+from unalike.metrics.statistics import Metric, in_order, summary
+from unalike.reporting import panels, tables, wording
+from unalike.reporting.charts import rank_diagram
+from unalike.reporting.charts.palette import Look, looks
+from unalike.reporting.content import ReportContent
+from unalike.reporting.findings import findings
+from unalike.reporting.html import fill
+from unalike.reporting.tables import Cell, Table
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Scores of partitions (rows) x methods (columns) that may be ranked together."""
+
+    scores: pd.DataFrame
+    ranks: Ranks
+
+
+@dataclass(frozen=True)
+class JointContent:
+    """What the page shows: `parts` by name, `letters` of the sources, the rows in which they differ, what forbids pooling."""
+
+    title: str
+    parts: Sequence[tuple[str, ReportContent]]
+    letters: Sequence[str]
+    differences: Sequence[tuple[str, Sequence[str]]]
+    obstacles: Sequence[str]
+    pooled: Pooled | None
+
+
+def render(content: JointContent) -> str:
+    """The page as one HTML document. The same content gives the same text."""
+    style = looks(list(dict.fromkeys(label for _, part in content.parts for label in part.labels)))
+    return fill(
+        "joint.html.j2",
+        title=content.title,
+        warnings=[f"{name}: {text}" for name, part in content.parts for text in part.warnings],
+        scale={"source": len(content.letters), "table": len(content.parts), "method": len(style)},
+        answer=_answer(content),
+        obstacles=content.obstacles,
+        differences=_differences(content),
+        over=None if content.pooled is None else _over(content.pooled, dict(content.parts), style),
+        parts=[_part(i, name, part, style) for i, (name, part) in enumerate(content.parts)],
+    )
+
+
+def _answer(content: JointContent) -> str:
+    sources, parts = wording.plural(len(content.letters), "source"), wording.plural(len(content.parts), "table")
+    if content.obstacles and content.pooled is None:
+        return f"{sources} give {parts} that cannot be compared with each other, only read side by side."
+    if content.pooled is None:
+        return f"{sources} give {parts}; too few partitions share their methods to rank over them."
+    apart = len(content.parts) - len(content.pooled.scores)
+    if not apart:
+        return f"{sources} give {parts}, all partitions of one study: their methods are ranked together."
+    left = f" Kept out of the ranking: {wording.plural(apart, 'table')}."
+    return f"{sources} give {parts}; {len(content.pooled.scores)} are partitions of one study.{left}"
+
+
+def _differences(content: JointContent) -> Table | None:
+    if not content.differences:
+        return None
+    lines = [
+        ("Setting", *content.letters),
+        *((name.replace("_", " "), *values) for name, values in content.differences),
+    ]
+    if len(content.letters) > len(content.differences):  # more sources than settings: a source in each row
+        lines = [("Source", *lines[0][1:]), *lines[1:]]
+        lines = list(zip(*lines))
+    return Table("What differs between the sources", lines[0], [[Cell(v, v) for v in line] for line in lines[1:]])
+
+
+def _over(pooled: Pooled, parts: dict[str, ReportContent], style: dict[str, Look]) -> dict[str, Any]:
+    first = parts[str(pooled.scores.index[0])]
+    found, names = pooled.ranks, list(pooled.scores)
+    sentence = (
+        f"Over {found.blocks} partitions, {_before(found.apart)}, by more than the critical difference."
+        if found.apart
+        else f"Over {found.blocks} partitions, no two of the {len(names)} methods differ by more than the critical difference."
+    )
+    caption = (
+        f"Mean ranks over {found.blocks} partitions, 1 is best. Thick bars join methods that Nemenyi's test does not tell apart "
+        f"at 5 %: their mean ranks lie within the critical difference, CD = {found.critical:.2f}."
+    )
+    view = panels.View(
+        "Ranks", rank_diagram.wide(found, style), rank_diagram.told(found), rank_diagram.narrow(found, style)
+    )
+    limits = [
+        "A partition counts once, however many seeds it was run with: a mean over those that all ranked methods have there."
+    ]
+    if found.blocks < FEW:
+        limits.append(
+            f"{found.blocks} partitions are very few: ranks lie between 1 and {len(names)}, and the critical difference "
+            f"is {found.critical:.2f}. Ten or more are usual."
+        )
+    if found.friedman == found.friedman:
+        limits.append(f"Friedman's test that no method differs: p {_p(found.friedman)}.")
+    panel = panels.Panel("over", caption, [view], [])
+    table = _means(pooled, first.baseline, first.metric, style)
+    return {"sentence": sentence, "panel": panel, "limits": limits, "table": table}
+
+
+def _before(apart: list[tuple[str, str]]) -> str:
+    """Pairs (better, worse), in one clause for each that is worse."""
+    better = {worse: [a for a, b in apart if b == worse] for _, worse in apart}
+    return "; ".join(f"{wording.listing(a)} {'ranks' if len(a) == 1 else 'rank'} before {b}" for b, a in better.items())
+
+
+FEW = 6
+"""Partitions under which ranks are said to be very few; Wilcoxon's test, too, can then show nothing."""
+
+
+def _p(value: float) -> str:
+    text = wording.probability(value)
+    return text if text.startswith("<") else f"= {text}"
+
+
+def _means(pooled: Pooled, baseline: str, metric: Metric, style: dict[str, Look]) -> Table | None:
+    """Each method against the baseline with the partitions as pairs."""
+    if baseline not in pooled.scores:
+        return None
+    others = [str(name) for name in pooled.scores if name != baseline]
+    found = [paired(pooled.scores[n].tolist(), pooled.scores[baseline].tolist(), metric.sign) for n in others]
+    corrected = holm([f.p for f in found])
+    columns = ("Method", "Mean rank", f"Difference to {baseline}", "95 % interval", "p, corrected", "Beats it")
+    body = [
+        [
+            Cell(name, name, style[name]),
+            Cell(f"{pooled.ranks.mean[name]:.2f}", float(pooled.ranks.mean[name])),
+            Cell(wording.change(f.difference, metric), f.difference),
+            Cell(wording.interval(f.low, f.high, metric), f.low),
+            Cell(wording.probability(p), p),
+            Cell(wording.share(f.better), f.better),
+        ]
+        for name, f, p in zip(others, found, corrected)
+    ]
+    return Table(f"Differences to {baseline}, paired over {pooled.ranks.blocks} partitions", columns, body)
+
+
+def _part(i: int, name: str, part: ReportContent, style: dict[str, Look]) -> dict[str, Any]:
+    rounds, clients = (in_order(table, part.labels) for table in (part.rounds, part.clients))
+    part = replace(part, rounds=rounds, clients=clients)
+    table = summary(part.rounds, part.clients, part.baseline, plain=part.plain)
+    own = {label: style[label] for label in part.labels}
+    drawn = {
+        "differences": panels.differences(part, table, own),
+        "curves": panels.curves(part, own),
+        "clients": panels.distributions(part, own),
+    }
+    return {
+        "name": name,
+        "found": findings(part, table),
+        "panels": {name: panel and replace(panel, key=f"{panel.key}-{i}") for name, panel in drawn.items()},
+        "tables": [tables.scores(part, table, protocol, style) for protocol in part.prefixes] + _targets(part, style),
+        "command": part.command,
+    }
+
+
+def _targets(part: ReportContent, style: dict[str, Look]) -> list[Table | None]:
+    """What it costs to get to a target, where one was asked for."""
+    return [] if part.target is None else [tables.target(part, protocol, style) for protocol in part.prefixes]

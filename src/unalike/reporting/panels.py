@@ -1,0 +1,204 @@
+"""The report's charts with their captions and text alternatives, grouped where a reader switches between views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+import plotly.graph_objects as go
+from markupsafe import Markup
+
+from unalike.metrics.statistics import personal_against_shared
+from unalike.reporting import wording
+from unalike.reporting.charts import plotly_charts
+from unalike.reporting.charts.palette import Look
+from unalike.reporting.content import MODELS, ReportContent
+from unalike.reporting.tradeoff import tradeoff
+
+Looks = dict[str, Look]
+
+_HANDLING = "Select a method to hide it; drag to enlarge, double-click to go back."
+
+
+@dataclass(frozen=True)
+class View:
+    """One chart of a panel. `alt` is what a reader who cannot see it is told; `narrow` replaces `figure` on a phone."""
+
+    label: str
+    figure: go.Figure
+    alt: str
+    narrow: go.Figure | None = None
+
+    @property
+    def height(self) -> int:
+        return int(self.figure.layout.height)
+
+    @property
+    def json(self) -> Markup:
+        return _json(self.figure)
+
+    @property
+    def narrow_json(self) -> Markup | None:
+        return self.narrow and _json(self.narrow)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Views under one caption; `legend` lists the methods where the chart itself does not name them."""
+
+    key: str
+    caption: str
+    views: list[View]
+    legend: list[tuple[str, Look]]
+
+
+def differences(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel | None:
+    """Forest plots: shared against shared, personal against personal, and the crossed question under its own name."""
+    base = content.baseline
+    tables = {
+        wording.capital(name): summary[summary["protocol"] == key]
+        for key, name in MODELS.items()
+        if key in content.prefixes
+    }
+    tables[f"Personal models against {wording.short(base, 20)}'s shared model"] = personal_against_shared(
+        content.rounds, base, plain=content.plain
+    )
+    views = []
+    for label, table in tables.items():
+        compared = table[table["difference"].notna()]
+        if len(compared):
+            alt = f"{label}: differences in {content.metric.word} to {base} for {wording.listing(compared['method'])}."
+            views.append(View(label, plotly_charts.forest(compared, content.metric, looks), alt))
+    bars = "bars: 95 % paired t intervals over seeds" if len(content.seeds) > 1 else "one seed, therefore no intervals"
+    caption = f"Difference in {content.metric.word} to {base} (dotted line). Markers: mean over seeds; {bars}."
+    return _panel("differences", caption, views, [])
+
+
+def curves(content: ReportContent, looks: Looks) -> Panel | None:
+    """The headline metric and the loss by round, for the shared and for the personal models."""
+    metric, views = content.metric, []
+    held = " on validation samples"
+    axes = (
+        (metric.column, metric.title, metric.word + _unit(content), _percent(content)),
+        ("loss", "Loss", "loss", 1),
+        (f"val_{metric.column}", metric.title + held, metric.word + held + _unit(content), _percent(content)),
+    )
+    for protocol, prefix in content.prefixes.items():
+        for column, title, axis, scale in axes:
+            shown = _scored(content.rounds, prefix + column, looks)
+            if shown:
+                figure = plotly_charts.curves(content.rounds, prefix + column, axis, shown, scale)
+                label = f"{title}, {MODELS[protocol]}"
+                views.append(View(label, figure, f"{label} by round for {wording.listing(shown)}."))
+    banded = len(content.seeds) > 1 and len(looks) <= plotly_charts.MOST_BANDS
+    band = "Bands: one standard deviation over seeds. " if banded else ""
+    caption = f"Mean over seeds after each evaluated round; round 0 is the untrained model. {band}{_HANDLING}"
+    return _panel("curves", caption, views, list(looks.items()))
+
+
+def distributions(content: ReportContent, looks: Looks) -> Panel | None:
+    """How the clients spread under each method."""
+    metric, views = content.metric, []
+    for protocol, prefix in content.prefixes.items():
+        shown = _scored(content.clients, prefix + metric.column, looks)
+        if shown:
+            title = f"{metric.word}{_unit(content)} of one client"
+            figure = plotly_charts.distribution(
+                content.clients, prefix + metric.column, title, shown, _percent(content)
+            )
+            label = wording.capital(MODELS[protocol])
+            views.append(
+                View(label, figure, f"{label}: {metric.word} of the single clients under {wording.listing(shown)}.")
+            )
+    caption = (
+        "Dots: one client under one seed (only the outliers where there are very many). "
+        "Boxes hold the middle half, the line in them is the median."
+    )
+    return _panel("clients", caption, views, [])
+
+
+def labels(content: ReportContent) -> Panel | None:
+    """Which client holds which classes."""
+    if content.label_counts is None or content.label_counts.empty:
+        return None
+    clients, classes = content.label_counts.shape
+    most = content.label_counts.to_numpy().max()
+    alt = f"Training samples of {clients} clients in {classes} classes, at most {most} in one cell."
+    figure = plotly_charts.labels(content.label_counts)
+    caption = f"Training samples by client and class, seed {content.seed}: the larger or darker, the more."
+    return _panel("labels", caption, [View("Labels", figure, alt)], [])
+
+
+def cost(content: ReportContent, looks: Looks) -> Panel | None:
+    """Score against traffic and against time."""
+    column = content.metric.column
+    shown = _scored(content.rounds, column, looks)
+    axes = (
+        ("Traffic", "mb", "MB to and from all clients"),
+        ("Time", "seconds", "seconds on the machine that ran this"),
+    )
+    goal, scale = content.metric.word + _unit(content), _percent(content)
+    views = [
+        View(
+            label,
+            plotly_charts.cost(content.rounds, spent, title, column, goal, shown, scale),
+            f"{goal} by {title}: {wording.listing(shown)}.",
+        )
+        for label, spent, title in axes
+        if shown
+    ]
+    towards = "higher" if content.metric.sign > 0 else "lower"
+    caption = f"What the shared model's {content.metric.word} costs: {towards} and further left is better value. Mean over seeds."
+    return _panel("cost", caption, views, list(shown.items()))
+
+
+def pareto(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel | None:
+    """Accuracy, the worst tenth and traffic against each other, two at a time, protocol by protocol."""
+    metric, scale = content.metric, _percent(content)
+    scales = {"score": scale, "worst": scale}
+    titles = {
+        "score": metric.word + _unit(content),
+        "worst": f"{metric.word} of the worst tenth of clients{_unit(content)}",
+        "mb": "MB to and from all clients",
+    }
+    names = {"score": metric.word, "worst": "fairness", "mb": "cost"}
+    views = []
+    for protocol in content.prefixes:
+        table = tradeoff(summary[summary["protocol"] == protocol], metric)
+        front = wording.listing(table.loc[table["front"], "method"]) if len(table) else ""
+        for x, y in (("score", "worst"), ("mb", "score"), ("mb", "worst")) if len(table) > 1 else ():
+            label = f"{wording.capital(names[y])} against {names[x]}, {MODELS[protocol]}"
+            figure = plotly_charts.pareto(table, x, y, (titles[x], titles[y]), looks, scales)
+            views.append(View(label, figure, f"{label}. Nothing beats {front}."))
+    towards = "higher" if metric.sign > 0 else "lower"
+    caption = (
+        f"Filled: no other method is at least as good in {metric.word}, in the worst tenth and in MB, and better in one. "
+        f"Hollow: some method is. {wording.capital(towards)} {metric.word} and fewer MB are better. Means over seeds, "
+        "without their noise: a method close to the front may well be on it."
+    )
+    return _panel("pareto", caption, views, list(looks.items()))
+
+
+def _json(figure: go.Figure) -> Markup:
+    """The figure for a script element: with `<` escaped, no text in it can end the element."""
+    return Markup(figure.to_json(engine="json").replace("<", "\\u003c"))
+
+
+def _panel(key: str, caption: str, views: list[View], legend: list[tuple[str, Look]]) -> Panel | None:
+    return Panel(key, caption, views, legend) if views else None
+
+
+def _scored(table: pd.DataFrame, column: str, looks: Looks) -> Looks:
+    """The looks of the methods that have a number in this column."""
+    if column not in table:
+        return {}
+    present = set(table.loc[table[column].notna(), "method"])
+    return {name: look for name, look in looks.items() if name in present}
+
+
+def _percent(content: ReportContent) -> float:
+    return 100 if content.metric.sign > 0 else 1
+
+
+def _unit(content: ReportContent) -> str:
+    return " (%)" if content.metric.sign > 0 else ""

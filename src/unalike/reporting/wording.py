@@ -1,0 +1,106 @@
+"""Numbers as text. A missing number is a dash, never 'nan'."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from unalike.metrics.statistics import Metric
+
+MISSING = "–"
+
+
+def score(value: float, metric: Metric) -> str:
+    """Accuracy in percent, RMSE with three digits."""
+    return _number(value, f"{100 * value:.1f} %" if metric.sign > 0 else significant(value))
+
+
+def change(value: float, metric: Metric) -> str:
+    """A signed difference: percentage points of accuracy, or RMSE."""
+    return _number(value, f"{_scaled(value, metric)}{unit(metric)}")
+
+
+def spread(value: float, metric: Metric) -> str:
+    """A size without a sign, such as a standard deviation, in the unit of `change`."""
+    return _number(value, f"{100 * value:.1f}" if metric.sign > 0 else significant(value))
+
+
+def interval(low: float, high: float, metric: Metric) -> str:
+    return _number(low + high, f"{_scaled(low, metric)} to {_scaled(high, metric)}")
+
+
+def unit(metric: Metric) -> str:
+    """What a difference is counted in, with a leading space; empty for RMSE, whose unit is the label's."""
+    return " points" if metric.sign > 0 else ""
+
+
+def significant(value: float, sign: str = "", digits: int = 3) -> str:
+    """A number with so many digits that count, trailing zeros among them; only tiny ones have an exponent, and 0 is 0."""
+    if not value or not math.isfinite(value):
+        return f"{value:{sign}.0f}"
+    power = int(f"{value:.{digits - 1}e}".split("e")[1])  # after rounding: 99.96 is 100
+    if power < -4:
+        return f"{value:{sign}.{digits - 1}e}"
+    return f"{value:{sign},.{max(0, digits - 1 - power)}f}"
+
+
+def decimal(value: float, digits: int = 3) -> str:
+    return _number(value, f"{value:,.{digits}f}")
+
+
+def probability(p: float) -> str:
+    """A p value: three digits, never 0."""
+    return _number(p, "< 0.001" if p < 0.001 else f"{p:.3f}")
+
+
+def share(value: float) -> str:
+    return _number(value, f"{100 * value:.0f} %")
+
+
+def megabytes(value: float) -> str:
+    return _number(value, f"{value:,.1f}" if 1 <= value < 100 else significant(value))
+
+
+def duration(seconds: float) -> str:
+    if math.isnan(seconds) or seconds < 120:
+        return _number(seconds, f"{seconds:.1f} s")
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def size(count: float) -> str:
+    """Bytes in the largest decimal unit that keeps a leading digit."""
+    for power, name in ((3, "GB"), (2, "MB"), (1, "kB")):
+        if abs(count) >= 1000**power:
+            return f"{count / 1000**power:.3g} {name}"
+    return _number(count, f"{count:.0f} B")
+
+
+def plain(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def listing(names: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *most, last = map(str, names)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def short(text: str, limit: int = 38) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _scaled(value: float, metric: Metric) -> str:
+    text = f"{100 * value:+.1f}" if metric.sign > 0 else significant(value, "+")
+    return text.replace("-", "−")
+
+
+def _number(value: float, text: str) -> str:
+    return MISSING if math.isnan(value) else text.replace("-", "−")

@@ -1,1 +1,0 @@
-"""What a run leaves behind: its numbers and what may be concluded from them."""

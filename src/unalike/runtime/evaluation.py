@@ -1,0 +1,340 @@
+"""What a round's evaluation measures: four protocols, which no table mixes in one column.
+
+server    the shared model on a held-out test set
+clients   the shared model on each client's own test samples, pooled and per client; with its own statistic where it is
+          conditional, and its own buffers where none are averaged. There is none where clients train what they never send
+personal  each client's own model (personal, fine-tuned or conditional) on its own test samples
+local     each participant's model after its local training, on its own test samples; what was sent as the server reads it
+
+Where clients have validation samples, each protocol but `server` is measured on those too; for `server` the shared model is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.profiler_regions import profiled_function
+from unalike.data.population import Population
+from unalike.data.ragged import Ragged
+from unalike.data.transforms import TransformChain
+from unalike.engine.multiprocess.distributed import own_models
+from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
+from unalike.methods.return_checks import untouched
+from unalike.metrics.metrics import USUAL, Custom, Metrics, measure, metric_names, per_client
+from unalike.metrics.scoring import Predict, Scores, SharedModel, score
+from unalike.runtime.stage_runner import RoundResult, StageRunner
+
+Row = dict[str, Any]
+Models = Iterable[tuple[Sequence[int], Predict]]
+"""Who predicts with what."""
+Splits = dict[str, str]
+"""What is put before the names of metrics -> the samples that they are measured on."""
+Found = dict[str, list[Scores]]
+Rows = tuple[np.ndarray, np.ndarray]
+"""Samples by their numbers, and whose they are, [n] each."""
+
+
+class ProtocolMetrics(NamedTuple):
+    """Metrics over all samples together, and of each client; None where the samples are nobody's."""
+
+    together: Metrics
+    clients: list[Metrics] | None
+
+
+class Split(Protocol):
+    """Samples to score on."""
+
+    x: Tensor
+    y: Tensor
+
+    def of(self, clients: Sequence[int]) -> Rows: ...
+
+
+class ClientSplit:
+    """The clients' own test or validation samples."""
+
+    def __init__(self, population: Population, rows: Ragged):
+        self.x, self.y, self.rows = population.x, population.y, rows
+
+    def of(self, clients: Sequence[int]) -> Rows:
+        if len(clients) == len(self.rows):
+            return self.rows.values, self.rows.owners
+        found = np.concatenate([self.rows[k] for k in clients] or [np.zeros(0, np.int64)])
+        return found, np.repeat(np.asarray(clients, np.int64), self.rows.sizes[list(clients)])
+
+
+class ServerSplit:
+    """The server's held-out test set, whoever's model it is."""
+
+    def __init__(self, test: tuple[Tensor, Tensor]):
+        self.x, self.y = test
+
+    def of(self, clients: Sequence[int]) -> Rows:
+        return np.arange(len(self.y)), np.zeros(len(self.y), np.int64)
+
+
+SHARED, OWN = "score", "score own"
+SCORING = (SHARED, OWN)
+"""What the leader of a team tells: score your part of the samples with a shared model, or your clients' own models."""
+PAYS = 1000
+"""Samples from which on the processes of a run score a part each."""
+MANY = 10_000
+"""A history of more clients than this has rows for those alone that took part in the round, as have personal models."""
+
+
+class Evaluator:
+    """Evaluates a simulation under the protocols asked for. The first one fills the plain columns."""
+
+    def __init__(
+        self,
+        population: Population,
+        protocols: Sequence[str],
+        test: tuple[Tensor, Tensor] | None = None,
+        prepare: TransformChain | None = None,
+        custom: Custom | None = None,
+    ):
+        for name in protocols:
+            if name not in PROTOCOLS:
+                raise unknown("protocol", name, PROTOCOLS)
+        if "server" in protocols and test is None:
+            raise UnalikeError(
+                "protocol 'server' needs a held-out test set: give test=(x, y), or choose protocol='clients'"
+            )
+        if not protocols:
+            raise UnalikeError(f"found no protocol; expected one or more of {', '.join(PROTOCOLS)}")
+        self.population = population
+        self.protocols = tuple(dict.fromkeys(protocols))
+        self.prepare = prepare
+        self.custom = custom
+        self.splits: dict[str, Split] = {"test": ClientSplit(population, population.test)}
+        if len(population.val.values):
+            self.splits["val"] = ClientSplit(population, population.val)
+        if test is not None:
+            self.splits["server"] = ServerSplit(test)
+
+    def names(self, simulation: StageRunner) -> tuple[str, ...]:
+        """The protocols to record: those asked for, and "personal" where clients have something of their own."""
+        extra = ("personal",) if simulation.is_personal else ()
+        return tuple(dict.fromkeys((*self.protocols, *extra)))
+
+    @profiled_function("evaluation")
+    def __call__(self, simulation: StageRunner, done: RoundResult | None) -> tuple[Row, list[Row]]:
+        """The metrics of the round `done` (None: before training), and one row per client."""
+        values = {f"{group}: {n}": t for group, state in simulation.states.items() for n, t in state.params.items()}
+        with untouched(simulation.method, values):
+            return self._assessed(simulation, done)
+
+    def _assessed(self, simulation: StageRunner, done: RoundResult | None) -> tuple[Row, list[Row]]:
+        task, everybody, custom = self.population.task, shown(simulation, done), self.custom
+        nothing = dict.fromkeys(metric_names(task, custom), float("nan"))
+        row: Row = {}
+        table: dict[str, list[Metrics]] = {}
+        for place, name in enumerate(self.names(simulation)):
+            plain = place == 0
+            for infix, found in self.measured(name, simulation, done).items():
+                prefix = infix if plain else f"{name}_{infix}"
+                row |= {prefix + k: v for k, v in (nothing if found is None else found.together).items()}
+                if found is not None and found.clients is not None:
+                    table[prefix] = found.clients
+                elif plain:  # the plain columns are always there
+                    table[prefix] = [nothing] * len(everybody)
+        return row, self._clients(simulation, done, table, everybody)
+
+    def measured(
+        self, protocol: str, simulation: StageRunner, done: RoundResult | None
+    ) -> dict[str, ProtocolMetrics | None]:
+        """What is put before the names of metrics -> the metrics; None where there is no such model."""
+        test = "server" if protocol == "server" and "server" in self.splits else "test"
+        splits = {"": test, "val_": "val"} if "val" in self.splits else {"": test}
+        team, everybody = simulation.team, shown(simulation, done)
+        if protocol == "personal" and not everybody:  # at the start, where they are very many
+            return dict.fromkeys(splits)
+        if protocol == "personal" and simulation.is_personal and team is not None and not team.closed:
+            return self._measures(splits, self._own(splits, simulation, everybody, team), everybody)
+        return self.scored(splits, PROTOCOLS[protocol](simulation, done), everybody, team)
+
+    def scored(
+        self,
+        splits: Splits,
+        models: Models | None,
+        everybody: Sequence[int] | None = None,
+        team: WorkerPool | None = None,
+    ) -> dict[str, ProtocolMetrics | None]:
+        """The metrics of models on these splits, and by themselves those of `everybody` (None: of all clients)."""
+        if models is None:
+            return dict.fromkeys(splits)
+        shown = range(len(self.population)) if everybody is None else everybody
+        return self._measures(splits, self._found(splits, models, team), shown)
+
+    def _measures(self, splits: Splits, found: Found, shown: Sequence[int]) -> dict[str, ProtocolMetrics | None]:
+        return {infix: self._metrics(split, Scores.join(found[infix]), shown) for infix, split in splits.items()}
+
+    def _found(self, splits: Splits, models: Models, team: WorkerPool | None = None) -> Found:
+        found: Found = {infix: [] for infix in splits}
+        for clients, predict in models:  # each model is made once: it may have been fine-tuned for this
+            for infix, split in splits.items():
+                found[infix].append(self._scores(split, clients, predict, team))
+        return found
+
+    def _own(self, splits: Splits, simulation: StageRunner, clients: Sequence[int], team: WorkerPool) -> Found:
+        """Clients' own models, each in the process that keeps what its client remembers."""
+        found: Found = {infix: [] for infix in splits}
+        for group, ids, order in simulation.parted(clients):
+            models, others = group.divided(ids, order, {"do": OWN, "splits": splits})
+            parts = [self._found(splits, (([k], predict) for k, predict in models))]
+            parts += [_received(team.answer(rank)) for rank in others]
+            for infix in splits:
+                found[infix] += [scores for part in parts for scores in part[infix]]
+        return found
+
+    def _scores(self, split: str, clients: Sequence[int], predict: Predict, team: WorkerPool | None) -> Scores:
+        """A model on clients' samples. The processes of a team score a part each of what several clients share a model for."""
+        rows = self.splits[split].of(clients)
+        few = len(clients) == 1 or len(rows[0]) < PAYS
+        if few or team is None or team.closed or not isinstance(predict, SharedModel):
+            return self.score(predict, split, rows)
+        others = range(1, team.size)
+        values = {"params": predict.params, "buffers": predict.buffers}
+        team.tell({"do": SHARED, "splits": {"": split}, "clients": torch.tensor(clients), **values}, others)
+        mine = self.score(predict, split, _part(rows, team))
+        return Scores.join([mine, *(scores for rank in others for scores in _received(team.answer(rank))[""])])
+
+    def answer(self, team: WorkerPool, simulation: StageRunner, message: Message) -> Message:
+        """What this process has to say where the leader shares the scoring out: on its part of the samples, or of its clients."""
+        splits = message["splits"]
+        if message["do"] == OWN:
+            models = own_models(team, simulation, message)
+            found = self._found(splits, (([k], predict) for k, predict in models))
+        else:
+            x = self.population.x
+            params, buffers = ({n: t.to(x.device) for n, t in message[v].items()} for v in ("params", "buffers"))
+            predict, clients = SharedModel(simulation.setting.model, params, buffers), message["clients"].tolist()
+            rows = {infix: _part(self.splits[split].of(clients), team) for infix, split in splits.items()}
+            found = {infix: [self.score(predict, split, rows[infix])] for infix, split in splits.items()}
+        return {"scores": {infix: Scores.join(scores).tensors for infix, scores in found.items()}}
+
+    def _metrics(self, split: str, scores: Scores, everybody: Sequence[int]) -> ProtocolMetrics:
+        task, custom = self.population.task, self.custom
+        together = measure(task, scores, custom)
+        if split == "server":
+            return ProtocolMetrics(together, None)
+        return ProtocolMetrics(together, per_client(task, _of(everybody, scores), len(everybody), custom))
+
+    def _clients(
+        self,
+        simulation: StageRunner,
+        done: RoundResult | None,
+        table: dict[str, list[Metrics]],
+        everybody: Sequence[int],
+    ) -> list[Row]:
+        rows = []
+        places = np.asarray(everybody, np.int64)
+        train, test = self.population.sizes[places], self.population.test.sizes[places]
+        for i, (k, n_train, n_test) in enumerate(zip(places.tolist(), train.tolist(), test.tolist(), strict=True)):
+            row: Row = {"client": k, "n_train": n_train, "n_test": n_test}
+            scored = {prefix + name: value for prefix, found in table.items() for name, value in found[i].items()}
+            row |= {name: scored[name] for name in USUAL if name in scored}
+            if self.population.task.name != "regression":
+                row["personal_accuracy"] = scored.get("personal_accuracy", float("nan"))
+            row["status"] = "no training data" if not n_train else "idle"
+            rows.append(row | scored)
+        of = {row["client"]: row for row in rows}
+        for k in done.trained if done and not simulation.stage.pooled else ():
+            of[k]["status"] = "trained"
+        for k, why in done.faults.items() if done else ():
+            of[k]["status"] = why
+        return rows
+
+    def score(self, predict: Predict, split: str, rows: Rows) -> Scores:
+        """A model on samples of a split, prepared as in training but for what is drawn."""
+        (numbers, owner), samples = rows, self.splits[split]
+        index = torch.from_numpy(numbers)
+        chosen = predict if self.prepare is None else self.prepare.before(predict)
+        return score(self.population.task, chosen, samples.x[index], samples.y[index], owner, logits=bool(self.custom))
+
+
+def _received(message: Message) -> Found:
+    return {infix: [Scores.of_tensors(tensors)] for infix, tensors in message["scores"].items()}
+
+
+def _part(rows: Rows, team: WorkerPool) -> Rows:
+    """The samples that this process of a team scores."""
+    numbers, owner = rows
+    at = slice(len(owner) * team.rank // team.size, len(owner) * (team.rank + 1) // team.size)
+    return numbers[at], owner[at]
+
+
+def shown(simulation: StageRunner, done: RoundResult | None) -> Sequence[int]:
+    """The clients with a row of their own: everybody, or among very many the participants of the round.
+
+    Where clients do not train, as in a stage that pools their data, those are shown who would have been drawn.
+    """
+    clients = len(simulation.population)
+    if clients <= MANY:
+        return range(clients)
+    if done is None:
+        return []
+    if simulation.stage.pooled or not simulation.stage.trained:
+        return simulation.draw(simulation.done - 1)
+    return sorted({*done.trained, *done.faults})
+
+
+def _of(everybody: Sequence[int], scores: Scores) -> Scores:
+    """The scores of these clients, in ascending order, numbered by their places."""
+    if isinstance(everybody, range):
+        return scores
+    numbers = np.asarray(everybody, np.int64)
+    own = scores.of(np.isin(scores.client, numbers))
+    return replace(own, client=np.searchsorted(numbers, own.client))
+
+
+def _server(simulation: StageRunner, done: RoundResult | None) -> Models | None:
+    if len(simulation.groups) > 1 or not simulation.has_shared_model:
+        return None
+    if not simulation.is_everybodys:
+        own = (
+            "is fed each client's statistic"
+            if simulation.is_conditioned
+            else "has buffers of each client's (buffers='local')"
+        )
+        raise UnalikeError(f"protocol 'server' has one model for everybody, and this one {own}; use 'clients'")
+    [state] = simulation.states.values()
+    everybody = range(len(simulation.population))
+    return [(everybody, SharedModel(simulation.setting.model, state.params, state.buffers))]
+
+
+def _clients(simulation: StageRunner, done: RoundResult | None) -> Models | None:
+    if not simulation.has_shared_model:
+        return None
+    model, members, states = simulation.setting.model, simulation.members, simulation.states
+    if not simulation.is_everybodys:
+        everybody = sorted(k for ids in members.values() for k in ids)
+        return (([k], simulation.shared_model(k)) for k in everybody)
+    return [(members[g], SharedModel(model, s.params, s.buffers)) for g, s in states.items() if members[g]]
+
+
+def _personal(simulation: StageRunner, done: RoundResult | None) -> Models | None:
+    if not simulation.is_personal:
+        return None
+    return (([k], predict) for k, predict in simulation.personal_models(shown(simulation, done)))
+
+
+def _local(simulation: StageRunner, done: RoundResult | None) -> Models | None:
+    if done is None or not done.trained or simulation.stage.pooled:
+        return None
+    return (([k], simulation.local_model(done, k)) for k in done.trained)
+
+
+PROTOCOLS: dict[str, Callable[[StageRunner, RoundResult | None], Models | None]] = {
+    "server": _server,
+    "clients": _clients,
+    "personal": _personal,
+    "local": _local,
+}

@@ -1,0 +1,129 @@
+"""What happened in a run: a row per round, and a row per round and client."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import write_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = dict[str, Any]
+
+
+class History:
+    """`rounds`: round seconds participants loss accuracy macro_f1 train_loss bytes_down bytes_up, then the further metrics.
+
+    `clients`: round client n_train n_test loss accuracy macro_f1 personal_accuracy status, then the further metrics:
+    balanced_accuracy, for binary tasks auroc and auprc, a person's own; regression has loss and rmse. Row r of `rounds` belongs to
+    the model after r rounds; row 0 is the start. The plain columns hold the first protocol of the run, others carry their name in
+    front, and scores of validation samples `val_` before the metric (`val_accuracy`, `personal_val_accuracy`). Where a round was
+    not evaluated, or a method has no shared model, they are NaN. `selected` marks the round that was chosen by validation
+    samples, where one was, `personal_selected` that of the personal models, and so on. In a plan of several steps `stage` is the
+    number of the one that a round belongs to; it is NaN, or not there, for the first.
+    """
+
+    def __init__(self, rounds: list[Row] | None = None, clients: list[Row] | None = None):
+        self._rounds, self._clients = rounds or [], clients or []
+
+    def add(self, row: Row, clients: list[Row]) -> None:
+        """Append a round."""
+        self._rounds.append(row)
+        self._clients += clients
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of `rounds`, oldest first."""
+        return self._rounds
+
+    @property
+    def last_clients(self) -> list[Row]:
+        """The rows of `clients` that belong to the newest round; none where it was not evaluated."""
+        number, clients = self.last["round"], self._clients
+        first = next((i for i in range(len(clients), 0, -1) if clients[i - 1]["round"] != number), 0)
+        return clients[first:]
+
+    @property
+    def rounds(self) -> pd.DataFrame:
+        import pandas as pd
+
+        return pd.DataFrame(self._rounds)
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        import pandas as pd
+
+        return pd.DataFrame(self._clients)
+
+    @property
+    def last(self) -> Row:
+        """The newest row of `rounds`."""
+        return self._rounds[-1]
+
+    def select(self, rounds: dict[str, int]) -> None:
+        """Mark the rounds that are best by columns such as `personal_val_accuracy`: in `personal_selected`, a column for each."""
+        for column, best in rounds.items():
+            for row in self._rounds:
+                row[f"{column.split('val_')[0]}selected"] = row["round"] == best
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    def save(self, folder: Path) -> None:
+        """Write `rounds.parquet` and `clients.parquet`, each atomically."""
+        for name, table in (("rounds", self.rounds), ("clients", self.clients)):
+            buffer = io.BytesIO()
+            table.to_parquet(buffer, index=False)
+            write_bytes(folder / f"{name}.parquet", buffer.getvalue())
+
+    @classmethod
+    def load(cls, folder: Path, until: int | None = None) -> History:
+        """Read a saved history, up to and including round `until`.
+
+        Raises `UnalikeError` for a missing or damaged table, and for one that lacks a round.
+        """
+        import pandas as pd
+
+        tables = []
+        for file in (folder / f"{name}.parquet" for name in ("rounds", "clients")):
+            try:
+                tables.append(pd.read_parquet(file))
+                if len(tables[-1]) and "round" not in tables[-1]:
+                    raise ValueError("it has no column 'round'")
+            except (OSError, ValueError) as error:
+                raise UnalikeError(f"cannot read {file}: {error}; restore it, or start in another folder") from error
+        absent = {*range(1, (until or 0) + 1)}.difference(tables[0].get("round", ()))
+        if absent:
+            raise UnalikeError(
+                f"{folder / 'rounds.parquet'} lacks round {min(absent)} of {until} that were done; restore it, or start in another "
+                "folder"
+            )
+        kept = [t if until is None or t.empty else t[t["round"] <= until] for t in tables]
+        rounds, clients = (
+            cast(list[Row], t.drop(columns=[c for c in t if str(c).endswith("selected")]).to_dict("records"))
+            for t in kept
+        )
+        return cls(rounds, clients)
+
+
+def last_stage(rows: Iterable[Row]) -> int:
+    """The first round of the last stage: the models of a run are those of this stage, whatever the earlier ones trained."""
+    later = [row for row in rows if row.get("stage", 0) > 0]
+    return next((row["round"] for row in later if row["stage"] == later[-1]["stage"]), 0)
+
+
+def selected(rows: Iterable[Row]) -> dict[str, int]:
+    """What stands before the names of a protocol's columns -> the round that was chosen for it."""
+    flags = [(name, row["round"]) for row in rows for name, chosen in row.items() if chosen is True]
+    return {name.removesuffix("selected"): round for name, round in flags if name.endswith("selected")}
+
+
+def given(rows: Iterable[Row]) -> int | None:
+    """The selected round whose models a run gives: that of the personal models, without them that of the shared one."""
+    chosen = selected(rows)
+    return chosen.get("personal_", chosen.get("", None))

@@ -1,0 +1,97 @@
+"""A model tried with a few samples, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+
+from unalike._utils.errors import UnalikeError
+from unalike.core.model import Model
+from unalike.core.types import Context
+from unalike.data.population import Population
+
+Held = dict[str, tuple[int, torch.Tensor]]
+"""The parameters by name: how often each was written over, and a copy."""
+
+
+def check_fit(model: Model, population: Population, context: Context) -> None:
+    """Make one forward pass on two samples. Raises `UnalikeError` where the model does not fit the data."""
+    trained = {n: str(w.dtype).removeprefix("torch.") for n, w in model.params.items() if model.trainable(n)}
+    if not trained:
+        raise UnalikeError("the model has no parameter that trains; expected one that requires a gradient")
+    odd = next((n for n, kind in trained.items() if kind not in ("float32", "float64")), None)
+    if odd is not None:
+        raise UnalikeError(
+            f"the model's parameter {odd} is {trained[odd]}, expected float32, or small steps would be rounded away; give "
+            "module.float(), and precision='bf16' for speed"
+        )
+    x, held = _few(population), _held(model)
+    before = x._version
+    try:
+        with torch.no_grad():
+            logits = model(model.params, x, buffers=model.buffers, context=context).logits
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        if isinstance(error, UnalikeError):
+            raise
+        raise UnalikeError(
+            f"the model cannot take samples of shape {list(x.shape[1:])}: {error}{_other_kind(x, trained.values())}"
+        ) from error
+    if x._version != before:
+        raise UnalikeError(
+            "the model writes over the samples that it is given, so that every pass would change the data; expected a forward that "
+            "leaves its input alone: write x = x - mean instead of x -= mean, and no inplace=True in the first layer"
+        )
+    _leaves_alone(model, held)
+    wanted = population.outputs
+    fits = logits.numel() == len(x) if wanted is None else logits.dim() == 2 and logits.shape[1] >= wanted
+    if len(logits) != len(x) or not fits:
+        kinds = "float labels mean regression and bool labels binary, integer labels make classes"
+        raise UnalikeError(
+            f"the model gives outputs of shape {list(logits.shape)} for {len(x)} samples; expected [{len(x)}, {wanted or 1}], "
+            + ("one per class" if wanted else f"one per sample: {kinds}")
+        )
+
+
+def check_repeats(model: Model, population: Population, context: Context) -> None:
+    """Make a forward pass in training twice. Raises `UnalikeError` for a module that is no function of its parameters, its buffers
+    and torch's random numbers.
+    """
+    held = _held(model)
+    try:
+        changed = model.unrepeated(_few(population), context)
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return  # it may take no batch of two; what is wrong with it shows when it trains
+    _leaves_alone(model, held)
+    if changed is not None:
+        raise UnalikeError(
+            f"the model gives other values for {changed} when the same samples are trained on again, so that they would depend on "
+            "who was trained before; expected what it remembers in buffers (register_buffer), and torch's random numbers alone"
+        )
+
+
+def _other_kind(x: torch.Tensor, trained: Collection[str]) -> str:
+    """What to do where samples and parameters are numbers of two kinds."""
+    if not x.is_floating_point():
+        return "; the samples are whole numbers, which stand for tokens: give amounts as x.astype('float32')"
+    return "; its parameters are float64: give module.float()" if "float64" in trained else ""
+
+
+def _few(population: Population) -> torch.Tensor:
+    return population.x[:2].to("cpu", copy=True)
+
+
+def _held(model: Model) -> Held:
+    return {n: (w._version, w.clone()) for n, w in model.params.items()}
+
+
+def _leaves_alone(model: Model, held: Held) -> None:
+    """Raise `UnalikeError` where a parameter was written over since."""
+    now = model.params
+    written = next((n for n, (v, w) in held.items() if now[n]._version != v or not torch.equal(now[n], w)), None)
+    if written is not None:
+        raise UnalikeError(
+            f"the model writes over its parameter {written} in forward, so that evaluation would change what is trained; expected "
+            "a forward that leaves parameters alone: write F.linear(x, self.weight.clamp(-1, 1)), not self.weight.clamp_(-1, 1), "
+            "F.normalize of what an embedding gives instead of its max_norm, and keep in a buffer what forward itself updates"
+        )

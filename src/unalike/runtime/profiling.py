@@ -1,0 +1,107 @@
+"""Where the rounds of a run spend their time."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, get_args
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from unalike._utils.profiler_regions import PREFIX, Region
+from unalike._utils.progress import ProgressCallback, Row
+from unalike._utils.tensor_files import writing
+
+ROUNDS = 5
+"""Rounds that are looked at: a trace grows by thousands of operations in each."""
+STEP = "ProfilerStep"
+
+PARTS: tuple[str, ...] = get_args(Region)
+
+
+class Stretch(NamedTuple):
+    """A named stretch of time, in seconds."""
+
+    name: str
+    start: float
+    end: float
+
+
+class Profile:
+    """Rounds of a run under torch's profiler: the first, which warms up, is left out where there are others.
+
+    `watching(progress)` must be told of every round, as a run tells its `progress`.
+    """
+
+    def __init__(self, rounds: int):
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it tells a terminal of its start and its end
+        kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+        first = 1 if rounds > 1 else 0
+        active = max(1, min(ROUNDS, rounds - first))
+        self._torch = profile(activities=kinds, schedule=schedule(wait=0, warmup=first, active=active, repeat=1))
+        self._torch.on_trace_ready = self._ready
+        self._first, self._told = first, 0
+        self.rounds, self.seconds = 0, dict.fromkeys(PARTS, 0.0)
+
+    def watching(self, progress: ProgressCallback) -> ProgressCallback:
+        """`progress`, beside which the rounds are told apart."""
+
+        def seen(row: Row, what: str = "") -> None:
+            progress(row, what)
+            self._told += 1
+            self._torch.step()
+
+        return seen
+
+    def __enter__(self) -> Profile:
+        self._torch.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._torch.__exit__(*error)
+
+    def write(self, file: Path) -> None:
+        """The trace of these rounds, for chrome://tracing or Perfetto. Raises `UnalikeError` where it cannot be written whole."""
+        with writing(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(prefix=".trace-", dir=file.parent) as folder:
+                whole = Path(folder) / file.name
+                self._torch.export_chrome_trace(str(whole))
+                try:  # torch says nothing of a disk that is full
+                    json.loads(whole.read_bytes())
+                except (FileNotFoundError, ValueError):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+                os.replace(whole, file)
+
+    def _ready(self, done: Any) -> None:
+        found = [
+            Stretch(e.name.removeprefix(PREFIX), e.time_range.start / 1e6, e.time_range.end / 1e6)
+            for e in done.events()
+            if e.name.startswith((PREFIX, STEP)) and e.device_type == torch.autograd.DeviceType.CPU
+        ]
+        steps = sorted(s.end for s in found if s.name.startswith(STEP))
+        rounds = steps[: max(0, self._told - self._first)]  # a step that the run ended in is no round
+        over = max(rounds, default=0.0)
+        self.rounds = len(rounds)
+        for name, seconds in by_part(s for s in found if s.end <= over).items():
+            self.seconds[name] += seconds
+
+
+def by_part(found: Iterable[Stretch]) -> dict[str, float]:
+    """Seconds by name, where stretches lie within each other only those of the innermost; rounds without a name are bookkeeping."""
+    seconds: dict[str, float] = {}
+    around: list[Stretch] = []
+    for stretch in sorted(found, key=lambda s: (s.start, -s.end)):
+        while around and around[-1].end <= stretch.start:
+            around.pop()
+        length = stretch.end - stretch.start
+        for name, change in ((stretch.name, length), *((s.name, -length) for s in around[-1:])):
+            name = "bookkeeping" if name.startswith(STEP) else name
+            seconds[name] = seconds.get(name, 0.0) + change
+        around.append(stretch)
+    return seconds

@@ -1,0 +1,65 @@
+"""Questions to clients on this machine, and the samples that a plan gives them all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from unalike._utils.errors import UnalikeError
+from unalike.core import tree
+from unalike.core.types import Batch, Tree
+from unalike.core.views import ServerState, StageSettings
+from unalike.data.population import Population
+from unalike.data.ragged import Ragged
+from unalike.engine.base import BatchTransform
+from unalike.methods.client_query import ClientQuery, QueryInputs
+from unalike.methods.plan import Answers, QueryStep
+from unalike.metrics.scoring import rows_at_once
+
+
+def ask_client(
+    question: ClientQuery,
+    setting: StageSettings,
+    state: ServerState,
+    population: Population,
+    client: int,
+    transform: BatchTransform | None = None,
+) -> Tree:
+    """One client's answer, on its samples as evaluation would prepare them."""
+    index, some = torch.from_numpy(population.train[client]), population.x[:2]
+    batches = [Batch(population.x[i], population.y[i]) for i in index.split(rows_at_once(some))] if len(index) else []
+    if transform is not None:
+        batches = [b._replace(x=transform.fixed(b.x, b.x.new_zeros(len(b.x), 0))) for b in batches]
+    with torch.no_grad():
+        return question.answer(
+            QueryInputs(setting.model.channels_last(some), setting.task, state.params, state.buffers, batches)
+        )
+
+
+def ask_clients(
+    step: QueryStep, setting: StageSettings, population: Population, transform: BatchTransform | None = None
+) -> Answers:
+    """The answers of all clients with training samples. Answers that are not finite are refused, as reports are."""
+    model = step.model or setting.model
+    state = step.state or ServerState(0, model.params, model.buffers, {})
+    setting = replace(setting, model=model)
+    found: dict[int, Tree] = {}
+    for client in np.flatnonzero(population.sizes > 0).tolist():
+        answer = ask_client(step.question, setting, state, population, client, transform)
+        if all(bool(t.isfinite().all()) for t in answer.values()):
+            found[client] = answer
+    if not found:
+        raise UnalikeError(
+            f"no client has a usable answer to {step.question!r}; training diverged: try a smaller learning rate"
+        )
+    return Answers(tuple(found), tree.stack(list(found.values())))
+
+
+def with_shared(population: Population, shared: Batch) -> Population:
+    """The population whose clients train on the `shared` samples beside their own; those without any still have none."""
+    rows = len(population.x) + np.arange(len(shared.y))
+    train = Ragged.of(np.concatenate([own, rows]) if len(own) else own for own in population.train)
+    x, y = torch.cat([population.x, shared.x.to(population.x)]), torch.cat([population.y, shared.y.to(population.y)])
+    return replace(population, x=x, y=y, train=train, plan=None)

@@ -1,0 +1,241 @@
+"""The run directory: one layout for simulations and federations.
+
+config.toml  plan.json or names.json  encoding.json  rounds.parquet  clients.parquet  events.jsonl  model.safetensors
+checkpoints/  memory/  report.html
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import tomllib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.locks import locked
+from unalike._utils.tensor_files import read_tensors, rounds_of, write_bytes, write_tensors
+from unalike.core.types import Tree
+from unalike.runtime.stopping import DIVERGED
+
+Config = dict[str, Any]
+
+MAY_DIFFER = ("rounds", "executor", "device", "stop", "budget")
+"""Settings that a resumed run may change; the others make another run."""
+
+
+class RunDirectory:
+    """A folder that holds one run. Every file is written atomically; a checkpoint is whole or absent."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+
+    @property
+    def config(self) -> Config | None:
+        """The configuration of the run that the folder holds; None for a new folder."""
+        file = self.path / "config.toml"
+        try:
+            return tomllib.loads(file.read_text())
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            raise UnalikeError(f"{self.path} is a file; expected a folder for the run") from None
+        except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
+            raise UnalikeError(f"cannot read {file}: {error}; mend it or choose another folder") from error
+
+    def claim(self, config: Config, resume: bool) -> bool:
+        """Take the folder for this run. True if it holds the beginning of the same run, which is to be resumed.
+
+        Raises `UnalikeError` if it holds a run of another configuration, or one that is not to be resumed.
+        """
+        found = self.config
+        if found is None:
+            if self.path.exists() and not self.path.is_dir():
+                raise UnalikeError(f"{self.path} is a file; expected a folder for the run")
+            self.write_config(config)
+            return False
+        if (self.path / "cells").exists():
+            raise UnalikeError(f"{self.path} holds a comparison; choose another folder for a single run")
+        different = differences(found, config)
+        if different:
+            raise UnalikeError(
+                f"{self.path} holds another run: {'; '.join(different)}. Choose another folder for this one"
+            )
+        if not resume:
+            raise UnalikeError(f"{self.path} already holds this run; allow it to be resumed or choose another folder")
+        if self.round > config.get("rounds", self.round):
+            raise UnalikeError(
+                f"{self.path} holds {self.round} rounds of this run and {config['rounds']} were asked for; ask for {self.round} or "
+                "more, or choose another folder"
+            )
+        return True
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep others from writing the same run, whose checkpoints they would remove. Raises `UnalikeError` while one does."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise UnalikeError(f"{self.path} is a file; expected a folder for the run") from None
+        except OSError as error:
+            raise UnalikeError(f"cannot write {self.path}: {error.strerror}; choose another folder") from None
+        busy = f"another process is writing the run in {self.path}; wait until it ends, or choose another folder"
+        with locked(self.path, busy):
+            yield
+
+    def write_config(self, config: Config) -> None:
+        write_bytes(self.path / "config.toml", tomli_w.dumps(plain(config)).encode())
+
+    def write_names(self, names: Iterable[str]) -> None:
+        """Keep the names of clients that no plan names."""
+        write_bytes(self.path / "names.json", json.dumps(list(names)).encode())
+
+    @property
+    def names(self) -> list[str] | None:
+        """The names that were kept; None where there are none."""
+        file = self.path / "names.json"
+        return json.loads(file.read_text()) if file.exists() else None
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """Append a line to `events.jsonl`."""
+        line = json.dumps({"time": round(time.time(), 3), "event": kind, **facts})
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with open(self.path / "events.jsonl", "a") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise UnalikeError(f"cannot write {self.path / 'events.jsonl'}: {error.strerror}") from error
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The lines of `events.jsonl`, oldest first; none where there is no such file."""
+        try:
+            lines = (self.path / "events.jsonl").read_text(errors="replace").splitlines()
+        except OSError:
+            return []
+        found = []
+        for line in lines:
+            with suppress(ValueError):  # a line that was cut
+                found.append(json.loads(line))
+        return [event for event in found if isinstance(event, dict) and "event" in event]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the events warn of, each once."""
+        return list(dict.fromkeys(event["text"] for event in self.events if event["event"] == "warning"))
+
+    @property
+    def asked(self) -> str:
+        """The method in the words in which it was last asked for; with every field where nobody wrote them down."""
+        words = [event.get("method") for event in self.events if event["event"] == "begun"]
+        return next((str(said) for said in reversed(words) if said), str((self.config or {}).get("method", "")))
+
+    @property
+    def round(self) -> int:
+        """The newest round that a checkpoint holds; 0 where there is none."""
+        return max(rounds_of(self._checkpoints()).values(), default=0)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end, and nobody began to continue it since."""
+        return [e["event"] for e in self.events if e["event"] in ("resumed", "finished")][-1:] == ["finished"]
+
+    @property
+    def diverged(self) -> str:
+        """Why no round came after the last one, in the words of the run; empty where it did not diverge."""
+        kinds = ("begun", "resumed", "finished", DIVERGED)
+        last = [e for e in self.events if e["event"] in kinds][-1:]
+        return "".join(str(e.get("why", "")) for e in last if e["event"] == DIVERGED)
+
+    def save_checkpoint(self, round: int, tensors: Tree, facts: dict[str, Any]) -> None:
+        """Write the checkpoint of a round, then remove all but the newest two."""
+        write_tensors(self.path / "checkpoints" / f"round-{round:06d}.safetensors", tensors, facts)
+        for old in self._checkpoints()[:-2]:
+            old.unlink(missing_ok=True)
+
+    def load_checkpoint(self) -> tuple[Tree, dict[str, Any]] | None:
+        """The newest good checkpoint, None if there never was one.
+
+        A damaged one is put aside as `*.damaged`, never overwritten, and an event says so. Raises `UnalikeError`, with everything
+        left as it is, when no checkpoint can be read or the clients' memories of the last good one are gone.
+        """
+        damaged: list[tuple[Path, UnalikeError]] = []
+        for file in reversed(self._checkpoints()):
+            try:
+                tensors, facts = read_tensors(file)
+            except UnalikeError as error:
+                damaged.append((file, error))
+                continue
+            if damaged and (missing := self._missing_memory(facts)):
+                raise UnalikeError(
+                    f"{damaged[0][1]}; the one before it, {file.name}, cannot stand in for it: {missing} is gone. "
+                    "Restore one of them, or start in another folder"
+                )
+            for bad, why in damaged:
+                bad.rename(bad.with_name(bad.name + ".damaged"))
+                self.event("damaged", checkpoint=bad.name, why=str(why), instead=file.name)
+            return tensors, facts
+        if damaged:
+            raise UnalikeError(f"{damaged[0][1]}; restore it, or start in another folder")
+        return None
+
+    def _checkpoints(self) -> list[Path]:
+        """The files of checkpoints, oldest first; a person's copies are none."""
+        found = rounds_of((self.path / "checkpoints").glob("round-*.safetensors"))
+        return sorted(found, key=found.__getitem__)
+
+    def _missing_memory(self, facts: dict[str, Any]) -> Path | None:
+        """The first file of a client's memory that a checkpoint relies on and that is gone."""
+        best = facts.get("best")
+        stages = [*enumerate(facts["stages"]), *([(best["stage"], best["groups"])] if best else [])]
+        for i, groups in stages:
+            for j, group in enumerate(groups):
+                folder = self.memory / f"stage-{i}" / f"group-{j:04d}"
+                for client, round in group["accepted"] if folder.exists() else ():
+                    file = folder / f"{client:08d}" / f"round-{round:06d}.safetensors"
+                    if not file.exists():
+                        return file
+        return None
+
+    @property
+    def memory(self) -> Path:
+        """The folder of the clients' memories."""
+        return self.path / "memory"
+
+
+def plain(config: Config) -> Config:
+    """Without None, which TOML cannot say, and with lists for tuples."""
+    kept = {k: v for k, v in config.items() if v is not None}
+    return {k: plain(v) if isinstance(v, dict) else list(v) if isinstance(v, tuple) else v for k, v in kept.items()}
+
+
+def differences(found: Config, wanted: Config, where: str = "") -> list[str]:
+    """What two configurations disagree on, as sentences."""
+    rows = []
+    found, wanted = plain(found), plain(wanted)
+    for key in sorted({*found, *wanted} - set(MAY_DIFFER if not where else ())):
+        a, b = found.get(key), wanted.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            rows += differences(a, b, f"{where}{key}.")
+        elif a != b:
+            rows.append(f"{where}{key} is {a!r} there and {b!r} here")
+    return rows
+
+
+def digest(config: Config) -> str:
+    """A short hash of a configuration."""
+    return hashlib.blake2b(json.dumps(plain(config), sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+
+
+def fingerprint(tensors: Tree) -> str:
+    """A short hash of named tensors: names, shapes, types and values."""
+    h = hashlib.blake2b(digest_size=8)
+    for name, t in tensors.items():
+        h.update(f"{name}{tuple(t.shape)}{t.dtype}".encode())
+        h.update(t.detach().cpu().contiguous().numpy().tobytes())
+    return h.hexdigest()

@@ -1,0 +1,300 @@
+"""What is kept of a run: while it goes its history, checkpoints and events, and afterwards the run itself."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.profiler_regions import profiled_function
+from unalike._utils.tensor_files import write_tensors
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.core.types import Tree
+from unalike.core.views import ServerState
+from unalike.data.ragged import NumberedNames
+from unalike.methods.plan import Answers
+from unalike.runtime.history import History, given
+from unalike.runtime.run_directory import RunDirectory
+from unalike.runtime.stage_runner import StageRunner
+from unalike.runtime.stopping import best_row
+from unalike.training.wire import Item
+
+if TYPE_CHECKING:
+    from unalike.runtime.run_config import RunConfig
+
+VALIDATED = re.compile("([a-z]+_)?val_(accuracy|rmse)")
+"""The columns by which rounds are chosen."""
+CHECKPOINT_SECONDS = 10.0
+"""A run that is written to a folder checkpoints at most this often, and when it ends, is interrupted or fails."""
+
+
+class Run:
+    """A finished run.
+
+    `history.rounds` and `history.clients` are its tables, `params` the shared model in state-dict order (parameters and
+    buffers), `module()` a module with it, `personal(k)` what client k evaluates with, `notes` what was warned of, `ended` why it
+    came to its end. With `select="best"` the models are those of the round that `selected` names.
+    """
+
+    def __init__(
+        self,
+        job: RunConfig,
+        simulation: StageRunner,
+        history: History,
+        notes: Sequence[str],
+        out: Path | None,
+        ended: str,
+    ):
+        self.method = repr(job.plan)
+        self.history = history
+        self.config = job.config
+        self.notes = tuple(notes)
+        self.out = out
+        self.ended = ended
+        self.job = job
+        self._simulation = simulation
+
+    @property
+    def executor(self) -> str:
+        """The executor that ran, and why it was chosen."""
+        return self._simulation.why
+
+    @property
+    def selected(self) -> int | None:
+        """The round whose models the run gives, chosen by the validation samples; None: the last one, unasked."""
+        return given(self.history.rows)
+
+    @property
+    def model(self) -> Model:
+        """The model of the last stage: the one given, or what the plan made of it."""
+        return self._simulation.setting.model
+
+    @property
+    def params(self) -> Tree:
+        """The shared model of the last stage. Raises `UnalikeError` where its groups have one each: use `personal(k)`."""
+        state = self._state()
+        return self.model.state_dict(state.params | state.buffers)
+
+    def module(self) -> nn.Module:
+        """A module of the last stage's architecture with the shared model's values."""
+        state = self._state()
+        return self.model.module(state.params, state.buffers)
+
+    def personal(self, client: int | str) -> Tree:
+        """What a client (number or name) evaluates with: its own model, or the shared one where the method has none."""
+        return self._simulation.personal(self.job.population.index(client))
+
+    def __repr__(self) -> str:
+        rounds = len(self.history) - 1
+        return f"<Run of {self.method} on {len(self.job.population)} clients, {rounds} rounds>"
+
+    def _state(self) -> ServerState:
+        states = self._simulation.states
+        if len(states) > 1:
+            raise UnalikeError(f"{self.method} ends with {len(states)} models, one per group; use run.personal(client)")
+        return next(iter(states.values()))
+
+
+@dataclass(frozen=True)
+class BestRound:
+    """The best rounds of a stage by the validation samples.
+
+    `rows` holds the round and score of the best one by each column of the history; the frozen stage is that of `main`, the column
+    that decides which models the run gives.
+    """
+
+    stage: int
+    rows: dict[str, dict[str, Any]]
+    main: str
+    tensors: Tree
+    groups: list[dict[str, Any]]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"stage": self.stage, "rows": self.rows, "main": self.main, "groups": self.groups}
+
+    @classmethod
+    def found(cls, tensors: Tree, facts: dict[str, Any]) -> BestRound | None:
+        """The one in a checkpoint."""
+        return cls(**facts["best"], tensors=tree.under(tensors, "best/")) if "best" in facts else None
+
+
+class RunRecorder:
+    """What is kept of a run while it goes: its history, its notes, and in a folder its checkpoints and events."""
+
+    def __init__(self, directory: RunDirectory | None, job: RunConfig, resume: bool):
+        self.directory = directory
+        self.job = job
+        self.notes: list[str] = []
+        self.history = History()
+        self.saved: tuple[Tree, dict[str, Any]] | None = None
+        self._stages: dict[int, tuple[StageRunner, tuple[Tree, list[dict[str, Any]]]]] = {}
+        self._surveys: dict[int, Answers] = {}
+        self._best: BestRound | None = None
+        self._unpaid = {"bytes_down": 0, "bytes_up": 0}
+        self._owed = dict(self._unpaid)  # of it, what the checkpoint must say: its round has no row yet
+        self._round, self._written, self._time = 0, -1, time.monotonic()
+        if directory is not None and directory.claim(job.config, resume):
+            self.saved = directory.load_checkpoint()
+            directory.write_config(job.config)  # what a resumed run may change
+        self.event("begun", method=job.asked)
+        if directory is not None and job.population.encoding is not None:
+            job.population.encoding.save(directory.path / "encoding.json")
+        if self.saved is not None and directory is not None:
+            self._round = self._written = self.saved[1]["round"]
+            self.history = History.load(directory.path, self._round)
+            self._best = BestRound.found(*self.saved)
+            self._unpaid |= self.saved[1].get("owed", {})
+            directory.event("resumed", round=self._round)
+        elif directory is not None and job.population.plan is not None:
+            job.population.plan.save(directory.path / "plan.json")
+        elif directory is not None and not isinstance(job.population.names, NumberedNames):
+            directory.write_names(job.population.names)
+
+    def restore(self, index: int, simulation: StageRunner) -> None:
+        """Bring a stage to where the checkpoint has it."""
+        found = self._found(index)
+        if found is None:
+            return
+        simulation.thaw(*found)
+        if self._best is not None and self._best.stage == index:
+            simulation.pin_memories(self._best.groups)
+        simulation.adopt_memories()
+        over, total = index + 1 < len(self.saved[1]["stages"]) if self.saved else False, simulation.stage.rounds
+        if simulation.done > total or (over and not simulation.over):
+            raise UnalikeError(
+                f"stage {simulation.stage.name!r} ended after {simulation.done} rounds in this folder and has {total} when "
+                f"{self.job.options.rounds} rounds are split over the stages; ask for as many as before, or choose another folder"
+            )
+        self._stages[index] = simulation, simulation.freeze()
+
+    def restored(self, index: int) -> bool:
+        """Whether the checkpoint holds the step."""
+        return self._found(index) is not None
+
+    def newest(self, index: int) -> bool:
+        """Whether the last row of the history that was read back belongs to the stage."""
+        return self.saved is not None and index == len(self.saved[1]["stages"]) - 1
+
+    def answers(self, index: int) -> Answers | None:
+        """The answers of a survey that the checkpoint holds."""
+        found = self._found(index)
+        if found is None:
+            return None
+        self._surveys[index] = Answers(tuple(found[1][0]["clients"]), found[0])
+        return self._surveys[index]
+
+    def keep(self, index: int, answers: Answers) -> None:
+        """Take in a survey; it is written with the next round."""
+        self._surveys[index] = answers
+
+    def charge(self, items: Iterable[Item], clients: int) -> None:
+        """What crossed the wire outside a round; it counts in the next row."""
+        for item in items:
+            self._unpaid[f"bytes_{item.direction}"] += item.bytes * clients
+
+    def _found(self, index: int) -> tuple[Tree, list[dict[str, Any]]] | None:
+        if self.saved is None or index >= len(self.saved[1]["stages"]):
+            return None
+        return tree.under(self.saved[0], f"{index}/"), self.saved[1]["stages"][index]
+
+    def note(self, text: str) -> None:
+        """Keep a warning, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+            self.event("warning", text=text)
+
+    def event(self, kind: str, **facts: Any) -> None:
+        if self.directory is not None:
+            self.directory.event(kind, **facts)
+
+    @profiled_function("bookkeeping")
+    def add(self, index: int, simulation: StageRunner, row: dict[str, Any], clients: list[dict[str, Any]]) -> None:
+        """Take in a round that is complete; checkpoint when it is time."""
+        staged = {"stage": index} if index else {}
+        self.history.add(row | {way: row[way] + cost for way, cost in self._unpaid.items()} | staged, clients)
+        self._unpaid, self._owed = dict.fromkeys(self._unpaid, 0), dict.fromkeys(self._unpaid, 0)
+        self._round = row["round"]
+        self._choose(index, simulation, row)
+        if self.directory is None:
+            simulation.prune_memories()
+            return
+        self._stages[index] = simulation, simulation.freeze()
+        if time.monotonic() - self._time > CHECKPOINT_SECONDS:
+            self.checkpoint()
+
+    def _choose(self, index: int, simulation: StageRunner, row: dict[str, Any]) -> None:
+        """Keep the round if it is the best of its stage so far by the validation samples of some protocol.
+
+        The models that are kept are those of the round that is best for the personal models, or without them for the shared one.
+        """
+        if self.job.options.select != "best":
+            return
+        scored = [c for c in row if VALIDATED.fullmatch(c) and not math.isnan(row[c])]
+        best = self._best if self._best is not None and self._best.stage == index else None
+        rows = dict(best.rows) if best else {}
+        for column in scored:
+            if best_row([*([rows[column]] if column in rows else []), row], column) is row:
+                rows[column] = {"round": row["round"], column: row[column]}
+        main = max(rows, key=lambda column: column.startswith("personal_"), default=None)
+        if main is None:
+            return
+        if best is not None and rows[main]["round"] != row["round"]:
+            self._best = replace(best, rows=rows)
+            return
+        tensors, groups = simulation.freeze()
+        simulation.pin_memories(groups)
+        self._best = BestRound(index, rows, main, tensors, groups)
+
+    def hold(self, index: int, simulation: StageRunner) -> None:
+        """Write where a stage is now, ahead of the row of its newest round: before anything of it leaves this machine."""
+        if self.directory is not None:
+            self._stages[index] = simulation, simulation.freeze()
+            self._written, self._owed = -1, dict(self._unpaid)
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Write the last complete round: memories and history first, so that the checkpoint never names what is not there."""
+        if self.directory is None or self._round == self._written or not self._stages:
+            return
+        last = max(self._stages)  # a survey after it is asked again: its round is not complete
+        kept = {i: (a.tree, [{"clients": list(a.clients)}]) for i, a in self._surveys.items() if i < last}
+        for index, (simulation, frozen) in self._stages.items():
+            simulation.save_memories(frozen[1])
+            kept[index] = frozen
+        tensors = {f"{i}/{path}": t for i, (frozen, _) in sorted(kept.items()) for path, t in frozen.items()}
+        stages = [facts for _, (_, facts) in sorted(kept.items())]
+        self.history.save(self.directory.path)
+        facts: dict[str, Any] = {"round": self._round, "stages": stages, "owed": self._owed}
+        if self._best is not None:
+            tensors |= {f"best/{path}": t for path, t in self._best.tensors.items()}
+            facts["best"] = self._best.facts
+        self.directory.save_checkpoint(self._round, tensors, facts)
+        for simulation, (_, groups) in self._stages.values():
+            simulation.prune_memories(groups)
+        self._written, self._time = self._round, time.monotonic()
+
+    def finish(self, simulation: StageRunner, ended: str) -> Run:
+        """The run, with its last checkpoint and its model written."""
+        self.checkpoint()
+        path = None if self.directory is None else self.directory.path
+        if self._best is not None:
+            self.history.select({column: row["round"] for column, row in self._best.rows.items()})
+            simulation.thaw(self._best.tensors, self._best.groups)
+            if path is not None:
+                self.history.save(path)
+        run = Run(self.job, simulation, self.history, self.notes, path, ended)
+        if path is not None:
+            for name, state in simulation.states.items():
+                file = "model.safetensors" if len(simulation.states) == 1 else f"model-{name}.safetensors"
+                write_tensors(path / file, run.model.state_dict(state.params | state.buffers))
+            self.event("finished", round=self._round, why=ended)
+        return run

@@ -1,0 +1,279 @@
+"""When a run ends before its last round: rules on its scores, patience, budgets.
+
+A rule is text. Conditions are joined by `and`, `or`:
+
+    min_accuracy >= 0.8            every client's accuracy has reached 0.8 (also `max_`, `mean_`, `std_` over clients)
+    accuracy >= 0.9 or round >= 40
+    patience(rounds=10)            the score has not improved for ten rounds of a stage; `patience(10, metric="loss", delta=0.001)`,
+                                   and for a metric of one's own which way is better: `patience(10, metric="cost", less=True)`
+    seconds >= 600                 totals of the run: `round seconds bytes bytes_up bytes_down`
+
+Scores are those of the validation samples where the clients have any. A patience rule needs them: a round chosen by test samples
+makes their score too good. A method without a shared model is judged by its personal models.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError
+from unalike.metrics.metrics import BUILT_IN
+from unalike.runtime.history import History, Row, last_stage
+
+Rule = Callable[[History], bool]
+"""Whether a run with this history has come to its end."""
+
+EXAMPLES = "'min_accuracy >= 0.8', 'patience(rounds=10)' or 'accuracy >= 0.9 or seconds >= 600'"
+COMPARED: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
+    ast.GtE: operator.ge,
+    ast.Gt: operator.gt,
+    ast.LtE: operator.le,
+    ast.Lt: operator.lt,
+}
+OVER_CLIENTS: dict[str, Callable[[np.ndarray], float]] = {
+    "min": np.min,
+    "max": np.max,
+    "mean": np.mean,
+    "std": lambda values: np.std(values, ddof=1) if len(values) > 1 else math.nan,
+}
+TOTALS: dict[str, Callable[[list[Row]], float]] = {
+    "round": lambda rows: rows[-1]["round"],
+    "seconds": lambda rows: sum(row["seconds"] for row in rows),
+    "bytes": lambda rows: sum(row["bytes_down"] + row["bytes_up"] for row in rows),
+    "bytes_down": lambda rows: sum(row["bytes_down"] for row in rows),
+    "bytes_up": lambda rows: sum(row["bytes_up"] for row in rows),
+    "train_loss": lambda rows: rows[-1]["train_loss"],
+}
+
+
+@dataclass(frozen=True)
+class KnownColumns:
+    """What a rule may speak of: the protocols (the first has plain columns), the metrics, whether there are validation samples."""
+
+    protocols: tuple[str, ...]
+    metrics: tuple[str, ...]
+    validated: bool
+
+    def column(self, name: str) -> str | None:
+        """The history's column for a name in a rule: that of the validation samples where there are any. None: unknown."""
+        protocol = next((p for p in (*self.protocols, "personal") if name.startswith(f"{p}_")), "")
+        rest = name.removeprefix(f"{protocol}_")
+        metric = rest.removeprefix("val_")
+        if metric not in self.metrics or (rest != metric and not self.validated):
+            return None
+        prefix = f"{protocol}_" if protocol not in ("", self.protocols[0]) else ""
+        return f"{prefix}{'val_' if self.validated else ''}{metric}"
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.metrics, *(f"personal_{m}" for m in self.metrics), *(f"min_{m}" for m in self.metrics), *TOTALS]
+
+
+def better(column: str) -> int:
+    """+1 where more of a column is better, -1 where less is."""
+    return -1 if column.endswith(("loss", "rmse")) else 1
+
+
+def best_row(rows: Iterable[Row], column: str, delta: float = 0.0, less: bool | None = None) -> Row | None:
+    """The first row after round 0 that no later one improves by more than `delta`; None where none was scored.
+
+    less: whether less is better, for columns of which `better` does not know it.
+    """
+    best, sign = None, better(column) if less is None else 1 - 2 * less
+    for row in rows:
+        value = row.get(column)
+        if value is None or math.isnan(value) or row["round"] < 1:
+            continue
+        if best is None or sign * (value - best[column]) > delta:
+            best = row
+    return best
+
+
+def stop_rule(text: str, known: KnownColumns) -> Rule:
+    """The rule that the text describes. Raises `UnalikeError` for text that is none, with what was expected."""
+    try:
+        return _rule(ast.parse(text.strip(), mode="eval").body, known)
+    except SyntaxError:
+        raise UnalikeError(f"stop={text!r} is no rule; expected for example {EXAMPLES}") from None
+
+
+def _rule(node: ast.expr, known: KnownColumns) -> Rule:
+    if isinstance(node, ast.BoolOp):
+        rules, joined = [_rule(value, known) for value in node.values], any if isinstance(node.op, ast.Or) else all
+        return lambda history: joined([rule(history) for rule in rules])
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "patience":
+        return _patience(node, known)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.left, ast.Name):
+        return _threshold(node, known)
+    raise UnalikeError(f"stop: {ast.unparse(node)!r} is no rule; expected for example {EXAMPLES}")
+
+
+def _threshold(node: ast.Compare, known: KnownColumns) -> Rule:
+    compared, name = COMPARED.get(type(node.ops[0])), ast.unparse(node.left)
+    if compared is None:
+        raise UnalikeError(f"stop: {ast.unparse(node)!r} compares in a way that is not known; expected >=, >, <= or <")
+    limit, read = _number(node.comparators[0]), _reader(name, known)
+    return lambda history: compared(read(history), limit)
+
+
+def _reader(name: str, known: KnownColumns) -> Callable[[History], float]:
+    """What a name in a rule reads from a history; NaN, which no comparison holds for, where nothing was measured."""
+    if name in TOTALS:
+        return lambda history: TOTALS[name](history.rows)
+    column = known.column(name)
+    if column is not None:
+        return lambda history: _score(history.last, column)
+    over = re.match(f"({'|'.join(OVER_CLIENTS)})_(.+)", name)
+    own = known.column(over[2]) if over else None
+    if over is None or own is None:
+        raise UnalikeError(f"stop: {name!r} is unknown; expected one of {', '.join(known.names)}")
+
+    def over_clients(history: History) -> float:
+        found = np.array([_score(row, own) for row in history.last_clients], float)
+        found = found[~np.isnan(found)]
+        return float(OVER_CLIENTS[over[1]](found)) if len(found) else math.nan
+
+    return over_clients
+
+
+def _score(row: Row, column: str) -> float:
+    return row.get(_filled(row, column), math.nan)
+
+
+def _filled(row: Row, column: str) -> str:
+    """The column; that of the personal models where it is empty, as of methods that have no shared model."""
+    own = f"personal_{column}"
+    missing = {name for name in (column, own) if math.isnan(row.get(name, math.nan))}
+    return own if missing == {column} else column
+
+
+def _patience(node: ast.Call, known: KnownColumns) -> Rule:
+    try:
+        given = {key: ast.literal_eval(value) for key, value in zip(("rounds", "metric", "delta"), node.args)}
+        given |= {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+    except ValueError:
+        given = {}
+    rounds, metric, delta = given.get("rounds"), given.get("metric", known.metrics[1]), given.get("delta", 0.0)
+    less = given.get("less")
+    told = isinstance(rounds, int) and rounds > 0 and isinstance(delta, int | float) and isinstance(metric, str)
+    if not told or set(given) - {"rounds", "metric", "delta", "less"} or not isinstance(less, bool | None):
+        raise UnalikeError(
+            f"stop: {ast.unparse(node)!r} is no rule; expected patience(rounds=10) or "
+            'patience(rounds=10, metric="loss", delta=0.001)'
+        )
+    column = known.column(metric)
+    if column is None:
+        raise UnalikeError(f"stop: patience has no metric {metric!r}; expected one of {', '.join(known.metrics)}")
+    if not known.validated:
+        raise UnalikeError(
+            "stop: patience chooses when to stop by a score, which must not be that of the test samples, and the clients have no "
+            "validation samples; give ua.partition(..., val=0.1), --val 0.1 or ClientData(val=...)"
+        )
+    if (less is None) != (column.partition("val_")[2] in BUILT_IN):
+        raise UnalikeError(
+            f"stop: found {ast.unparse(node)!r}; expected less=True or less=False for a metric of one's own, of which nobody else "
+            "knows which way is better, and neither for the others"
+        )
+
+    def stale(history: History) -> bool:
+        first = last_stage(history.rows)  # which may begin below the stage before
+        stage = [row for row in history.rows if row["round"] >= first]
+        best = best_row(stage, _filled(history.last, column), delta, less)
+        return best is not None and history.last["round"] - best["round"] >= rounds
+
+    return stale
+
+
+def _number(node: ast.expr) -> float:
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        value = None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UnalikeError(f"stop: found {ast.unparse(node)!r}, expected a number")
+    return float(value)
+
+
+ALL_DONE = "all rounds done"
+DIVERGED = "diverged"
+_UNITS = {
+    "rounds": ("round", 1), "round": ("round", 1),
+    "s": ("seconds", 1), "min": ("seconds", 60), "h": ("seconds", 3600),
+    "kb": ("bytes", 1e3), "mb": ("bytes", 1e6), "gb": ("bytes", 1e9),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may spend in all: rounds, seconds of training, or bytes to and from all clients."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        _ = self.limit
+
+    @property
+    def limit(self) -> tuple[str, float]:
+        """Which of `TOTALS` it limits, and to how much."""
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([a-z]+)\s*", self.text.lower())
+        if found is None or found[2] not in _UNITS or not float(found[1]):
+            raise UnalikeError(
+                f"budget={self.text!r}; expected rounds, time or bytes such as '30 rounds', '10 min', '500 MB'"
+            )
+        total, factor = _UNITS[found[2]]
+        return total, float(found[1]) * factor
+
+    def spent(self, history: History) -> bool:
+        """Whether one more round, as dear as the last, would exceed it. The first round is always run."""
+        total, limit = self.limit
+        rows = history.rows
+        if len(rows) < 2:
+            return False
+        used = TOTALS[total](rows)
+        return used + (used - TOTALS[total](rows[:-1])) > limit
+
+
+@dataclass(frozen=True)
+class StopRules:
+    """When a run is over before its last round: by a rule, by a budget. `known` is what rules may speak of."""
+
+    stop: str | None
+    budget: str | None
+    known: KnownColumns
+
+    def __post_init__(self) -> None:
+        _ = self._reasons
+
+    @cached_property
+    def _reasons(self) -> list[tuple[str, Rule]]:
+        found: list[tuple[str, Rule]] = []
+        if self.stop is not None:
+            found.append((f"stop rule: {self.stop}", stop_rule(self.stop, self.known)))
+        if self.budget is not None:
+            found.append((f"budget of {self.budget} spent", Budget(self.budget).spent))
+        return found
+
+    def why(self, history: History) -> str | None:
+        """Why the run ends here; None where it does not."""
+        return next((text for text, over in self._reasons if over(history)), None)
+
+    @property
+    def warning(self) -> str | None:
+        """What a rule that reads test samples does to their score."""
+        if self.stop is None or self.known.validated:
+            return None
+        names = {node.id for node in ast.walk(ast.parse(self.stop.strip(), mode="eval")) if isinstance(node, ast.Name)}
+        if names <= TOTALS.keys():
+            return None
+        return (
+            f"the stop rule {self.stop!r} reads test samples, for want of validation samples: what the run costs until then is "
+            "sound, its final score is flattered. Give val= to avoid it"
+        )

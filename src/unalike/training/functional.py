@@ -1,0 +1,294 @@
+"""The two halves of a round by themselves, for use inside any other system: state and letters are carried by hand.
+
+`aggregate` is one round of a method's server, `local_update` one client's work. What they compute is what `ua.run` computes:
+both call the same `advance` and `train`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unalike._utils.errors import UnalikeError
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.core.tasks import TASKS, task_for
+from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTrees, Tree
+from unalike.core.views import ClientBatches, Cohort, ServerState, StageSettings
+from unalike.core.work import Work
+from unalike.methods.method import Method
+from unalike.methods.part import Part
+from unalike.methods.plan import plan
+from unalike.training.aggregation import decode_updates
+from unalike.training.client_update import initial_client_state, train
+from unalike.training.local_step import autograd_gradient
+from unalike.training.server_update import advance, initial_server_state, make_broadcast
+from unalike.training.validation import refusals
+
+Array = Tensor | np.ndarray
+Arrays = Mapping[str, Array]
+
+BUFFER_NAMES = ("running_mean", "running_var", "num_batches_tracked")
+
+
+class PartMessage(NamedTuple):
+    """What a client sends beside its parameters: the parts' letters, the facts it lets go, and its counts."""
+
+    letters: PartTrees
+    shared: PartTrees
+    size: Tensor
+    steps: Tensor
+    weight: Tensor
+
+
+class AggregateState(NamedTuple):
+    """What the server carries from round to round; `mail` is what the next `local_update` of every client receives."""
+
+    round: int
+    memory: PartTrees
+    mail: PartTrees
+
+
+def aggregate(
+    spec: object,
+    global_params: Arrays,
+    client_params: Sequence[Arrays],
+    *,
+    num_examples: Sequence[float] | None = None,
+    steps: Sequence[float] | None = None,
+    work: Work | None = None,
+    letters: Sequence[PartMessage] | None = None,
+    facts: Mapping[str, Array] | None = None,
+    population: int | None = None,
+    state: AggregateState | None = None,
+    buffers: Sequence[str] = (),
+    model: nn.Module | None = None,
+    proxy: tuple[Array, Array] | None = None,
+    seed: int = 0,
+) -> tuple[dict[str, Array], AggregateState]:
+    """One server round of a method: from the global parameters and the clients' to the new global ones, and the state to carry.
+
+    Parameters are mappings from names to tensors or arrays; the result has the kind and type of `global_params`, and is computed
+    in float32 at least (float64 stays float64). num_examples: the clients' training samples, equal unless given (here or in
+    `letters`). steps: their optimiser steps. work: what they were asked to do, for methods that need its learning rate or
+    momentum. letters: what `local_update` returned. facts: per-client extras such as `label_histogram` [K, C]. population:
+    how many clients there are in all (K unless given). buffers: names to average as batch statistics rather than as parameters,
+    beside integers and `running_mean running_var num_batches_tracked`. model, proxy: for methods that learn on the server.
+
+    >>> import torch
+    >>> clients = [{"w": torch.ones(1)}, {"w": torch.full((1,), 4.0)}]
+    >>> new, state = aggregate("fedavg", {"w": torch.zeros(1)}, clients, num_examples=[1, 2])
+    >>> new["w"]
+    tensor([3.])
+
+    Raises `UnalikeError` that names what the method needs and was not given, or what does not fit.
+    """
+    method = _method(spec)
+    start, sent = _tree(global_params), [_tree(c) for c in client_params]
+    _check_names(start, sent)
+    held = {n: t for n, t in start.items() if not _is_buffer(n, t, buffers)}
+    rest = {n: t for n, t in start.items() if n not in held}
+    batch = None if proxy is None else Batch(torch.as_tensor(proxy[0]), torch.as_tensor(proxy[1]))
+    _require(method, batch, model, letters, facts, steps, work)
+    setting = StageSettings(_frame(model, held, rest), TASKS["classification"], work or Work(), seed, proxy=batch)
+    opened = initial_server_state(method, setting)
+    before = ServerState(state.round if state else 0, held, rest, state.memory if state else opened.memory)
+    report = _report(method, setting, before, sent, num_examples, steps, letters, facts)
+    cohort = Cohort(tuple(range(len(sent))), report, population or len(sent))
+    if refused := refusals(cohort):
+        client, why = next(iter(refused.items()))
+        raise UnalikeError(f"client {client} of {len(sent)}: {why}; leave it out")
+    after = advance(method, setting, before, cohort)
+    mail = make_broadcast(method, setting, after, cohort.population).mail
+    new = after.params | after.buffers
+    return {n: _like(new[n], given) for n, given in global_params.items()}, AggregateState(after.round, after.memory, mail)
+
+
+def local_update(
+    spec: object,
+    model: nn.Module,
+    params: Arrays,
+    batches: Sequence[tuple[Any, Any]],
+    *,
+    lr: float,
+    momentum: float = 0.0,
+    memory: PartTrees | None = None,
+    mail: PartTrees | None = None,
+    context: Context | None = None,
+    num_examples: int | None = None,
+) -> tuple[dict[str, Array], PartMessage, PartTrees]:
+    """One client's work under a method: its parameters after one step per batch, its letter, and the memory it keeps.
+
+    model: the module; its own values do not matter. params: the global parameters and buffers received. batches: (x, y) in
+    order. memory: what the last call returned, None at the first. mail: `state.mail` of the server, None before its first round.
+    A method that trains several times in a round, such as FedRep, gets the same batches each time, where `ua.run` draws new ones.
+    context: the client's static facts; computed from the batches unless given. num_examples: the client's training samples; the
+    rows of the batches unless given, which counts a sample once in every pass. Dropout and the like draw from torch's own
+    generator.
+
+    Raises `UnalikeError` for parameters that do not fit the model, or no batch at all.
+    """
+    method = _method(spec)
+    if not batches:
+        raise UnalikeError("found no batch; expected at least one (x, y)")
+    data = [Batch(torch.as_tensor(x), torch.as_tensor(y)) for x, y in batches]
+    received, module = _tree(params), Model(model)
+    missing = sorted({*module.params, *module.buffers} ^ set(received))
+    if missing:
+        raise UnalikeError(f"the parameters do not fit the model: {', '.join(missing[:5])} stand in one of them only")
+    held, rest = tree.only(received, module.params), tree.only(received, module.buffers)
+    module = _frame(model, held, rest)
+    whole = Batch(torch.cat([b.x for b in data]), torch.cat([b.y for b in data]))
+    classes = module(held, data[0].x, buffers=rest).logits.shape[-1]
+    setting = StageSettings(module, task_for(whole.y), Work(lr=lr, momentum=momentum), classes=classes)
+    method.check_task(setting.task)
+    if mail is None:
+        mail = make_broadcast(method, setting, initial_server_state(method, setting), 1).mail
+    facts = method.facts(whole, setting) if context is None else context
+    size = torch.tensor(float(len(whole.y) if num_examples is None else num_examples), dtype=tree.dtype(held))
+    order = Broadcast(0, held, rest, mail, lr)
+    kept = initial_client_state(method, setting) if memory is None else memory
+    with torch.no_grad():
+        report, kept = train(
+            method,
+            setting,
+            order,
+            kept,
+            size,
+            ClientBatches([data] * len(method.phases), data),
+            facts,
+            autograd_gradient,
+        )
+        stacked = tree.map(lambda t: t[None], report.update)
+        moved = tree.row(decode_updates(method, stacked, tree.only(held, held)), 0)
+    new = held | {n: held[n] + u for n, u in moved.items()} | rest | report.buffers
+    letter = PartMessage(report.letters, report.shared, report.size, report.steps, report.weight)
+    return {n: _like(new[n], given) for n, given in params.items()}, letter, kept
+
+
+def _method(spec: object) -> Method:
+    found = plan(spec)
+    if not isinstance(found, Method):
+        raise UnalikeError(f"{found!r} has stages of its own and no single round; use ua.run")
+    return found
+
+
+def _tree(values: Arrays) -> Tree:
+    """Tensors of at least float32; integers stay."""
+    tensors = {n: torch.as_tensor(v) for n, v in values.items()}
+    return {n: t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for n, t in tensors.items()}
+
+
+def _like(value: Tensor, given: Array) -> Array:
+    if isinstance(given, Tensor):
+        return value.to(given.dtype)
+    return value.numpy().astype(given.dtype, copy=False)
+
+
+def _is_buffer(name: str, value: Tensor, named: Sequence[str]) -> bool:
+    return not value.is_floating_point() or name in named or name.rpartition(".")[2] in BUFFER_NAMES
+
+
+def _frame(model: nn.Module | None, params: Tree, buffers: Tree) -> Model:
+    """The module, or where there is none a stand-in, with these values as its start."""
+    module = Model(model) if model is not None else _Nameless()
+    module.params, module.buffers = params, buffers
+    return module
+
+
+class _Nameless(Model):
+    """Parameters without a module: what asks for one is told to give it."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Identity())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise UnalikeError("this method computes with the model on the server; give model=")
+
+
+def _check_names(start: Tree, sent: list[Tree]) -> None:
+    if not sent:
+        raise UnalikeError("found no client's parameters; expected at least one")
+    for k, params in enumerate(sent):
+        if different := set(params) ^ set(start):
+            raise UnalikeError(
+                f"client {k}: {', '.join(sorted(different)[:5])} stand in the global parameters or its own only"
+            )
+        wrong = [n for n in start if params[n].shape != start[n].shape]
+        if wrong:
+            found, wanted = list(params[wrong[0]].shape), list(start[wrong[0]].shape)
+            raise UnalikeError(f"client {k}: {wrong[0]} has shape {found}, expected {wanted}")
+
+
+def _require(
+    method: Method,
+    proxy: Batch | None,
+    model: nn.Module | None,
+    letters: Sequence[PartMessage] | None,
+    facts: Mapping[str, Array] | None,
+    steps: Sequence[float] | None,
+    work: Work | None,
+) -> None:
+    method.require(proxy)
+    if proxy is not None and model is None and any(p.needs_proxy for p in method.parts):
+        raise UnalikeError(f"{method!r} computes with the model on the server; give model=")
+    for part in method.parts:
+        if lacking := [name for name in part.shares if letters is None and name not in (facts or {})]:
+            raise UnalikeError(f"{part.name} needs facts={{'{lacking[0]}': ...}} [K, ...], or the clients' letters")
+        if type(part).address is not Part.address:
+            raise UnalikeError(f"{part.name} sends every client something of its own, which only run can do")
+        if part.needs_letters and letters is None:
+            raise UnalikeError(f"{part.name} needs letters=, the list of what every client's local_update returned")
+        if part.needs_steps and letters is None and steps is None:
+            raise UnalikeError(f"{part.name} needs steps=, the optimiser steps of every client, or their letters")
+        if part.needs_rate(method) and work is None:
+            raise UnalikeError(f"{part.name} needs work=Work(lr=...), the learning rate that the clients trained with")
+
+
+def _report(
+    method: Method,
+    setting: StageSettings,
+    before: ServerState,
+    sent: list[Tree],
+    num_examples: Sequence[float] | None,
+    steps: Sequence[float] | None,
+    letters: Sequence[PartMessage] | None,
+    facts: Mapping[str, Array] | None,
+) -> ClientUpdate:
+    count, kind = len(sent), tree.dtype(before.params)
+    for name, given in (("num_examples", num_examples), ("steps", steps), ("letters", letters)):
+        if given is not None and len(given) != count:
+            raise UnalikeError(f"found {len(given)} {name} and {count} clients; expected one for each")
+    moving = {n: w for n, w in before.params.items() if setting.model.trainable(n)}  # what is frozen is never sent
+    update = {n: torch.stack([c[n] - w for c in sent]) for n, w in moving.items()}
+    buffers = {n: torch.stack([c[n] for c in sent]) for n in before.buffers}
+
+    def counted(given: Sequence[float] | None, field: str) -> Tensor:
+        if given is not None:
+            return torch.as_tensor(np.asarray(given), dtype=kind)
+        if letters is not None:
+            return torch.stack([getattr(letter, field).to(kind) for letter in letters])
+        return torch.ones(count, dtype=kind)
+
+    made = counted(steps, "steps")
+    weight = setting.work.solver.weight(made) if steps is not None or letters is None else counted(None, "weight")
+    shared: PartTrees = {name: {"counts": torch.as_tensor(value)} for name, value in (facts or {}).items()}
+    size, loss = counted(num_examples, "size"), torch.zeros(count, dtype=kind)
+    return ClientUpdate(
+        update,
+        buffers,
+        _stacked([letter.letters for letter in letters or []]),
+        size,
+        made,
+        weight,
+        loss,
+        _stacked([letter.shared for letter in letters or []]) | shared,
+    )
+
+
+def _stacked(drawers: list[PartTrees]) -> PartTrees:
+    return {name: tree.stack([d[name] for d in drawers]) for name in (drawers[0] if drawers else {})}

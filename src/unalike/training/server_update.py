@@ -1,0 +1,192 @@
+"""The server half of a round: one pure function, `advance`, and what a part sees on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.profiler_regions import profiled_function
+from unalike.core import tree
+from unalike.core.types import Broadcast, PartTrees, Tree
+from unalike.core.update_spread import weighted_sum_and_spread
+from unalike.core.views import Cohort, ServerState, ServerView, StageSettings
+from unalike.methods import return_checks
+from unalike.methods.method import Method
+from unalike.methods.part import BaseWeights, LinearAggregator, Part, ServerStep, Weighting
+from unalike.training.aggregation import SumWeights, UpdateSums, decode_updates
+
+
+def initial_server_state(method: Method, setting: StageSettings, start: ServerState | None = None) -> ServerState:
+    """The server's state before the first round; with `start` its round, model and the memories of the parts it knows.
+
+    A part that clients remember something for begins afresh, as they do: SCAFFOLD's c is the mean of their c_k, which are 0.
+    Raises `UnalikeError` for a part that means nothing for the labels.
+    """
+    method.check_task(setting.task)
+    model, found = setting.model, {} if start is None else start.memory
+    kept = {p.name: found.get(p.name) for p in method.parts if type(p).client_init is Part.client_init}
+    memory = {p.name: m for p in method.parts if (m := kept.get(p.name) or p.server_open(setting))}
+    if start is None:
+        return ServerState(0, model.params, model.buffers, memory)
+    params, buffers = tree.only(start.params, model.params), tree.only(start.buffers, model.buffers)
+    return ServerState(start.round, params, buffers, memory)
+
+
+def make_broadcast(
+    method: Method, setting: StageSettings, state: ServerState, population: int, ids: Sequence[int] = ()
+) -> Broadcast:
+    """The order of the next round, with what is addressed to each of the clients `ids`."""
+    look = partial(_look, method, setting, state, population, state.params)
+    mail = {p.name: letter for p in method.parts if (letter := p.broadcast(look(p)))}
+    writers = [p for p in method.parts if type(p).address is not Part.address]
+    own = {client: {p.name: p.address(look(p), client) for p in writers} for client in ids} if writers else {}
+    return Broadcast(state.round, state.params, state.buffers, mail, setting.work.lr_at(state.round), own)
+
+
+@profiled_function("aggregation")
+def advance(method: Method, setting: StageSettings, state: ServerState, cohort: Cohort) -> ServerState:
+    """The state after a round: decode -> base weights -> weigh* -> settle -> combine -> absorb -> step* -> params + update.
+
+    Pure. The update is added once, here; parts transform updates and never write parameters. Buffers are handled here alone.
+    """
+    cohort = replace(cohort, report=cohort.report._replace(update=decode_updates(method, cohort.update, state.params)))
+    look = partial(_look, method, setting, state, cohort.population, tree.only(state.params, cohort.update))
+    aggregator = method.aggregator
+    weights = _weights(method, cohort)
+    if cohort.update:
+        weights = aggregator.settle(look(aggregator), _own(cohort, aggregator), weights)
+    update, cohort = _combined(method, look(aggregator), cohort, weights)
+    folded = {p.name: _folded(p, _own(cohort, p)) for p in method.parts}
+    return _moved(method, setting, state, cohort, update, folded, _buffers(method, setting, cohort, weights))
+
+
+@profiled_function("aggregation")
+def sum_weights(method: Method, setting: StageSettings, state: ServerState, expected: Cohort) -> SumWeights:
+    """What each client's update and buffers are multiplied with, from the numbers of the `expected` reports alone."""
+    weights = _weights(method, expected)
+    look = _look(method, setting, state, expected.population, {}, method.aggregator)
+    return SumWeights(
+        expected.ids, weights, cast(LinearAggregator, method.aggregator).coefficients(look, expected, weights)
+    )
+
+
+@profiled_function("aggregation")
+def advance_from_sums(
+    method: Method, setting: StageSettings, state: ServerState, sums: UpdateSums, given: SumWeights, population: int
+) -> tuple[ServerState, Cohort] | None:
+    """`advance` of a linear method from what a `Fold` with the shares `given` has added up; beside it the numbers of the reports.
+
+    A refused report changes the weights of the others, mostly all of them by one factor. None where that is not so (FedDisco):
+    then the round is to be answered again by those whose reports were sound, with shares of their own.
+    """
+    assert sums.taken is not None  # somebody's report was sound
+    ids, report = sums.taken
+    cohort = Cohort(tuple(ids), report, population, folded=True)
+    exact, given = sum_weights(method, setting, state, cohort), given.of(cohort.ids)
+    weight, coefficient = _factor(exact.weights, given.weights), _factor(exact.coefficients, given.coefficients)
+    if weight is None or coefficient is None:
+        return None
+    update = sums.update if coefficient == 1 else tree.scale(sums.update, coefficient)
+    buffers = sums.buffers
+    if weight != 1 and setting.buffers != "first":
+        buffers = tree.map(lambda b: b * weight if b.is_floating_point() else b, buffers)
+    folded = {p.name: sums.folded.get(p.name, {}) for p in method.parts}
+    return _moved(method, setting, state, cohort, update, folded, buffers), cohort
+
+
+def _factor(wanted: Tensor, given: Tensor) -> float | None:
+    """The one factor between the wanted and the given numbers, [K] each; None where there is none."""
+    given = given.to(wanted)
+    if torch.equal(wanted, given):
+        return 1.0
+    total, before = float(wanted.sum()), float(given.sum())
+    factor = 1.0 if total == before else total / before if before else 0.0
+    return factor if torch.allclose(wanted, factor * given, rtol=1e-5, atol=0) else None
+
+
+def _moved(
+    method: Method,
+    setting: StageSettings,
+    state: ServerState,
+    cohort: Cohort,
+    update: Tree,
+    folded: PartTrees,
+    buffers: Tree,
+) -> ServerState:
+    """The state after the combined update: absorb -> step* -> params + update."""
+    look = partial(_look, method, setting, state, cohort.population, tree.only(state.params, update))
+    memory = {p.name: p.absorb(look(p), folded[p.name]) for p in method.parts}
+    for s in method.role(ServerStep):
+        made = s.step(replace(look(s), memory=memory[s.name]), update, _own(cohort, s))
+        moved, memory[s.name] = return_checks.two(s, "step", made)
+        update = return_checks.named(s, "step", moved, update)
+    _check_shapes(method, state.params, update)
+    return ServerState(
+        round=state.round + 1,
+        params=state.params | {n: state.params[n] + u.to(state.params[n].dtype) for n, u in update.items()},
+        buffers=state.buffers | buffers,
+        memory={name: m for name, m in memory.items() if m},
+    )
+
+
+def _check_shapes(method: Method, params: Tree, update: Tree) -> None:
+    """Raise `UnalikeError` for an update of another shape, which would be spread over the parameter or change its shape."""
+    for name, u in update.items():
+        if u.shape != params[name].shape:
+            raise UnalikeError(
+                f"the update of {name} has the shape {list(u.shape)}, expected {list(params[name].shape)}, that of the parameter; "
+                f"look at decode, combine and step of the parts of {method!r}"
+            )
+
+
+def _look(
+    method: Method, setting: StageSettings, state: ServerState, population: int, params: Tree, p: Part
+) -> ServerView:
+    return ServerView(setting, method, params, state.memory.get(p.name, {}), state.round, population, p.name)
+
+
+def _own(cohort: Cohort, p: Part) -> Cohort:
+    return replace(cohort, part=p.name)
+
+
+def _combined(method: Method, server: ServerView, cohort: Cohort, weights: Tensor) -> tuple[Tree, Cohort]:
+    """The aggregator's update; the cohort with its spread, where a part wants it and one reading gives both."""
+    rule, own = method.aggregator, _own(cohort, method.aggregator)
+    if not (method.adds and any(p.needs == "spread" for p in method.parts)):
+        return return_checks.named(rule, "combine", rule.combine(server, own, weights), cohort.update), cohort
+    coefficients = cast(LinearAggregator, rule).coefficients(server, own, weights)
+    update, measured = weighted_sum_and_spread(cohort.update, coefficients)
+    return update, replace(cohort, measured=measured)
+
+
+def _weights(method: Method, cohort: Cohort) -> Tensor:
+    if not float(cohort.sizes.sum()) > 0:
+        raise UnalikeError("no participant of this round has training samples; the model stays as it is")
+    [base] = method.role(BaseWeights)
+    count = len(cohort.ids)
+    weights = return_checks.weights(base, "weights", base.weights(_own(cohort, base)), count)
+    for w in method.role(Weighting):
+        weights = return_checks.weights(w, "weigh", w.weigh(_own(cohort, w), weights / weights.sum()), count)
+    return weights / weights.sum()
+
+
+def _folded(p: Part, cohort: Cohort) -> Tree:
+    if type(p).fold is Part.fold or not (cohort.update or cohort.letter):
+        return {}
+    return tree.map(lambda t: t.sum(0), torch.vmap(p.fold)(cohort.update, cohort.letter))
+
+
+def _buffers(method: Method, setting: StageSettings, cohort: Cohort, weights: Tensor) -> Tree:
+    """Float buffers by the aggregator's rule, integer ones their maximum, in the order and dtype of the model."""
+    stacked = cohort.report.buffers
+    if setting.buffers == "first":
+        return tree.row(stacked, 0)
+    floats = {n: b for n, b in stacked.items() if b.is_floating_point()}
+    combined = method.aggregator.combine_buffers(floats, weights) if floats else {}
+    return {n: combined[n] if n in combined else b.amax(0) for n, b in stacked.items()}

@@ -1,0 +1,178 @@
+"""Trees of the same names and shapes in the rows of a table that grows by blocks, and where whose row is."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from tempfile import TemporaryFile
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.core import tree
+from unalike.core.types import Tree
+
+BLOCK = 2**20
+"""Bytes of a block, at least."""
+ALIGNED = 64
+"""Bytes on whose multiples columns start."""
+NEVER = -1
+"""The round of what nobody made."""
+
+
+class TableBlock(NamedTuple):
+    """Rows of a table from `first` on: for each name a column [rows, ...] on their `device`."""
+
+    first: int
+    columns: Tree
+    device: torch.device
+
+
+class StateTable:
+    """Trees like `like`, one in a row: beside it up to `budget` bytes, beyond them in mapped files, which are nobody else's.
+
+    Row 0 holds `like` itself. Rows stay where they are, so that growing copies nothing. What is read are copies, contiguous
+    ones, as a file would hold them: a run that goes on from files computes the same.
+    """
+
+    def __init__(self, like: Tree, budget: int):
+        self.like, self.budget = like, budget
+        self.rows = 0
+        self._blocks: list[TableBlock] = []
+        self._width = max(1, tree.nbytes(like))
+
+    @property
+    def device(self) -> torch.device:
+        """Where rows are read to."""
+        return next(iter(self.like.values())).device
+
+    def read(self, rows: np.ndarray) -> Tree:
+        """Copies of these rows, stacked along a leading [K]."""
+        parts = [*self._parts(rows)]
+        if len(parts) == 1:
+            [(block, _, at)] = parts
+            return tree.map(lambda column: column.index_select(0, at).to(self.device), block.columns)
+        found = tree.map(lambda t: t.new_empty(len(rows), *t.shape), self.like)
+        for block, places, at in parts:
+            for name, t in found.items():
+                t.index_copy_(0, places, block.columns[name].index_select(0, at).to(self.device))
+        return found
+
+    def write(self, rows: np.ndarray, stacked: Tree) -> None:
+        """Write trees, stacked along a leading [K], over these rows."""
+        parts = [*self._parts(rows)]
+        for block, places, at in parts:
+            for name, column in block.columns.items():
+                own = stacked[name].detach().to(self.device)
+                own = own if len(parts) == 1 else own.index_select(0, places)  # large ones are not copied twice
+                column.index_copy_(0, at, own.to(block.device))
+
+    def _parts(self, rows: np.ndarray) -> Iterator[tuple[TableBlock, Tensor, Tensor]]:
+        """Each block that holds some of the rows, the places of these among all `rows`, and their places in the block."""
+        while self.rows <= rows.max(initial=0):
+            self._grow()
+        held = np.searchsorted([block.first for block in self._blocks], rows, side="right") - 1
+        for number in np.unique(held).tolist():
+            block, places = self._blocks[number], np.flatnonzero(held == number)
+            at = torch.from_numpy(rows[places].astype(np.int64) - block.first)
+            yield block, torch.from_numpy(places).to(self.device), at.to(block.device)
+
+    def _grow(self) -> None:
+        """A block more, of a fourth of the rows so far: few blocks, and little room that nobody needs."""
+        rows = max(1, BLOCK // self._width, self.rows // 4)
+        left = (self.budget - sum(tree.nbytes(block.columns) for block in self._blocks)) // self._width
+        rows = min(rows, left) if left > 0 else rows
+        sizes = [-(-rows * tree.nbytes({name: t}) // ALIGNED) * ALIGNED for name, t in self.like.items()]
+        memory = self._beside(sum(sizes)) if left > 0 else _mapped(sum(sizes))
+        columns = {
+            name: part[: rows * tree.nbytes({name: t})].view(t.dtype).view(rows, *t.shape)
+            for part, (name, t) in zip(memory.split(sizes), self.like.items(), strict=True)
+        }
+        if not self._blocks:
+            for name, t in self.like.items():
+                columns[name][0].copy_(t.detach())
+        self._blocks.append(TableBlock(self.rows, columns, memory.device))
+        self.rows += rows
+
+    def _beside(self, size: int) -> Tensor:
+        """Bytes on the device of `like`. On a CPU they are pages of their own, which no tensor that comes and goes lies between."""
+        if self.device.type != "cpu":
+            return torch.empty(size, dtype=torch.uint8, device=self.device)
+        pages = mmap.mmap(-1, max(1, size), access=mmap.ACCESS_COPY)
+        # a page that is touched for the first time costs as much as a step of a small model
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        return _bytes(pages)[:size]
+
+
+class RowIndex:
+    """Which rows hold what clients made in which rounds: each client's rows are a chain, the newest first, that row 0 ends."""
+
+    def __init__(self) -> None:
+        self._newest = np.zeros(0, np.int32)  # by client
+        self._before = np.zeros(1, np.int32)  # by row: the same client's row before it
+        self._round = np.full(1, NEVER, np.int32)  # by row
+        self._used = 1
+        self._free = np.zeros(0, np.int32)
+
+    def find(self, clients: np.ndarray, rounds: np.ndarray) -> np.ndarray:
+        """The row of each client's round, [K]; 0 where there is none."""
+        found = np.zeros(len(clients), np.int32)
+        for rows in self._chains(clients):
+            np.copyto(found, rows, where=self._round[rows] == rounds)
+        return found
+
+    def keep(self, clients: np.ndarray, rounds: np.ndarray) -> None:
+        """Let go of the clients' rows but for those of `rounds`, [n, K]."""
+        chain, gone = np.zeros(len(clients), np.int32), [self._free]
+        for rows in reversed([*self._chains(clients)]):
+            kept = (rows > 0) & (self._round[rows] == rounds).any(0)
+            self._before[rows[kept]] = chain[kept]
+            chain[kept] = rows[kept]
+            gone.append(rows[(rows > 0) & ~kept])
+        self._newest[clients] = chain
+        # at last: whatever interrupts this, no row is both free and in a chain
+        self._free = np.sort(np.concatenate(gone))
+
+    def free(self, count: int) -> np.ndarray:
+        """So many rows that hold nothing, the first ones there are."""
+        fresh = self._used + np.arange(max(0, count - len(self._free)), dtype=np.int32)
+        return np.append(self._free[:count], fresh)
+
+    def add(self, clients: np.ndarray, round: int, rows: np.ndarray) -> None:
+        """Note what `clients` made in `round` in rows that were `free`."""
+        self._free = self._free[np.count_nonzero(rows < self._used) :]
+        self._used = max(self._used, int(rows.max()) + 1)
+        self._before, self._round = _long(self._before, self._used), _long(self._round, self._used)
+        self._before[rows], self._round[rows] = self._newest[clients], round
+        self._newest[clients] = rows
+
+    def _chains(self, clients: np.ndarray) -> Iterator[np.ndarray]:
+        """The clients' newest rows, those before them, and so on, as long as there are any."""
+        self._newest = _long(self._newest, int(clients.max(initial=-1)) + 1)
+        rows = self._newest[clients]
+        while rows.any():
+            yield rows
+            rows = self._before[rows]
+
+
+def _mapped(size: int) -> Tensor:
+    """Bytes of a file that goes with them."""
+    with TemporaryFile(prefix="unalike-") as file:
+        file.truncate(max(1, size))
+        return _bytes(mmap.mmap(file.fileno(), 0))[:size]
+
+
+def _bytes(pages: mmap.mmap) -> Tensor:
+    return torch.frombuffer(pages, dtype=torch.uint8)
+
+
+def _long(array: np.ndarray, size: int) -> np.ndarray:
+    """The array with room for `size` entries."""
+    if size <= len(array):
+        return array
+    longer = np.zeros(max(size, len(array) * 5 // 4), array.dtype)
+    longer[: len(array)] = array
+    return longer

@@ -1,0 +1,78 @@
+"""Whether the numbers of reports can count at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from unalike.core import tree
+from unalike.core.types import ClientUpdate, Tree
+
+
+def find_faults(ids: Sequence[int], report: ClientUpdate) -> dict[int, str]:
+    """Client number -> why its report cannot count, of the reports of `ids` stacked along a leading [K]."""
+    values = _values(report)
+    if float(torch.minimum(report.size, report.steps).min()) > 0 and _all_sound(values):  # the least of NaN is NaN
+        return {}
+    found: dict[int, str] = {}
+    for what, tensor in values.items():
+        for rule in (_finite, *_rules(what)):
+            for place in (~rule(tensor)).nonzero().flatten().tolist():
+                found.setdefault(ids[place], WORDS[rule].format(what=what))
+    for client, size, steps in zip(ids, report.size.tolist(), report.steps.tolist(), strict=True):
+        if not size > 0 or not steps > 0:
+            found.setdefault(client, f"{size:g} training samples and {steps:g} steps; expected more than none of both")
+    return found
+
+
+def _all_sound(values: Tree) -> bool:
+    """Whether nothing can be wrong, by one sum for all: NaN and infinities survive it."""
+    floats = [
+        t.sum(dtype=torch.promote_types(t.dtype, torch.float32)) for t in values.values() if t.is_floating_point()
+    ]
+    finite = not floats or math.isfinite(float(torch.stack([f.to(floats[0]) for f in floats]).sum()))
+    return finite and all(bool(rule(t).all()) for what, t in values.items() for rule in _rules(what))
+
+
+def _values(report: ClientUpdate) -> Tree:
+    """Everything of a report that its client computed from its data, in words -> [K, ...]."""
+    found = {f"update of {n}": t for n, t in report.update.items()}
+    found |= {f"buffer {n}": t for n, t in report.buffers.items()}
+    found |= {f"letter {part}/{n}": t for part, letter in report.letters.items() for n, t in letter.items()}
+    return found | {f"shared fact {fact}/{n}": t for fact, facts in report.shared.items() for n, t in facts.items()}
+
+
+def _finite(tensor: Tensor) -> Tensor:
+    """Per row of [K, ...]: whether all entries are finite.
+
+    NaN and infinities survive a sum, which is cheap; only where a sum is not finite are the entries themselves looked at.
+    """
+    flat = tree.matrix(tensor)
+    sound = torch.isfinite(flat.sum(1))
+    doubtful = (~sound).nonzero().flatten()
+    sound[doubtful] = torch.isfinite(flat[doubtful]).all(1)
+    return sound
+
+
+def _not_negative(tensor: Tensor) -> Tensor:
+    """Per row of [K, ...]: whether no entry is below 0."""
+    return tree.matrix(tensor).ge(0).all(1)
+
+
+Rule = Callable[[Tensor], Tensor]
+
+WORDS: dict[Rule, str] = {
+    _finite: "the {what} is not finite (a lower learning rate may help)",
+    _not_negative: "the {what} is negative; expected 0 or more",
+}
+
+NOT_NEGATIVE = ("running_var", "num_batches_tracked", "counts")
+"""Last words of the names of variances and counts."""
+
+
+def _rules(what: str) -> tuple[Rule, ...]:
+    """What more than finite numbers is expected under a name. An update may be anything."""
+    return (_not_negative,) if what.endswith(NOT_NEGATIVE) and not what.startswith("update") else ()

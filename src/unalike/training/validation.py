@@ -1,0 +1,132 @@
+"""What the server checks before a report counts. A report that fails is refused; the round goes on without it."""
+
+from __future__ import annotations
+
+import torch
+
+from unalike._utils import seeds
+from unalike._utils.errors import UnalikeError
+from unalike.core import tree
+from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, Tree
+from unalike.core.views import ClientBatches, Cohort, StageSettings
+from unalike.methods.method import Method
+from unalike.training.client_update import initial_client_state, train
+from unalike.training.local_step import autograd_gradient
+from unalike.training.update_checks import find_faults
+
+
+class RefusedUpdate(UnalikeError):
+    """What a client sent cannot count: what was found, what was expected."""
+
+
+def refusals(cohort: Cohort) -> dict[int, str]:
+    """Client number -> why its report is refused; empty when all are sound."""
+    return find_faults(cohort.ids, cohort.report)
+
+
+def expected_update(
+    method: Method, setting: StageSettings, order: Broadcast, context: Context, sample: Batch
+) -> ClientUpdate:
+    """A report as this order would have it: its names, shapes and types, from a client whose batches are all padding.
+
+    `context` are the facts of any client, `sample` is one of any data [1, ...].
+    """
+    padding = sample._replace(weight=torch.zeros(len(sample.y)))
+    data = ClientBatches([[padding] for _ in method.phases])
+    size = torch.ones((), dtype=tree.dtype(setting.model.params))
+    with seeds.isolated(0), torch.no_grad():
+        return train(
+            method, setting, order, initial_client_state(method, setting), size, data, context, autograd_gradient
+        )[0]
+
+
+def expected_steps(method: Method, setting: StageSettings, samples: int) -> int:
+    """The steps that a client with this many samples must report: those that move what is sent, all where nothing is."""
+    model, total = setting.model, 0
+    sent = {*method.sent(model.params, model)}
+    for phase in method.phases:
+        moves = {n for n in model.params if method.trains(n, model) and model.within(phase.moves, n)}
+        if not sent or moves & sent:
+            total += phase.work(setting.work).steps_for(samples)
+    return total
+
+
+def check_update(found: Tree, like: ClientUpdate, setting: StageSettings, samples: int, steps: int) -> ClientUpdate:
+    """The report in a client's tensors `found`, if it is one that its order asks for. Raises `RefusedUpdate`.
+
+    `samples` and `steps` are those that the client must have: no weight can be had by claiming others.
+    """
+    wanted = flat(like)
+    check_tree(found, wanted)
+    size, made = (torch.tensor(n, dtype=like.size.dtype) for n in (samples, steps))
+    for what, must in (("size", size), ("steps", made), ("weight", setting.work.solver.weight(made))):
+        if not torch.equal(found[what].to(must.dtype), must):
+            raise RefusedUpdate(f"{what} {found[what].item():g}; expected {must.item():g}")
+    if not bool(found["loss"].isfinite()):
+        raise RefusedUpdate(f"loss {found['loss'].item()}; expected a finite number")
+    report = nested(found)
+    refused = refusals(Cohort((0,), report.map(lambda t: t[None]), 1))
+    if refused:
+        raise RefusedUpdate(refused[0])
+    for fact, facts in report.shared.items():
+        _check_counts(f"shared fact {fact}", facts, samples)
+    return report
+
+
+def check_answer(found: Tree, like: Tree, samples: int) -> None:
+    """Whether an answer has the names, shapes and types of `like`, and finite numbers. Raises `RefusedUpdate`."""
+    check_tree(found, like)
+    for name, t in found.items():
+        if not bool(torch.isfinite(t).all()):
+            raise RefusedUpdate(f"the answer's {name} is not finite")
+    _check_counts("answer", found, samples)
+
+
+def check_tree(found: Tree, wanted: Tree) -> None:
+    """Whether a tree has exactly these names, shapes and types; nothing is broadcast or cast. Raises `RefusedUpdate`."""
+    missing, more = [n for n in wanted if n not in found], [n for n in found if n not in wanted]
+    if missing or more:
+        said = [f"{what} {', '.join(names[:5])}" for what, names in (("lacks", missing), ("has", more)) if names]
+        raise RefusedUpdate(f"the report {' and '.join(said)}; expected {len(wanted)} tensors by name")
+    for name, like in wanted.items():
+        t = found[name]
+        if t.shape != like.shape:
+            raise RefusedUpdate(f"{name} has shape {list(t.shape)}; expected {list(like.shape)}")
+        if t.dtype != like.dtype:
+            raise RefusedUpdate(f"{name} is {t.dtype}; expected {like.dtype}")
+
+
+def _check_counts(what: str, facts: Tree, samples: int) -> None:
+    counts = facts.get("counts")
+    if counts is None:
+        return
+    whole = counts.double()
+    if bool((whole < 0).any()) or not torch.equal(whole, whole.round()) or whole.sum().item() != samples:
+        raise RefusedUpdate(
+            f"{what}: counts that sum to {whole.sum().item():g}; expected whole numbers, {samples} in all"
+        )
+
+
+SCALARS = ("size", "steps", "weight", "loss")
+
+
+def flat(report: ClientUpdate) -> Tree:
+    """A report as one tree, as it travels."""
+    drawers = {f"letters.{name}": t for name, t in report.letters.items()}
+    drawers |= {f"shared.{name}": t for name, t in report.shared.items()}
+    return tree.pack({"update": report.update, "buffers": report.buffers} | drawers) | {
+        name: getattr(report, name) for name in SCALARS
+    }
+
+
+def nested(found: Tree) -> ClientUpdate:
+    """The inverse of `flat`."""
+    drawers = tree.unpack({name: t for name, t in found.items() if name not in SCALARS})
+    letters, shared = (
+        {name.removeprefix(kind): t for name, t in drawers.items() if name.startswith(kind)}
+        for kind in ("letters.", "shared.")
+    )
+    size, steps, weight, loss = (found[name] for name in SCALARS)
+    return ClientUpdate(
+        drawers.get("update", {}), drawers.get("buffers", {}), letters, size, steps, weight, loss, shared
+    )

@@ -1,0 +1,175 @@
+"""What crosses the wire in a round: everything that a client receives, and everything that leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from unalike._utils import seeds
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.core.tasks import TASKS
+from unalike.core.types import Context, Tree
+from unalike.core.views import ClientBatches, ClientView, StageSettings
+from unalike.core.work import Work
+from unalike.methods.client_query import QueryInputs
+from unalike.methods.method import Method
+from unalike.methods.part import Part, Upload
+from unalike.methods.plan import Answers, Plan, PlanInputs, QueryStep, Stage, StageResults, Step
+from unalike.training.client_update import initial_client_state
+from unalike.training.server_update import initial_server_state, make_broadcast
+
+CHOICE = 8
+"""Bytes of the number of the model that a client chose."""
+SCALARS = 16
+"""Bytes of the numbers in every report: samples, steps, the solver's weight and the training loss."""
+
+
+class Item(NamedTuple):
+    """One thing on the wire: `direction` "down" or "up", what it is, and its bytes per client and round, or per client `once`."""
+
+    direction: str
+    what: str
+    bytes: int
+    once: bool = False
+
+
+def wire(method: Method, model: Model, context: Context | None = None) -> list[Item]:
+    """Every tensor that a client receives or sends in a round of `method`; nothing else leaves it.
+
+    `context` are a client's static facts, needed where the method shares some of them. An empty list means that clients never
+    communicate.
+    """
+    setting = StageSettings(model, TASKS["classification"], Work())
+    order, memory = (
+        make_broadcast(method, setting, initial_server_state(method, setting), 1, [0]).to(0),
+        initial_client_state(method, setting),
+    )
+    params = tree.only(model.params, method.sent(model.params, model))
+    buffers = tree.only(model.buffers, method.sent(model.buffers, model))
+    down = [("parameters", params), ("buffers", buffers)] + [(f"letter of {p}", t) for p, t in order.mail.items()]
+    update = tree.map(
+        lambda w: w.to("meta"), params
+    )  # shapes and types alone: encoding costs nothing and draws nothing
+    for upload in method.role(Upload):
+        mine = tree.map(lambda t: t.to("meta"), memory.get(upload.name, {}))
+        update, _ = upload.encode(_look(setting, upload, params, order.mail.get(upload.name, {}), mine), update)
+    up = [("update", update), ("buffers", buffers)]
+    for p in method.parts:
+        local = _look(setting, p, params, order.mail.get(p.name, {}), memory.get(p.name, {}))
+        letter = p.finish(local)[1]
+        up.append((f"letter of {p.name}", {n: t for n, t in letter.items() if n in params or n not in model.params}))
+        up += [(f"{name} of the training data", (context or {}).get(name, {})) for name in p.shares]
+    items = [
+        Item(way, what, tree.nbytes(t))
+        for way, rows in (("down", down), ("up", up))
+        for what, t in rows
+        if tree.nbytes(t)
+    ]
+    return [*items, Item("up", "counts and loss", SCALARS)] if items else []
+
+
+def _look(setting: StageSettings, p: Part, params: Tree, mail: Tree, memory: Tree) -> ClientView:
+    """A client that has not moved."""
+    start, buffers = setting.model.params, setting.model.buffers
+    return ClientView(
+        setting, p.name, params, start, buffers, start, buffers, mail, memory, {}, 1.0, ClientBatches(()), {}, steps=1.0
+    )
+
+
+def stage_wire(stage: Stage, model: Model, context: Context | None = None) -> list[Item]:
+    """What crosses the wire in a stage: in each of its rounds, and once at its beginning. `context` is that of `wire`."""
+    if stage.pooled:
+        return []  # a reference, whose clients have handed over their data
+    method, copies = stage.method, len(stage.members(1)) if stage.chooses else 1
+    items = (
+        [
+            i._replace(bytes=i.bytes * copies, what=_copies(i.what, copies)) if i.direction == "down" else i
+            for i in wire(method, model, context)
+        ]
+        if stage.trained
+        else []
+    )
+    if stage.chooses is not None:
+        items.append(Item("up", "choice of the model", CHOICE))
+    once: list[tuple[str, Tree]] = []
+    if stage.shared is not None:
+        once.append(("shared samples", {"x": stage.shared.x, "y": stage.shared.y}))
+    if stage.start is not None and stage.trained:
+        given = model.params | model.buffers
+        still = {n: t for n, t in given.items() if not method.shares(n, model) and not method.trains(n, model)}
+        once.append(("parameters that stay fixed", tree.only(still, [n for n in still if n in model.params])))
+        once.append(("buffers that stay fixed", tree.only(still, [n for n in still if n in model.buffers])))
+    return items + [Item("down", what, tree.nbytes(t), once=True) for what, t in once if t]
+
+
+def survey_wire(survey: QueryStep, model: Model) -> list[Item]:
+    """What crosses the wire in a survey, once for each client."""
+    model = survey.model or model
+    question, values = survey.question, model.params | model.buffers
+    items = [Item("down", "model", tree.nbytes(values), once=True)] if question.needs_model else []
+    return [*items, Item("up", f"answer to {question.name}", tree.nbytes(unasked(survey, model)), once=True)]
+
+
+def plan_wire(steps: Sequence[Step], model: Model, facts: Callable[[Method], Context]) -> list[Item]:
+    """What crosses the wire in the steps of a plan; `model` is that of the run, `facts` finds a client's context."""
+    items = []
+    for step in steps:
+        own = step.model or model
+        found = stage_wire(step, own, facts(step.method)) if isinstance(step, Stage) else survey_wire(step, own)
+        items += [i._replace(what=_where(step, i, several=len(steps) > 1)) for i in found]
+    return items
+
+
+def plan_outline(plan: Plan, scene: PlanInputs) -> list[Step]:
+    """The steps that a plan would make if models stayed untrained and clients answered at random."""
+    steps, found = plan.stages(scene), []
+    step = next(steps, None)
+    while step is not None:
+        found.append(step)
+        try:
+            step = steps.send(untrained(step, scene) if isinstance(step, Stage) else at_random(step, scene))
+        except StopIteration:
+            break
+    return found
+
+
+def untrained(stage: Stage, scene: PlanInputs, groups: Iterable[str] | None = None) -> StageResults:
+    """What a stage would come to if nobody trained; `groups` names its groups where they are known to be others."""
+    setting = StageSettings(stage.model or scene.model, TASKS["classification"], Work(), scene.seed)
+    start = stage.start or {}
+    states = {
+        name: initial_server_state(stage.method, setting, start.get(name))
+        for name in groups or stage.members(scene.clients)
+    }
+    return StageResults(states, stage.rounds)
+
+
+def at_random(survey: QueryStep, scene: PlanInputs) -> Answers:
+    """Answers that are none of anybody's."""
+    rng = seeds.generator(scene.seed, "outline")
+
+    def answers(t: Tensor) -> Tensor:
+        """[K, *t.shape], different along the first two dimensions only: covariances of all clients would not fit."""
+        front = t.shape[:1]
+        drawn = torch.from_numpy(1 + 9 * rng.random((scene.clients, *front))).to(t.dtype)
+        return drawn.reshape(*drawn.shape, *[1] * (t.dim() - len(front))).expand(scene.clients, *t.shape)
+
+    return Answers(tuple(range(scene.clients)), tree.map(answers, unasked(survey, survey.model or scene.model)))
+
+
+def unasked(survey: QueryStep, model: Model) -> Tree:
+    """An answer without samples: it has the shape of all answers."""
+    return survey.question.answer(QueryInputs(model, TASKS["classification"], model.params, model.buffers, ()))
+
+
+def _copies(what: str, copies: int) -> str:
+    return what if copies == 1 else f"{what} of {copies} models"
+
+
+def _where(step: Step, item: Item, several: bool) -> str:
+    what = f"{item.what} (once)" if item.once else item.what
+    return f"{step.name}: {what}" if several else what
