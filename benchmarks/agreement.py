@@ -61,12 +61,12 @@ FIELDS = ("y", "train", "test", "val", "names", "classes", "task")
 def difference(name: str, shape: tuple[int, ...], spec: str, dtype: torch.dtype) -> float:
     module: nn.Module = ua.model(name, shape, 10).to(dtype)
     people, method = clients(shape, dtype), Method.parse(spec)
-    setting = StageSettings(Model(module), task_for(people.y), ua.Work(batch_size=None, lr=0.01))
+    settings = StageSettings(Model(module), task_for(people.y), ua.Work(batch_size=None, lr=0.01))
     updates = []
     for executor in (Loop, Batched):
-        site = ClientPool(method, setting, people, ClientStates(initial_client_state(method, setting)))
+        site = ClientPool(method, settings, people, ClientStates(initial_client_state(method, settings)))
         cohort = executor(site).run(
-            make_broadcast(method, setting, initial_server_state(method, setting), 2), [0, 1], {}, 2
+            make_broadcast(method, settings, initial_server_state(method, settings), 2), [0, 1], {}, 2
         )
         updates.append(torch.cat([u.flatten() for u in cohort.update.values()]))
     return float((updates[0] - updates[1]).abs().max() / updates[0].abs().max())

@@ -22,14 +22,14 @@ def main(name: str, rounds: int, threads: int, loader: bool) -> None:
         total = {n: torch.zeros_like(t) for n, t in state.items()}
         for k in range(work.clients):
             module.load_state_dict(state)
-            optimiser = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM)
+            optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM)
             batches = (
                 loaders[k] if loaders else ((x[k][i], y[k][i]) for i in torch.randperm(work.samples).split(work.batch))
             )
             for inputs, labels in batches:
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 nn.functional.cross_entropy(module(inputs), labels).backward()
-                optimiser.step()
+                optimizer.step()
             for n, t in module.state_dict().items():
                 total[n] += t if not t.is_floating_point() else t / work.clients
         state = total

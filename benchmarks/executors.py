@@ -22,6 +22,7 @@ from torch import nn
 
 import unalike as ua
 from unalike.engine.threads import keep_freed_memory
+from unalike.methods.plan import steps_of
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
 from unalike.runtime.worker_loop import announce_executor, announce_stage, make_stage_runner, worker_pool_for
@@ -70,11 +71,11 @@ def bare(clients: list[ua.ClientData], module: nn.Module, batch: int) -> Callabl
             with torch.no_grad():
                 for name, p in module.named_parameters():
                     p.copy_(start[name])
-            optimiser = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
             for rows in torch.randperm(len(y)).split(batch):
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
-                optimiser.step()
+                optimizer.step()
             for name, p in module.named_parameters():
                 total[name] += p.detach() / len(clients)
 
@@ -86,15 +87,15 @@ def ours(stack: ExitStack, clients: list[ua.ClientData], load: Workload, contend
     executor, _, precision = contender.partition(" bf16")
     executor, precision = executor, "bf16" if contender.endswith("bf16") else "float32"
     work = ua.Work(batch_size=load.batch, lr=0.01, momentum=0.9)
-    job = prepare_run(
+    run_config = prepare_run(
         "fedavg", clients, model=load.model, rounds=1000, executor=executor, work=work, precision=precision
     )
-    stage = next(job.plan.stages(job.scene))
+    stage = next(steps_of(run_config.plan, run_config.plan_inputs))
     if not executor.startswith("distributed"):
-        return StageRunner(stage, job.setting, job.population, executor=executor).round
-    team = stack.enter_context(worker_pool_for(job))
-    simulation = make_stage_runner(job, stage, 0, executor.split("'")[1], None, team)
-    announce_stage(team, None)
+        return StageRunner(stage, run_config.settings, run_config.population, executor=executor).round
+    worker_pool = stack.enter_context(worker_pool_for(run_config))
+    simulation = make_stage_runner(run_config, stage, 0, executor.split("'")[1], None, worker_pool)
+    announce_stage(worker_pool, None)
     announce_executor(simulation)
     return simulation.round
 

@@ -29,11 +29,11 @@ def client_app(name: str) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         module = network(name)
         module.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        optimiser = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM)
+        optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM)
         for x, y in loader(name, int(context.node_config["partition-id"])):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             nn.functional.cross_entropy(module(x), y).backward()
-            optimiser.step()
+            optimizer.step()
         content = {
             "arrays": ArrayRecord(module.state_dict()),
             "metrics": MetricRecord({"num-examples": WORKLOADS[name].samples}),

@@ -22,7 +22,7 @@ import typer
 
 METHODS = ["fedavg", "scaffold", "ditto(lam=0.1)", "fedavg + lws", "fedconcat"]
 PROGRAM = """
-import unalike.record, sys
+import unalike.runtime.run_recorder, sys
 unalike.runtime.run_recorder.CHECKPOINT_SECONDS = 0.2  # in the middle of runs as well, however short they are
 from unalike.cli import main
 main()

@@ -1,7 +1,7 @@
 """The share of a round that is not forward, backward and step: `python overhead.py WORKLOAD ROUNDS`.
 
 Our loop against the same steps of plain torch and nothing else: batches cut beforehand, channels last for convolutions, pooling
-before ReLU, the fused optimiser, no copies between clients, no average. Where compiled loops train the model, also their share of
+before ReLU, the fused optimizer, no copies between clients, no average. Where compiled loops train the model, also their share of
 a round of theirs. All on one thread, alternating in one process.
 """
 
@@ -23,6 +23,7 @@ from unalike.core.pooling_order import pools_first
 from unalike.engine.batched import Batched
 from unalike.engine.dense.compiled_training import kernels
 from unalike.engine.threads import keep_freed_memory
+from unalike.methods.plan import steps_of
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
 
@@ -34,13 +35,13 @@ def steps(name: str) -> Callable[[], None]:
     if x.dim() == 4:
         module, x = module.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     batches = list(zip(x.split(work.batch), y.split(work.batch)))
-    optimiser = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM, fused=True)
+    optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM, fused=True)
 
     def round_() -> None:
         for inputs, labels in batches:
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             nn.functional.cross_entropy(module(inputs), labels).backward()
-            optimiser.step()
+            optimizer.step()
 
     return round_
 
@@ -48,8 +49,13 @@ def steps(name: str) -> Callable[[], None]:
 def simulated(name: str, executor: str) -> StageRunner:
     clients = [ua.ClientData(train=(torch.from_numpy(x), torch.from_numpy(y))) for x, y in zip(*arrays(name))]
     work = ua.Work(batch_size=WORKLOADS[name].batch, lr=LR, momentum=MOMENTUM)
-    job = prepare_run("fedavg", clients, model=network(name), rounds=1, work=work)
-    return StageRunner(next(job.plan.stages(job.scene)), job.setting, job.population, executor=executor)
+    run_config = prepare_run("fedavg", clients, model=network(name), rounds=1, work=work)
+    return StageRunner(
+        next(steps_of(run_config.plan, run_config.plan_inputs)),
+        run_config.settings,
+        run_config.population,
+        executor=executor,
+    )
 
 
 def compiled(name: str, spent: list[float]) -> Callable[[], object] | None:

@@ -34,11 +34,11 @@ def seconds(name: str, rounds: int, processes: int) -> float:
     """A round of the slowest of so many processes."""
     context = multiprocessing.get_context("spawn")
     start, found = context.Barrier(processes), context.Queue()
-    team = [context.Process(target=work, args=(name, rounds, start, found)) for _ in range(processes)]
-    for process in team:
+    worker_pool = [context.Process(target=work, args=(name, rounds, start, found)) for _ in range(processes)]
+    for process in worker_pool:
         process.start()
-    times = [found.get() for _ in team]
-    for process in team:
+    times = [found.get() for _ in worker_pool]
+    for process in worker_pool:
         process.join()
     return max(times)
 

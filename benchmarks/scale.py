@@ -22,6 +22,7 @@ import unalike as ua
 from unalike.core.tasks import task_for
 from unalike.data import Population
 from unalike.data.ragged import NumberedNames, Ragged
+from unalike.methods.plan import steps_of
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
 
@@ -42,11 +43,13 @@ def measured(method: str, clients: int, cohort: int) -> dict[str, float]:
     torch.set_num_threads(1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
-    job = prepare_run(
+    run_config = prepare_run(
         method, population(clients), model="linear", rounds=ROUNDS, work=ua.Work(batch_size=EACH, lr=0.05)
     )
-    stage = next(job.plan.stages(job.scene))
-    simulation = StageRunner(stage, job.setting, job.population, executor="batched", participation=cohort / clients)
+    stage = next(steps_of(run_config.plan, run_config.plan_inputs))
+    simulation = StageRunner(
+        stage, run_config.settings, run_config.population, executor="batched", participation=cohort / clients
+    )
     setup, seconds = time.perf_counter() - started, []
     for _ in range(ROUNDS):
         done = simulation.round()

@@ -18,6 +18,7 @@ from unalike.core.model import Model
 from unalike.core.nests import map_tensors
 from unalike.core.views import Cohort, ServerState
 from unalike.engine.threads import threads_for
+from unalike.methods.plan import steps_of
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
 from unalike.training.aggregation import StreamingSum
@@ -36,14 +37,14 @@ def clients(count: int, shape: tuple[int, ...]) -> list[ua.ClientData]:
 def stacked(method: str) -> Callable[[], object]:
     """`advance` on the stacked reports of a round, as trained."""
     simulation, state, cohort = trained(method)
-    return lambda: advance(simulation.method, simulation.setting, state, cohort)
+    return lambda: advance(simulation.method, simulation.settings, state, cohort)
 
 
 def folded(method: str) -> Callable[[], object]:
     """What a linear method's server does instead: it adds reports up as they come."""
     simulation, state, cohort = trained(method)
-    about = simulation.method, simulation.setting, state
-    reports = [map_tensors(lambda t, k=k: t[k : k + 1], cohort.report) for k in cohort.ids]
+    about = simulation.method, simulation.settings, state
+    reports = [map_tensors(lambda t, k=k: t[k : k + 1], cohort.stacked) for k in cohort.ids]
 
     def call() -> object:
         given = sum_weights(*about, cohort)
@@ -57,12 +58,14 @@ def folded(method: str) -> Callable[[], object]:
 
 def trained(method: str) -> tuple[StageRunner, ServerState, Cohort]:
     """A server and the reports of its first round."""
-    job = prepare_run(method, clients(CLIENTS, (3, 8, 8)), model=resnet18(), rounds=1, work=ua.Work(batch_size=2))
-    stage = next(job.plan.stages(job.scene))
-    simulation = StageRunner(stage, job.setting, job.population, executor="loop")
+    run_config = prepare_run(
+        method, clients(CLIENTS, (3, 8, 8)), model=resnet18(), rounds=1, work=ua.Work(batch_size=2)
+    )
+    stage = next(steps_of(run_config.plan, run_config.plan_inputs))
+    simulation = StageRunner(stage, run_config.settings, run_config.population, executor="loop")
     [group] = simulation.groups.values()
-    state, ids = initial_server_state(stage.method, simulation.setting), list(range(CLIENTS))
-    order = make_broadcast(stage.method, simulation.setting, state, CLIENTS, ids)
+    state, ids = initial_server_state(stage.method, simulation.settings), list(range(CLIENTS))
+    order = make_broadcast(stage.method, simulation.settings, state, CLIENTS, ids)
     return simulation, state, group.executor.run(order, ids, {}, CLIENTS)
 
 

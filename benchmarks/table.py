@@ -225,7 +225,7 @@ def markdown(results: Results) -> str:
         "",
         "Where several of our settings were measured, the fastest one counts and is named. The read limit is the time to sum the",
         "stacked reports once. The steps that overheads are counted against are those of plain torch with batches cut beforehand,",
-        "the fused optimiser, channels-last convolutions and pooling before ReLU. Server memory is what a run adds to a process",
+        "the fused optimizer, channels-last convolutions and pooling before ReLU. Server memory is what a run adds to a process",
         "that has torch and numba, training included.",
         "",
         "Below, start-up is the time from the start of the process to the end of its first round. Peak memory is that of all",

@@ -12,17 +12,19 @@ import unalike as ua
 def main(rounds: int = 20) -> float:
     clients = ua.partition(ua.load("digits"), "pathological(classes=2)", clients=5, seed=0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-    params, state, memories = model.state_dict(), None, [None] * len(clients)
+    params, state, client_states = model.state_dict(), None, [None] * len(clients)
     for _ in range(rounds):
         sent, letters = [], []
         for k, client in enumerate(clients):
             x, y = client.train
             batches = [(x[rows], y[rows]) for rows in torch.randperm(len(y)).split(20)]
-            mail = state.mail if state else None
-            update = ua.local_update("scaffold", model, params, batches, lr=0.1, memory=memories[k], mail=mail)
+            message = state.message if state else None
+            update = ua.local_update(
+                "scaffold", model, params, batches, lr=0.1, state=client_states[k], message=message
+            )
             sent.append(update[0]), letters.append(update[1])
-            memories[k] = update[2]
-        params, state = ua.aggregate("scaffold", params, sent, letters=letters, state=state)
+            client_states[k] = update[2]
+        params, state = ua.aggregate("scaffold", params, sent, messages=letters, state=state)
     model.load_state_dict(params)
     hits = [(model(c.test[0]).argmax(1) == c.test[1]).float() for c in clients]
     return torch.cat(hits).mean().item()

@@ -16,8 +16,8 @@ class Anchor(Objective):
 
     strength: NonNegativeFloat = 0.01
 
-    def loss(self, local, batch):
-        drift = tree.sub(local.start, local.params)
+    def loss(self, client, batch):
+        drift = tree.sub(client.start, client.params)
         return self.strength * (tree.dot(drift, drift) + 1e-12).sqrt()
 
 

@@ -1,6 +1,6 @@
 """Federated learning for clients whose data is not alike: compare remedies fairly, then run the winner for real.
 
-The public names are those of `unalike.api`. They load at first use, so that `import unalike` takes no time.
+The public names are those of `unalike.api`. Each loads at its first use, so that `import unalike` takes no time.
 """
 
 from __future__ import annotations
@@ -13,23 +13,38 @@ from unalike._utils.version import __version__
 if TYPE_CHECKING:
     from unalike.api import *  # noqa: F403
 
+_HOMES = {
+    "UnalikeError": "_utils.errors",
+    "Output": "core.types",
+    "Work": "core.work",
+    "ClientData": "data.client_data",
+    "Dataset": "data.dataset",
+    "partition": "data.partitioning.partition",
+    "partition_labels": "data.partitioning.partition",
+    "PartitionPlan": "data.partitioning.partition_plan",
+    "Population": "data.population",
+    "load": "data.sources.load",
+    "compare": "experiments.compare",
+    "estimate": "experiments.compare",
+    "Method": "methods.method",
+    "part": "methods.part",
+    "plan": "methods.plan",
+    "model": "models.registry",
+    "run": "runtime.round_loop",
+    "aggregate": "training.functional",
+    "local_update": "training.functional",
+    "wire": "training.wire",
+}
+"""Public name -> the module that defines it."""
+
+__all__ = ["__version__", *_HOMES]
+
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
+    if name not in _HOMES:
         raise AttributeError(f"module 'unalike' has no attribute {name!r}")
-    try:
-        return import_module(f"unalike.{name}")  # a folder
-    except ModuleNotFoundError as error:
-        if error.name != f"unalike.{name}":
-            raise
-    try:
-        return getattr(import_module("unalike.api"), name)
-    except AttributeError:
-        raise AttributeError(f"module 'unalike' has no attribute {name!r}") from None
+    return getattr(import_module(f"unalike.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *import_module("unalike.api").__all__])
-
-
-__all__ = ["__version__"]
+    return sorted([*globals(), *_HOMES])

@@ -558,7 +558,7 @@ def test_files_that_cannot_be_used(cli, small, tmp_path, text, message):
         (["--batch-size", "half"], "batch_size"),
         (["--participation", 1.5], "participation"),
         (["--seed", -1], "seed"),
-        (["--optimiser", "sdg"], "optimiser"),
+        (["--optimizer", "sdg"], "optimizer"),
         (["--nesterov"], "momentum"),
         (["--ruonds", 3], "--rounds"),
         (["--out", "/proc/nowhere/run"], "/proc/nowhere/run"),

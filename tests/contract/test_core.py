@@ -139,7 +139,7 @@ def test_methods_are_refused_with_a_hint(text, hint):
 def test_swap():
     m = Method.parse("fedprox + scaffold")
     assert m.swap("proximal(mu=1)") == Method.parse("scaffold + fedprox(mu=1)")
-    assert Method.parse("fednova + lws").swap("normalised_skew") == Method.parse("normalised_skew + lws")
+    assert Method.parse("fednova + lws").swap("normalized_skew") == Method.parse("normalized_skew + lws")
 
 
 def test_swap_to_a_default():
@@ -166,8 +166,8 @@ def test_infinity_in_a_tuple_is_spec_text():
         {"momentum": 1},
         {"momentum": -0.1},
         {"nesterov": True},
-        {"optimiser": "adam", "momentum": 0.9},
-        {"optimiser": "lion"},
+        {"optimizer": "adam", "momentum": 0.9},
+        {"optimizer": "lion"},
         {"weight_decay": -1},
         {"schedule": 0},
         {"clip": 0},
@@ -305,7 +305,7 @@ def test_weighted_norm_is_torchs_on_the_rows_that_count(norm, shape, options):
 
 
 def test_weighted_norm_of_one_row():
-    """Variance 0: normalised to 0, the bias comes out; the running variance gets 0 (there is no unbiased one)."""
+    """Variance 0: normalized to 0, the bias comes out; the running variance gets 0 (there is no unbiased one)."""
     model = Model(nn.Sequential(nn.BatchNorm1d(3)))
     out = model(model.params, torch.tensor([[1.0, 2, 3]]), buffers=model.buffers, training=True)
     assert out.logits.tolist() == [[0, 0, 0]]
@@ -360,7 +360,7 @@ def test_frozen_norms_stay_frozen():
         sim.round(), sim.round()
         assert same(sim.state.buffers, dict(module.named_buffers()))
     torch.testing.assert_close(batched.params, loop.params, rtol=1e-5, atol=1e-6)
-    assert not same(loop.params, loop.setting.model.params)
+    assert not same(loop.params, loop.settings.model.params)
 
 
 def test_the_module_given_is_not_changed():
@@ -369,8 +369,8 @@ def test_the_module_given_is_not_changed():
     sim = Simulation("fedavg", module, Clients.random(SIZES), batch_size=4)
     sim.round()
     assert same(dict(module.state_dict()), before) and isinstance(module.norm, nn.BatchNorm1d)
-    assert list(sim.setting.model.state_dict(sim.params | sim.state.buffers)) == list(module.state_dict())
-    made = sim.setting.model.module(sim.params, sim.state.buffers)
+    assert list(sim.settings.model.state_dict(sim.params | sim.state.buffers)) == list(module.state_dict())
+    made = sim.settings.model.module(sim.params, sim.state.buffers)
     assert same(dict(made.state_dict()), {n: (sim.params | sim.state.buffers)[n] for n in made.state_dict()})
 
 
@@ -443,28 +443,28 @@ def stacked_memories(*values):
 
 def test_memories_beyond_the_budget_lie_in_files(tmp_path):
     """Ten clients of 4 kB with room for three rows, of which one is the initial memory: every value is what it was."""
-    memories = ClientStates(memory_of(-1), tmp_path, budget=12500)
+    client_states = ClientStates(memory_of(-1), tmp_path, budget=12500)
     for k in range(10):
-        memories.put(k, 0, memory_of(k), None)
-    blocks = memories._table._blocks
-    assert blocks[1].first == 3 and memories._table.rows > 10
+        client_states.put(k, 0, memory_of(k), None)
+    blocks = client_states._table._blocks
+    assert blocks[1].first == 3 and client_states._table.rows > 10
     for k in (9, 0, 5, 5, 2, 0):
-        assert same(memories.get(k, 0), memory_of(k))
-    assert same(memories.get(3, None), memory_of(-1))
-    assert same(memories.stacked([9, 0, 3, 11], {9: 0, 0: 0}), stacked_memories(9, 0, -1, -1))
+        assert same(client_states.get(k, 0), memory_of(k))
+    assert same(client_states.get(3, None), memory_of(-1))
+    assert same(client_states.stacked([9, 0, 3, 11], {9: 0, 0: 0}), stacked_memories(9, 0, -1, -1))
 
 
 def test_stacked_memories_are_the_single_ones(tmp_path):
     """Whoever put them, and in whatever order they are asked for; those that only a file holds are read from there."""
-    memories = ClientStates(memory_of(-1), tmp_path)
-    memories.put_stacked([5, 0, 70], 3, stacked_memories(5, 0, 70), {})
-    memories.put(2, 3, memory_of(2), None)
+    client_states = ClientStates(memory_of(-1), tmp_path)
+    client_states.put_stacked([5, 0, 70], 3, stacked_memories(5, 0, 70), {})
+    client_states.put(2, 3, memory_of(2), None)
     accepted = {5: 3, 0: 3, 70: 3, 2: 3}
-    memories.save(accepted)
+    client_states.save(accepted)
     later = ClientStates(memory_of(-1), tmp_path)
     later.adopt(accepted)
     later.put(5, 4, memory_of(50), accepted=3)
-    for held, now in ((memories, accepted), (later, accepted), (later, accepted | {5: 4})):
+    for held, now in ((client_states, accepted), (later, accepted), (later, accepted | {5: 4})):
         ids = [70, 1, 5, 2, 0]
         singles = [held.get(k, now.get(k)) for k in ids]
         values = [70, -1, 50 if now[5] == 4 else 5, 2, 0]
@@ -483,12 +483,12 @@ def test_memories_keep_their_types(tmp_path):
         },
     }
     for budget in (10**9, 1):
-        memories = ClientStates(initial, tmp_path, budget)
-        memories.put(4, 0, initial, None)
-        memories.put_stacked(
+        client_states = ClientStates(initial, tmp_path, budget)
+        client_states.put(4, 0, initial, None)
+        client_states.put_stacked(
             [1], 0, {name: tree.map(lambda t: t.expand(1, *t.shape), d) for name, d in initial.items()}, {}
         )
-        for found in (memories.get(4, 0), memories.get(1, 0)):
+        for found in (client_states.get(4, 0), client_states.get(1, 0)):
             assert same(found, initial) and all(t.is_contiguous() for d in found.values() for t in d.values())
 
 
@@ -515,90 +515,90 @@ def test_memories_unlike_the_initial_one_are_refused(initial, made, what):
 def test_memories_are_copies(tmp_path):
     """Neither what was put nor what was handed out is tied to what is kept."""
     for budget in (10**9, 1):
-        memories = ClientStates(memory_of(-1), tmp_path, budget)
+        client_states = ClientStates(memory_of(-1), tmp_path, budget)
         given = memory_of(1)
-        memories.put(0, 0, given, None)
+        client_states.put(0, 0, given, None)
         given["part"]["w"].zero_()
-        single, several = memories.get(0, 0), memories.stacked([0, 1], {0: 0})
+        single, several = client_states.get(0, 0), client_states.stacked([0, 1], {0: 0})
         for round in (1, 2, 3):  # over the row of round 0
-            memories.put(0, round, memory_of(10 + round), accepted=round - 1)
+            client_states.put(0, round, memory_of(10 + round), accepted=round - 1)
         assert same(single, memory_of(1)) and same(several, stacked_memories(1, -1))
-        memories.get(0, 3)["part"]["w"].zero_()
-        assert same(memories.get(0, 3), memory_of(13)) and same(memories.get(9, None), memory_of(-1))
+        client_states.get(0, 3)["part"]["w"].zero_()
+        assert same(client_states.get(0, 3), memory_of(13)) and same(client_states.get(9, None), memory_of(-1))
 
 
 def test_memories_grow_by_blocks_and_fill_what_is_free(tmp_path, monkeypatch):
     """No block is ever moved or grows, and a second version of everybody is all the room that rounds without end need."""
     monkeypatch.setattr("unalike.training.state_table.BLOCK", 10 * 4008)
-    memories, clients = ClientStates(memory_of(-1), tmp_path, budget=60 * 4008), list(range(100))
+    client_states, clients = ClientStates(memory_of(-1), tmp_path, budget=60 * 4008), list(range(100))
     blocks, accepted = [], {}
     for round in range(6):
-        memories.put_stacked(clients, round, stacked_memories(*(100 * round + k for k in clients)), accepted)
-        found = [block.columns["part/w"] for block in memories._table._blocks]
+        client_states.put_stacked(clients, round, stacked_memories(*(100 * round + k for k in clients)), accepted)
+        found = [block.columns["part/w"] for block in client_states._table._blocks]
         assert [t.data_ptr() for t in found[: len(blocks)]] == [t.data_ptr() for t in blocks]
         blocks, accepted = found, dict.fromkeys(clients, round)
         assert same(
-            memories.stacked(clients[::-1], accepted), stacked_memories(*(100 * round + k for k in clients[::-1]))
+            client_states.stacked(clients[::-1], accepted), stacked_memories(*(100 * round + k for k in clients[::-1]))
         )
-    assert 201 <= memories._table.rows < 260 and memories._places._used == 201
+    assert 201 <= client_states._table.rows < 260 and client_states._places._used == 201
 
 
 def test_memories_follow_the_rule_whatever_comes(tmp_path):
     """Against a dict per client: what is accepted, pinned or new stays; rounds are refused, repeated, pinned and asked for."""
     rng = np.random.default_rng(0)
     for budget in (10**9, 5 * 4008):
-        memories, kept, accepted, pinned = ClientStates(memory_of(-1), tmp_path, budget), {}, {}, {}
+        client_states, kept, accepted, pinned = ClientStates(memory_of(-1), tmp_path, budget), {}, {}, {}
         for round in range(40):
             ids = rng.choice(12, 5, replace=False).tolist()
             for attempt in range(rng.integers(1, 3)):
                 values = rng.integers(0, 1000, len(ids)).tolist()
                 if attempt:
                     for k, v in zip(ids, values, strict=True):
-                        memories.put(k, round, memory_of(v), accepted.get(k))
+                        client_states.put(k, round, memory_of(v), accepted.get(k))
                 else:
-                    memories.put_stacked(ids, round, stacked_memories(*values), accepted)
+                    client_states.put_stacked(ids, round, stacked_memories(*values), accepted)
                 for k, v in zip(ids, values, strict=True):
                     stands = {accepted.get(k), pinned.get(k)}
                     kept[k] = {r: old for r, old in kept.get(k, {}).items() if r in stands} | {round: v}
             accepted |= dict.fromkeys([k for k in ids if rng.random() < 0.7], round)
             if rng.random() < 0.2:
                 pinned = dict(accepted)
-                memories.pin(pinned)
+                client_states.pin(pinned)
             for stands in (accepted, pinned):
                 ids = [k for k in range(12) if stands.get(k) is None or stands[k] in kept[k]]
                 values = [kept[k][stands[k]] if k in stands else -1 for k in ids]
-                assert same(memories.stacked(ids, stands), stacked_memories(*values))
+                assert same(client_states.stacked(ids, stands), stacked_memories(*values))
                 assert ids == list(range(12)) or stands is not accepted
-        assert memories._places._used <= 1 + 3 * 12
+        assert client_states._places._used <= 1 + 3 * 12
 
 
 def test_memories_are_versioned(tmp_path):
     for budget in (10**9, 1):
-        memories = ClientStates(memory_of(-1), tmp_path / str(budget), budget)
-        memories.put(0, 0, memory_of(10), None)
-        memories.put(0, 1, memory_of(11), accepted=0)
-        assert same(memories.get(0, 0), memory_of(10)) and same(memories.get(0, 1), memory_of(11))
-        memories.put(0, 2, memory_of(12), accepted=0)  # round 1 was refused
-        assert same(memories.get(0, 0), memory_of(10)) and same(memories.get(0, 2), memory_of(12))
+        client_states = ClientStates(memory_of(-1), tmp_path / str(budget), budget)
+        client_states.put(0, 0, memory_of(10), None)
+        client_states.put(0, 1, memory_of(11), accepted=0)
+        assert same(client_states.get(0, 0), memory_of(10)) and same(client_states.get(0, 1), memory_of(11))
+        client_states.put(0, 2, memory_of(12), accepted=0)  # round 1 was refused
+        assert same(client_states.get(0, 0), memory_of(10)) and same(client_states.get(0, 2), memory_of(12))
 
 
 def test_memories_made_twice_in_a_round_hold_the_second(tmp_path):
-    memories = ClientStates(memory_of(-1), tmp_path, budget=1)
-    memories.put(0, 1, memory_of(1), None)
-    memories.put(1, 1, memory_of(5), None)
-    memories.put(0, 1, memory_of(2), None)
-    memories.put(1, 1, memory_of(5), None)
-    assert same(memories.get(0, 1), memory_of(2))
+    client_states = ClientStates(memory_of(-1), tmp_path, budget=1)
+    client_states.put(0, 1, memory_of(1), None)
+    client_states.put(1, 1, memory_of(5), None)
+    client_states.put(0, 1, memory_of(2), None)
+    client_states.put(1, 1, memory_of(5), None)
+    assert same(client_states.get(0, 1), memory_of(2))
 
 
 def test_memories_saved_and_adopted(tmp_path):
-    memories = ClientStates(memory_of(-1), tmp_path)
+    client_states = ClientStates(memory_of(-1), tmp_path)
     for k in range(3):
-        memories.put(k, 4, memory_of(k), None)
-    memories.save({0: 4, 1: 4})
-    memories.put(0, 5, memory_of(50), accepted=4)
-    memories.save({0: 5, 1: 4})
-    memories.prune({0: 5, 1: 4})
+        client_states.put(k, 4, memory_of(k), None)
+    client_states.save({0: 4, 1: 4})
+    client_states.put(0, 5, memory_of(50), accepted=4)
+    client_states.save({0: 5, 1: 4})
+    client_states.prune({0: 5, 1: 4})
     assert len(list(tmp_path.glob("*/*.safetensors"))) == 2
     later = ClientStates(memory_of(-1), tmp_path)
     later.adopt({0: 5, 1: 4})
@@ -609,7 +609,7 @@ def test_memories_saved_and_adopted(tmp_path):
 
 def test_a_run_with_memories_on_disk_is_the_same(tmp_path):
     sims = [Simulation("moon + apfl", mlp(norm=True), Clients.random(SIZES), batch_size=4) for _ in range(2)]
-    sims[1].executor.site.memories._table.budget = 1
+    sims[1].executor.client_pool.client_states._table.budget = 1
     for sim in sims:
         for present in ([0, 1, 2, 3], [1, 2], [0, 1, 3]):
             sim.round(present)
@@ -668,8 +668,8 @@ def test_reports_that_are_not_finite_are_refused():
     sim = Simulation("scaffold", mlp(norm=True), Clients.random(SIZES), batch_size=4)
     cohort = sim.run()
     assert refusals(cohort) == {}
-    cohort.report.update["head.bias"][1, 0] = float("nan")
-    cohort.report.letters["control_variates"]["body.weight"][3] = float("inf")
+    cohort.stacked.update["head.bias"][1, 0] = float("nan")
+    cohort.stacked.messages["control_variates"]["body.weight"][3] = float("inf")
     found = refusals(cohort)
     assert list(found) == [1, 3] and "update of head.bias" in found[1] and "control_variates/body.weight" in found[3]
     kept = cohort.rows(torch.tensor([0, 2]))

@@ -71,16 +71,16 @@ def test_two_threads_may_share_a_method(name):
 @every
 def test_only_the_update_letters_and_shares_leave(name):
     sim, cohorts = reference(name)
-    method, model = sim.method, sim.setting.model
+    method, model = sim.method, sim.settings.model
     shared = {n for n in model.params if method.shares(n, model)}
     for cohort in cohorts:
-        report = cohort.report
+        report = cohort.stacked
         assert {n.split(":")[0] for n in report.update} == shared  # `w:<what>` belongs to parameter w
         assert set(report.shared) == {entry for p in method.parts for entry in p.shares}
-        assert set(report.letters) <= {p.name for p in method.parts if type(p).finish is not Part.finish}
+        assert set(report.messages) <= {p.name for p in method.parts if type(p).finish is not Part.finish}
         assert all(len(t) == len(SIZES) for _, t in _leaves(report))
         assert report.size.tolist() == list(SIZES)
-        work = sim.setting.work
+        work = sim.settings.work
         heard = [p for p in method.phases if not shared or any(model.within(p.moves, n) for n in shared)]
         assert report.steps.tolist() == [sum(p.work(work).steps_for(n) for p in heard) for n in SIZES]
         torch.testing.assert_close(report.weight, work.solver.weight(report.steps))
@@ -91,15 +91,15 @@ def test_only_the_update_letters_and_shares_leave(name):
 def test_the_wire_lists_every_byte(name):
     """What `wire` says is what the order and the report of a client take."""
     sim = federation(METHODS[name], norm=True)
-    method, model = sim.method, sim.setting.model
-    order, cohort = make_broadcast(method, sim.setting, sim.state, len(SIZES), [0]).to(0), sim.run()
-    report = cohort.report
+    method, model = sim.method, sim.settings.model
+    order, cohort = make_broadcast(method, sim.settings, sim.state, len(SIZES), [0]).to(0), sim.run()
+    report = cohort.stacked
     down = [{n: t for n, t in part.items() if method.shares(n, model)} for part in (order.params, order.buffers)]
-    up = [report.update, report.buffers, *report.letters.values(), *report.shared.values()]
+    up = [report.update, report.buffers, *report.messages.values(), *report.shared.values()]
     bytes_up = sum(tree.nbytes(tree.row(t, 0)) for t in up)
-    items = wire(method, model, sim.executor.site.context(0))
+    items = wire(method, model, sim.executor.client_pool.context(0))
     listed = {way: sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")}
-    assert listed["down"] == tree.nbytes(*down, *order.mail.values())
+    assert listed["down"] == tree.nbytes(*down, *order.messages.values())
     assert listed["up"] == (bytes_up + SCALARS if items else 0)
 
 
@@ -107,25 +107,25 @@ def test_the_wire_lists_every_byte(name):
 def test_every_tensor_has_one_owner(name):
     sim, _ = reference(name)
     names = {p.name for p in sim.method.parts}
-    assert set(sim.state.memory) <= names
+    assert set(sim.state.part_states) <= names
     keepers = {f"{p.name}.{BUFFERS}" for p in sim.method.keepers}
     assert set(sim.memory(0)) <= names | keepers | {BUFFERS, SOLVER}
-    assert set(make_broadcast(sim.method, sim.setting, sim.state, 4).mail) <= names
-    assert list(sim.state.params) == list(sim.setting.model.params)
+    assert set(make_broadcast(sim.method, sim.settings, sim.state, 4).messages) <= names
+    assert list(sim.state.params) == list(sim.settings.model.params)
 
 
 @every
 def test_the_wire_lists_what_reports_weigh(name):
     """Per client and round, in bytes; the order is the shared parameters, the buffers and the letters down."""
     sim, cohorts = played(METHODS[name], norm=True)
-    model = sim.setting.model
-    report, context = cohorts[-1].report, sim.executor.site.context(0)
+    model = sim.settings.model
+    report, context = cohorts[-1].stacked, sim.executor.client_pool.context(0)
     items = wire(sim.method, model, context)
-    sent = tree.nbytes(report.update, report.buffers, *report.letters.values(), *report.shared.values()) // len(SIZES)
+    sent = tree.nbytes(report.update, report.buffers, *report.messages.values(), *report.shared.values()) // len(SIZES)
     assert sum(i.bytes for i in items if i.direction == "up") == (sent + SCALARS if items else 0)
-    order = make_broadcast(sim.method, sim.setting, sim.state, 4, [0]).to(0)
+    order = make_broadcast(sim.method, sim.settings, sim.state, 4, [0]).to(0)
     shared = {n: t for n, t in (order.params | order.buffers).items() if sim.method.shares(n, model)}
-    assert sum(i.bytes for i in items if i.direction == "down") == tree.nbytes(shared, *order.mail.values())
+    assert sum(i.bytes for i in items if i.direction == "down") == tree.nbytes(shared, *order.messages.values())
 
 
 @dataclass(frozen=True)
@@ -143,16 +143,16 @@ class Spy(Objective, ServerStep):
         return {"secret.client": torch.zeros(2)}
 
     def broadcast(self, server):
-        assert set(server.memory) == {"secret.server"}
-        return {"secret.mail": server.memory["secret.server"]}
+        assert set(server.state) == {"secret.server"}
+        return {"secret.mail": server.state["secret.server"]}
 
     def loss(self, local, batch):
-        assert set(local.memory) == {"secret.client"} and set(local.mail) == {"secret.mail"}
+        assert set(local.state) == {"secret.client"} and set(local.message) == {"secret.mail"}
         return torch.zeros(())
 
     def finish(self, local):
-        assert set(local.memory) == {"secret.client"}
-        return {"secret.client": local.memory["secret.client"] + 1}, {"secret.letter": local.memory["secret.client"]}
+        assert set(local.state) == {"secret.client"}
+        return {"secret.client": local.state["secret.client"] + 1}, {"secret.letter": local.state["secret.client"]}
 
     def fold(self, update, letter):
         assert set(letter) == {"secret.letter"}
@@ -160,12 +160,12 @@ class Spy(Objective, ServerStep):
 
     def absorb(self, server, folded):
         assert folded["secret.letter"].shape == (2,)
-        return server.memory
+        return server.state
 
     def step(self, server, update, cohort):
-        assert set(cohort.letter) == {"secret.letter"} and set(server.memory) == {"secret.server"}
+        assert set(cohort.message) == {"secret.letter"} and set(server.state) == {"secret.server"}
         self.seen.append((server.params, update))
-        return update, server.memory
+        return update, server.state
 
 
 @every
@@ -190,7 +190,7 @@ def test_what_is_private_stays(name):
         pytest.skip("does not combine with private parameters")
     sim.round()
     head = {n: sim.memory(0)["private"][n] for n in ("head.weight", "head.bias")}
-    report = sim.run().report
+    report = sim.run().stacked
     assert {n.split(":")[0] for n in report.update} == {"body.weight", "body.bias"}
     for path, tensor in _leaves(report):
         assert not path.rpartition("/")[2].startswith("head") and not any(
@@ -202,16 +202,16 @@ def test_what_is_private_stays(name):
 def test_inputs_are_never_written_to(name):
     sim = federation(METHODS[name])
     sim.round()
-    order = make_broadcast(sim.method, sim.setting, sim.state, 4)
+    order = make_broadcast(sim.method, sim.settings, sim.state, 4)
     given = order, sim.state, sim.memory(0), sim.clients.x
     copies = clone(given)
     cohort = sim.run()
-    body = clone(cohort.report)
-    advance(sim.method, sim.setting, sim.state, cohort)
+    body = clone(cohort.stacked)
+    advance(sim.method, sim.settings, sim.state, cohort)
     assert all(same(a, b) for a, b in zip(given[2:], copies[2:]))
-    assert all(same(getattr(order, f), getattr(copies[0], f)) for f in ("params", "buffers", "mail"))
-    assert all(same(getattr(sim.state, f), getattr(copies[1], f)) for f in ("params", "buffers", "memory"))
-    assert same(cohort.report, body)
+    assert all(same(getattr(order, f), getattr(copies[0], f)) for f in ("params", "buffers", "messages"))
+    assert all(same(getattr(sim.state, f), getattr(copies[1], f)) for f in ("params", "buffers", "part_states"))
+    assert same(cohort.stacked, body)
 
 
 def _leaves(nest, path=""):
@@ -231,7 +231,7 @@ def _leaves(nest, path=""):
 def agree(a, b, tolerance):
     """Reports and states of two simulations, each within `tolerance` of the update it belongs to."""
     (sim, cohorts), (other, others) = a, b
-    start = sim.setting.model.params
+    start = sim.settings.model.params
     for mine, theirs in zip(cohorts, others):
         for k in range(len(mine.ids)):
             u, v = tree.row(mine.update, k), tree.row(theirs.update, k)
@@ -254,7 +254,7 @@ def test_batched_is_the_loop(name, chunk):
 
 @every
 def test_batched_is_the_loop_with_batch_norm(name):
-    """1e-4: the norm divides by the spread of few rows. Two rounds, a client of one sample (normalised to 0) among
+    """1e-4: the norm divides by the spread of few rows. Two rounds, a client of one sample (normalized to 0) among
     them."""
     a, b = played(METHODS[name], "batched", norm=True), played(METHODS[name], norm=True)
     agree(a, b, 1e-4)
@@ -269,7 +269,7 @@ def test_padding_never_counts(name):
     for value, label in ((0.0, 0), (1e6, 2)):
         sim = federation(METHODS[name], "batched", norm=True)
         sim.clients.x[0], sim.clients.y[0] = value, label
-        results.append((sim.round().report, sim.round().report, sim.state.params, sim.state.buffers))
+        results.append((sim.round().stacked, sim.round().stacked, sim.state.params, sim.state.buffers))
     for a, b in zip(*results):
         assert same(a, b)
 
@@ -278,9 +278,9 @@ def test_padding_never_counts(name):
 def test_a_client_with_one_sample_trains(name):
     sim, cohorts = reference(name)
     one = SIZES.index(1)
-    update = tree.row(decode_updates(sim.method, cohorts[0].update, sim.setting.model.params), one)
-    moved = update | tree.sub(sim.memory(one).get("private", {}), sim.setting.model.params)
-    nothing_to_learn = cohorts[0].report.loss[one] == 0  # a loss that knows the client's classes, of which there is one
+    update = tree.row(decode_updates(sim.method, cohorts[0].update, sim.settings.model.params), one)
+    moved = update | tree.sub(sim.memory(one).get("private", {}), sim.settings.model.params)
+    nothing_to_learn = cohorts[0].stacked.loss[one] == 0  # a loss that knows the client's classes, of which there is one
     assert (float(tree.norm(moved)) > 0 or nothing_to_learn) and cohorts[0].steps[one] > 0
 
 
@@ -311,11 +311,11 @@ def test_a_repeated_order_gives_the_same_report_and_refused_rounds_leave_no_trac
     first = sim.run()  # answered, but not accepted: late, or refused
     assert same((sim.memory(0), sim.memory(2)), before)
     again = sim.run()
-    assert same(first.report, again.report)
+    assert same(first.stacked, again.stacked)
     # the round is lost for clients 0 and 2: the server goes on with 1 and 3, then all are asked again
     keep = torch.tensor([1, 3])
     sim.accepted |= {1: 1, 3: 1}
-    sim.state = advance(sim.method, sim.setting, sim.state, first.rows(keep))
+    sim.state = advance(sim.method, sim.settings, sim.state, first.rows(keep))
     assert same((sim.memory(0), sim.memory(2)), before)
     sim.round()
     assert sim.accepted == dict.fromkeys(range(4), 2)
@@ -343,9 +343,9 @@ def test_fine_tuning_leaves_no_trace(name):
     loop, batched, plain = (federation(METHODS[name], e, **about) for e in ("loop", "batched", "loop"))
     for sim in (loop, batched, plain):
         sim.round()
-    before = clone((loop.state.params, loop.state.buffers, loop.state.memory, loop.memory(0)))
+    before = clone((loop.state.params, loop.state.buffers, loop.state.part_states, loop.memory(0)))
     tuned, again, other = loop.tuned(), loop.tuned(), batched.tuned()
-    assert same((loop.state.params, loop.state.buffers, loop.state.memory, loop.memory(0)), before)
+    assert same((loop.state.params, loop.state.buffers, loop.state.part_states, loop.memory(0)), before)
     assert same(tuned, again) and list(tuned) == list(range(len(SIZES)))
     for k in range(len(SIZES)):
         assert set(tuned[k]) == set(loop.params) and distance(tuned[k], loop.params, loop.params) > 0
@@ -360,18 +360,18 @@ def test_fine_tuning_leaves_no_trace(name):
 @every
 def test_buffers_are_averaged_or_the_maximum(name):
     sim = federation(METHODS[name], norm=True)
-    if not sim.method.shares("norm.running_mean", sim.setting.model):
+    if not sim.method.shares("norm.running_mean", sim.settings.model):
         sim.round()
-        assert same(sim.state.buffers, sim.setting.model.buffers)
+        assert same(sim.state.buffers, sim.settings.model.buffers)
         return
     cohort = sim.round()
-    buffers = cohort.report.buffers
-    assert list(sim.state.buffers) == list(sim.setting.model.buffers)
+    buffers = cohort.stacked.buffers
+    assert list(sim.state.buffers) == list(sim.settings.model.buffers)
     count = sim.state.buffers["norm.num_batches_tracked"]
-    assert count.dtype == torch.int64 and count == sim.executor.site.steps(max(SIZES))
+    assert count.dtype == torch.int64 and count == sim.executor.client_pool.steps(max(SIZES))
     [base] = sim.method.role(BaseWeights)
     rule = type(sim.method.aggregator)
-    plain = rule.combine_buffers is Aggregator.combine_buffers and rule.settle is Aggregator.settle
+    plain = rule.combine_buffers is Aggregator.combine_buffers and rule.final_weights is Aggregator.final_weights
     plain = plain and not sim.method.role(Weighting)
     for n in ("norm.running_mean", "norm.running_var"):
         assert sim.state.buffers[n].dtype == torch.float32
@@ -386,15 +386,15 @@ def test_buffers_are_averaged_or_the_maximum(name):
 @every
 def test_local_buffers_stay_and_go_on(name):
     sim, cohorts = played(METHODS[name], buffers="local", norm=True)
-    assert all(not c.report.buffers for c in cohorts) and same(sim.state.buffers, sim.setting.model.buffers)
+    assert all(not c.stacked.buffers for c in cohorts) and same(sim.state.buffers, sim.settings.model.buffers)
     for k, n in enumerate(SIZES):
-        assert sim.memory(k)[BUFFERS]["norm.num_batches_tracked"] == 2 * sim.executor.site.steps(n)
+        assert sim.memory(k)[BUFFERS]["norm.num_batches_tracked"] == 2 * sim.executor.client_pool.steps(n)
 
 
 @every
 def test_first_buffers(name):
     sim, cohorts = played(METHODS[name], buffers="first", norm=True)
-    first = tree.row(cohorts[-1].report.buffers, 0)
+    first = tree.row(cohorts[-1].stacked.buffers, 0)
     assert same(tree.only(sim.state.buffers, first), first)
 
 
@@ -403,15 +403,15 @@ def test_first_buffers(name):
 
 @every
 @pytest.mark.parametrize(
-    "solver", [{"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}, {"optimiser": "adamw", "lr": 0.01}]
+    "solver", [{"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}, {"optimizer": "adamw", "lr": 0.01}]
 )
 def test_other_solvers(name, solver):
     """The solver's state is kept or not; 1e-4 as Adam divides by small numbers, whose first steps are all of one size: which of
     them are the largest, as `topk` asks, is then left to rounding."""
-    if name == "topk" and solver.get("optimiser") == "adamw":
+    if name == "topk" and solver.get("optimizer") == "adamw":
         pytest.skip("the k largest of equal steps")
     try:
-        a, b = (played(METHODS[name], e, keep_optimiser_state=True, clip=1.0, **solver) for e in ("loop", "batched"))
+        a, b = (played(METHODS[name], e, keep_optimizer_state=True, clip=1.0, **solver) for e in ("loop", "batched"))
     except UnalikeError as error:
         pytest.skip(str(error))
     agree(a, b, 1e-4)

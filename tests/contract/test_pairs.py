@@ -43,6 +43,6 @@ def test_pair(pair):
         assert repr(both) in str(error), error
         return
     assert all(t.isfinite().all() for t in one.params.values())
-    assert distance(other.params, one.params, one.setting.model.params) < (1e-6 if distils else 1e-5)
+    assert distance(other.params, one.params, one.settings.model.params) < (1e-6 if distils else 1e-5)
     for drawer, kept in one.memory(1).items():
         torch.testing.assert_close(other.memory(1)[drawer], kept, rtol=1e-4, atol=1e-5)

@@ -6,7 +6,7 @@ from torch.func import vmap
 from unalike._utils.errors import UnalikeError
 from unalike.data.transforms import numbers, transform
 
-ALL = transform("normalise(mean=(0.4, 0.5, 0.6), std=0.2) + crop(padding=2) + flip")
+ALL = transform("normalize(mean=(0.4, 0.5, 0.6), std=0.2) + crop(padding=2) + flip")
 
 
 def test_a_client_alone_and_stacked_are_transformed_alike():
@@ -60,14 +60,14 @@ def test_evaluation_keeps_what_draws_nothing():
     [
         ("crop(padding=-1)", "padding=-1"),
         ("flip(p=2)", "p=2"),
-        ("normalise(std=0)", "std=0"),
+        ("normalize(std=0)", "std=0"),
         ("blur", "unknown transform"),
         ("flip(q=1)", "it takes flip"),
         ("crop(padding=1.5)", "found padding=1.5, expected a whole number"),
         ("flip(p='a')", "found p='a', expected a number"),
-        ("normalise(mean='a')", r"found mean='a', expected a number or \(a number, \.\.\.\)"),
-        ("normalise(mean=(1, 'a'))", r"found mean=\(1, 'a'\)"),
-        ("normalise(std=())", r"found std=\(\), expected numbers above 0"),
+        ("normalize(mean='a')", r"found mean='a', expected a number or \(a number, \.\.\.\)"),
+        ("normalize(mean=(1, 'a'))", r"found mean=\(1, 'a'\)"),
+        ("normalize(std=())", r"found std=\(\), expected numbers above 0"),
     ],
 )
 def test_what_cannot_be_built_is_refused(spec, message):
@@ -77,4 +77,4 @@ def test_what_cannot_be_built_is_refused(spec, message):
 
 def test_normalise_needs_a_number_per_channel():
     with pytest.raises(UnalikeError, match="found 2 numbers, expected 1 or one for each of 3 channels"):
-        transform("normalise(mean=(0.1, 0.2))")(torch.rand(1, 3, 2, 2), torch.empty(1, 0))
+        transform("normalize(mean=(0.1, 0.2))")(torch.rand(1, 3, 2, 2), torch.empty(1, 0))

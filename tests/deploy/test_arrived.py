@@ -22,12 +22,12 @@ def report(value: float) -> ClientUpdate:
 def test_a_report_comes_back_as_it_came(tmp_path):
     shelf = UpdateStore(tmp_path / "arrived")
     left = shelf.put(1, report(1.5))
-    assert (left.update, left.buffers, left.letters, left.size.item()) == ({}, {}, {}, 1.5)
+    assert (left.update, left.buffers, left.messages, left.size.item()) == ({}, {}, {}, 1.5)
     shelf.put(0, report(-2.0))
     row = shelf.row(1)
     assert row.update["w"].tolist() == [[1.5] * 3] and row.buffers["n"].tolist() == [2] and row.loss.tolist() == [1.5]
     both = shelf.stacked([1, 0])
-    assert both.letters["part"]["c"].tolist() == [1.5, -2.0] and both.update["w"].shape == (2, 3)
+    assert both.messages["part"]["c"].tolist() == [1.5, -2.0] and both.update["w"].shape == (2, 3)
     assert both.buffers["n"].dtype == torch.int64
     UpdateStore(tmp_path / "arrived")  # a new process takes nothing over
     assert not (tmp_path / "arrived").exists()
@@ -49,7 +49,7 @@ def test_an_exchange_holds_no_tensor_of_a_model(tmp_path, monkeypatch):
         done = run(self)
         for reply in done.values.values():
             if getattr(reply, "report", None) is not None:
-                held.append((reply.report.update, reply.report.buffers, reply.report.letters, reply.sent))
+                held.append((reply.client_update.update, reply.client_update.buffers, reply.client_update.messages, reply.sent))
         return done
 
     monkeypatch.setattr(Exchange, "run", watched)

@@ -13,6 +13,7 @@ import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.federation.protocol.federation_file import Schema
 from unalike.methods.part import registry
+from unalike.methods.plan import steps_of
 from unalike.metrics.metric_sums import AREAS
 
 SITES_ONLY = {
@@ -77,7 +78,7 @@ def test_two_sites_and_two_rounds_agree_with_the_simulation(name, tmp_path):
     rounds = 3 if crowded else 2
     world = World(tmp_path, clients, spec, model=model, rounds=rounds, proxy=proxy, protocol=("clients", "local"))
     agree(world)
-    assert inspect.isgenerator(plan.stages(world.coordinator() and _scene(world)))
+    assert inspect.isgenerator(steps_of(plan, world.coordinator() and _scene(world)))
     assert not world.events("refused", "absent", "late")
 
 
@@ -85,7 +86,7 @@ def _scene(world):
     from unalike.federation.protocol.roster import Roster, placeholders, run_config_of
 
     roster = Roster.load(world.out / "roster.json")
-    return run_config_of(world.federation, placeholders(world.federation, roster), world.test, world.proxy).scene
+    return run_config_of(world.federation, placeholders(world.federation, roster), world.test, world.proxy).plan_inputs
 
 
 @pytest.mark.parametrize("name", sorted(SITES_ONLY))
@@ -117,7 +118,7 @@ def test_the_coordinators_test_samples_are_prepared_as_the_sites_are(tmp_path):
             tmp_path,
             clients,
             model="cnn(channels=(4,))",
-            transform="normalise(mean=0.5, std=0.25) + flip",
+            transform="normalize(mean=0.5, std=0.25) + flip",
             protocol=("server", "clients"),
             test=clients[0].test,
         )

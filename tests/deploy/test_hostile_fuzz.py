@@ -31,7 +31,7 @@ def mangled(value, rng):
 def twisted(tensors, rng):
     """Tensors of which some are of another name, type, shape or value."""
     if not tensors or rng.random() < 0.1:
-        return {str(rng.choice(["", "/", "a", "update", "update/", "letters./", "x" * 100])) or "e": torch.zeros(2)}
+        return {str(rng.choice(["", "/", "a", "update", "update/", "messages./", "x" * 100])) or "e": torch.zeros(2)}
     name = str(rng.choice(list(tensors)))
     t = tensors[name]
     other = [

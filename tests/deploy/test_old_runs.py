@@ -39,13 +39,13 @@ def test_the_run_that_goes_on_keeps_its_memories(tmp_path):
         world.coordinator(control=control).run(
             progress=lambda row, what="": control.stop() if row["round"] == 2 else None
         )
-    memories = sorted(p.relative_to(tmp_path) for p in (tmp_path / "run" / "site0").rglob("*") if p.is_file())
+    client_states = sorted(p.relative_to(tmp_path) for p in (tmp_path / "run" / "site0").rglob("*") if p.is_file())
     assert len(kept(world)) == 2
     world.restart_sites()
     for order in orders:
         world.trainers["site0"].handle(order)
     found = sorted(p.relative_to(tmp_path) for p in (tmp_path / "run" / "site0").rglob("*") if p.is_file())
-    assert set(memories) <= set(found) and len(kept(world)) == 2
+    assert set(client_states) <= set(found) and len(kept(world)) == 2
     calm = World(tmp_path / "calm", method="scaffold", rounds=4).run()
     for name, t in states(calm)["all"].items():
         assert torch.equal(states(world.run())["all"][name], t)

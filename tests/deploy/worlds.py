@@ -165,8 +165,8 @@ def needs_proxy(method: str, clients: Sequence[ua.ClientData]) -> bool:
 def states(run: Any) -> dict[str, Any]:
     """All that the server has at the end: group -> name -> tensor."""
     found = {}
-    for name, state in run._simulation.states.items():
-        memory = {f"{part}/{n}": t for part, tree in state.memory.items() for n, t in tree.items()}
+    for name, state in run._runner.states.items():
+        memory = {f"{part}/{n}": t for part, tree in state.part_states.items() for n, t in tree.items()}
         found[name] = state.params | state.buffers | memory
     return found
 

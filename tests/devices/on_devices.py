@@ -58,7 +58,7 @@ def train(method, device, executor="loop", model="mlp(hidden=(6,))", work=None, 
 
 def same(found, wanted):
     """Equal up to the order of sums, and on the device that was asked for."""
-    theirs, ours = ([s.params for s in run._simulation.states.values()] for run in (found, wanted))
+    theirs, ours = ([s.params for s in run._runner.states.values()] for run in (found, wanted))
     for there, params in zip(theirs, ours, strict=True):
         for name, w in params.items():
             assert isinstance(there[name], There), name
@@ -96,11 +96,11 @@ def test_a_device_draws_from_the_seed_and_then_as_before():
         {
             "model": Normed(),
             "method": "fine_tuned",
-            "work": {"optimiser": "adam"},
+            "work": {"optimizer": "adam"},
             "transform": "crop(padding=1) + flip",
         },
-        {"model": Normed(), "method": "fedrep", "work": {"momentum": 0.9, "keep_optimiser_state": True}},
-        {"method": "scaffold", "work": {"optimiser": "adamw", "keep_optimiser_state": True}},
+        {"model": Normed(), "method": "fedrep", "work": {"momentum": 0.9, "keep_optimizer_state": True}},
+        {"method": "scaffold", "work": {"optimizer": "adamw", "keep_optimizer_state": True}},
         {"work": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "clip": 1.0}},
         {"model": "cnn(channels=(3, 4))", "method": "conditional"},
         {"protocol": ("clients", "personal", "local")},
@@ -129,7 +129,7 @@ def test_the_choice_of_an_executor(long, monkeypatch):
     monkeypatch.setattr(auto, "LONG", long)
     with pretended():
         found = train("moon", f"{KIND}:0", "auto")
-    why = found._simulation.why
+    why = found._runner.why
     assert ("measured" in why) == (long == 0)
     assert "batched(chunk=" in why if long == 0 else why.startswith("batched")  # what is faster here, a clock decides
     same(found, train("moon", "cpu", "batched"))
@@ -159,18 +159,18 @@ def test_every_process_of_a_team_has_a_device_of_its_own(method, nccl, tmp_path)
 def train_in_a_team(method, nccl, folder):
     second, follow = Path(folder) / "second", worker_loop._follow
 
-    def noted(job, team):
-        second.write_text(str(job.population.x.device))
-        follow(job, team)
+    def noted(run_config, worker_pool):
+        second.write_text(str(run_config.population.x.device))
+        follow(run_config, worker_pool)
 
     worker_loop._follow, nccl.BACKENDS[KIND] = noted, Wires
     with pretended():
         found = train(method, KIND, f"distributed(workers=2, inner='batched', nccl={nccl})")
     assert second.read_text() == f"{KIND}:1"
-    models = [state.params for state in found._simulation.states.values()]
+    models = [state.params for state in found._runner.states.values()]
     assert {str(w.device) for w in models[0].values()} == {f"{KIND}:0"}
     same(found, train(method, "cpu", "distributed(workers=2, inner='batched')"))
-    line = found._simulation.team._line
+    line = found._runner.worker_pool._line
     if nccl == "True":  # to the other process, or back from it, in each of the two rounds
         assert line.direct.group.bytes > 2 * sum(w.nbytes for params in models for w in params.values())
     else:

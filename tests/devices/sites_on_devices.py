@@ -40,7 +40,7 @@ class Afar:
 )
 def test_one_site_on_a_device(method, tmp_path):
     """Killed after a round, too."""
-    work = ua.Work(batch_size=5, lr=0.1, momentum=0.9, keep_optimiser_state=method == "scaffold")
+    work = ua.Work(batch_size=5, lr=0.1, momentum=0.9, keep_optimizer_state=method == "scaffold")
     proxy = (torch.randn(8, 6), torch.arange(8) % 4) if method == "data_sharing" else None
     world = World(tmp_path, method=method, work=work, proxy=proxy, protocol=("clients", "personal"))
     client = world.clients[0]

@@ -19,8 +19,8 @@ SOLVERS = st.sampled_from(
         {},
         {"momentum": 0.9},
         {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
-        {"optimiser": "adam", "lr": 0.01},
-        {"optimiser": "adamw", "lr": 0.01, "weight_decay": 0.1},
+        {"optimizer": "adam", "lr": 0.01},
+        {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1},
     ]
 )
 
@@ -43,7 +43,7 @@ def test_chunks_are_the_loop(sizes, batch, amount, chunk, solver, norm, method):
 
     Not both at once: behind a norm of one or two rows the true gradient is 0, and Adam makes whole steps of what rounding leaves.
     """
-    assume(not (norm and solver.get("optimiser", "sgd") != "sgd"))
+    assume(not (norm and solver.get("optimizer", "sgd") != "sgd"))
     work = {"lr": 0.05, "batch_size": batch} | amount | solver
     dtype = torch.float64 if norm else torch.float32
     module, clients = mlp(norm=norm).to(dtype), Clients.random(sizes, dtype=dtype)
@@ -51,11 +51,11 @@ def test_chunks_are_the_loop(sizes, batch, amount, chunk, solver, norm, method):
         Simulation(method, module, clients, executor=executor, chunk=chunk, **work) for executor in ("loop", "batched")
     ]
     for present in (list(range(len(sizes))), list(range(1, len(sizes)))):
-        reports = [sim.round(present).report for sim in sims]
+        reports = [sim.round(present).stacked for sim in sims]
         assert torch.equal(reports[0].steps, reports[1].steps)
         torch.testing.assert_close(reports[1].loss, reports[0].loss, rtol=1e-3, atol=1e-4)
     loop, batched = sims
-    assert distance(batched.params, loop.params, loop.setting.model.params) < 1e-3
+    assert distance(batched.params, loop.params, loop.settings.model.params) < 1e-3
     for n, b in loop.state.buffers.items():
         torch.testing.assert_close(batched.state.buffers[n], b, rtol=1e-3, atol=1e-4)
 
@@ -67,7 +67,7 @@ def test_padding_does_not_grow_from_norm_to_norm():
     layers = [layer for _ in range(20) for layer in (nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4))]
     module = nn.Sequential(nn.Flatten(), *layers, nn.Linear(4, 3))
     loop, batched = (
-        Simulation("fedavg", module, Clients.random((12, 15)), executor=executor, batch_size=4, lr=1e-3).round().report
+        Simulation("fedavg", module, Clients.random((12, 15)), executor=executor, batch_size=4, lr=1e-3).round().stacked
         for executor in ("loop", "batched")
     )
     torch.testing.assert_close(batched.loss, loop.loss, rtol=1e-2, atol=0)

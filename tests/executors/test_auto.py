@@ -15,6 +15,7 @@ from unalike.engine import auto
 from unalike.engine.batched import Batched, cuts
 from unalike.engine.dense import compiled_training
 from unalike.methods.part import Objective
+from unalike.methods.plan import steps_of
 from unalike.runtime import worker_loop
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
@@ -35,8 +36,13 @@ def measures(monkeypatch):
 
 
 def simulation(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", method="fedavg", **more):
-    job = prepare_run(method, people, model=model, rounds=rounds, work=ua.Work(batch_size=5), **more)
-    return StageRunner(next(job.plan.stages(job.scene)), job.setting, job.population, executor=executor)
+    run_config = prepare_run(method, people, model=model, rounds=rounds, work=ua.Work(batch_size=5), **more)
+    return StageRunner(
+        next(steps_of(run_config.plan, run_config.plan_inputs)),
+        run_config.settings,
+        run_config.population,
+        executor=executor,
+    )
 
 
 def test_a_short_run_is_decided_by_a_rule(monkeypatch):
@@ -265,10 +271,10 @@ def test_a_run_that_goes_on_keeps_its_executor(tmp_path, monkeypatch, measures):
 
 def test_a_team_is_not_started_for_compiled_loops(monkeypatch):
     """They train on all cores as it is; steps by hand do not."""
-    job = prepare_run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
-    assert not worker_loop._worth_a_team(job)
+    run_config = prepare_run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
+    assert not worker_loop._worth_a_team(run_config)
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
-    assert worker_loop._worth_a_team(job)
+    assert worker_loop._worth_a_team(run_config)
 
 
 @pytest.mark.parametrize("chunk", [0, -1, 2.5])
@@ -283,10 +289,10 @@ class Tight(Batched):
     room = 3
     error: Exception = torch.OutOfMemoryError("CUDA out of memory")
 
-    def _chunk(self, order, purpose, ids, lessons, accepted):
+    def _chunk(self, order, purpose, ids, schedules, accepted):
         if len(ids) > self.room:
             raise self.error
-        return super()._chunk(order, purpose, ids, lessons, accepted)
+        return super()._chunk(order, purpose, ids, schedules, accepted)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +301,7 @@ class Tight(Batched):
 def test_a_lack_of_memory_has_other_words_elsewhere(told, monkeypatch):
     monkeypatch.setattr(Tight, "error", RuntimeError(told))
     tight = federation("fedavg")
-    tight.executor = Tight(tight.executor.site)
+    tight.executor = Tight(tight.executor.client_pool)
     tight.round()
     assert tight.executor.width == 2
 
@@ -303,7 +309,7 @@ def test_a_lack_of_memory_has_other_words_elsewhere(told, monkeypatch):
 @pytest.mark.parametrize("method", ["scaffold", "fedbabu"])
 def test_a_chunk_that_does_not_fit_is_halved(method):
     plain, tight = federation(method, "batched", chunk=2), federation(method)
-    tight.executor = Tight(tight.executor.site)
+    tight.executor = Tight(tight.executor.client_pool)
     a, b = plain.round(), tight.round()
     assert tight.executor.width == 2 and a.ids == b.ids and same(plain.params, tight.params)
     plain.round(), tight.round()
@@ -314,7 +320,7 @@ def test_a_chunk_that_does_not_fit_is_halved(method):
 
 def test_one_client_that_does_not_fit_is_an_error():
     sim = federation("fedavg")
-    sim.executor = Tight(sim.executor.site)
+    sim.executor = Tight(sim.executor.client_pool)
     Tight.room = 0
     try:
         with pytest.raises(torch.OutOfMemoryError):
@@ -329,7 +335,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory():
             raise RuntimeError("shapes do not match")
 
     sim = federation("fedavg")
-    sim.executor = Broken(sim.executor.site)
+    sim.executor = Broken(sim.executor.client_pool)
     with pytest.raises(RuntimeError, match="shapes"):
         sim.round()
 

@@ -22,8 +22,8 @@ SIZES = (7, 3, 1, 5)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1, "executor": "by hand"}
 PLANS = {name: plan(name) for name in sorted(registry)}
 METHODS = {name: p for name, p in PLANS.items() if isinstance(p, Method) and not p.trained}
-HEAVY = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "clip": 1.0, "keep_optimiser_state": True}
-MOMENTUM = {"momentum": 0.9, "weight_decay": 0.01, "keep_optimiser_state": True}
+HEAVY = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "clip": 1.0, "keep_optimizer_state": True}
+MOMENTUM = {"momentum": 0.9, "weight_decay": 0.01, "keep_optimizer_state": True}
 TEACHING = ("feddf", "ensemble_distillation", "fedgh")  # the server trains, too, and enlarges last bits
 
 
@@ -32,10 +32,10 @@ def played(method, by_hand, module=None, clients=None, **more):
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if not by_hand:
-            patch.setattr(batched, "suits", lambda *_: False)
+            patch.setattr(batched, "supports_dense", lambda *_: False)
         proxy = Batch(clients.x[1:7], clients.y[1:7])
         sim = Simulation(method, module or mlp(), clients, proxy=proxy, **WORK | more)
-        assert not by_hand or supports_dense(sim.method, sim.setting, clients.x)
+        assert not by_hand or supports_dense(sim.method, sim.settings, clients.x)
         sim.round(), sim.round([0, 1, 3])
         return sim
 
@@ -44,7 +44,7 @@ def gap(method, *given, **more):
     one, other = (played(method, by_hand, *given, **more) for by_hand in (True, False))
     for k in range(len(SIZES)):
         torch.testing.assert_close(one.memory(k), other.memory(k), rtol=1e-4, atol=1e-6)  # float32
-    return distance(one.params, other.params, one.setting.model.params)
+    return distance(one.params, other.params, one.settings.model.params)
 
 
 def gap64(method, module, **more):
@@ -196,9 +196,9 @@ def test_other_threads_do_not_notice_that_a_module_is_looked_at():
 
 def test_what_is_not_trained_by_hand():
     clients = Clients.random(SIZES)
-    for method, more in (("ditto", {}), ("fedavg", {"optimiser": "adam"})):
+    for method, more in (("ditto", {}), ("fedavg", {"optimizer": "adam"})):
         sim = Simulation(method, mlp(), clients, **WORK | more)
-        assert not supports_dense(sim.method, sim.setting, clients.x)
+        assert not supports_dense(sim.method, sim.settings, clients.x)
     model = Model(mlp())
     assert model.chain is not None and not model.chain.takes(torch.zeros(2, 3, 4))
 
@@ -211,6 +211,6 @@ def test_padding_is_a_client_s_own(activation):
     clients.x[0], clients.y[0] = 9.96921e36, 9.96921e36
     module = nn.Sequential(nn.Linear(4, 5), activation(), nn.Linear(5, 1))
     report = (
-        Simulation("fedavg", module, clients, task="regression", lr=0.01, batch_size=4, executor="by hand").run().report
+        Simulation("fedavg", module, clients, task="regression", lr=0.01, batch_size=4, executor="by hand").run().stacked
     )
     assert report.loss.isfinite().all() and all(u.isfinite().all() for u in report.update.values())

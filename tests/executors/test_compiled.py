@@ -15,6 +15,7 @@ from torch import nn
 import unalike as ua
 from unalike.engine import auto, compiled_step
 from unalike.engine.batched import Batched
+from unalike.methods.plan import steps_of
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner as Stage
 
@@ -30,7 +31,7 @@ def dense():
 def played(method, compile, module=dense, sizes=SIZES, **more):
     work = {"epochs": 2, "batch_size": 4, "lr": 0.1, "momentum": 0.9} | more
     sim = Simulation(method, module(), Clients.random(sizes), executor="batched", **work)
-    sim.executor = Batched(sim.executor.site, compile=compile)
+    sim.executor = Batched(sim.executor.client_pool, compile=compile)
     sim.round(), sim.round([0, 1, 3])
     return sim
 
@@ -40,7 +41,7 @@ def gap(method, **more):
     assert "compiled in" in stepwise.executor.remark and not plain.executor.remark, stepwise.executor.remark
     for k in range(len(SIZES)):
         torch.testing.assert_close(plain.memory(k), stepwise.memory(k), rtol=1e-4, atol=1e-6)  # float32
-    return distance(plain.params, stepwise.params, plain.setting.model.params)
+    return distance(plain.params, stepwise.params, plain.settings.model.params)
 
 
 @pytest.fixture
@@ -71,8 +72,8 @@ class Skip(nn.Module):
 
 
 OTHERS = {
-    "a solver that counts": ("fedavg", {"optimiser": "adam", "momentum": 0.0}),
-    "a solver that is kept": ("scaffold", {"keep_optimiser_state": True, "weight_decay": 0.01, "clip": 1.0}),
+    "a solver that counts": ("fedavg", {"optimizer": "adam", "momentum": 0.0}),
+    "a solver that is kept": ("scaffold", {"keep_optimizer_state": True, "weight_decay": 0.01, "clip": 1.0}),
     "a second model": ("ditto", {}),
     "two phases": ("fedrep", {}),
     "remembered models": ("moon", {}),
@@ -91,7 +92,7 @@ def test_what_is_traced_draws_no_numbers_of_the_run(traced):
     """Else a run that goes on, and traces again, would not be the run that went through."""
     module = lambda: nn.Sequential(dense(), nn.Dropout(0.5), nn.Linear(3, 3))  # noqa: E731
     one, two = played("fedavg", True, module), played("fedavg", True, module)
-    two.executor = Batched(two.executor.site, compile=True)
+    two.executor = Batched(two.executor.client_pool, compile=True)
     one.round(), two.round()
     assert same(one.params, two.params)
 
@@ -109,7 +110,7 @@ def test_what_cannot_be_compiled_is_trained_as_before(name, traced, monkeypatch)
     monkeypatch.setattr(compiled_step, "LIMIT", 1)
     plain, stepwise = (played(method, compile, **more) for compile in (False, True))
     assert stepwise.executor.remark.startswith("not compiled: ") and why in stepwise.executor.remark
-    assert distance(stepwise.params, plain.params, plain.setting.model.params) < 1e-6
+    assert distance(stepwise.params, plain.params, plain.settings.model.params) < 1e-6
 
 
 def test_a_compiler_that_fails_is_a_remark(monkeypatch):
@@ -157,8 +158,8 @@ def test_without_a_compiler(tmp_path):
 def stage(rounds, samples=(20,) * 12, **work):
     g = torch.Generator().manual_seed(0)
     people = [ua.ClientData(train=(torch.randn(n, 4, generator=g), torch.arange(n) % 3)) for n in samples]
-    job = prepare_run("fedavg", people, model=dense(), rounds=rounds, work=ua.Work(**{"batch_size": 5} | work))
-    return Stage(next(job.plan.stages(job.scene)), job.setting, job.population)
+    run_config = prepare_run("fedavg", people, model=dense(), rounds=rounds, work=ua.Work(**{"batch_size": 5} | work))
+    return Stage(next(steps_of(run_config.plan, run_config.plan_inputs)), run_config.settings, run_config.population)
 
 
 def test_long_runs_of_few_kinds_of_steps_are_compiled(monkeypatch):

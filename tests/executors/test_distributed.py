@@ -24,7 +24,7 @@ from unalike.engine.multiprocess.codec import packed, unpacked
 from unalike.engine.multiprocess.distributed import assign_clients
 from unalike.engine.multiprocess.worker_pool import WorkerPool, start_pool
 from unalike.methods.method import Method
-from unalike.methods.plan import plan
+from unalike.methods.plan import plan, steps_of
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
 from unalike.runtime.worker_loop import announce_executor, announce_stage, make_stage_runner, require_folder, serve
@@ -83,15 +83,17 @@ def test_a_client_costs_its_steps_and_their_rows():
 def test_two_processes_are_the_loop_for_every_method(norm):
     """All in one pair of processes: the worker is told of one method after the other."""
     names = list(METHODS)
-    jobs = {name: job_of(METHODS[name], norm) for name in names}
-    team = start_pool(2, partial(_serve_all, jobs), torch.device("cpu"))
+    run_configs = {name: job_of(METHODS[name], norm) for name in names}
+    worker_pool = start_pool(2, partial(_serve_all, run_configs), torch.device("cpu"))
     try:
-        for name, job in jobs.items():
-            stage = next(job.plan.stages(job.scene))
-            shared = make_stage_runner(job, stage, 0, "loop", team.folder / name.replace("/", "-"), team)
-            announce_stage(team, team.folder / name.replace("/", "-"))
+        for name, run_config in run_configs.items():
+            stage = next(steps_of(run_config.plan, run_config.plan_inputs))
+            shared = make_stage_runner(
+                run_config, stage, 0, "loop", worker_pool.folder / name.replace("/", "-"), worker_pool
+            )
+            announce_stage(worker_pool, worker_pool.folder / name.replace("/", "-"))
             announce_executor(shared)
-            alone = make_stage_runner(job, stage, 0, "loop", None, None)
+            alone = make_stage_runner(run_config, stage, 0, "loop", None, None)
             mine, theirs = rounds(shared), rounds(alone)
             # averages over few steps of a generator amplify a last bit; everything else is at rounding
             states_agree(shared, alone, 1e-4 if "generator" in name or "gen" in name or norm else 2e-6)
@@ -99,29 +101,29 @@ def test_two_processes_are_the_loop_for_every_method(norm):
                 assert a.trained == b.trained and (a.bytes_up, a.bytes_down) == (b.bytes_up, b.bytes_down)
             for k in range(len(SIZES)):
                 torch.testing.assert_close(shared.personal(k), alone.personal(k), rtol=1e-3, atol=1e-4)
-            team.tell({"do": "another"})
+            worker_pool.tell({"do": "another"})
     finally:
-        team.close()
+        worker_pool.close()
 
 
-def _serve_all(jobs, team):
+def _serve_all(run_configs, worker_pool):
     """What `serve` does for a run, for one job after the other."""
     warnings.simplefilter("ignore")
-    for job in jobs.values():
-        serve(job, _Until(team))
+    for run_config in run_configs.values():
+        serve(run_config, _Until(worker_pool))
 
 
 class _Until:
     """A team whose run ends when another one begins."""
 
-    def __init__(self, team):
-        self.team = team
+    def __init__(self, worker_pool):
+        self.worker_pool = worker_pool
 
     def __getattr__(self, name):
-        return getattr(self.team, name)
+        return getattr(self.worker_pool, name)
 
     def hear(self):
-        message = self.team.hear()
+        message = self.worker_pool.hear()
         return {"do": "end"} if message["do"] == "another" else message
 
 
@@ -166,7 +168,9 @@ def test_processes_score_a_part_each(spec, workers, monkeypatch):
     told, tell = set(), WorkerPool.tell
     monkeypatch.setattr("unalike.runtime.evaluation.PAYS", 1)
     monkeypatch.setattr(
-        WorkerPool, "tell", lambda team, message, *who: told.add(message["do"]) or tell(team, message, *who)
+        WorkerPool,
+        "tell",
+        lambda worker_pool, message, *who: told.add(message["do"]) or tell(worker_pool, message, *who),
     )
     people = ua.partition(ua.load("digits"), "dirichlet(alpha=0.5)", clients=7, seed=0, val=0.2)
     protocols = ("clients",) if spec in ("conditional", "ifca(clusters=2)") else ("clients", "server")
@@ -502,5 +506,8 @@ def test_a_population_of_one_client_in_two_processes():
 
 
 def test_simulations_without_a_team_are_of_one_process():
-    job = job_of(Method())
-    assert isinstance(make_stage_runner(job, next(job.plan.stages(job.scene)), 0, "auto", None, None), StageRunner)
+    run_config = job_of(Method())
+    assert isinstance(
+        make_stage_runner(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)), 0, "auto", None, None),
+        StageRunner,
+    )

@@ -23,13 +23,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 def folded(sim, cohort, pieces, keep=None):
     """The state after the round of `cohort`, its reports handed over in `pieces` (tuples of places)."""
     asked = tuple(range(len(SIZES)))
-    expected = sim.executor.site.expected(asked, len(SIZES))
-    given = sum_weights(sim.method, sim.setting, sim.state, expected)
-    parts = [StreamingSum(sim.method, sim.state.params, given, sim.setting.buffers) for _ in range(2)]
+    expected = sim.executor.client_pool.expected(asked, len(SIZES))
+    given = sum_weights(sim.method, sim.settings, sim.state, expected)
+    parts = [StreamingSum(sim.method, sim.state.params, given, sim.settings.buffers) for _ in range(2)]
     for number, piece in enumerate(pieces):
-        parts[number % 2].add([cohort.ids[i] for i in piece], select_rows(cohort.report, torch.tensor(piece)))
+        parts[number % 2].add([cohort.ids[i] for i in piece], select_rows(cohort.stacked, torch.tensor(piece)))
     parts[0].merge(parts[1].sums)
-    return advance_from_sums(sim.method, sim.setting, sim.state, parts[0].sums, given, len(SIZES)), parts[0].sums
+    return advance_from_sums(sim.method, sim.settings, sim.state, parts[0].sums, given, len(SIZES)), parts[0].sums
 
 
 def close(a, b, start):
@@ -38,9 +38,9 @@ def close(a, b, start):
     assert distance(a.params, b.params, start) < 1e-6 or not a.params
     for n in b.buffers:
         torch.testing.assert_close(a.buffers[n], b.buffers[n], rtol=1e-5, atol=1e-6)
-    assert list(a.memory) == list(b.memory)
-    for name in b.memory:
-        torch.testing.assert_close(a.memory[name], b.memory[name], rtol=1e-5, atol=1e-6)
+    assert list(a.part_states) == list(b.part_states)
+    for name in b.part_states:
+        torch.testing.assert_close(a.part_states[name], b.part_states[name], rtol=1e-5, atol=1e-6)
 
 
 def test_most_methods_are_linear():
@@ -54,10 +54,10 @@ def test_what_is_known_before_is_what_is_reported(name, buffers):
     sim = federation(METHODS[name], norm=True, buffers=buffers)
     sim.round()
     cohort = sim.run()
-    expected = sim.executor.site.expected(cohort.ids, len(SIZES)).report
+    expected = sim.executor.client_pool.expected(cohort.ids, len(SIZES)).stacked
     for field in ("size", "steps", "weight"):
-        torch.testing.assert_close(getattr(expected, field), getattr(cohort.report, field))
-    stacked = advance(sim.method, sim.setting, sim.state, cohort)
+        torch.testing.assert_close(getattr(expected, field), getattr(cohort.stacked, field))
+    stacked = advance(sim.method, sim.settings, sim.state, cohort)
     for pieces in ([(0,), (1,), (2,), (3,)], [(3, 1), (2,), (0,)]):
         (state, seen), sums = folded(sim, cohort, pieces)
         assert seen.ids == cohort.ids and not sums.refused
@@ -70,7 +70,7 @@ def test_known_weights_have_the_bits_of_those_reported(solver, executor):
     """Where they differed in the last bit, so did a run that looks at single reports from one that adds them up."""
     clients = Clients.random(range(1, 21))
     sim = Simulation("fednova", mlp(), clients, executor=executor, batch_size=1, lr=0.01, **solver)
-    found, known = sim.run().report, sim.executor.site.expected(sim.everyone(), len(clients)).report
+    found, known = sim.run().stacked, sim.executor.client_pool.expected(sim.everyone(), len(clients)).stacked
     assert all(torch.equal(getattr(found, name), getattr(known, name)) for name in ("size", "steps", "weight"))
 
 
@@ -79,19 +79,19 @@ def test_a_refused_report_changes_the_others_weights(name):
     sim = federation(METHODS[name])
     sim.round()
     cohort = sim.run()
-    bad = map_tensors(torch.clone, cohort.report)
+    bad = map_tensors(torch.clone, cohort.stacked)
     bad.update["head.bias"][1, 0] = torch.nan
     kept = cohort.rows(torch.tensor([0, 2, 3]))
     (state, seen), sums = folded(sim, type(cohort)(cohort.ids, bad, cohort.population), [(0, 1), (2, 3)])
     assert list(sums.refused) == [1] and "not finite" in sums.refused[1] and seen.ids == (0, 2, 3)
-    close(state, advance(sim.method, sim.setting, sim.state, kept), sim.state.params)
+    close(state, advance(sim.method, sim.settings, sim.state, kept), sim.state.params)
 
 
 def test_weights_that_no_factor_mends_are_asked_for_again():
     """FedDisco's weights are not proportional: without one client the others' change by different factors."""
     sim = federation(METHODS["feddisco(discrepancy='cosine', target='global')"])
     cohort = sim.run()
-    bad = map_tensors(torch.clone, cohort.report)
+    bad = map_tensors(torch.clone, cohort.stacked)
     bad.update["head.bias"][0, 0] = torch.inf
     found, sums = folded(sim, type(cohort)(cohort.ids, bad, cohort.population), [(0,), (1,), (2,), (3,)])
     assert found is None and list(sums.refused) == [0]
@@ -135,7 +135,7 @@ def test_a_part_that_weighs_by_losses_must_say_so(needed):
         name, needs = "by_loss", needed
 
         def weigh(self, cohort, weights):
-            return weights * cohort.report.loss.exp()
+            return weights * cohort.stacked.loss.exp()
 
     data = [ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3)) for n in SIZES]
     method = Method(*METHODS["fedavg"].parts, dataclass(frozen=True)(ByLoss)())
@@ -148,7 +148,7 @@ def test_a_part_that_weighs_by_losses_must_say_so(needed):
 
 def test_the_sums_take_the_memory_of_one_model():
     sim = federation(METHODS["fedavg"])
-    reports = sim.run().report
+    reports = sim.run().stacked
     each_the_same = torch.full((1000,), 0.001)
     fold = StreamingSum(sim.method, sim.state.params, SumWeights(tuple(range(1000)), each_the_same, each_the_same))
     for k in range(1000):
@@ -161,7 +161,7 @@ def test_the_sums_take_the_memory_of_one_model():
 @pytest.mark.parametrize("name", ["fedavg", "scaffold"])
 def test_orders_are_left_as_they_are(name):
     sim, _ = reference(name)
-    order = make_broadcast(sim.method, sim.setting, sim.state, len(SIZES))
+    order = make_broadcast(sim.method, sim.settings, sim.state, len(SIZES))
     before = map_tensors(torch.clone, order.params)
     sim.run()
     assert all(torch.equal(before[n], order.params[n]) for n in before)
@@ -234,7 +234,7 @@ class Spoils:
 
         def begin(self, local):
             overwritten(local.params)
-            return local.params, local.memory
+            return local.params, local.state
 
     @dataclass(frozen=True)
     class Steps(ServerStep):

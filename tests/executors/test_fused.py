@@ -29,7 +29,8 @@ from unalike.engine.threads import threads_for
 from unalike.methods.method import Method
 from unalike.methods.part import Personalizer, Phase
 from unalike.methods.parts.objectives import Proximal
-from unalike.runtime import stage_runner as federation
+from unalike.methods.plan import steps_of
+from unalike.runtime import stage_runner
 from unalike.runtime.run_config import prepare_run
 from unalike.training.aggregation import StreamingSum
 
@@ -53,9 +54,9 @@ def network(widths, activation, bias, out):
 
 def both(method, module, clients, **more):
     """Rounds of the loop and of compiled loops, which must have run."""
-    called, plain = [], compiled_training.Fused.phase
+    called, plain = [], compiled_training.CompiledTrainer.phase
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled_training.Fused, "phase", lambda *a: called.append(1) or plain(*a))
+        patch.setattr(compiled_training.CompiledTrainer, "phase", lambda *a: called.append(1) or plain(*a))
         sims = [Simulation(method, copy.deepcopy(module), clients, executor=e, **more) for e in ("loop", "batched")]
         reports = [[sim.round(), sim.round()] for sim in sims]
     assert called
@@ -84,10 +85,10 @@ def test_they_are_the_loop(sizes, widths, activation, bias, task, batch, epochs,
     module = network(widths, activation, bias, out)
     work = {"task": task, "batch_size": batch, "epochs": epochs, "lr": 0.02, **solver}
     (loop, compiled), (first, second) = both("fedavg", module, clients, **work)
-    assert distance(compiled.params, loop.params, loop.setting.model.params) < 1e-3
+    assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-3
     for one, other in zip(first, second):
-        assert torch.equal(one.report.steps, other.report.steps)
-        torch.testing.assert_close(other.report.loss, one.report.loss, rtol=1e-4, atol=1e-5)
+        assert torch.equal(one.stacked.steps, other.stacked.steps)
+        torch.testing.assert_close(other.stacked.loss, one.stacked.loss, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_they_are_the_loop(sizes, widths, activation, bias, task, batch, epochs,
 )
 def test_phases_frozen_layers_fine_tuning_and_pulls(method):
     (loop, compiled), _ = both(method, ua.model("mlp(hidden=(9, 6))", (4,), 3), Clients.random((7, 3, 1, 12)), lr=0.05)
-    assert distance(compiled.params, loop.params, loop.setting.model.params) < 1e-5
+    assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-5
     for k in range(4):
         torch.testing.assert_close(compiled.memory(k), loop.memory(k), rtol=1e-4, atol=1e-6)
 
@@ -128,7 +129,7 @@ def test_they_are_float32_whatever_torch_makes_by_default(method):
     finally:
         torch.set_default_dtype(kind)
     assert all(w.dtype == torch.float32 for w in compiled.params.values())
-    assert distance(compiled.params, loop.params, loop.setting.model.params) < 1e-5
+    assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-5
 
 
 def test_labels_may_lie_apart():
@@ -137,12 +138,12 @@ def test_labels_may_lie_apart():
     apart = replace(clients, y=torch.stack([clients.y, -clients.y], 1)[:, 0])
     assert not apart.y.is_contiguous()
     (loop, compiled), _ = both("fedavg", mlp(), apart, lr=0.05)
-    assert distance(compiled.params, loop.params, loop.setting.model.params) < 1e-5
+    assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-5
 
 
 def test_nobody_has_a_sample():
     clients = replace(Clients.random((3, 2)), train=[np.arange(0)] * 2)
-    found = Simulation("fedavg", mlp(), clients, executor="batched").run().report
+    found = Simulation("fedavg", mlp(), clients, executor="batched").run().stacked
     assert not found.size.any() and not found.steps.any()
 
 
@@ -163,7 +164,7 @@ def test_they_are_as_exact_as_torch():
 
     exact, usual = trained(torch.float64), trained(torch.float32)
     loops, names = compiled_training.kernels(), dict(module.named_parameters())
-    model = ua.core.model.Model(module)
+    model = Model(module)
     layout = compiled_training._layout(model.chain, tuple((n, p.shape) for n, p in names.items()), frozenset(names))
     found = torch.empty(1, len(exact))
     start = torch.cat([p.detach().flatten() for p in names.values()])[None]
@@ -192,7 +193,7 @@ def test_a_client_that_diverges_leaves_the_others_alone():
     data = [(torch.randn(8, 4), torch.randint(0, 3, (8,))) for _ in range(3)]
     wild = [(torch.full((8, 4), float("nan")), data[0][1]), *data[1:]]
     plain, sick = (
-        Simulation("fedavg", mlp(), Clients.of(*given), executor="batched", lr=0.1).run().report.update
+        Simulation("fedavg", mlp(), Clients.of(*given), executor="batched", lr=0.1).run().stacked.update
         for given in (data, wild)
     )
     for name, update in sick.items():
@@ -207,7 +208,7 @@ def test_a_client_whose_last_step_overflows_leaves_the_others_alone():
     wild = (torch.tensor([[50.0] * 3, [1e-3] * 3]), torch.tensor([1e19, 1.9e20]))
     work = {"task": "regression", "batch_size": 1, "lr": 10.0}
     sick, alone = (
-        Simulation("fedavg", module, Clients.of(*data), executor="batched", **work).run().report
+        Simulation("fedavg", module, Clients.of(*data), executor="batched", **work).run().stacked
         for data in ((wild, *fair), ((torch.zeros(2, 3), torch.zeros(2)), *fair))
     )
     assert sick.loss[0].isfinite() and not sick.update["0.weight"][0].isfinite().all()
@@ -222,11 +223,11 @@ def test_what_is_added_up_in_the_loops_is_what_single_reports_come_to(method, si
     torch.manual_seed(0)
     sizes = [1 + k % 7 for k in range(40)]
     people = [ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3)) for n in sizes]
-    job = prepare_run(
+    run_config = prepare_run(
         method, people, model="mlp(hidden=(8,))", rounds=2, work=ua.Work(lr=0.1, momentum=0.9, batch_size=3)
     )
     if sick:
-        job.population.x[job.population.train[3]] = float("nan")
+        run_config.population.x[run_config.population.train[3]] = float("nan")
     chunks, plain = [], StreamingSum.add
 
     def add(self, ids, report, summed=False):
@@ -234,14 +235,16 @@ def test_what_is_added_up_in_the_loops_is_what_single_reports_come_to(method, si
         plain(self, ids, report, summed)
 
     monkeypatch.setattr(StreamingSum, "add", add)
-    stage = next(job.plan.stages(job.scene))
-    runs = [federation.Simulation(stage, job.setting, job.population, executor="batched") for _ in range(2)]
+    stage = next(steps_of(run_config.plan, run_config.plan_inputs))
+    runs = [
+        stage_runner.StageRunner(stage, run_config.settings, run_config.population, executor="batched") for _ in range(2)
+    ]
     (apart,), (together,) = ([*run.groups.values()] for run in runs)
     for _ in range(2):
         assert [*apart.round(range(40), 40, single=True).refused] == ([3] if sick else [])
         assert [*together.round(range(40), 40).refused] == ([3] if sick else [])
     assert chunks.count((40, True)) == (0 if sick else 2)
-    assert distance(together.state.params, apart.state.params, job.model.params) < 1e-5
+    assert distance(together.state.params, apart.state.params, run_config.model.params) < 1e-5
 
 
 def test_a_label_beyond_the_outputs_is_refused():
@@ -285,12 +288,15 @@ def test_threads_share_the_clients_and_change_no_bit(method, monkeypatch, three_
 
 def test_an_error_in_a_thread_is_raised(three_threads):
     people = [ua.ClientData(train=(torch.randn(6, 4), torch.arange(6) % 3)) for _ in range(6)]
-    job = prepare_run("fedavg", people, model="mlp(hidden=(8,))", rounds=1)
-    simulation = federation.Simulation(
-        next(job.plan.stages(job.scene)), job.setting, job.population, executor="batched"
+    run_config = prepare_run("fedavg", people, model="mlp(hidden=(8,))", rounds=1)
+    simulation = stage_runner.StageRunner(
+        next(steps_of(run_config.plan, run_config.plan_inputs)),
+        run_config.settings,
+        run_config.population,
+        executor="batched",
     )
-    job.population.y[-1] = 7
-    with threads_for(job.model), pytest.raises(IndexError, match="label"):
+    run_config.population.y[-1] = 7
+    with threads_for(run_config.model), pytest.raises(IndexError, match="label"):
         simulation.round()
 
 
@@ -416,19 +422,19 @@ class Careful(Personalizer):
         ("moon", {}),
         ("scaffold + fedntd", {}),
         ("fedavg", {"clip": 1.0}),
-        ("fedavg", {"optimiser": "adam"}),
-        ("fedavg", {"keep_optimiser_state": True, "momentum": 0.9}),
+        ("fedavg", {"optimizer": "adam"}),
+        ("fedavg", {"keep_optimizer_state": True, "momentum": 0.9}),
         ("fedavg", {"batch_size": 40_000}),
     ],
 )
 def test_all_else_is_left_to_torch(method, more, monkeypatch):
-    monkeypatch.setattr(compiled_training.Fused, "phase", None)
+    monkeypatch.setattr(compiled_training.CompiledTrainer, "phase", None)
     sizes = (40_000, 4) if more.get("batch_size") else (6, 4)
     Simulation(method, mlp(), Clients.random(sizes), executor="batched", **more).round()
 
 
 def test_without_numba_torch_trains(monkeypatch):
-    monkeypatch.setattr(compiled_training.Fused, "phase", None)
+    monkeypatch.setattr(compiled_training.CompiledTrainer, "phase", None)
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     Simulation("fedavg", mlp(), Clients.random((6, 4)), executor="batched").round()
 
@@ -458,8 +464,8 @@ binding.get_host_cpu_features = lambda: found  # what numba compiles for, too
 
 import torch
 import unalike as ua
-from unalike.core import vectors
-from unalike.engine import fused
+from unalike._utils import simd as vectors
+from unalike.engine.dense import compiled_training as fused
 
 rng = np.random.default_rng(0)
 people = [

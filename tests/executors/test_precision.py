@@ -49,12 +49,12 @@ def test_bf16_is_near(executor, model):
     """Products of 8 bits: a few per cent of the update, and parameters stay in float32."""
     given = net(frozen=model == "frozen") if model in ("net", "frozen") else model
     exact, rounded = (run(given, executor=executor, precision=p) for p in ("float32", "bf16"))
-    start = exact.job.model.params
+    start = exact.run_config.model.params
     names = list(start)
     a, b = ({n: r.params[n] for n in names} for r in (rounded, exact))
     assert 0 < distance(a, b, start) < 0.2
     assert {t.dtype for t in a.values()} == {torch.float32}
-    assert exact.job.key != rounded.job.key  # other numbers, another run
+    assert exact.run_config.key != rounded.run_config.key  # other numbers, another run
 
 
 def test_unknown_precision_is_refused():

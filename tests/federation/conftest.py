@@ -70,7 +70,7 @@ def alike():
             left, right = (t.drop(columns="seconds", errors="ignore") for t in (left, right))
             pd.testing.assert_frame_equal(left, right, check_exact=True)
         same(a.params, b.params)
-        for k in range(len(a.job.population)):
+        for k in range(len(a.run_config.population)):
             same(a.personal(k), b.personal(k))
 
     return check

@@ -18,6 +18,7 @@ from unalike.methods.part import registry
 from unalike.methods.plan import Stage, plan
 from unalike.methods.plans.staged_plan import StagedPlan
 from unalike.runtime.model_group import ModelGroup
+from unalike.runtime.run_config import prepare_run
 
 PLANS = {
     "centralised": "centralised",
@@ -124,7 +125,7 @@ def test_resumes_bitwise_in_the_middle_of_every_stage(name, participation, popul
         for k in range(len(population)):
             if name != "centralised":
                 same(run.personal(k), whole.personal(k))
-        if len(run._simulation.states) == 1:
+        if len(run._runner.states) == 1:
             same(run.params, whole.params)
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert sum(e["event"] == "survey" for e in events) == (name in ("fedconcat", "ccvr"))  # nobody is asked twice
@@ -183,11 +184,11 @@ class InTwo:
 
     method: str
 
-    def stages(self, scene):
-        half = scene.rounds // 2
+    def stages(self, plan_inputs):
+        half = plan_inputs.rounds // 2
         results = yield Stage("first", ua.Method.parse(self.method), half)
         assert results.rounds == half and set(results) == {"all"}
-        yield Stage("second", ua.Method.parse(self.method), scene.rounds - half, start=results)
+        yield Stage("second", ua.Method.parse(self.method), plan_inputs.rounds - half, start=results)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedavgm", "feddyn(alpha=1) + fedadam"])
@@ -198,17 +199,17 @@ def test_a_stage_goes_on_where_another_ended(people, small, method):
     )
     if "feddyn" in method:  # whose clients remember
         assert not torch.equal(one.params["head.bias"], two.params["head.bias"])
-        assert two._simulation.stage.start["all"].memory.keys() == one._simulation.states["all"].memory.keys()
+        assert two._runner.stage.start["all"].part_states.keys() == one._runner.states["all"].part_states.keys()
     else:
         same(one.params, two.params)
 
 
 def test_what_server_and_clients_remember_together_begins_afresh_in_a_stage(people, small):
     """SCAFFOLD's c is the mean of the clients' variates, which a second stage opens at 0."""
-    group = small(InTwo("scaffold"), people, rounds=5)._simulation.groups["all"]
+    group = small(InTwo("scaffold"), people, rounds=5)._runner.groups["all"]
     assert group.state.round == 5
-    mine = [group.memory(k)["control_variates"] for k in range(len(people)) if len(people[k].train[1])]
-    for name, c in group.state.memory["control_variates"].items():
+    mine = [group.client_state(k)["control_variates"] for k in range(len(people)) if len(people[k].train[1])]
+    for name, c in group.state.part_states["control_variates"].items():
         torch.testing.assert_close(c, torch.stack([m[name] for m in mine]).mean(0), rtol=1e-4, atol=1e-6)
 
 
@@ -219,7 +220,7 @@ def test_stop_ends_the_run_and_not_the_stage(population, small, tmp_path, moment
     runs = [small(spec, population, **options) for _ in range(2)]
     for run in runs:
         assert run.history.rounds["round"].tolist() == list(range(moment + 1))
-        assert run._simulation.stage.name == ("encoders" if moment <= 3 else "classifier")
+        assert run._runner.stage.name == ("encoders" if moment <= 3 else "classifier")
         same(run.personal(0), runs[0].personal(0))
     whole, went_on = small(spec, population, rounds=6), small(spec, population, rounds=6, out=tmp_path)
     assert went_on.history.rounds["round"].tolist() == list(range(7))
@@ -302,18 +303,18 @@ def test_groups_keep_the_time_of_the_run(small, crowd):
 
     work = ua.Work(batch_size=None, lr=0.4, schedule=0.5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ModelGroup, "order", order)
+        patch.setattr(ModelGroup, "broadcast", order)
         people = replace(ua.Population.of(crowd), clusters=[0, 0, 0, 1, 2])
         run = small("cluster_oracle", people, work=work, rounds=4, participation=0.2)
     assert seen == [(r, 0.4 * 0.5**r) for r in range(4)]
-    assert {state.round for state in run._simulation.states.values()} == {4}
+    assert {state.round for state in run._runner.states.values()} == {4}
 
 
 def test_every_group_draws_noise_of_its_own(small, crowd):
     spec = "cluster_oracle(method='clip(norm=1) + gaussian_noise(std=1.0)')"
     people, work = replace(ua.Population.of(crowd), clusters=[0, 0, 0, 1, 1]), ua.Work(batch_size=None, lr=1e-9)
     run = small(spec, people, work=work, rounds=1)
-    one, other = (state.params for state in run._simulation.states.values())
+    one, other = (state.params for state in run._runner.states.values())
     for name, noisy in one.items():
         assert (noisy - other[name]).abs().max() > 0.01
 
@@ -324,7 +325,7 @@ class Afresh:
 
     ended: ClassVar = []
 
-    def stages(self, scene):
+    def stages(self, plan_inputs):
         method = ua.Method.parse("clip(norm=1) + gaussian_noise(std=1.0)")
         self.ended.append((yield Stage("first", method, 1)))
         yield Stage("second", method, 1)
@@ -352,7 +353,7 @@ def test_ifca_recovers_the_clusters_of_linear_data():
     run = ua.run("ifca(clusters=3)", clients, model="linear", rounds=40, work=work, evaluate_every=40)
     found = {}
     for k, true in enumerate(clients.clusters):
-        found.setdefault(true, set()).add(run._simulation.group_of(k))
+        found.setdefault(true, set()).add(run._runner.group_of(k))
     assert all(len(groups) == 1 for groups in found.values()) and len(set.union(*found.values())) == 3
     assert run.history.rounds["rmse"].iloc[-1] < 0.2  # the noise is 0.1
 
@@ -362,7 +363,7 @@ def test_ifca_is_its_algorithm():
     thetas = [(2, 0), (2, 0.1), (-1, 3), (-1, 3.2)]
     people = linear(thetas, points=12)
     run = ua.run("ifca(clusters=2)", people, model=lambda: nn.Linear(2, 1, bias=False), rounds=3, work=FULL)
-    start = run.job.outline[0].start
+    start = run.run_config.outline[0].start
     w = [s.params["weight"].double().numpy()[0] for s in start.values()]
     assert not np.allclose(*w)
     for _ in range(3):
@@ -372,7 +373,7 @@ def test_ifca_is_its_algorithm():
             j = int(np.argmin([np.mean((x @ v - y) ** 2) for v in w]))
             gathered[j].append(w[j] - 0.1 * 2 * x.T @ (x @ w[j] - y) / len(y))
         w = [np.mean(g, 0) if g else v for g, v in zip(gathered, w)]
-    for state, v in zip(run._simulation.states.values(), w):
+    for state, v in zip(run._runner.states.values(), w):
         np.testing.assert_allclose(state.params["weight"].numpy()[0], v, rtol=1e-5)  # float32
 
 
@@ -386,12 +387,12 @@ def test_clustered_splits_opposed_groups_and_leaves_others_whole():
     opposed = linear([(2, 1)] * 3 + [(-2, -1)] * 3)
     spec, options = "clustered(eps1=0.2, eps2=0.3, warmup=1)", {"model": "linear", "rounds": 40, "work": FULL}
     run = ua.run(spec, opposed, **options)
-    members = run._simulation.members
+    members = run._runner.members
     assert sorted(members.values()) == [(0, 1, 2), (3, 4, 5)] and set(members) == {"all.0", "all.1"}
     assert run.history.rounds["rmse"].iloc[-1] < 0.2
     options["executor"] = "batched(fused=False)"  # compiled loops add up in another order where only sums are needed
     alike = ua.run(spec, linear([(2, 1)] * 6), **options)
-    assert list(alike._simulation.members) == ["all"]
+    assert list(alike._runner.members) == ["all"]
     same(alike.params, ua.run("fedavg", linear([(2, 1)] * 6), **options).params)
 
 
@@ -402,7 +403,7 @@ def test_clustered_goes_on_where_its_parent_was():
     run = ua.run(
         "clustered(eps1=0.2, eps2=0.3, warmup=1, method='fedavgm')", opposed, model="linear", rounds=8, work=work
     )
-    [stages] = [run._simulation]
+    [stages] = [run._runner]
     assert stages.stage.name == "split-1" and {s.round for s in stages.states.values()} == {8}
     start = stages.stage.start
     same(start["all.0"].params, start["all.1"].params)
@@ -504,8 +505,8 @@ def test_pooled_statistics_are_those_of_all_samples(population):
     from unalike.runtime.query_runner import ask_clients
 
     model = Model(net())
-    setting = StageSettings(model, TASKS["classification"], ua.Work())
-    answers = ask_clients(QueryStep("features", FeatureStatistics()), setting, population)
+    settings = StageSettings(model, TASKS["classification"], ua.Work())
+    answers = ask_clients(QueryStep("features", FeatureStatistics()), settings, population)
     assert answers.clients == (0, 1, 2, 4, 5)
     counts, means, covariances = pooled(answers.tree)
     rows = torch.from_numpy(population.train.values)
@@ -563,7 +564,7 @@ def test_sharing_nothing_is_the_method(people, small, proxy):
 def test_shared_samples_are_trained_on_by_all(population, people, small, proxy):
     """The same as clients who own them; the classes of what is shared are balanced."""
     run = small("data_sharing(fraction=0.35)", population, proxy=proxy, work=FULL)
-    shared = run.job.outline[0].shared
+    shared = run.run_config.outline[0].shared
     wanted = round(0.35 * 58)
     counts = np.bincount(shared.y.numpy(), minlength=4)
     assert len(shared.y) == wanted and counts.max() - counts.min() <= 1
@@ -587,8 +588,8 @@ def test_shared_samples_are_trained_on_by_all(population, people, small, proxy):
 
 
 def wire_of(spec, population, proxy=None):
-    job = ua.federation.prepare(spec, population, model="mlp(hidden=(8,))", rounds=4, proxy=proxy)
-    return [(i.direction, i.what, i.bytes) for i in job.wire]
+    run_config = prepare_run(spec, population, model="mlp(hidden=(8,))", rounds=4, proxy=proxy)
+    return [(i.direction, i.what, i.bytes) for i in run_config.wire]
 
 
 def test_the_wire_lists_every_step(population, proxy):

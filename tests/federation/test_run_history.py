@@ -129,15 +129,15 @@ def test_batches_and_initial_weights_are_paired(people, small, monkeypatch):
     from unalike.engine.base import ClientPool
 
     seen: list[dict] = []
-    lessons = ClientPool.lessons
+    schedules = ClientPool.schedules
 
     def spied(self, ids, round):
-        found = lessons(self, ids, round)
+        found = schedules(self, ids, round)
         for client, *phases in zip(ids, *found, strict=True):
             seen[-1][round, client] = [b.tolist() for phase in phases for b in phase]
         return found
 
-    monkeypatch.setattr(ClientPool, "lessons", spied)
+    monkeypatch.setattr(ClientPool, "schedules", spied)
     runs = []
     for spec in ("fedavg", "fedprox(mu=0)", "scaffold"):
         seen.append({})
@@ -230,17 +230,17 @@ def test_local_only_has_no_shared_model(people, small):
 def test_centralised_is_plain_sgd_on_the_union(people, small):
     run = small("centralised", people, executor="loop")
     start = small("centralised", people, rounds=0).module()
-    optimiser = torch.optim.SGD(start.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(start.parameters(), lr=0.1)
     work = ua.Work(batch_size=5, lr=0.1)
-    population = run.job.population.pooled()
+    population = run.run_config.population.pooled()
     own = population.train[0]
     assert len(own) == sum(len(c.train[0]) for c in people)
     for number in range(3):
         for batch in work.batches(len(own), generator(0, "batches", number, 0)):
             rows = torch.from_numpy(own[batch])
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             nn.functional.cross_entropy(start(population.x[rows]), population.y[rows]).backward()
-            optimiser.step()
+            optimizer.step()
     for name, value in start.state_dict().items():
         torch.testing.assert_close(run.params[name], value, rtol=1e-5, atol=1e-6)
     assert run.history.rounds["participants"].tolist() == [0, 1, 1, 1]

@@ -185,7 +185,7 @@ def test_sparse_embeddings_are_trained_as_dense_ones(kind, executor):
     torch.testing.assert_close(runs[0].params, runs[1].params, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("text", ["normalise", "flip", "crop"])
+@pytest.mark.parametrize("text", ["normalize", "flip", "crop"])
 def test_tables_are_no_images(people, small, text):
     with pytest.raises(ua.UnalikeError, match=f"transform='{text}' is for images"):
         small("fedavg", people, transform=text)
@@ -193,14 +193,14 @@ def test_tables_are_no_images(people, small, text):
 
 @pytest.mark.parametrize("spec", ["fedavg", "ditto"])
 def test_augmentation_is_the_same_in_both_executors(spec):
-    """Crops and flips are drawn per client and round; evaluation normalises only."""
+    """Crops and flips are drawn per client and round; evaluation normalizes only."""
     clients = ua.partition(ua.load("digits"), "quantity", clients=4, seed=1)
     options = {"model": "cnn(channels=(4, 4, 4), hidden=8)", "rounds": 2, "work": ua.Work(lr=0.05)}
-    text = "normalise(mean=0.3, std=0.4) + crop(padding=1) + flip"
+    text = "normalize(mean=0.3, std=0.4) + crop(padding=1) + flip"
     loop, batched = (ua.run(spec, clients, executor=e, transform=text, **options) for e in ("loop", "batched"))
     for name, value in loop.params.items():
         torch.testing.assert_close(value, batched.params[name], rtol=1e-3, atol=1e-5)
-    plain = ua.run(spec, clients, executor="loop", transform="normalise(mean=0.3, std=0.4)", **options)
+    plain = ua.run(spec, clients, executor="loop", transform="normalize(mean=0.3, std=0.4)", **options)
     assert not torch.equal(plain.params["head.weight"], loop.params["head.weight"])
     assert plain.history.rounds["accuracy"][0] == loop.history.rounds["accuracy"][0]
 

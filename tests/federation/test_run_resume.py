@@ -82,14 +82,14 @@ def test_three_and_three_are_six(people, small, alike, tmp_path, spec):
 
 
 def test_optimiser_state_resumes(people, small, alike, tmp_path):
-    work = ua.Work(batch_size=5, lr=0.05, momentum=0.9, keep_optimiser_state=True, schedule=0.9)
+    work = ua.Work(batch_size=5, lr=0.05, momentum=0.9, keep_optimizer_state=True, schedule=0.9)
     small("ditto", people, rounds=3, work=work, out=tmp_path)
     alike(small("ditto", people, rounds=6, work=work), small("ditto", people, rounds=6, work=work, out=tmp_path))
 
 
 def test_a_finished_run_is_read_not_trained(people, small, alike, tmp_path, monkeypatch):
     whole = small("ditto", people, out=tmp_path, executor="loop")
-    monkeypatch.setattr(ClientPool, "lessons", lambda *_: pytest.fail("it trained again"))
+    monkeypatch.setattr(ClientPool, "schedules", lambda *_: pytest.fail("it trained again"))
     alike(whole, small("ditto", people, out=tmp_path, executor="loop"))
 
 
@@ -141,7 +141,7 @@ def test_killed_at_every_write(crowd, small, alike, tmp_path, monkeypatch):
     """The process dies of SIGKILL before or after the n-th file is put in its place, for every n."""
     import unalike.runtime.run_recorder
 
-    monkeypatch.setattr(unalike.record, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(unalike.runtime.run_recorder, "CHECKPOINT_SECONDS", -1.0)
     options = {"rounds": 2, "participation": 0.5}
     whole = small("ditto", crowd, **options)
     replace, finished, number = os.replace, False, 0
@@ -274,8 +274,8 @@ def test_missing_memories_are_named(people, small, tmp_path, spec):
 def test_what_is_read_back_is_aligned(people, small, tmp_path, spec):
     """Safetensors hands out views into the file at any offset; kernels may then round the last bit otherwise."""
     small(spec, people, rounds=1, out=tmp_path)
-    [state] = small(spec, people, rounds=1, out=tmp_path)._simulation.states.values()
-    tensors = [*state.params.values(), *(t for drawer in state.memory.values() for t in drawer.values())]
+    [state] = small(spec, people, rounds=1, out=tmp_path)._runner.states.values()
+    tensors = [*state.params.values(), *(t for drawer in state.part_states.values() for t in drawer.values())]
     assert {t.data_ptr() % 64 for t in tensors} == {0}
 
 
@@ -503,7 +503,7 @@ def test_two_processes_never_write_one_run(people, small, alike, tmp_path, monke
     """The later one would remove the checkpoints of the other, and write a history without its rounds."""
     import unalike.runtime.run_recorder
 
-    monkeypatch.setattr(unalike.record, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(unalike.runtime.run_recorder, "CHECKPOINT_SECONDS", 0.0)
     refused = []
 
     def meanwhile(row, what=""):

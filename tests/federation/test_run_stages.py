@@ -20,9 +20,9 @@ class Two:
 
     grouped_first: bool = True
 
-    def stages(self, scene):
-        grouped = Stage("grouped", ua.Method.parse("fedavg + ditto"), scene.rounds // 2, GROUPS)
-        together = Stage("together", ua.Method.parse("scaffold"), scene.rounds - scene.rounds // 2)
+    def stages(self, plan_inputs):
+        grouped = Stage("grouped", ua.Method.parse("fedavg + ditto"), plan_inputs.rounds // 2, GROUPS)
+        together = Stage("together", ua.Method.parse("scaffold"), plan_inputs.rounds - plan_inputs.rounds // 2)
         states = yield grouped if self.grouped_first else together
         assert set(states) == (set(GROUPS) if self.grouped_first else {"all"})
         yield together if self.grouped_first else grouped

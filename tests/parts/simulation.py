@@ -89,12 +89,12 @@ class Simulation:
         self.clients = clients
         self.method.require(proxy)
         classes = None if clients.y.is_floating_point() else int(clients.y.max()) + 1
-        self.setting = StageSettings(Model(module), TASKS[task], asked, seed, buffers, proxy, classes)
+        self.settings = StageSettings(Model(module), TASKS[task], asked, seed, buffers, proxy, classes)
         site = ClientPool(
-            self.method, self.setting, clients, ClientStates(initial_client_state(self.method, self.setting))
+            self.method, self.settings, clients, ClientStates(initial_client_state(self.method, self.settings))
         )
         self.executor = Loop(site) if executor == "loop" else Batched(site, chunk, fused=executor != "by hand")
-        self.state: ServerState = initial_server_state(self.method, self.setting)
+        self.state: ServerState = initial_server_state(self.method, self.settings)
         self.accepted: dict[int, int] = {}
 
     @property
@@ -107,26 +107,26 @@ class Simulation:
     def run(self, ids: Sequence[int] | None = None) -> Cohort:
         """The reports to the present order; neither accepted nor applied."""
         asked = list(self.everyone() if ids is None else ids)
-        order = make_broadcast(self.method, self.setting, self.state, len(self.clients), asked)
+        order = make_broadcast(self.method, self.settings, self.state, len(self.clients), asked)
         return self.executor.run(order, asked, self.accepted, len(self.clients))
 
     def round(self, ids: Sequence[int] | None = None) -> Cohort:
         cohort = self.run(ids)
         self.accepted |= dict.fromkeys(cohort.ids, self.state.round)
-        self.state = advance(self.method, self.setting, self.state, cohort)
+        self.state = advance(self.method, self.settings, self.state, cohort)
         return cohort
 
     def tuned(self, ids: Sequence[int] | None = None) -> dict[int, Tree]:
         """Client -> its parameters and buffers after the method's fine-tuning."""
         asked = list(self.everyone() if ids is None else ids)
-        order = make_broadcast(self.method, self.setting, self.state, len(self.clients), asked)
+        order = make_broadcast(self.method, self.settings, self.state, len(self.clients), asked)
         return dict(self.executor.tune(order, asked, self.accepted))
 
     def memory(self, client: int) -> dict[str, Tree]:
-        return self.executor.site.memories.get(client, self.accepted.get(client))
+        return self.executor.client_pool.client_states.get(client, self.accepted.get(client))
 
     def batches(self, client: int, round: int) -> list[np.ndarray]:
-        return self.executor.site.lessons([client], round)[0][0]
+        return self.executor.client_pool.schedules([client], round)[0][0]
 
 
 class Server:
@@ -135,7 +135,7 @@ class Server:
     def __init__(self, method: Method | str, params: dict[str, Any], dtype: torch.dtype = torch.float64, **work: Any):
         self.method = method if isinstance(method, Method) else plan(method)
         start = {n: torch.as_tensor(np.asarray(v), dtype=dtype) for n, v in params.items()}
-        self.setting = StageSettings(_frame(None, start, {}), None, Work(**work))  # type: ignore[arg-type]
+        self.settings = StageSettings(_frame(None, start, {}), None, Work(**work))  # type: ignore[arg-type]
         memory = {p.name: m for p in self.method.parts if (m := p.server_init(start))}
         self.state = ServerState(0, start, {}, memory)
 
@@ -161,7 +161,7 @@ class Server:
         }
         report = ClientUpdate(update, buffers or {}, {}, size, steps, weight, torch.zeros(len(clients)), shared or {})
         cohort = Cohort(tuple(range(len(clients))), report, population or len(clients))
-        self.state = advance(self.method, self.setting, self.state, cohort)
+        self.state = advance(self.method, self.settings, self.state, cohort)
         return {n: t.numpy() for n, t in self.state.params.items()}
 
 

@@ -56,7 +56,7 @@ def test_it_is_its_formula():
         centroids[some], known[some] = sums[some] / counts[some][:, None], 1
         for n, t in zip(names, w):
             np.testing.assert_allclose(sim.params[n].numpy(), t, rtol=1e-9)
-        np.testing.assert_allclose(sim.state.memory["feature_alignment"][C].numpy(), centroids, rtol=1e-9)
+        np.testing.assert_allclose(sim.state.part_states["feature_alignment"][C].numpy(), centroids, rtol=1e-9)
 
 
 def test_lam_0_is_fedavg_and_the_first_round_always_is():
@@ -103,10 +103,10 @@ def test_it_draws_features_to_their_centroids():
 
 def test_what_is_sent():
     sim = Simulation("feature_alignment", mlp(), Clients.random(SIZES), **WORK)
-    letter = sim.round().report.letters["feature_alignment"]
+    letter = sim.round().stacked.messages["feature_alignment"]
     for k, rows in enumerate(sim.clients.train):
         assert letter["class.counts"][k].tolist() == np.bincount(sim.clients.y[rows], minlength=3).tolist()
-    items = {(i.direction, i.what): i.bytes for i in wire(sim.method, sim.setting.model)}
+    items = {(i.direction, i.what): i.bytes for i in wire(sim.method, sim.settings.model)}
     both = 4 * (3 * D + 3)
     assert items["down", "letter of feature_alignment"] == both == items["up", "letter of feature_alignment"]
 

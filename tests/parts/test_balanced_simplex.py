@@ -30,7 +30,7 @@ def test_balanced_softmax_by_hand():
     np.testing.assert_allclose(sim.params["0.weight"].numpy(), w - 0.1 * d.T @ x, rtol=1e-12)
     np.testing.assert_allclose(sim.params["0.bias"].numpy(), b - 0.1 * d.sum(0), rtol=1e-12)
     assert sim.params["0.bias"][1] == b[1]  # nothing is said of the class that the client has not
-    assert not sim.run().report.shared  # the counts stay on the client
+    assert not sim.run().stacked.shared  # the counts stay on the client
 
 
 def test_gamma_0_is_fedavg():

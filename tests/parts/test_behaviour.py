@@ -52,7 +52,7 @@ BITWISE = {
 def test_bitwise_equal_paths(neutral, other):
     a, b = rounds(neutral, 3), rounds(other, 3)
     assert same(a.params, b.params)
-    assert distance(a.params, a.setting.model.params, a.setting.model.params) > 0
+    assert distance(a.params, a.settings.model.params, a.settings.model.params) > 0
 
 
 def test_equal_as_values():
@@ -70,18 +70,18 @@ def test_fednova_is_fedavg_for_equal_steps():
     for nova, avg in (("fednova", "fedavg"), ("fedmix(mu=0.3)", "fedprox(mu=0.3)")):
         for solver in ({}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}):
             a, b = (rounds(m, 3, clients=clients, **solver) for m in (nova, avg))
-            assert distance(a.params, b.params, b.setting.model.params) < 1e-6
+            assert distance(a.params, b.params, b.settings.model.params) < 1e-6
     # and by `steps`, whatever the sizes
     a, b = (rounds(m, 3, steps=3) for m in ("fednova", "fedavg"))
-    assert distance(a.params, b.params, b.setting.model.params) < 1e-6
+    assert distance(a.params, b.params, b.settings.model.params) < 1e-6
     # but not for unequal ones
     a, b = (rounds(m, 1) for m in ("fednova", "fedavg"))
-    assert distance(a.params, b.params, b.setting.model.params) > 0.01
+    assert distance(a.params, b.params, b.settings.model.params) > 0.01
 
 
 def test_fednova_prox_aware_is_fednova_as_mu_vanishes():
     a, b = (rounds(m, 1) for m in ("fedprox(mu=1e-3) + fednova(prox_aware=True)", "fedmix(mu=1e-3)"))
-    assert distance(a.params, b.params, b.setting.model.params) < 1e-3  # alpha tau / 2 = 1e-4 * 8 / 2
+    assert distance(a.params, b.params, b.settings.model.params) < 1e-3  # alpha tau / 2 = 1e-4 * 8 / 2
     assert same(*(rounds(m, 1).params for m in ("fedprox(mu=0) + fednova(prox_aware=True)", "fedprox(mu=0) + fednova")))
 
 
@@ -110,12 +110,12 @@ def test_a_single_client_trains_centrally():
     """One client with all the data: FedAvg is SGD with its batches (float32, 1e-5)."""
     clients, module = Clients.random((20,)), mlp()
     sim = rounds("fedavg", 1, module, clients, momentum=0.5)
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5)
     for rows in sim.batches(0, 0):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(module(clients.x[rows]), clients.y[rows]).backward()
-        optimiser.step()
-    start = sim.setting.model.params
+        optimizer.step()
+    start = sim.settings.model.params
     assert distance(sim.params, {n: p.detach() for n, p in module.named_parameters()}, start) < 1e-5
 
 
@@ -143,7 +143,7 @@ def test_scaffold_variates_have_the_server_variate_as_their_mean(text):
     for present in ([0, 1, 2, 3], [1, 3], [2], [0, 1, 2, 3], [0, 3]):
         sim.round(present)
         mean = tree.scale(tree.map(lambda *v: sum(v), *(sim.memory(k)["control_variates"] for k in range(4))), 1 / 4)
-        for name, c in sim.state.memory["control_variates"].items():
+        for name, c in sim.state.part_states["control_variates"].items():
             torch.testing.assert_close(mean[name], c, rtol=1e-12, atol=1e-13)  # sums of float64 in another order
 
 
@@ -215,10 +215,10 @@ def test_fedavgm_gathers_speed():
 def test_ditto_lam_0_is_local_training_and_a_large_lam_is_the_shared_model():
     own, alone = rounds("ditto(lam=0)", 3), rounds("local_only", 3)
     for k in range(4):
-        assert distance(own.memory(k)["proximal_model"], alone.memory(k)["private"], own.setting.model.params) < 1e-6
+        assert distance(own.memory(k)["proximal_model"], alone.memory(k)["private"], own.settings.model.params) < 1e-6
     near = rounds("ditto(lam=9.9)", 1, steps=50)  # lr lam = 0.99
     far = rounds("ditto(lam=0.01)", 1, steps=50)
-    start = near.setting.model.params
+    start = near.settings.model.params
     ways = [float(tree.norm(tree.sub(s.memory(3)["proximal_model"], start))) for s in (near, far)]
     assert ways[0] < 0.1 * ways[1]
 
@@ -229,22 +229,22 @@ def test_apfl_limits():
     for mixing, part in (("parameters", "parameter_mixture"), ("output", "output_mixture")):
         one = rounds(f"apfl(alpha=1, adaptive=False, mixing={mixing!r})")
         none = rounds(f"apfl(alpha=0, adaptive=False, mixing={mixing!r})")
-        start = none.setting.model.params
+        start = none.settings.model.params
         for k in range(4):
             v = tree.only(one.memory(k)[part], start)
             assert distance(v, alone.memory(k)["private"], start) < 1e-6
             assert same(tree.only(none.memory(k)[part], start), start)
-        person = none.method.personaliser
+        person = none.method.personalizer
         x = none.clients.x[:5]
-        out = person.predict(none.setting.model, none.params, none.memory(0)[part], {}, x, {})
-        torch.testing.assert_close(out.logits, none.setting.model(none.params, x, buffers={}).logits)
+        out = person.predict(none.settings.model, none.params, none.memory(0)[part], {}, x, {})
+        torch.testing.assert_close(out.logits, none.settings.model(none.params, x, buffers={}).logits)
 
 
 def test_apfl_output_prediction_mixes_logits():
     sim = rounds("apfl(alpha=0.25, adaptive=False, mixing='output')", 2)
-    x, memory, model = sim.clients.x, sim.memory(2)["output_mixture"], sim.setting.model
+    x, memory, model = sim.clients.x, sim.memory(2)["output_mixture"], sim.settings.model
     shared, own = (model(p, x, buffers={}).logits for p in (sim.params, memory))
-    found = sim.method.personaliser.predict(model, sim.params, memory, {}, x, {}).logits
+    found = sim.method.personalizer.predict(model, sim.params, memory, {}, x, {}).logits
     torch.testing.assert_close(found, 0.25 * own + 0.75 * shared)
 
 
@@ -253,9 +253,9 @@ def test_local_only_is_training_alone():
     # client 2 by itself, with the batches it has among the four
     alone.round([2])
     alone.round([2])
-    assert distance(sim.memory(2)["private"], alone.params, alone.setting.model.params) < 1e-6
-    assert same(sim.params, sim.setting.model.params)
-    person = sim.method.personaliser.personal(sim.setting.model, sim.params, sim.memory(2)["private"])
+    assert distance(sim.memory(2)["private"], alone.params, alone.settings.model.params) < 1e-6
+    assert same(sim.params, sim.settings.model.params)
+    person = sim.method.personalizer.personal(sim.settings.model, sim.params, sim.memory(2)["private"])
     assert same(person, sim.memory(2)["private"])
 
 
@@ -289,7 +289,7 @@ def test_fedntd_keeps_what_the_shared_model_says_of_other_classes():
         sim = Simulation(
             f"fedntd(beta={beta})", mlp(), Clients.of((x, np.zeros(12, int))), steps=40, batch_size=None, lr=0.2
         )
-        model, x_ = sim.setting.model, sim.clients.x
+        model, x_ = sim.settings.model, sim.clients.x
         before = model(sim.params, x_, buffers={}).logits[:, 1:].log_softmax(1)
         sim.round()
         moved.append(float((model(sim.params, x_, buffers={}).logits[:, 1:].log_softmax(1) - before).abs().mean()))
@@ -310,7 +310,7 @@ def test_a_model_in_float64_is_averaged_in_float64(text):
     for sim in sims:
         for _ in range(3):
             sim.round()
-    assert distance(sims[1].params, sims[0].params, sims[0].setting.model.params) < 1e-12
+    assert distance(sims[1].params, sims[0].params, sims[0].settings.model.params) < 1e-12
 
 
 # --- private parameters
@@ -319,7 +319,7 @@ def test_a_model_in_float64_is_averaged_in_float64(text):
 
 @pytest.mark.parametrize(
     "term",
-    ["proximal(mu=1)", "dynamic_regulariser(alpha=1)", "control_variates", "model_contrast", "not_true_distillation"],
+    ["proximal(mu=1)", "dynamic_regularizer(alpha=1)", "control_variates", "model_contrast", "not_true_distillation"],
 )
 def test_private_parameters_are_not_drawn_to_the_start_of_the_run(term):
     """With one step per round a proximal term has no gradient: v = w where the client begins. Nothing is shared here,
@@ -330,7 +330,7 @@ def test_private_parameters_are_not_drawn_to_the_start_of_the_run(term):
     if term.startswith(("model", "not")):
         assert all(t.isfinite().all() for t in held.memory(0)["private"].values())
     else:
-        assert distance(held.memory(3)["private"], plain.memory(3)["private"], plain.setting.model.params) < 1e-5
+        assert distance(held.memory(3)["private"], plain.memory(3)["private"], plain.settings.model.params) < 1e-5
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -356,8 +356,8 @@ def test_a_frozen_parameter_is_frozen_in_the_personal_model_too(text, part):
     module = mlp()
     module.body.weight.requires_grad_(False)
     sim = rounds(text, 2, module)
-    assert same(sim.params["body.weight"], sim.setting.model.params["body.weight"])
-    assert same(sim.memory(0)[part]["body.weight"], sim.setting.model.params["body.weight"])
+    assert same(sim.params["body.weight"], sim.settings.model.params["body.weight"])
+    assert same(sim.memory(0)[part]["body.weight"], sim.settings.model.params["body.weight"])
 
 
 def test_clipping_counts_what_moves():

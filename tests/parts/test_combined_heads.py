@@ -76,7 +76,7 @@ def test_every_client_gets_its_own_head():
     made = {}
     for ids in ([0, 1, 2], [0, 2]):
         body = {n: w.numpy().copy() for n, w in sim.params.items()}
-        letter = sim.round(ids).report.letters["combined_heads"]
+        letter = sim.round(ids).stacked.messages["combined_heads"]
         found = [statistics(*data[k], body) for k in ids]
         for i, (h, v) in enumerate(found):
             np.testing.assert_allclose(letter["features.profile"][i].numpy(), h, rtol=1e-9, atol=1e-12)
@@ -85,9 +85,9 @@ def test_every_client_gets_its_own_head():
         heads = {n: np.stack([sim.memory(k)["combined_heads"][n].numpy() for k in ids]) for n in HEAD}
         for i, k in enumerate(ids):
             made[k] = {n: np.tensordot(alpha[i], t, 1) for n, t in heads.items()}
-        order = make_broadcast(sim.method, sim.setting, sim.state, 3, range(3))
+        order = make_broadcast(sim.method, sim.settings, sim.state, 3, range(3))
         for k in range(3):
-            start, _ = begin_training(sim.method, sim.setting, order.to(k), sim.memory(k), ClientBatches(()), {})
+            start, _ = begin_training(sim.method, sim.settings, order.to(k), sim.memory(k), ClientBatches(()), {})
             for n in HEAD:
                 np.testing.assert_allclose(start[n].numpy(), made[k][n], rtol=1e-7)
             assert torch.equal(start["body.weight"], sim.params["body.weight"])
@@ -127,7 +127,7 @@ def test_who_has_the_same_classes_works_together():
     clients = Clients.of(*((centres[y] + rng.normal(size=(60, 4)), y) for y in labels))
     sim = Simulation("fedpac", mlp(), clients, **WORK)
     sim.round()
-    letter = sim.round().report.letters["combined_heads"]
+    letter = sim.round().stacked.messages["combined_heads"]
     alpha = combinations(letter["features.profile"], letter["features.spread"])
     within = alpha[:2, :2].sum(1).min(), alpha[2:, 2:].sum(1).min()
     assert min(within) > 0.95 and 0.2 < alpha[0, 1] < 0.8
@@ -137,7 +137,7 @@ def test_what_is_sent_and_kept():
     """mlp 4-5-3: 18 numbers of the head, 15 of centroids or profiles, 3 counts, 1 spread."""
     sim = Simulation("fedpac", mlp(), Clients.random(SIZES), **WORK)
     sim.round([0, 2])
-    items = {(i.direction, i.what): i.bytes for i in wire(sim.method, sim.setting.model)}
+    items = {(i.direction, i.what): i.bytes for i in wire(sim.method, sim.settings.model)}
     assert items == {
         ("down", "parameters"): 4 * 25,
         ("down", "letter of feature_alignment"): 4 * 18,
@@ -147,7 +147,7 @@ def test_what_is_sent_and_kept():
         ("up", "letter of feature_alignment"): 4 * 18,
         ("up", "counts and loss"): SCALARS,
     }
-    assert set(sim.state.memory["combined_heads"]) == {f"{k}/{n}" for k in (0, 2) for n in HEAD}
+    assert set(sim.state.part_states["combined_heads"]) == {f"{k}/{n}" for k in (0, 2) for n in HEAD}
     assert "head.weight" not in sim.run().update
 
 

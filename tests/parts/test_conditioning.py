@@ -139,13 +139,13 @@ def test_statistics_never_leave(statistic, executor):
         method, model(f"conditional_mlp(hidden=(6,), statistic={length})", (4,), 3), clients, executor=executor, lr=0.1
     )
     cohort = sim.round()
-    facts = [sim.executor.site.context(k)["conditional"]["statistic"] for k in range(3)]
+    facts = [sim.executor.client_pool.context(k)["conditional"]["statistic"] for k in range(3)]
     assert not same(facts[0], facts[1]) and facts[0].shape == (length,)
-    assert cohort.report.shared == {} and cohort.report.letters == {} and sim.memory(0) == {}
+    assert cohort.stacked.shared == {} and cohort.stacked.messages == {} and sim.memory(0) == {}
     assert set(cohort.update) == set(sim.params)
-    numbers = np.concatenate([t.numpy().ravel() for t in leaves(tuple(cohort.report))])
+    numbers = np.concatenate([t.numpy().ravel() for t in leaves(tuple(cohort.stacked))])
     assert not np.isin(np.concatenate([f.numpy() for f in facts])[np.concatenate(facts) != 0], numbers).any()
-    plain, conditioned = (wire(Method.parse(m), sim.setting.model) for m in ("fedprox", method))
+    plain, conditioned = (wire(Method.parse(m), sim.settings.model) for m in ("fedprox", method))
     assert plain == conditioned and all("conditional" not in item.what for item in conditioned)
 
 
@@ -154,7 +154,7 @@ def test_facts_are_of_training_data_alone():
     for extra in (0.0, 100.0):
         clients = [ua.ClientData(train=(x, y), test=(x + extra, y + extra))]
         run = ua.run("conditional(statistic='mean')", clients, model="conditional_linear", rounds=0, progress=quiet)
-        found = run._simulation.groups["all"].context(0)["conditional"]["statistic"]
+        found = run._runner.groups["all"].context(0)["conditional"]["statistic"]
         np.testing.assert_allclose(found.numpy(), x.mean(0), rtol=1e-6, atol=1e-7)  # float32
 
 
@@ -164,7 +164,7 @@ def test_pooled_components_are_one_for_all():
         Simulation(f"conditional(statistic={s!r})", model("conditional_mlp(statistic=7)", (4,), 3), clients)
         for s in ("pooled_pca", "pca")
     ]
-    pooled, own = ([s.executor.site.context(k)["conditional"]["statistic"] for k in range(3)] for s in sims)
+    pooled, own = ([s.executor.client_pool.context(k)["conditional"]["statistic"] for k in range(3)] for s in sims)
     assert same(pooled[0], pooled[1]) and same(pooled[0], pooled[2]) and not same(own[0], own[1])
     expected = describe((clients.x[1:], clients.y[1:]), statistic="pca")
     np.testing.assert_allclose(pooled[0].numpy(), expected, rtol=1e-5, atol=1e-6)  # float32
@@ -199,7 +199,7 @@ def test_the_synthetic_experiment_in_small(clusters):
     """SEMANTICS of the Local Statistics paper: one model for all stays near sqrt(10 100/3 (1 - 1/3)) = 14.9 (this draw of
     clusters: 15.1); least squares on a client reach 0.106, and so does local training; an ensemble that sees the covariance
     reaches 0.9 after 60 rounds (0.8 and, stuck, 10.8 with two other seeds)."""
-    work = ua.Work(epochs=5, batch_size=20, lr=0.02, optimiser="adamw", weight_decay=1e-3)
+    work = ua.Work(epochs=5, batch_size=20, lr=0.02, optimizer="adamw", weight_decay=1e-3)
     alone = ua.Work(epochs=20, batch_size=None, lr=0.1)
 
     def last(spec, model, rounds, work, column):
@@ -227,17 +227,17 @@ def test_clients_are_evaluated_with_their_own_statistic(clusters):
         protocol=("clients", "local"),
     )
     assert run.config["model"]["name"] == "conditional_linear(statistic=11)"
-    assert run.job.model_name == "conditional_linear"
+    assert run.run_config.model_name == "conditional_linear"
     table = run.history.clients
     module, last = run.module(), table[table["round"] == 2].set_index("client")
     part = Conditional(statistic="ols")
     for k in (0, 20, 44):
-        data = run.job.population[k]
+        data = run.run_config.population[k]
         facts = part.describe(Batch(*data.train), None)
         with torch.no_grad():
             found = module(data.test[0], {"conditional": facts})[:, 0]
         rmse = float(((found - data.test[1]) ** 2).mean() ** 0.5)
-        row = last.iloc[k] if k in last.index else last.loc[run.job.population.names[k]]
+        row = last.iloc[k] if k in last.index else last.loc[run.run_config.population.names[k]]
         assert row["rmse"] == pytest.approx(rmse, rel=1e-5) and row["personal_rmse"] == row["rmse"]
     assert np.isfinite(run.history.rounds["local_rmse"].iloc[-1])
 
@@ -282,7 +282,7 @@ def test_images_are_fed_their_principal_component():
         rounds=1,
         progress=quiet,
     )
-    assert run._simulation.groups["all"].context(0)["conditional"]["statistic"].shape == (64 + 10,)
+    assert run._runner.groups["all"].context(0)["conditional"]["statistic"].shape == (64 + 10,)
     assert np.isfinite(run.history.rounds["loss"]).all() and "personal_accuracy" in run.history.rounds
 
 

@@ -129,11 +129,11 @@ def test_the_generator_learns_what_the_heads_know(preset):
     sim = Simulation(f"fedgen(preset='{preset}', {SMALL}, steps=60)", mlp(), clients, **WORK)
 
     def loss():
-        g = make_broadcast(sim.method, sim.setting, sim.state, 3).mail[sim.method.losses[-1].name]
+        g = make_broadcast(sim.method, sim.settings, sim.state, 3).messages[sim.method.losses[-1].name]
         y = torch.arange(3).repeat(40)
         eps = torch.from_numpy(np.random.default_rng(0).random((120, 6))).float()
         z, _ = generate(g, eps, y)
-        return torch.nn.functional.cross_entropy(sim.setting.model.head(sim.params, z), y).item()
+        return torch.nn.functional.cross_entropy(sim.settings.model.head(sim.params, z), y).item()
 
     before = loss()
     for _ in range(3):
@@ -145,11 +145,11 @@ def test_what_fedgen_sends():
     sim = Simulation(f"fedgen({SMALL}, steps=2)", mlp(), Clients.random(SIZES), **WORK)
     [name] = [p.name for p in sim.method.parts if isinstance(p, EnsembleGenerator)]
     cohort = sim.round()
-    counts = cohort.report.letters[name]["generator.counts"]
+    counts = cohort.stacked.messages[name]["generator.counts"]
     for k, rows in enumerate(sim.clients.train):
         assert counts[k].tolist() == np.bincount(sim.clients.y[rows], minlength=3).tolist()
-    order = make_broadcast(sim.method, sim.setting, sim.state, 4)
-    assert order.mail[name]["out.weight"].shape == (5, 16) and order.mail[name]["ready"] == 1
+    order = make_broadcast(sim.method, sim.settings, sim.state, 4)
+    assert order.messages[name]["out.weight"].shape == (5, 16) and order.messages[name]["ready"] == 1
     assert plan("fedgen") == plan("fedgen(preset='zhu')") != plan("fedgen(preset='pfllib')")
 
 
@@ -158,7 +158,7 @@ def test_private_heads_leave_the_generator_out():
     plain = Simulation("private(select='head')", mlp(), Clients.random(SIZES), **WORK)
     for _ in range(2):
         sim.round(), plain.round()
-    assert sim.state.memory["ensemble_generator"]["ready"] == 0
+    assert sim.state.part_states["ensemble_generator"]["ready"] == 0
     torch.testing.assert_close(sim.params, plain.params, rtol=0, atol=0)
 
 

@@ -59,7 +59,7 @@ def test_report():
     assert (
         cohort.sizes.tolist() == [1, 3] and cohort.steps.tolist() == [1, 3] and cohort.solver_weights.tolist() == [1, 3]
     )
-    assert cohort.report.loss.tolist() == [4, pytest.approx((4 + 1 + 0.25) / 3)]  # squared error before each step
+    assert cohort.stacked.loss.tolist() == [4, pytest.approx((4 + 1 + 0.25) / 3)]  # squared error before each step
 
 
 def test_uniform():
@@ -155,7 +155,7 @@ def test_scaffold_option_2():
     assert w1(sim) == 5 / 8
     assert drawer(sim, 0, "control_variates") == [-4, 0]
     assert drawer(sim, 1, "control_variates") == pytest.approx([7 / 3, 0])
-    assert sim.state.memory["control_variates"]["head.weight"].flatten().tolist() == pytest.approx([-5 / 6, 0])
+    assert sim.state.part_states["control_variates"]["head.weight"].flatten().tolist() == pytest.approx([-5 / 6, 0])
     a = 5 / 8 - (2 * (5 / 8 - 3) + 4 - 5 / 6) / 4
     b = 5 / 8
     for _ in range(3):
@@ -173,7 +173,7 @@ def test_scaffold_option_1():
     sim = simulate("scaffold(option=1)")
     sim.round()
     assert drawer(sim, 0, "control_variates") == [-4, 0] and drawer(sim, 1, "control_variates") == [4, 0]
-    assert sim.state.memory["control_variates"]["head.weight"].tolist() == [[0, 0]]
+    assert sim.state.part_states["control_variates"]["head.weight"].tolist() == [[0, 0]]
     sim.round()
     assert w1(sim) == 113 / 128
 
@@ -183,14 +183,14 @@ def test_scaffold_server_lr_and_weights():
     assert after("scaffold(weighted=True)") == -1 / 16  # FedAvg's weights
     sim = simulate("scaffold(weighted=True)")
     sim.round()  # the variates stay a plain mean over all clients
-    assert sim.state.memory["control_variates"]["head.weight"][0, 0].item() == pytest.approx(-5 / 6)
+    assert sim.state.part_states["control_variates"]["head.weight"][0, 0].item() == pytest.approx(-5 / 6)
 
 
 def test_scaffold_partial_participation():
     """Only A: c = 1/N * c_A = -4/2."""
     sim = simulate("scaffold")
     sim.round([0])
-    assert w1(sim) == 2 and sim.state.memory["control_variates"]["head.weight"][0, 0] == -2
+    assert w1(sim) == 2 and sim.state.part_states["control_variates"]["head.weight"][0, 0] == -2
 
 
 def test_feddyn():
@@ -199,8 +199,8 @@ def test_feddyn():
     sim = simulate("feddyn(alpha=1)")
     sim.round()
     assert w1(sim) == 11 / 16
-    assert drawer(sim, 0, "dynamic_regulariser") == [-1, 0] and drawer(sim, 1, "dynamic_regulariser") == [21 / 16, 0]
-    assert sim.state.memory["dynamic_regulariser"]["head.weight"].tolist() == [[5 / 32, 0]]
+    assert drawer(sim, 0, "dynamic_regularizer") == [-1, 0] and drawer(sim, 1, "dynamic_regularizer") == [21 / 16, 0]
+    assert sim.state.part_states["dynamic_regularizer"]["head.weight"].tolist() == [[5 / 32, 0]]
     a, b = 11 / 16 - (2 * (11 / 16 - 3) + 1) / 4, 11 / 16
     assert a == 51 / 32
     for _ in range(3):
@@ -268,7 +268,7 @@ def test_local_only():
     """Nothing is sent; A halves its distance to 3 every round, the global model stays."""
     sim = simulate("local_only")
     cohorts = [sim.round(), sim.round()]
-    assert all(not c.update and not c.report.letters for c in cohorts) and w1(sim) == 1
+    assert all(not c.update and not c.stacked.messages for c in cohorts) and w1(sim) == 1
     assert drawer(sim, 0, "private") == [2.5, 2] and drawer(sim, 1, "private") == [-1 + 2 / 64, 2]
 
 

@@ -88,7 +88,7 @@ def test_fedlws_is_full_only_opt_and_only_reg():
     np.testing.assert_allclose(full, opt + reg - plain, atol=1e-15)
 
 
-def test_fedlws_after_the_server_optimiser():
+def test_fedlws_after_the_server_optimizer():
     """u is what the base method would apply: FedAvgM's velocity, here twice the update with lr = 2."""
     gamma = [
         np.linalg.norm(W[g])
@@ -109,10 +109,10 @@ def test_fedavgm_by_torch():
     for nesterov, dampening in ((False, 0.0), (True, 0.0), (False, 0.3)):
         server = Server(f"fedavgm(lr=0.7, momentum=0.8, nesterov={nesterov}, dampening={dampening})", {"w": [1.0, -2]})
         w = torch.tensor([1.0, -2], dtype=torch.float64, requires_grad=True)
-        optimiser = torch.optim.SGD([w], lr=0.7, momentum=0.8, nesterov=nesterov, dampening=dampening)
+        optimizer = torch.optim.SGD([w], lr=0.7, momentum=0.8, nesterov=nesterov, dampening=dampening)
         for target in ([2.0, 0], [-1.0, 1], [0.5, 0.5]):
             w.grad = w.detach() - torch.tensor(target, dtype=torch.float64)
-            optimiser.step()
+            optimizer.step()
             found = server.advance([{"w": target}])["w"]
             np.testing.assert_allclose(found, w.detach().numpy(), rtol=1e-12)
 
@@ -138,9 +138,9 @@ def test_fednova_refuses_to_count_momentum_twice():
     with pytest.raises(UnalikeError, match="momentum"):
         Method.parse("fednova(prox_aware=True)").check(Work(momentum=0.9))
     with pytest.warns(UserWarning, match="adam"):
-        Method.parse("fednova").check(Work(optimiser="adam"))
-    with pytest.warns(UserWarning, match="keep_optimiser_state"):
-        Method.parse("fednova").check(Work(momentum=0.9, keep_optimiser_state=True))
+        Method.parse("fednova").check(Work(optimizer="adam"))
+    with pytest.warns(UserWarning, match="keep_optimizer_state"):
+        Method.parse("fednova").check(Work(momentum=0.9, keep_optimizer_state=True))
     for good in ("fednova", "fedmix"):
         Method.parse(good).check(Work(momentum=0.9))
 

@@ -1,4 +1,4 @@
-"""Numbers by hand for server optimisers, shrinking, weights and learned aggregation: the equations in numpy, in
+"""Numbers by hand for server optimizers, shrinking, weights and learned aggregation: the equations in numpy, in
 float64."""
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ from unalike.core.types import Batch, ClientUpdate
 from unalike.core.views import Cohort
 from unalike.training.server_update import advance
 
-# --- server optimisers ------------------------------------------------------------------------------------------------
+# --- server optimizers ------------------------------------------------------------------------------------------------
 
 RULES = {
     "fedadam": lambda v, d: 0.99 * v + 0.01 * d**2,
@@ -28,7 +28,7 @@ RULES = {
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("b1", [0.9, 0.0])
-def test_adaptive_server_optimisers(name, b1):
+def test_adaptive_server_optimizers(name, b1):
     """Section 2, three rounds of one client: m <- b1 m + (1 - b1) D, w+ = w + lr m / (sqrt v + tau)."""
     server = Server(f"{name}(lr=0.3, b1={b1}, tau=0.01)", {"w": [1.0, -2.0]})
     w, m, v = np.array([1.0, -2.0]), np.zeros(2), np.zeros(2)
@@ -113,7 +113,7 @@ def test_adadecay_does_not_blow_up_rounding_noise():
     np.testing.assert_allclose(found, 1.3 - 0.1, rtol=1e-12)
 
 
-def test_shrinking_steps_follow_the_optimiser():
+def test_shrinking_steps_follow_the_optimizer():
     """fixed_shrink acts on what FedAvgM would apply."""
     expected = (W + 2 * U) * np.concatenate([np.full(len(g), 1 - 0.1 * i) for i, g in enumerate(LAYER)])
     np.testing.assert_allclose(entries(advanced("fedavgm(lr=2) + fixed_shrink(step=0.1)")), expected, rtol=1e-13)
@@ -160,7 +160,7 @@ def test_histograms_count_all_classes_and_all_samples():
     clients = Clients.of((x, [0, 0, 1]), (x[:1], [3]), (x, [2, 2, 2]))
     for executor in ("loop", "batched"):
         sim = Simulation("feddisco", mlp(), clients, executor=executor, batch_size=2)
-        counts = sim.run([0, 2]).report.shared["label_histogram"]["counts"]
+        counts = sim.run([0, 2]).stacked.shared["label_histogram"]["counts"]
         assert counts.tolist() == [[2, 1, 0, 0], [0, 0, 3, 0]]
 
 
@@ -209,11 +209,11 @@ def law(spec, sizes=(1, 2, 5)):
     """w+ of three clients' models of y = w x under squared error on the four samples above."""
     server = Server(spec, {"head.weight": [START]})
     batch = Batch(torch.as_tensor(X), torch.as_tensor(Y))
-    server.setting = replace(server.setting, model=Model(plane(0, 0).double()), task=TASKS["regression"], proxy=batch)
+    server.settings = replace(server.settings, model=Model(plane(0, 0).double()), task=TASKS["regression"], proxy=batch)
     size = torch.tensor(sizes, dtype=torch.float64)
     update = {"head.weight": torch.as_tensor(MODELS - START)[:, None]}
     report = ClientUpdate(update, {}, {}, size, size, size, size, {})
-    state = advance(server.method, server.setting, server.state, Cohort((0, 1, 2), report, 3))
+    state = advance(server.method, server.settings, server.state, Cohort((0, 1, 2), report, 3))
     return state.params["head.weight"].numpy()[0]
 
 
@@ -235,21 +235,21 @@ def slope(mapping, v):
     return np.array([(loss(v + h) - loss(v - h)) / 2e-5 for h in steps])
 
 
-@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("kind, mapping", [("exp", exponential), ("quadratic", quadratic)])
-def test_fedlaw(kind, mapping, optimiser):
+def test_fedlaw(kind, mapping, optimizer):
     """Section 18, 45 epochs by numpy: Adam(0.5, 0.999) or plain descent, the rate halved after epochs 20 and 40."""
     p = np.array([1, 2, 5]) / 8
     v = np.concatenate([[0.0], np.log(p)]) if kind == "exp" else np.ones(4)
     m, s = np.zeros(4), np.zeros(4)
     for epoch in range(45):
         lr, g = 0.05 * 0.5 ** (epoch // 20), slope(mapping, v)
-        if optimiser == "sgd":
+        if optimizer == "sgd":
             v = v - lr * g
             continue
         m, s = 0.5 * m + 0.5 * g, 0.999 * s + 0.001 * g**2
         v = v - lr * m / (1 - 0.5 ** (epoch + 1)) / (np.sqrt(s / (1 - 0.999 ** (epoch + 1))) + 1e-8)
-    found = law(f"fedlaw(epochs=45, lr=0.05, optimiser={optimiser!r}, mapping={kind!r})")
+    found = law(f"fedlaw(epochs=45, lr=0.05, optimizer={optimizer!r}, mapping={kind!r})")
     np.testing.assert_allclose(found, mapping(v) @ MODELS, rtol=1e-6)  # the differences
 
 
@@ -262,8 +262,8 @@ def test_fedlaw_buffers_are_averaged_with_lambda():
     """gamma shrinks parameters alone: the average stays within the clients' buffers, which are all 1."""
     sim = Simulation("fedlaw(epochs=30, lr=0.2)", mlp(norm=True), Clients.random((6, 4)), proxy=_proxy())
     cohort = sim.run()
-    cohort.report.buffers["norm.running_var"][:] = 1.0
-    state = advance(sim.method, sim.setting, sim.state, cohort)
+    cohort.stacked.buffers["norm.running_var"][:] = 1.0
+    state = advance(sim.method, sim.settings, sim.state, cohort)
     torch.testing.assert_close(state.buffers["norm.running_var"], torch.ones(5))
 
 
@@ -281,19 +281,19 @@ def test_feddf_is_adam_on_the_ensemble():
     clients, proxy = Clients.random((6, 4, 9)), _proxy()
     sim = Simulation("feddf(steps=2, lr=0.01, temperature=2)", mlp(), clients, proxy=proxy)
     cohort = sim.run()
-    start, model = sim.params, sim.setting.model
+    start, model = sim.params, sim.settings.model
     with torch.no_grad():
         modules = [model.module(tree.add(start, tree.row(cohort.update, k)), {}) for k in range(3)]
         taught = torch.stack([m(proxy.x) for m in modules]).mean(0) / 2
     mean = {n: start[n] + torch.tensordot(torch.tensor([6, 4, 9]) / 19, u, 1) for n, u in cohort.update.items()}
     student = model.module(mean, {})
-    optimiser = torch.optim.Adam(student.parameters(), 0.01)
+    optimizer = torch.optim.Adam(student.parameters(), 0.01)
     for lr in (0.01, 0.005):  # the cosine of two steps: 1, 1/2
-        optimiser.param_groups[0]["lr"] = lr
+        optimizer.param_groups[0]["lr"] = lr
         p, q = taught.softmax(1), (student(proxy.x) / 2).softmax(1)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (p * (p.log() - q.log())).sum(1).mean().backward()
-        optimiser.step()
+        optimizer.step()
     sim.round()
     for n, w in student.named_parameters():
         torch.testing.assert_close(sim.params[n], w.detach(), rtol=1e-4, atol=1e-5)  # float32
@@ -324,7 +324,7 @@ def test_gaussian_noise():
     np.testing.assert_array_equal(other.advance([{"w": start["w"] + 1}])["w"], first)
 
 
-def test_noise_comes_before_the_optimiser():
+def test_noise_comes_before_the_optimizer():
     """With momentum the noise of round 1 is still there in round 2."""
     server = Server("gaussian_noise(std=1) + fedavgm(momentum=0.5)", {"w": [0.0]})
     first = server.advance([{"w": [0.0]}])["w"][0]

@@ -83,7 +83,7 @@ def test_fedlama_is_its_algorithm():
                 if delta[place] > 1 - cost[place]:
                     break
         sim.round()
-        assert sim.state.memory["layer_intervals"]["interval"].tolist() == interval.tolist()
+        assert sim.state.part_states["layer_intervals"]["interval"].tolist() == interval.tolist()
         seen.add(tuple(interval))
         for layer in range(2):
             found = [sim.params[n].item() for n in names[layer]]
@@ -97,8 +97,8 @@ class Waiting:
     def __new__(cls, executor="loop", method="fedlama", **options):
         sim = Simulation(method, mlp(), Clients.random(SIZES), executor=executor, **WORK, **options)
         sim.round(), sim.round()
-        memory = sim.state.memory["layer_intervals"] | {"interval": torch.tensor([2, 1])}
-        sim.state = sim.state._replace(memory=sim.state.memory | {"layer_intervals": memory})
+        memory = sim.state.part_states["layer_intervals"] | {"interval": torch.tensor([2, 1])}
+        sim.state = sim.state._replace(memory=sim.state.part_states | {"layer_intervals": memory})
         return sim
 
 
@@ -129,15 +129,15 @@ def test_who_missed_a_synchronisation_takes_the_shared_layer():
     """One round with learning switched off shows where each client starts."""
     sim = Waiting()
     sim.round([0, 1])  # the body waits
-    sim.round([1, 3])  # it is synchronised without client 0
+    sim.round([1, 3])  # it is synchronized without client 0
     [part] = [p for p in sim.method.parts if p.name == "layer_intervals"]
-    order = make_broadcast(sim.method, sim.setting, sim.state, 4)
-    assert order.mail[part.name]["since"].tolist() == [4, 4]
+    order = make_broadcast(sim.method, sim.settings, sim.state, 4)
+    assert order.messages[part.name]["since"].tolist() == [4, 4]
     for client in range(4):
         from unalike.core.views import ClientBatches
         from unalike.training.client_update import begin_training
 
-        params, _ = begin_training(sim.method, sim.setting, order, sim.memory(client), ClientBatches(()), {})
+        params, _ = begin_training(sim.method, sim.settings, order, sim.memory(client), ClientBatches(()), {})
         assert same(params, sim.params)
 
 
@@ -150,7 +150,7 @@ def test_waiting_layers_in_both_executors():
 
 
 @pytest.mark.parametrize(
-    "other", ["topk(fraction=0.5, error_feedback=True)", "quantise", "fedavgm", "scaffold", "fedgh"]
+    "other", ["topk(fraction=0.5, error_feedback=True)", "quantize", "fedavgm", "scaffold", "fedgh"]
 )
 def test_it_works_with_others(other):
     sim = Waiting(method="fedlama + " + other)
@@ -174,13 +174,13 @@ def test_the_history_counts_what_was_sent(tmp_path):
 @pytest.mark.parametrize(
     "more", ["fedavgm", "fedadam", "feddyn", "feddc", "gaussian_noise", "awd(lam=0.5)", "fixed_shrink(step=0.2)"]
 )
-def test_the_server_leaves_a_layer_alone_that_is_not_synchronised(more):
-    """Rounds 1 to 3 synchronise all layers, those of interval 3 the next time in round 6."""
+def test_the_server_leaves_a_layer_alone_that_is_not_synchronized(more):
+    """Rounds 1 to 3 synchronize all layers, those of interval 3 the next time in round 6."""
     sim = Simulation(f"fedlama(phi=3) + {more}", mlp(), Clients.random(SIZES), **WORK)
     for _ in range(3):
         sim.round()
     layers = tree.layers(sim.params)
-    late = sim.state.memory["layer_intervals"]["interval"] == 3
+    late = sim.state.part_states["layer_intervals"]["interval"] == 3
     assert late.any()
     for number in (4, 5, 6):
         before = sim.params
@@ -195,7 +195,7 @@ def test_what_waits_was_not_compressed():
     sim = Simulation("fedlama(phi=3) + topk(fraction=0.3, error_feedback=True)", mlp(), Clients.random(SIZES), **WORK)
     for _ in range(3):
         sim.round()
-    late = sim.state.memory["layer_intervals"]["interval"] == 3
+    late = sim.state.part_states["layer_intervals"]["interval"] == 3
     assert late.any()
     for _ in range(2):
         before = sim.memory(0)["topk"]

@@ -353,8 +353,8 @@ CASES = {
     "fedavg": (FedAvg, {}, 1e-9),
     "fedavg momentum": (FedAvg, {"momentum": 0.9, "weight_decay": 0.01}, 1e-9),
     "fedavg nesterov": (FedAvg, {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True}, 1e-9),
-    "fedavg adam": (FedAvg, {"optimiser": "adam", "weight_decay": 0.02}, SINGLE),
-    "fedavg adamw": (FedAvg, {"optimiser": "adamw", "weight_decay": 0.02}, SINGLE),
+    "fedavg adam": (FedAvg, {"optimizer": "adam", "weight_decay": 0.02}, SINGLE),
+    "fedavg adamw": (FedAvg, {"optimizer": "adamw", "weight_decay": 0.02}, SINGLE),
     "fedprox(mu=0.3)": (FedProx, {}, 1e-9),
     "fedprox(mu=0.3) momentum": (FedProx, MOMENTUM, 1e-9),
     "fednova": (FedNova, {}, 1e-9),
@@ -388,10 +388,10 @@ def test_three_rounds(case):
     clients = Clients.random(SIZES, dtype=torch.float64)
     sim = Simulation(case.split(" ")[0], mlp().double(), clients, **WORK, **solver)
     start = {n: t.numpy().copy() for n, t in sim.params.items()}
-    settings = {n: v for n, v in solver.items() if n != "optimiser"}
-    if "optimiser" in solver:
-        settings["decoupled"] = solver["optimiser"] == "adamw"
-    model = reference(start, Adam if "optimiser" in solver else SGD, **settings)
+    settings = {n: v for n, v in solver.items() if n != "optimizer"}
+    if "optimizer" in solver:
+        settings["decoupled"] = solver["optimizer"] == "adamw"
+    model = reference(start, Adam if "optimizer" in solver else SGD, **settings)
     model.data, model.own = (clients.x.numpy(), clients.y.numpy()), clients.train
     for number, present in enumerate(PRESENT):
         orders = {k: sim.batches(k, number) for k in present}
@@ -408,7 +408,7 @@ def test_three_rounds(case):
         for slot, part in (
             ("v", case.split("(")[0]),
             ("c", "control_variates"),
-            ("h", "dynamic_regulariser"),
+            ("h", "dynamic_regularizer"),
             ("previous", "model_contrast"),
         ):
             if slot in kept:
@@ -438,7 +438,7 @@ def test_schedule_and_kept_optimiser_state():
             return p
 
     clients = Clients.random(SIZES, dtype=torch.float64)
-    sim = Simulation("fedavg", mlp().double(), clients, **WORK, momentum=0.5, keep_optimiser_state=True, schedule=0.5)
+    sim = Simulation("fedavg", mlp().double(), clients, **WORK, momentum=0.5, keep_optimizer_state=True, schedule=0.5)
     model = Keeping({n: t.numpy().copy() for n, t in sim.params.items()})
     for number, present in enumerate(PRESENT):
         orders = {k: sim.batches(k, number) for k in present}

@@ -15,7 +15,7 @@ from unalike.methods.method import Method
 
 
 def skew(W, p, *, rule, threshold=0.2, similarity=0.2, micro=4, macro=4, weighted=False):
-    """The new tensor [M] from the clients' W [K][M]; p are the weights that `weighted` uses. rule: "normalised", "sa"
+    """The new tensor [M] from the clients' W [K][M]; p are the weights that `weighted` uses. rule: "normalized", "sa"
     or "pake"."""
     K, M = len(W), len(W[0])
     q = list(p) if weighted else [1 / K] * K
@@ -48,7 +48,7 @@ def skew(W, p, *, rule, threshold=0.2, similarity=0.2, micro=4, macro=4, weighte
     E = [[0] * M for _ in range(K)]
     for k in range(K):
         for m in range(M):
-            if rule == "normalised":
+            if rule == "normalized":
                 d = (D[k][m] - low) / (top - low) if top > low else 0.0
                 E[k][m] = min(max(int(np.ceil(micro * d)), 1), micro)
             else:
@@ -58,7 +58,7 @@ def skew(W, p, *, rule, threshold=0.2, similarity=0.2, micro=4, macro=4, weighte
     compared = range(M) if rule == "pake" else high
     sim = [[1 - Fraction(sum(E[a][m] != E[b][m] for m in compared), len(high)) for b in range(K)] for a in range(K)]
 
-    clusters = cluster(sim, macro, similarity, joins_first=rule == "normalised")
+    clusters = cluster(sim, macro, similarity, joins_first=rule == "normalized")
     if not clusters:
         return mu
 
@@ -74,7 +74,7 @@ def skew(W, p, *, rule, threshold=0.2, similarity=0.2, micro=4, macro=4, weighte
         for s, members in enumerate(clusters):
             count = sum(Q[s][n] == Q[s][m] for n in high)
             share = sum(q[k] for k in members) if weighted else 1.0
-            if rule == "normalised":
+            if rule == "normalized":
                 alpha = count * share
             elif Q[s][m] == 0:
                 alpha = 0.0
@@ -82,7 +82,7 @@ def skew(W, p, *, rule, threshold=0.2, similarity=0.2, micro=4, macro=4, weighte
                 alpha = count * share / (macro * (micro if rule == "sa" else len(high)))
             alphas.append(alpha)
             means.append(sum(q[k] * W[k][m] for k in members) / sum(q[k] for k in members))
-        if rule == "normalised":
+        if rule == "normalized":
             total = sum(alphas)
             alphas = [a / total if total > 0 else 1 / len(clusters) for a in alphas]
         new[m] = sum(a * v for a, v in zip(alphas, means))
@@ -115,8 +115,8 @@ def cluster(sim, macro, similarity, joins_first):
 
 
 def spec(rule, weighted, scope="tensor", **fields):
-    name = {"normalised": "fedsa", "sa": "fedsa", "pake": "fedpake"}[rule]
-    variant = "normalised" if rule == "normalised" else "literal"
+    name = {"normalized": "fedsa", "sa": "fedsa", "pake": "fedpake"}[rule]
+    variant = "normalized" if rule == "normalized" else "literal"
     extra = "".join(f", {k}={v}" for k, v in fields.items())
     return f"{name}(variant={variant!r}, weighted={weighted}, scope={scope!r}{extra})"
 
@@ -139,7 +139,7 @@ def clients(rng, kind, K, M):
 
 @pytest.mark.parametrize("block", [tree.BLOCK, 16])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("rule", ["normalised", "sa", "pake"])
+@pytest.mark.parametrize("rule", ["normalized", "sa", "pake"])
 def test_equals_the_plain_implementation(rule, weighted, block, monkeypatch):
     """In one block of columns, and in many."""
     monkeypatch.setattr(tree, "BLOCK", block)
@@ -167,7 +167,7 @@ def test_equals_the_plain_implementation(rule, weighted, block, monkeypatch):
         )
 
 
-@pytest.mark.parametrize("rule", ["normalised", "sa", "pake"])
+@pytest.mark.parametrize("rule", ["normalized", "sa", "pake"])
 def test_scope(rule):
     rng = np.random.default_rng(8)
     for K in (2, 5, 10):
@@ -197,15 +197,15 @@ def test_clusters_are_those_of_exact_arithmetic(name):
 
 
 def test_hand_computed():
-    """K = 4, M = 2: column 0 is 1 for all; column 1 is 1, 1, 3, 3. mu = (1, 2), D = (0, 1), cv = (0, 1/2), normalised
-    (0, 1): only column 1 is high. D there is 1 for all clients, the last class (min-max normalised, with the 0 of
+    """K = 4, M = 2: column 0 is 1 for all; column 1 is 1, 1, 3, 3. mu = (1, 2), D = (0, 1), cv = (0, 1/2), normalized
+    (0, 1): only column 1 is high. D there is 1 for all clients, the last class (min-max normalized, with the 0 of
     column 0
-    as the minimum, or raw). All are similar: the normalised rule puts all in one cluster and gives the mean 2; the
+    as the minimum, or raw). All are similar: the normalized rule puts all in one cluster and gives the mean 2; the
     literal
     rules form the pairs {0, 1} and {2, 3} with means 1 and 3, and alpha = 1/(S #high) = 1/4 (FedPake), 1/(S C) = 1/16
     (FedSA)."""
     W = [[1.0, 1], [1.0, 1], [1.0, 3], [1.0, 3]]
-    for rule, expected in {"normalised": [1, 2], "pake": [1, 1 / 4 * (1 + 3)], "sa": [1, 1 / 16 * (1 + 3)]}.items():
+    for rule, expected in {"normalized": [1, 2], "pake": [1, 1 / 4 * (1 + 3)], "sa": [1, 1 / 16 * (1 + 3)]}.items():
         found = Server(spec(rule, False), {"w": [0.5, 0.5]}).advance([{"w": row} for row in W])["w"]
         np.testing.assert_array_equal(found, expected)
         np.testing.assert_array_equal(skew(W, None, rule=rule), expected)
@@ -213,7 +213,7 @@ def test_hand_computed():
 
 def test_two_clusters_by_hand():
     """Columns 1 and 2 are high, 0 and 3 equal everywhere. Column 1 is 0, 0, 0, 4 (mu 1, D 1, 1, 1, 9), column 2 its
-    negative. Normalised D: 1/9, 1/9, 1/9, 1: classes 1, 1, 1, 4. Client 3 agrees with nobody (similarity 0). 0, 1,
+    negative. Normalized D: 1/9, 1/9, 1/9, 1: classes 1, 1, 1, 4. Client 3 agrees with nobody (similarity 0). 0, 1,
     then 2
     join; 3, the lone last one, joins too as there is room: one cluster, the mean. With macro = 1 it stays out (0 <=
     0.2): the cluster's mean is 0 in both.
@@ -235,7 +235,7 @@ def test_threshold_1_is_the_uniform_mean():
 
 def test_equal_clients_are_returned():
     w = np.random.default_rng(0).normal(size=9)
-    for rule in ("normalised", "sa", "pake"):
+    for rule in ("normalized", "sa", "pake"):
         found = Server(spec(rule, False), {"w": np.ones(9)}).advance([{"w": w}] * 5)["w"]
         np.testing.assert_allclose(found, w, rtol=1e-6)  # 5 times the float32 of 1/5
 

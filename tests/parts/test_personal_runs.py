@@ -1,4 +1,4 @@
-"""Runs of personalised methods: what is recorded, and that evaluation and interruption change nothing."""
+"""Runs of personalized methods: what is recorded, and that evaluation and interruption change nothing."""
 
 import numpy as np
 import pytest
@@ -39,14 +39,16 @@ def run(spec, rounds=4, model=None, **more):
 
 
 def predictions(run, k):
-    module = run.job.model.module({n: run.personal(k)[n] for n in run.job.model.params}, _buffers(run, k)).eval()
-    x, y = run.job.population[k].test
+    module = run.run_config.model.module(
+        {n: run.personal(k)[n] for n in run.run_config.model.params}, _buffers(run, k)
+    ).eval()
+    x, y = run.run_config.population[k].test
     with torch.no_grad():
         return nn.functional.cross_entropy(module(x), y).item()
 
 
 def _buffers(run, k):
-    return {n: run.personal(k)[n] for n in run.job.model.buffers}
+    return {n: run.personal(k)[n] for n in run.run_config.model.buffers}
 
 
 @pytest.mark.parametrize("spec", METHODS)
@@ -85,14 +87,14 @@ def test_an_interrupted_run_goes_on_bitwise(spec, tmp_path):
 
 def kept(run):
     """The models that the clients of a round sent and kept, in a run of two rounds: the first one's end, trained on."""
-    group, sim = run._simulation.groups["all"], run._simulation
+    group, sim = run._runner.groups["all"], run._runner
     before = group.state
-    order = group.order([0, 1, 2], 3)
+    order = group.broadcast([0, 1, 2], 3)
     cohort = group.executor.run(order, [0, 1, 2], group.accepted, 3)
     group.accept(cohort)
     for k in cohort.ids:
         learnt = {n: before.params[n] + u[k] for n, u in cohort.update.items()}
-        yield k, {n: learnt.get(n, sim.personal(k)[n]) for n in run.job.model.params}
+        yield k, {n: learnt.get(n, sim.personal(k)[n]) for n in run.run_config.model.params}
 
 
 @pytest.mark.parametrize("spec", ["fedper", "fedrep(epochs=2)", "fedbn", "local_only"])
@@ -101,7 +103,7 @@ def test_after_local_training_everything_is_as_it_was_trained(spec):
     short, done = run(spec, rounds=2), run(spec, rounds=3, protocol=("clients", "local"))
     found = done.history.clients.query("round == 3")["local_loss"].tolist()
     for k, params in kept(short):
-        model, (x, y) = short.job.model, short.job.population[k].test
+        model, (x, y) = short.run_config.model, short.run_config.population[k].test
         with torch.no_grad():
             logits = model(params, x, buffers=_buffers(short, k)).logits
         assert found[k] == pytest.approx(nn.functional.cross_entropy(logits, y).item(), rel=1e-4)
@@ -157,7 +159,7 @@ def test_comparisons_record_both(tmp_path):
 
 @pytest.mark.parametrize("spec", ["fedrep(epochs=2)", "fedala(threshold=0.5)", "pfedme", "fedbabu(epochs=2)"])
 def test_every_phase_sees_transformed_samples(spec):
-    """Normalised images: as training, fine-tuning and FedALA's weights on samples that are normalised beforehand. The executors
+    """Normalized images: as training, fine-tuning and FedALA's weights on samples that are normalized beforehand. The executors
     agree with flips drawn as well; 1e-5 (float32)."""
     rng = np.random.default_rng(0)
     raw = [(rng.normal(5, 2, size=(n, 1, 4, 4)).astype(np.float32), rng.integers(0, 3, n)) for n in (12, 20, 9)]
@@ -167,11 +169,11 @@ def test_every_phase_sees_transformed_samples(spec):
         quiet = {"progress": lambda row, what="": None}
         return ua.run(spec, made, model="mlp(hidden=(6,))", rounds=3, work=WORK, executor=executor, **quiet, **more)
 
-    a = done(raw, transform="normalise(mean=(5,), std=(2,))")
+    a = done(raw, transform="normalize(mean=(5,), std=(2,))")
     b = done([((x - 5) / 2, y) for x, y in raw])
     for one, other in (
         (a, b),
-        [done(raw, e, transform="normalise(mean=(5,), std=(2,)) + flip") for e in ("loop", "batched")],
+        [done(raw, e, transform="normalize(mean=(5,), std=(2,)) + flip") for e in ("loop", "batched")],
     ):
         for k in range(3):
             for n, w in one.personal(k).items():

@@ -1,4 +1,4 @@
-"""Three rounds of the personalised methods against NumPy, from the equations alone.
+"""Three rounds of the personalized methods against NumPy, from the equations alone.
 
 The model is body -> tanh -> head with cross-entropy, in float64; only the order of batches is the library's. Sizes and lr
 make all weights exact, so the agreement is 1e-9; the letter counts are float32.
@@ -44,10 +44,10 @@ class Method:
         self.data = lambda rows: (x[rows], y[rows])
 
     def batches(self, k, r):
-        return [[self.data(rows) for rows in phase] for [phase] in self.sim.executor.site.lessons([k], r)]
+        return [[self.data(rows) for rows in phase] for [phase] in self.sim.executor.client_pool.schedules([k], r)]
 
     def whole(self, k, r):
-        return [self.data(rows) for rows in self.sim.executor.site.whole([k], r)[0]]
+        return [self.data(rows) for rows in self.sim.executor.client_pool.whole([k], r)[0]]
 
     def round(self, r, ids):
         trained = {k: self.train(k, r) for k in ids}
@@ -93,7 +93,7 @@ class FedBabu(Method):
 
     def personal(self, k):
         p = self.w
-        for rows in self.sim.executor.site.tuning_lessons([k], 3)[0][0]:
+        for rows in self.sim.executor.client_pool.tuning_schedules([k], 3)[0][0]:
             p = moved(p, gradient(p, *self.data(rows)))
         return p
 
@@ -201,9 +201,9 @@ def test_three_rounds(text, executor):
     for n, w in sim.params.items():
         np.testing.assert_allclose(w.numpy(), theirs.w[n], rtol=0, atol=tolerance, err_msg=n)
     tuned = sim.tuned() if sim.method.tuning else {}
-    person = sim.method.personaliser
+    person = sim.method.personalizer
     for k in range(3):
-        found = tuned[k] if tuned else person.personal(sim.setting.model, sim.params, sim.memory(k)[person.name])
+        found = tuned[k] if tuned else person.personal(sim.settings.model, sim.params, sim.memory(k)[person.name])
         for n, w in theirs.personal(k).items():
             np.testing.assert_allclose(found[n].numpy(), w, rtol=0, atol=tolerance, err_msg=n)
 

@@ -79,7 +79,7 @@ def test_fedper_keeps_the_head():
     """Both move at once: b = 1 + 0.25 * 2 = 1.5, h = 2.25 on client 0, nothing on client 1."""
     sim = rounds("fedper", 1, product(1, 2), lines(3.0, 2.0), **LINE)
     assert scalars(sim.params) == (1.25, 2)
-    person = sim.method.personaliser.personal(sim.setting.model, sim.params, sim.memory(0)["private"])
+    person = sim.method.personalizer.personal(sim.settings.model, sim.params, sim.memory(0)["private"])
     assert scalars(person) == (1.25, 2.25)
 
 
@@ -171,10 +171,10 @@ def test_heads_never_leave(text):
     sim = rounds(text)
     cohort = sim.run()
     assert set(cohort.update) == BODY
-    assert all(not set(letter) & HEAD for letter in cohort.report.letters.values())
-    assert same({n: sim.params[n] for n in HEAD}, {n: sim.setting.model.params[n] for n in HEAD})
+    assert all(not set(letter) & HEAD for letter in cohort.stacked.messages.values())
+    assert same({n: sim.params[n] for n in HEAD}, {n: sim.settings.model.params[n] for n in HEAD})
     whole, bodies = (
-        {i.direction: i.bytes for i in wire(Method.parse(m), sim.setting.model) if i.what in ("parameters", "update")}
+        {i.direction: i.bytes for i in wire(Method.parse(m), sim.settings.model) if i.what in ("parameters", "update")}
         for m in ("fedavg", text)
     )
     share = sum(sim.params[n].numel() for n in BODY) / sum(p.numel() for p in sim.params.values())
@@ -190,7 +190,7 @@ def test_fedbabu_keeps_nothing_and_starts_tuning_from_the_initial_head():
 
 def test_fedrep_without_head_epochs_to_spare_is_not_fedper():
     rep, per = rounds("fedrep(epochs=2)"), rounds("fedper")
-    assert distance(rep.params, per.params, per.setting.model.params) > 0.01
+    assert distance(rep.params, per.params, per.settings.model.params) > 0.01
     assert rep.run().steps.tolist() == per.run().steps.tolist()
 
 
@@ -198,7 +198,7 @@ def test_fedbn_keeps_parameters_and_statistics():
     sim = rounds("fedbn", 2, mlp(norm=True))
     norm = {"norm.weight", "norm.bias"}
     cohort = sim.run()
-    assert set(cohort.update) == {"body.weight"} | HEAD and not cohort.report.buffers
+    assert set(cohort.update) == {"body.weight"} | HEAD and not cohort.stacked.buffers
     assert set(sim.memory(0)["private"]) == norm
     assert set(sim.memory(0)[BUFFERS]) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
     assert not same(sim.memory(0)["private"], sim.memory(3)["private"])
@@ -212,8 +212,8 @@ def test_fedala_that_learns_nothing_is_fedavg(executor):
     clients = Clients.random((4, 4, 4, 4))
     sims = [rounds(m, 3, clients=clients, executor=executor) for m in ("fedala(eta=1e-30)", "fedavg")]
     assert same(sims[0].params, sims[1].params)
-    person, memory = sims[0].method.personaliser, sims[0].memory(1)["adaptive_start"]
-    assert same(person.personal(sims[0].setting.model, sims[0].params, memory), sims[0].params)
+    person, memory = sims[0].method.personalizer, sims[0].memory(1)["adaptive_start"]
+    assert same(person.personal(sims[0].settings.model, sims[0].params, memory), sims[0].params)
 
 
 def test_fedala_moves_the_upper_layers_alone():
@@ -224,7 +224,7 @@ def test_fedala_moves_the_upper_layers_alone():
     assert all(((t >= 0) & (t <= 1)).all() for t in weights.values()) and any((t < 1).any() for t in weights.values())
     everything = rounds("fedala(modules=0, threshold=1e9)", 1).memory(0)["adaptive_start"]
     assert set(everything) > HEAD | BODY
-    person = sim.method.personaliser.personal(sim.setting.model, sim.params, memory)
+    person = sim.method.personalizer.personal(sim.settings.model, sim.params, memory)
     assert same({n: person[n] for n in BODY}, {n: sim.params[n] for n in BODY})
     assert not same(person["head.weight"], sim.params["head.weight"])
 
@@ -232,10 +232,10 @@ def test_fedala_moves_the_upper_layers_alone():
 def test_fedala_looks_at_a_random_share():
     """Another share in every round, and the same at a repeated order."""
     sim = rounds("fedala(sample=0.5)", 0)
-    site = sim.executor.site
+    site = sim.executor.client_pool
     orders = [np.concatenate(site.whole([3], r)[0]).tolist() for r in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2] and sorted(orders[0]) == sorted(orders[2])
-    part = sim.method.personaliser
+    part = sim.method.personalizer
     sizes = []
     for share in (0.01, 0.5, 0.8, 1.0):
         data = [Batch(sim.clients.x[i], sim.clients.y[i]) for i in site.whole([3], 0)[0]]
@@ -261,7 +261,10 @@ def test_perfedavg_adapts_better_than_fedavg():
         tuned = tuner.tuned()
         losses[name] = np.mean(
             [
-                ((sim.setting.model(tuned[k], torch.tensor(x).float(), buffers={}).logits[:, 0] - torch.tensor(y)) ** 2)
+                (
+                    (sim.settings.model(tuned[k], torch.tensor(x).float(), buffers={}).logits[:, 0] - torch.tensor(y))
+                    ** 2
+                )
                 .mean()
                 .item()
                 for k, (x, y) in enumerate(data)
@@ -271,7 +274,7 @@ def test_perfedavg_adapts_better_than_fedavg():
 
 
 def test_momentum_of_each_phase_is_its_own_and_can_be_kept():
-    sim = rounds("fedrep(epochs=1)", 2, momentum=0.9, keep_optimiser_state=True)
+    sim = rounds("fedrep(epochs=1)", 2, momentum=0.9, keep_optimizer_state=True)
     kept = tree.unpack(sim.memory(3)["solver"])
     assert set(kept) == {"0.model.momentum", "1.model.momentum"}
     assert set(kept["0.model.momentum"]) == HEAD and set(kept["1.model.momentum"]) == BODY
@@ -324,18 +327,18 @@ class Rounded(Personalizer):
     vmappable: ClassVar[bool] = False
 
     def begin(self, local):
-        return {n: w.round(decimals=1) if w.abs().max() > 0.3 else w for n, w in local.params.items()}, local.memory
+        return {n: w.round(decimals=1) if w.abs().max() > 0.3 else w for n, w in local.params.items()}, local.state
 
 
 def test_a_beginning_with_control_flow_on_data_runs_in_every_executor():
     """The report is relative to what was received, fine-tuning begins like training does; 1e-5 of the way."""
     method = Method(Rounded()) + "local_finetune"
     loop, batched = (rounds(method, 2, executor=e) for e in ("loop", "batched"))
-    assert distance(batched.params, loop.params, loop.setting.model.params) < 1e-5
+    assert distance(batched.params, loop.params, loop.settings.model.params) < 1e-5
     ours, theirs = loop.tuned(), batched.tuned()
     assert all(distance(theirs[k], ours[k], loop.params) < 1e-5 for k in range(4))
     plain = rounds("local_finetune", 2)
-    assert distance(loop.params, plain.params, plain.setting.model.params) > 0.01
+    assert distance(loop.params, plain.params, plain.settings.model.params) > 0.01
 
 
 # --- MOON's projection ------------------------------------------------------------------------------------------------
@@ -358,7 +361,7 @@ def test_moon_contrasts_projections():
     module, clients = Projected(), Clients.random((6, 4))
     sim = rounds("moon(mu=2)", 1, module, clients, epochs=1, batch_size=None)
     previous = rounds("moon(mu=2)", 0, module, clients, epochs=1, batch_size=None).run().update
-    own = {n: p + previous[n][0] for n, p in sim.setting.model.params.items()}
+    own = {n: p + previous[n][0] for n, p in sim.settings.model.params.items()}
 
     def z(params):
         hidden = torch.tanh(x @ params["body.weight"].T + params["body.bias"])

@@ -130,10 +130,10 @@ def attacked(spec, attack, rounds=8):
         cohort = sim.run()
         lie = tree.map(lambda u: attack(u[2:].mean(0)), cohort.update)
         update = tree.map(lambda u, bad: torch.cat([bad[None], bad[None], u[2:]]), cohort.update, lie)
-        cohort = replace(cohort, report=cohort.report._replace(update=update))
-        sim.state = advance(sim.method, sim.setting, sim.state, cohort)
+        cohort = replace(cohort, report=cohort.stacked._replace(update=update))
+        sim.state = advance(sim.method, sim.settings, sim.state, cohort)
     x, y = clients.x[49:], clients.y[49:]
-    return F.cross_entropy(sim.setting.model.module(sim.params, {})(x), y).item()
+    return F.cross_entropy(sim.settings.model.module(sim.params, {})(x), y).item()
 
 
 FLIP = {"sign flip": lambda u: -6 * u, "scaling": lambda u: 300 * u, "constant": lambda u: torch.full_like(u, 50.0)}

@@ -43,7 +43,7 @@ NEUTRAL = {
     "gaussian_noise(std=0)": "fedavg",
     "topk(fraction=1)": "fedavg",
     "topk(fraction=1, error_feedback=True)": "fedavg",
-    "quantise(bits=32)": "fedavg",
+    "quantize(bits=32)": "fedavg",
     "feddf(steps=0)": "fedavg",
     "multikrum(keep=99)": "fedavg",
 }
@@ -66,7 +66,7 @@ NEARLY = {
 def test_neutral_settings_that_sum_in_another_order(neutral, other):
     """1e-5 of the update, float32."""
     a, b = rounds(neutral), rounds(other)
-    assert distance(a.params, b.params, b.setting.model.params) < 1e-5
+    assert distance(a.params, b.params, b.settings.model.params) < 1e-5
 
 
 @pytest.mark.parametrize("rule", ["median", "krum", "multikrum", "geometric_median", "trimmed_mean"])
@@ -79,13 +79,13 @@ def test_equal_clients_are_one(rule):
     ]
     for sim in sims:
         sim.round()
-    assert distance(*(s.params for s in sims), sims[1].setting.model.params) < 1e-5
+    assert distance(*(s.params for s in sims), sims[1].settings.model.params) < 1e-5
 
 
 def test_quantising_costs_little():
     """8 bits: within 1/127 of the largest entry of each tensor, a few per cent of the update."""
-    plain, coarse = rounds("fedavg", 1), rounds("quantise", 1)
-    assert 0 < distance(coarse.params, plain.params, plain.setting.model.params) < 0.03
+    plain, coarse = rounds("fedavg", 1), rounds("quantize", 1)
+    assert 0 < distance(coarse.params, plain.params, plain.settings.model.params) < 0.03
 
 
 def test_disco_counts_the_even_client_more():
@@ -95,14 +95,14 @@ def test_disco_counts_the_even_client_more():
         "feddisco(a=0.5, b=0)", mlp(), Clients.of((x, [0, 0, 0, 0, 0, 2]), (x, [0, 1, 2, 0, 1, 2])), **WORK
     )
     cohort = sim.round()
-    start, u = sim.setting.model.params, cohort.update
+    start, u = sim.settings.model.params, cohort.update
     moved = tree.flatten(tree.sub(sim.params, start))
     weights = torch.linalg.lstsq(tree.flatten(u, rows=2).T, moved[:, None]).solution[:, 0]
     assert weights[1] > 0.9 and weights.sum() == pytest.approx(1, abs=1e-4)
 
 
 def loss(sim, params):
-    return F.cross_entropy(sim.setting.model.module(params, {})(PROXY.x), PROXY.y).item()
+    return F.cross_entropy(sim.settings.model.module(params, {})(PROXY.x), PROXY.y).item()
 
 
 @pytest.mark.parametrize("spec", ["fedlaw(lr=0.05)", "fedlaw(lr=0.05, mapping='quadratic')"])
@@ -114,7 +114,7 @@ def test_fedlaw_turns_from_clients_with_wrong_labels(spec):
     sim = Simulation(spec, mlp(), clients, proxy=PROXY, epochs=5, batch_size=8, lr=0.2)
     cohort = sim.run()
     one = torch.full((3,), 1 / 3)
-    server = advance(sim.method, sim.setting, sim.state, cohort)
+    server = advance(sim.method, sim.settings, sim.state, cohort)
     mean = tree.add(sim.params, tree.weighted_sum(cohort.update, one))
     assert loss(sim, server.params) < 0.8 * loss(sim, mean)
 
@@ -123,13 +123,13 @@ def test_feddf_brings_the_average_closer_to_the_ensemble():
     sims = [rounds(spec, 2) for spec in ("feddf(steps=0)", "feddf(steps=60, lr=0.01)")]
     sim = sims[0]
     cohort = sim.run()
-    model, start = sim.setting.model, sim.params
+    model, start = sim.settings.model, sim.params
     with torch.no_grad():
         z = torch.stack([model.module(tree.add(start, tree.row(cohort.update, k)), {})(PROXY.x) for k in range(4)])
         target = z.mean(0).log_softmax(1)
         gaps = []
         for spec in sims:
-            state = advance(spec.method, sim.setting, sim.state, cohort)
+            state = advance(spec.method, sim.settings, sim.state, cohort)
             found = model.module(state.params, {})(PROXY.x).log_softmax(1)
             gaps.append(F.kl_div(found, target, reduction="batchmean", log_target=True).item())
     assert gaps[1] < 0.5 * gaps[0]
@@ -152,8 +152,8 @@ def test_proxy_samples_are_asked_for(spec):
 
 def test_proxy_samples_are_asked_for_by_a_stage():
     class Late:
-        def stages(self, scene):
-            yield Stage("late", ua.Method.parse("fedlaw"), scene.rounds)
+        def stages(self, plan_inputs):
+            yield Stage("late", ua.Method.parse("fedlaw"), plan_inputs.rounds)
 
     with pytest.raises(UnalikeError, match="learned_mean learn"):
         ua.run(Late(), clients_of(), model="mlp", rounds=1)
@@ -177,7 +177,7 @@ def test_proxy_samples_are_part_of_a_runs_identity(tmp_path):
 
 def test_server_memory_survives_a_resume(tmp_path):
     """Ten rounds are five and five, bitwise: the server's memories, the residuals and histograms included."""
-    spec = "fedyogi + awd + feddisco + topk(error_feedback=True) + quantise + gaussian_noise + clip"
+    spec = "fedyogi + awd + feddisco + topk(error_feedback=True) + quantize + gaussian_noise + clip"
     work = ua.Work(batch_size=4, lr=0.1)
     whole = ua.run(spec, clients_of(), model="mlp", rounds=4, work=work, seed=2)
     ua.run(
@@ -189,7 +189,7 @@ def test_server_memory_survives_a_resume(tmp_path):
 
 def test_bytes_of_a_run():
     """The mlp has P numbers; 8 bits, a scale for each tensor and the histogram of 3 classes go up, from each of 4 clients."""
-    run = ua.run("quantise + feddisco", clients_of(), model="mlp", rounds=1)
+    run = ua.run("quantize + feddisco", clients_of(), model="mlp", rounds=1)
     sizes = [t.numel() for t in run.params.values()]
     row = run.history.rounds.iloc[1]
     assert row["bytes_up"] == 4 * (sum(sizes) + 4 * len(sizes) + 3 * 8 + 16) and row["bytes_down"] == 4 * 4 * sum(sizes)
@@ -199,8 +199,8 @@ def test_a_lie_about_the_histogram_is_contained():
     """An empty histogram is nobody's: weights stay finite."""
     sim = Simulation("feddisco", mlp(), Clients.random(SIZES), **WORK)
     cohort = sim.run()
-    counts = cohort.report.shared["label_histogram"]["counts"].clone()
+    counts = cohort.stacked.shared["label_histogram"]["counts"].clone()
     counts[0] = 0
-    report = cohort.report._replace(shared={"label_histogram": {"counts": counts}})
-    state = advance(sim.method, sim.setting, sim.state, replace(cohort, report=report))
+    report = cohort.stacked._replace(shared={"label_histogram": {"counts": counts}})
+    state = advance(sim.method, sim.settings, sim.state, replace(cohort, report=report))
     assert all(t.isfinite().all() for t in state.params.values())

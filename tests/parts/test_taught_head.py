@@ -76,30 +76,30 @@ def test_heads_go_down_and_do_not_come_up():
         "head.weight:nothing": (4, 0),
         "head.bias:nothing": (4, 0),
     }
-    present = cohort.report.letters["taught_head"]["class.present"]
+    present = cohort.stacked.messages["taught_head"]["class.present"]
     for k, rows in enumerate(sim.clients.train):
         assert present[k].tolist() == [int(c in sim.clients.y[rows]) for c in range(3)]
-    items = {(i.direction, i.what): i.bytes for i in wire(sim.method, sim.setting.model)}
+    items = {(i.direction, i.what): i.bytes for i in wire(sim.method, sim.settings.model)}
     assert items == {
         ("down", "parameters"): 4 * (15 + 3),  # the head's
         ("up", "letter of taught_head"): 4 * 15 + 3,
         ("up", "counts and loss"): SCALARS,
     }
-    personal = sim.method.personaliser.personal(sim.setting.model, sim.params, sim.memory(0)["private"])
+    personal = sim.method.personalizer.personal(sim.settings.model, sim.params, sim.memory(0)["private"])
     assert torch.equal(personal["head.weight"], sim.params["head.weight"])
     assert not torch.equal(personal["body.weight"], sim.params["body.weight"])
 
 
 @pytest.mark.parametrize("setting", ["epochs=0", "lr=0"])
-def test_without_training_the_head_stays(setting):
-    sim = Simulation(f"fedgh({setting})", mlp(), Clients.random(SIZES), **WORK)
+def test_without_training_the_head_stays(settings):
+    sim = Simulation(f"fedgh({settings})", mlp(), Clients.random(SIZES), **WORK)
     head = {n: w for n, w in sim.params.items() if n.startswith("head")}
     sim.round(), sim.round()
     assert same({n: sim.params[n] for n in head}, head)
 
 
 def test_other_uploads_meet_it_in_any_order():
-    for other in ("clip(norm=0.1)", "topk(fraction=0.5, error_feedback=True)", "quantise"):
+    for other in ("clip(norm=0.1)", "topk(fraction=0.5, error_feedback=True)", "quantize"):
         sim = Simulation("taught_head + " + other, mlp(), Clients.random(SIZES), **WORK)
         update = decode_updates(sim.method, sim.round().update, sim.params)
         assert {n: u.shape[1:] for n, u in update.items()} == {n: w.shape for n, w in sim.params.items()}
@@ -119,11 +119,11 @@ def test_the_head_learns_to_tell_the_means():
     centres, labels = 2 * rng.normal(size=(3, 4)), [rng.integers(0, 3, n) for n in (30, 20, 25)]
     clients = Clients.of(*((centres[y] + rng.normal(size=(len(y), 4)), y) for y in labels))
     sim = Simulation("fedgh(lr=0.5, epochs=20, batch_size=4)", mlp(), clients, **WORK)
-    letter = sim.run().report.letters["taught_head"]
+    letter = sim.run().stacked.messages["taught_head"]
     who, y = letter["class.present"].nonzero().unbind(1)
 
     def loss():
-        logits = sim.setting.model.head(sim.params, letter["class.means"][who, y])
+        logits = sim.settings.model.head(sim.params, letter["class.means"][who, y])
         return torch.nn.functional.cross_entropy(logits, y).item()
 
     before = loss()
@@ -149,5 +149,5 @@ def test_the_order_of_pairs_is_that_of_the_round():
     for sim in (a, b):
         sim.round(), sim.round()
     assert same(a.params, b.params)
-    order = make_broadcast(a.method, a.setting, a.state, 4)
-    assert order.mail == {} and tree.nbytes(a.state.memory.get("taught_head", {})) == 0
+    order = make_broadcast(a.method, a.settings, a.state, 4)
+    assert order.messages == {} and tree.nbytes(a.state.part_states.get("taught_head", {})) == 0

@@ -10,7 +10,7 @@ from simulation import Clients, Simulation, mlp, plane, same
 from unalike.core import tree
 from unalike.core.model import Model
 from unalike.methods.method import Method
-from unalike.methods.parts.uploads import Quantise, TopK
+from unalike.methods.parts.uploads import Quantize, TopK
 from unalike.training.aggregation import decode_updates
 from unalike.training.wire import SCALARS, wire
 
@@ -41,14 +41,14 @@ def test_places_out_of_range_do_not_stop_the_server():
 def test_quantise_by_hand():
     """s = 1/127: 1 -> 127, -0.5 -> -63.5 -> -64 (to even), 0.003 -> 0.381 -> 0; zeros stay zeros."""
     u = {"w": torch.tensor([1.0, -0.5, 0.003]), "zero": torch.zeros(2)}
-    sent, _ = Quantise().encode(NOBODY, u)
+    sent, _ = Quantize().encode(NOBODY, u)
     assert sent["w"].dtype == torch.int8 and sent["w"].tolist() == [127, -64, 0]
-    back = tree.row(Quantise().decode(stacked(sent), u), 0)
+    back = tree.row(Quantize().decode(stacked(sent), u), 0)
     torch.testing.assert_close(back["w"], torch.tensor([1.0, -64 / 127, 0.0]))
     assert back["zero"].tolist() == [0.0, 0.0]
-    sixteen, _ = Quantise(bits=16).encode(NOBODY, u)
+    sixteen, _ = Quantize(bits=16).encode(NOBODY, u)
     assert sixteen["w"].tolist() == [32767, -16384, 98]  # 0.003 * 32767 = 98.3
-    assert Quantise(bits=32).encode(NOBODY, u)[0] is u
+    assert Quantize(bits=32).encode(NOBODY, u)[0] is u
 
 
 def test_stochastic_rounding_is_right_on_average():
@@ -57,7 +57,7 @@ def test_stochastic_rounding_is_right_on_average():
     u[0] = 1.0
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        q = Quantise(stochastic=True).encode(NOBODY, {"w": u})[0]["w"]
+        q = Quantize(stochastic=True).encode(NOBODY, {"w": u})[0]["w"]
     assert q[0] == 127 and set(q[1:].tolist()) == {0, 1}
     assert q[1:].double().mean() == pytest.approx(0.3, abs=0.013)
 
@@ -67,7 +67,7 @@ def test_stochastic_rounding_keeps_the_sign_of_the_largest_entries():
     u = {"w": torch.ones(20000), "v": -torch.ones(20000)}
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        q, _ = Quantise(bits=16, stochastic=True).encode(NOBODY, u)
+        q, _ = Quantize(bits=16, stochastic=True).encode(NOBODY, u)
     assert set(q["w"].tolist()) == {32767} and set(q["v"].tolist()) <= {-32767, -32766}
 
 
@@ -78,7 +78,7 @@ def test_stochastic_rounding_repeats_and_differs_between_clients(executor):
     work = {"batch_size": None, "lr": 0.1}
     before = torch.get_rng_state()
     a, b = (
-        Simulation("quantise(stochastic=True)", mlp(), clients, executor=executor, **work).round() for _ in range(2)
+        Simulation("quantize(stochastic=True)", mlp(), clients, executor=executor, **work).round() for _ in range(2)
     )
     assert same(a.update, b.update) and torch.equal(before, torch.get_rng_state())
     assert not torch.equal(a.update["body.weight"][0], a.update["body.weight"][1])  # the same data, other draws
@@ -132,9 +132,9 @@ def test_error_feedback_reaches_what_topk_alone_never_sends():
 
 
 def test_uploads_are_chained_by_rank():
-    names = [u.name for u in Method.parse("quantise + topk + clip").parts if u.name in ("clip", "topk", "quantise")]
-    assert names == ["clip", "topk", "quantise"]
-    sim = Simulation("quantise + topk(fraction=0.4) + clip(norm=0.01)", mlp(), Clients.random((5, 8)), lr=0.5)
+    names = [u.name for u in Method.parse("quantize + topk + clip").parts if u.name in ("clip", "topk", "quantize")]
+    assert names == ["clip", "topk", "quantize"]
+    sim = Simulation("quantize + topk(fraction=0.4) + clip(norm=0.01)", mlp(), Clients.random((5, 8)), lr=0.5)
     plain = Simulation("fedavg", mlp(), Clients.random((5, 8)), lr=0.5).round()
     cohort = sim.round()
     assert cohort.update["body.weight"].dtype == torch.int8 and cohort.update["body.weight"].shape == (2, 8)
@@ -153,11 +153,11 @@ def test_uploads_are_chained_by_rank():
 
 UP = {  # mlp: tensors of 20, 5, 15 and 3 entries
     "fedavg": 43 * 4,
-    "quantise": 43 + 4 * 4,
-    "quantise(bits=16)": 43 * 2 + 4 * 4,
-    "quantise(bits=32)": 43 * 4,
+    "quantize": 43 + 4 * 4,
+    "quantize(bits=16)": 43 * 2 + 4 * 4,
+    "quantize(bits=32)": 43 * 4,
     "topk(fraction=0.1)": (2 + 1 + 2 + 1) * 8,
-    "topk(fraction=0.1) + quantise": (2 + 1 + 2 + 1) * 5 + 4 * 4,
+    "topk(fraction=0.1) + quantize": (2 + 1 + 2 + 1) * 5 + 4 * 4,
     "topk(fraction=1)": 43 * 4,
     "topk(error_feedback=True)": (2 + 1 + 2 + 1) * 8,
 }
@@ -172,5 +172,5 @@ def test_bytes_up(spec):
 
 def test_bytes_draw_no_random_numbers():
     before = torch.get_rng_state()
-    wire(Method.parse("quantise(stochastic=True)"), Model(mlp()))
+    wire(Method.parse("quantize(stochastic=True)"), Model(mlp()))
     assert torch.equal(before, torch.get_rng_state())

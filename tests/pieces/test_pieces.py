@@ -13,6 +13,7 @@ from torch import nn
 
 import unalike as ua
 import unalike.training.functional
+from unalike.methods.plan import steps_of
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
 
@@ -73,30 +74,37 @@ def test_three_rounds_by_hand_are_three_rounds_of_a_run(people, spec, kind):
     """The same batches, carried by hand: the same parameters, buffers and memories as in the engine."""
     norm, module = kind == "norm", network(kind == "norm")
     next(module.parameters()).requires_grad_(kind != "frozen")
-    job = prepare_run(spec, people, model=module, rounds=3, work=WORK, executor="loop")
-    sim = StageRunner(next(job.plan.stages(job.scene)), job.setting, job.population, executor="loop")
-    site = next(iter(sim.groups.values())).executor.site
-    params, state, memories = module.state_dict(), None, [None] * 3
+    run_config = prepare_run(spec, people, model=module, rounds=3, work=WORK, executor="loop")
+    sim = StageRunner(
+        next(steps_of(run_config.plan, run_config.plan_inputs)),
+        run_config.settings,
+        run_config.population,
+        executor="loop",
+    )
+    site = next(iter(sim.groups.values())).executor.client_pool
+    params, state, client_states = module.state_dict(), None, [None] * 3
     for number in range(3):
         sent, letters = [], []
         for k in range(3):
-            rows = site.lessons([k], number)[0][0]
-            batches = [(job.population.x[r], job.population.y[r]) for r in map(torch.from_numpy, rows)]
-            mail = state.mail if state else None
-            new, letter, memories[k] = ua.local_update(
-                spec, module, params, batches, lr=0.1, memory=memories[k], mail=mail
+            rows = site.schedules([k], number)[0][0]
+            batches = [(run_config.population.x[r], run_config.population.y[r]) for r in map(torch.from_numpy, rows)]
+            messages = state.messages if state else None
+            new, letter, client_states[k] = ua.local_update(
+                spec, module, params, batches, lr=0.1, client_state=client_states[k], messages=messages
             )
             sent.append(new), letters.append(letter)
-        params, state = ua.aggregate(spec, params, sent, letters=letters, state=state, work=WORK, model=module)
+        params, state = ua.aggregate(spec, params, sent, messages=letters, state=state, work=WORK, model=module)
         sim.round()
     [engine] = sim.states.values()
     for name, value in (engine.params | engine.buffers).items():
         # models minus models, not sums of updates: 4e-9 after one round, which a norm over few rows enlarges in the next
         torch.testing.assert_close(params[name], value, rtol=1e-3 if norm else 1e-5, atol=1e-4 if norm else 1e-6)
     for k in range(3):
-        for drawer, memory in next(iter(sim.groups.values())).memory(k).items():
+        for drawer, memory in next(iter(sim.groups.values())).client_state(k).items():
             for name, value in memory.items():
-                torch.testing.assert_close(memories[k][drawer][name], value, rtol=1e-3, atol=1e-4 if norm else 1e-5)
+                torch.testing.assert_close(
+                    client_states[k][drawer][name], value, rtol=1e-3, atol=1e-4 if norm else 1e-5
+                )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
@@ -113,7 +121,7 @@ def test_arrays_come_back_as_they_were(dtype):
         "bn.running_mean": (np.ndarray, dtype, [2.0]),
         "bn.num_batches_tracked": (np.ndarray, start["bn.num_batches_tracked"].dtype, 6),
     }
-    assert state.round == 1 and state.mail == {}
+    assert state.round == 1 and state.messages == {}
 
 
 def test_float64_is_computed_in_float64():
@@ -137,7 +145,7 @@ def test_named_buffers_and_scaling():
 @pytest.mark.parametrize(
     "spec, given, named",
     [
-        ("scaffold", {}, "letters="),
+        ("scaffold", {}, "messages="),
         ("fednova", {}, "steps="),
         ("feddisco", {}, "label_histogram"),
         ("fedlaw", {}, "proxy"),

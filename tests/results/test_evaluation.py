@@ -53,7 +53,7 @@ def test_images_lie_as_convolutions_read_them_best_where_the_module_lets_them(vi
     monkeypatch.setattr(Model, "_runs", lambda *given: tried.append(1) or runs(*given))
     monkeypatch.setattr(Net, "forward", lambda net, x: seen.append(x.stride(1) == 1) or forward(net, x))
     model = Model(Net(view))
-    predict = transform("normalise(mean=0.5, std=0.25)").before(SharedModel(model, model.params, model.buffers))
+    predict = transform("normalize(mean=0.5, std=0.25)").before(SharedModel(model, model.params, model.buffers))
     for _ in range(3):
         predict(torch.randn(6, 3, 8, 8))
     assert seen[-1] is not view and len(tried) == 1

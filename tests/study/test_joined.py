@@ -39,7 +39,7 @@ def names(joined):
 def test_runs_of_single_methods_add_up_to_the_comparison(kept):
     whole, parts = kept("whole"), [kept(f"part{i}", [method]) for i, method in enumerate(METHODS)]
     joined = join(parts)
-    assert names(joined) == [METHODS] and joined.blocks[0].letters == "A + B + C" and not joined.obstacles
+    assert names(joined) == [METHODS] and joined.blocks[0].messages == "A + B + C" and not joined.obstacles
     left, right = (c.rounds.drop(columns="seconds") for c in (joined.blocks[0].comparison, whole[1]))
     order = ["method", "seed", "round"]
     pd.testing.assert_frame_equal(
@@ -79,7 +79,7 @@ def test_other_training_is_named_and_never_pooled(kept, other, said):
 def test_what_does_not_belong_stands_apart_wherever_it_was_given(kept):
     odd = kept("odd", ["scaffold", "fedavg"], rounds=3, baseline="scaffold")
     joined = join([odd, kept("mild", partition="iid"), kept("severe")])
-    assert [block.letters for block in joined.pooled] == ["B", "C"] and joined.ranks is not None
+    assert [block.messages for block in joined.pooled] == ["B", "C"] and joined.ranks is not None
     page = joined.page()
     assert "2 are partitions of one study. Kept out of the ranking: 1 table." in page
     assert "Differences to fedavg, paired over 2 partitions" in page and "rounds differs (3 in A, 2 in B and C)" in page

@@ -26,7 +26,7 @@ def number(seed: int, purpose: str, *path: int) -> int:
 
 @contextmanager
 def isolated(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Run a block whose code draws from torch's default generators (initialisation, dropout) from `seed`; restore them after."""
+    """Run a block whose code draws from torch's default generators (initialization, dropout) from `seed`; restore them after."""
     with borrowed(device) as start:
         start(seed)
         yield

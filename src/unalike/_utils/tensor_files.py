@@ -15,7 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from unalike._utils.errors import UnalikeError
-from unalike.core.types import Tree
+
+Tree = dict[str, torch.Tensor]
 
 
 def write_bytes(path: Path, data: bytes) -> None:

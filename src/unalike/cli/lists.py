@@ -92,7 +92,7 @@ def partitions() -> None:
 
 @app.command()
 def transforms() -> None:
-    """Normalisation and augmentation of batches, joined by `+`.
+    """Normalization and augmentation of batches, joined by `+`.
 
     \b
     unalike list transforms

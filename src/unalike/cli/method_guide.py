@@ -76,14 +76,14 @@ def entry(name: str) -> Entry:
     if method is None:
         nan = float("nan")
         return Entry(name, registry.usage(name), short, source, nan, nan, nan, nan, (), ())
-    model, setting = _reference()
+    model, settings = _reference()
     size = tree.nbytes(model.params)
-    facts = method.facts(Batch(torch.zeros(10, 64), torch.arange(10)), setting)
+    facts = method.facts(Batch(torch.zeros(10, 64), torch.arange(10)), settings)
     items = wire(method, model, facts)
     ways = {way: sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")}
     ways["up"] -= SCALARS if items else 0
-    server = tree.nbytes(*initial_server_state(method, setting).memory.values()) / size
-    client = tree.nbytes(*initial_client_state(method, setting).values()) / size
+    server = tree.nbytes(*initial_server_state(method, settings).part_states.values()) / size
+    client = tree.nbytes(*initial_client_state(method, settings).values()) / size
     own = tuple(p for p in method.parts if p not in DEFAULTS.values())
     return Entry(
         name,

@@ -143,23 +143,23 @@ Target = Annotated[str | None, typer.Option(help="Of a table: the column to pred
 Buffers = Annotated[str, typer.Option(help="Batch norm's running statistics: average, local or first.")]
 Transform = Annotated[
     str | None,
-    typer.Option(help="Of training batches, such as 'normalise(mean=0.5, std=0.25) + crop(padding=4) + flip'."),
+    typer.Option(help="Of training batches, such as 'normalize(mean=0.5, std=0.25) + crop(padding=4) + flip'."),
 ]
 Proxy = Annotated[
     float | None,
     typer.Option(help="Share of the test samples that goes to the server, for methods that learn there: 0.02."),
 ]
 Epochs = Annotated[int, typer.Option(help="Local passes over a client's data per round.")]
-Steps = Annotated[int | None, typer.Option(help="Local optimiser steps per round, instead of epochs.")]
+Steps = Annotated[int | None, typer.Option(help="Local optimizer steps per round, instead of epochs.")]
 BatchSize = Annotated[str, typer.Option(help="Samples per step, or 'full'.")]
 Lr = Annotated[float, typer.Option(help="Local learning rate.")]
 Momentum = Annotated[float, typer.Option(help="Momentum of the local solver.")]
 Nesterov = Annotated[bool, typer.Option("--nesterov", help="Nesterov momentum.")]
 WeightDecay = Annotated[float, typer.Option(help="Weight decay of the local solver.")]
-Optimiser = Annotated[str, typer.Option(help="sgd, adam or adamw.")]
+Optimizer = Annotated[str, typer.Option(help="sgd, adam or adamw.")]
 Schedule = Annotated[float, typer.Option(help="Factor of the learning rate per round.")]
 Clip = Annotated[float | None, typer.Option(help="Largest norm of a step's gradient.")]
-KeepOptimiserState = Annotated[bool, typer.Option("--keep-optimiser-state", help="Keep momentum between rounds.")]
+KeepOptimiserState = Annotated[bool, typer.Option("--keep-optimizer-state", help="Keep momentum between rounds.")]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Say what it will cost (seconds, bytes, memory), from three rounds; train nothing."),
@@ -200,10 +200,10 @@ def work(
     momentum: Momentum = 0.0,
     nesterov: Nesterov = False,
     weight_decay: WeightDecay = 0.0,
-    optimiser: Optimiser = "sgd",
+    optimizer: Optimizer = "sgd",
     schedule: Schedule = 1.0,
     clip: Clip = None,
-    keep_optimiser_state: KeepOptimiserState = False,
+    keep_optimizer_state: KeepOptimiserState = False,
 ) -> Any:
     """The `Work` that the flags describe."""
     fields = locals()

@@ -59,13 +59,13 @@ def command(
     rounds = training["rounds"]
     found, learn, held = o.dataset(data, data_dir, proxy, test, training["protocol"])
     people = o.divided(found, partition, plan, clients, seed, val)
-    job = prepare_run(method, people, seed=seed, proxy=learn, test=held, **training)
+    run_config = prepare_run(method, people, seed=seed, proxy=learn, test=held, **training)
     with progress_bar(ROUNDS if dry_run else rounds, method, lines=True) as progress:
         if dry_run:
-            return estimate_table(estimated(job.key, {method: job}, 1, progress))
-        follow_leader([job])
+            return estimate_table(estimated(run_config.key, {method: run_config}, 1, progress))
+        follow_leader([run_config])
         with Profile(rounds) if profile else nullcontext() as seen:
-            result = execute(job, out=out, progress=progress if seen is None else seen.watching(progress))
+            result = execute(run_config, out=out, progress=progress if seen is None else seen.watching(progress))
     run_table(result)
     if seen is not None and not seen.rounds:
         print("no trace: this run trained no round after its first, which only warms up", file=sys.stderr)

@@ -188,7 +188,7 @@ class Model:
         return self._head is not None and name.startswith(self._head_prefix + ".")
 
     def in_norm(self, name: str) -> bool:
-        """Whether a parameter or buffer belongs to a normalisation layer."""
+        """Whether a parameter or buffer belongs to a normalization layer."""
         return name.rpartition(".")[0] in self._norms
 
     def within(self, group: str, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Batch normalisation of which padding is no part, and what a forward pass tells it."""
+"""Batch normalization of which padding is no part, and what a forward pass tells it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 class WeightedBatchNorm(nn.Module):
-    """Batch normalisation whose statistics ignore rows of weight 0; otherwise torch's own, with the same parameter names.
+    """Batch normalization whose statistics ignore rows of weight 0; otherwise torch's own, with the same parameter names.
 
-    A channel with a single value has variance 0: it is normalised to 0 instead of refused, so that a client with one sample
+    A channel with a single value has variance 0: it is normalized to 0 instead of refused, so that a client with one sample
     can train.
     """
 

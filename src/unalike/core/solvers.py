@@ -28,7 +28,7 @@ class Direct(NamedTuple):
 
 
 class Solver(Protocol):
-    """One rule of local optimisation. `elementwise`: stacked parameters make the step of each client alone."""
+    """One rule of local optimization. `elementwise`: stacked parameters make the step of each client alone."""
 
     elementwise: ClassVar[bool]
 
@@ -47,10 +47,10 @@ class Solver(Protocol):
     def direct(self, params: Tree, state: PartTrees, lr: float) -> Direct | None:
         """Where the gradients of a step may go at once, so that they need no memory of their own; None: nowhere.
 
-        Then `settle` makes the rest of the step. Both write over `params` and `state`.
+        Then `collect_client_states` makes the rest of the step. Both write over `params` and `state`.
         """
 
-    def settle(self, params: Tree, state: PartTrees, lr: float) -> None:
+    def collect_client_states(self, params: Tree, state: PartTrees, lr: float) -> None:
         """What is left of a step when the gradients are where `direct` said."""
 
     def weight(self, steps: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class Gathering:
     def direct(self, params: Tree, state: PartTrees, lr: float) -> Direct | None:
         return None
 
-    def settle(self, params: Tree, state: PartTrees, lr: float) -> None:
+    def collect_client_states(self, params: Tree, state: PartTrees, lr: float) -> None:
         raise NotImplementedError
 
 
@@ -102,11 +102,11 @@ class SGD:
         # not onto the parameters: next to them the small terms of a gradient would be rounded one by one
         return Direct(state["momentum"], self.momentum) if self.momentum and not self.nesterov else None
 
-    def settle(self, params: Tree, state: PartTrees, lr: float) -> None:
-        moving, held = list(params.values()), list(state["momentum"].values())
+    def collect_client_states(self, params: Tree, state: PartTrees, lr: float) -> None:
+        step_state, held = list(params.values()), list(state["momentum"].values())
         if self.weight_decay:
-            torch._foreach_add_(held, moving, alpha=self.weight_decay)
-        torch._foreach_add_(moving, held, alpha=-lr)
+            torch._foreach_add_(held, step_state, alpha=self.weight_decay)
+        torch._foreach_add_(step_state, held, alpha=-lr)
 
     def _new(self, m: Tensor, g: Tensor) -> Tensor:
         return g.add(m, alpha=self.momentum)

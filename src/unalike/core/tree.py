@@ -176,15 +176,15 @@ def nbytes(*trees: Tree) -> int:
     return sum(t.numel() * t.element_size() for t in chain.from_iterable(tree.values() for tree in trees))
 
 
-def pack(drawers: dict[str, Tree]) -> Tree:
-    """Drawers as one flat tree, `drawer/name` -> tensor, for storage."""
-    return {f"{drawer}/{name}": tensor for drawer, tree in drawers.items() for name, tensor in tree.items()}
+def pack(part_trees: dict[str, Tree]) -> Tree:
+    """Drawers as one flat tree, `own_tree/name` -> tensor, for storage."""
+    return {f"{own_tree}/{name}": tensor for own_tree, tree in part_trees.items() for name, tensor in tree.items()}
 
 
 def unpack(tree: Tree) -> dict[str, Tree]:
     """The inverse of `pack`; a drawer's name holds no slash."""
-    drawers: dict[str, Tree] = {}
+    part_trees: dict[str, Tree] = {}
     for path, tensor in tree.items():
-        drawer, name = path.split("/", 1)
-        drawers.setdefault(drawer, {})[name] = tensor
-    return drawers
+        own_tree, name = path.split("/", 1)
+        part_trees.setdefault(own_tree, {})[name] = tensor
+    return part_trees

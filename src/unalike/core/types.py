@@ -66,29 +66,31 @@ class Broadcast(NamedTuple):
     round: int
     params: Tree
     buffers: Tree
-    mail: PartTrees
+    messages: PartTrees
     lr: float
     own: Mapping[int, PartTrees] = {}
 
     def to(self, client: int) -> Broadcast:
         """The order as this client receives it."""
-        return self.with_mail(self.own.get(client, {}))
+        return self.with_messages(self.own.get(client, {}))
 
-    def with_mail(self, own: PartTrees) -> Broadcast:
+    def with_messages(self, own: PartTrees) -> Broadcast:
         """The order with what is addressed to one client among its mail."""
-        return self._replace(mail=self.mail | {name: self.mail.get(name, {}) | t for name, t in own.items()}, own={})
+        return self._replace(
+            messages=self.messages | {name: self.messages.get(name, {}) | t for name, t in own.items()}, own={}
+        )
 
 
 class ClientUpdate(NamedTuple):
     """What leaves a client; stacked, with a leading [K] everywhere, it is the body of a cohort.
 
-    `size` counts its training samples, `steps` the optimiser steps it made, `weight` is the accumulated weight ||a||_1 of
+    `size` counts its training samples, `steps` the optimizer steps it made, `weight` is the accumulated weight ||a||_1 of
     its solver (FedNova), `loss` the mean task loss over its steps, `shared` the context entries that may leave it.
     """
 
     update: Tree
     buffers: Tree
-    letters: PartTrees
+    messages: PartTrees
     size: Tensor
     steps: Tensor
     weight: Tensor
@@ -98,12 +100,14 @@ class ClientUpdate(NamedTuple):
     @property
     def numbers(self) -> ClientUpdate:
         """What is left of it without its update, its buffers and its letters."""
-        return self._replace(update={}, buffers={}, letters={})
+        return self._replace(update={}, buffers={}, messages={})
 
     def map(self, f: Callable[[Tensor], Tensor]) -> ClientUpdate:
         """The report with `f` of each of its tensors."""
-        letters, shared = (
-            {p: {n: f(t) for n, t in d.items()} for p, d in g.items()} for g in (self.letters, self.shared)
+        messages, shared = (
+            {p: {n: f(t) for n, t in d.items()} for p, d in g.items()} for g in (self.messages, self.shared)
         )
         update, buffers = ({n: f(t) for n, t in d.items()} for d in (self.update, self.buffers))
-        return ClientUpdate(update, buffers, letters, f(self.size), f(self.steps), f(self.weight), f(self.loss), shared)
+        return ClientUpdate(
+            update, buffers, messages, f(self.size), f(self.steps), f(self.weight), f(self.loss), shared
+        )

@@ -51,19 +51,19 @@ class ClientView(NamedTuple):
     """What a part sees on a client.
 
     `start` are the shared parameters as received, `origin` all of them where training starts, `params` the current ones,
-    `mail` and `memory` the part's own; `step` counts the steps of a phase from 0 while training, `steps` [] those made; `data` are
+    `message` and `state` the part's own; `step` counts the steps of a phase from 0 while training, `steps` [] those made; `data` are
     the round's batches, `whole` all local samples once (for parts that say `needs_data`), `context` the client's static facts.
     """
 
-    setting: StageSettings
+    settings: StageSettings
     part: str
     start: Tree
     origin: Tree
     received: Tree
     params: Tree
     buffers: Tree
-    mail: Tree
-    memory: Tree
+    message: Tree
+    state: Tree
     context: Context
     lr: float
     data: ClientBatches
@@ -74,7 +74,7 @@ class ClientView(NamedTuple):
 
     @property
     def model(self) -> Model:
-        return self.setting.model
+        return self.settings.model
 
     def out(self, batch: Batch, params: Tree | None = None) -> Output:
         """The model in training mode: at the current parameters, or at others with the part's own buffers."""
@@ -92,7 +92,7 @@ class ClientView(NamedTuple):
 
     def remembered(self, batch: Batch) -> Output:
         """The model in the part's memory in evaluation mode, constant."""
-        return self._frozen(self.memory, self.buffers, batch)
+        return self._frozen(self.state, self.buffers, batch)
 
     def at(self, batch: Batch, params: Tree) -> Output:
         """The model in training mode at any parameters, leaving no trace."""
@@ -107,8 +107,8 @@ class ClientView(NamedTuple):
     def task_loss(self, output: Output, batch: Batch) -> Tensor:
         """The mean task loss of an output, a scalar."""
         if batch.weight is None:
-            return self.setting.task.loss(output.logits, batch.y)
-        return batch.mean(self.setting.task.losses(output.logits, batch.y))
+            return self.settings.task.loss(output.logits, batch.y)
+        return batch.mean(self.settings.task.losses(output.logits, batch.y))
 
     def full_gradient(self, params: Tree) -> Tree:
         """The gradient of the mean task loss over all local samples, at `params`; its part must say `needs_data`.
@@ -146,19 +146,19 @@ class ServerState(NamedTuple):
     round: int
     params: Tree
     buffers: Tree
-    memory: PartTrees
+    part_states: PartTrees
 
 
 @dataclass(frozen=True)
 class Cohort:
     """The reports of a round's participants `ids`, stacked along a leading [K]; `population` counts all clients.
 
-    A part sees its own letters only: `letter` is the tree of what its `finish` sent. `folded`: updates and letters were added
+    A part sees its own letters only: `message` is the tree of what its `finish` sent. `folded`: updates and letters were added
     up as they came; what is left of each report are its numbers. `measured`: their spread, where it is known already.
     """
 
     ids: tuple[int, ...]
-    report: ClientUpdate
+    stacked: ClientUpdate
     population: int
     part: str = ""
     folded: bool = False
@@ -167,11 +167,11 @@ class Cohort:
     @property
     def update(self) -> Tree:
         """w_k - w, [K, ...]."""
-        return self._single(self.report.update)
+        return self._single(self.stacked.update)
 
     @property
-    def letter(self) -> Tree:
-        return self._single(self.report.letters.get(self.part, {}))
+    def message(self) -> Tree:
+        return self._single(self.stacked.messages.get(self.part, {}))
 
     @property
     def spread(self) -> Tree:
@@ -189,46 +189,46 @@ class Cohort:
     @property
     def sizes(self) -> Tensor:
         """n_k, [K]."""
-        return self.report.size
+        return self.stacked.size
 
     @property
     def steps(self) -> Tensor:
         """tau_k, [K]."""
-        return self.report.steps
+        return self.stacked.steps
 
     @property
     def solver_weights(self) -> Tensor:
         """||a_k||_1, [K]."""
-        return self.report.weight
+        return self.stacked.weight
 
     @property
     def shared(self) -> PartTrees:
         """The context entries that clients let go."""
-        return self.report.shared
+        return self.stacked.shared
 
     def rows(self, keep: Tensor) -> Cohort:
         """The cohort of some of its rows, `keep` [k] being their places."""
-        return replace(self, ids=tuple(self.ids[i] for i in keep.tolist()), report=select_rows(self.report, keep))
+        return replace(self, ids=tuple(self.ids[i] for i in keep.tolist()), stacked=select_rows(self.stacked, keep))
 
     @property
     def numbers(self) -> Cohort:
         """What is left of it when updates, buffers and letters need not be kept."""
-        return replace(self, report=self.report.numbers, folded=True)
+        return replace(self, stacked=self.stacked.numbers, folded=True)
 
     def one(self, client: int) -> ClientUpdate:
         """One client's report, as it sent it."""
         place = self.ids.index(client)
-        return self.report.map(lambda t: t[place])
+        return self.stacked.map(lambda t: t[place])
 
 
 @dataclass(frozen=True)
 class ServerView:
     """What a part sees on the server. `params` and the update hold the shared parameters; `round` counts from 0."""
 
-    setting: StageSettings
+    settings: StageSettings
     method: PartLookup
     params: Tree
-    memory: Tree
+    state: Tree
     round: int
     population: int
     part: str = ""
@@ -236,13 +236,13 @@ class ServerView:
     @property
     def proxy(self) -> Batch:
         """The samples on the server, for a part that says `needs_proxy`."""
-        if self.setting.proxy is None:
+        if self.settings.proxy is None:
             raise UnalikeError(f"{self.part} learns from samples on the server and found none; pass proxy=(x, y)")
-        return self.setting.proxy
+        return self.settings.proxy
 
     @property
     def generator(self) -> torch.Generator:
         """A generator of this part's own for this stage, round and group: noise that two had in common would cancel out."""
-        setting = self.setting
-        place = (setting.stage, setting.group) if setting.stage or setting.group else ()
-        return torch.Generator().manual_seed(seeds.number(setting.seed, f"server.{self.part}", self.round, *place))
+        settings = self.settings
+        place = (settings.stage, settings.group) if settings.stage or settings.group else ()
+        return torch.Generator().manual_seed(seeds.number(settings.seed, f"server.{self.part}", self.round, *place))

@@ -42,10 +42,10 @@ class Batches(Sequence[np.ndarray]):
 class Work:
     """A round of local work.
 
-    epochs: passes over the client's data; steps: optimiser steps instead (None: epochs decide).
+    epochs: passes over the client's data; steps: optimizer steps instead (None: epochs decide).
     batch_size: samples per step, None for the full batch; the last partial batch is used.
     lr: local learning rate; schedule: its factor per round, so round r (from 0) uses lr * schedule**r.
-    momentum, nesterov, weight_decay, optimiser ("sgd", "adam", "adamw"): the solver, fresh in every round unless
+    momentum, nesterov, weight_decay, optimizer ("sgd", "adam", "adamw"): the solver, fresh in every round unless
     keep_optimiser_state. clip: largest norm of a step's gradient (after corrections), None for no limit.
 
     >>> Work(epochs=2, batch_size=10).steps_for(25)
@@ -59,23 +59,23 @@ class Work:
     momentum: float = Field(default=0.0, ge=0, lt=1)
     nesterov: bool = False
     weight_decay: NonNegativeFloat = 0.0
-    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     schedule: PositiveFloat = 1.0
     clip: PositiveFloat | None = None
-    keep_optimiser_state: bool = False
+    keep_optimizer_state: bool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> Work:
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
-        if self.momentum and self.optimiser != "sgd":
-            raise ValueError(f"momentum={self.momentum} goes with optimiser='sgd', found {self.optimiser!r}")
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError(f"momentum={self.momentum} goes with optimizer='sgd', found {self.optimizer!r}")
         return self
 
     @property
     def solver(self) -> Solver:
         """The solver these settings describe."""
-        match self.optimiser:
+        match self.optimizer:
             case "sgd":
                 return SGD(self.momentum, self.nesterov, self.weight_decay)
             case "adam":
@@ -88,7 +88,7 @@ class Work:
         return self.lr * self.schedule**round
 
     def steps_for(self, samples: int) -> int:
-        """Optimiser steps that a client with this many samples makes; 0 without samples."""
+        """Optimizer steps that a client with this many samples makes; 0 without samples."""
         if not samples:
             return 0
         return self.steps or self.epochs * -(-samples // (self.batch_size or samples))

@@ -1,9 +1,9 @@
-"""Normalisation and augmentation of a batch, as pure functions of the samples and of numbers drawn beforehand.
+"""Normalization and augmentation of a batch, as pure functions of the samples and of numbers drawn beforehand.
 
 A transform takes `draws` numbers in [0, 1) for each sample. An executor draws them per client and round with `numbers`,
 so that a client's images are cropped and flipped the same whether it trains alone or stacked with others.
 
->>> augment = transform("normalise(mean=0.5, std=0.25) + crop(padding=4) + flip")
+>>> augment = transform("normalize(mean=0.5, std=0.25) + crop(padding=4) + flip")
 >>> u = numbers(seed=0, round=3, client=1, samples=8, draws=augment.draws)
 >>> augment(torch.rand(8, 3, 32, 32), u).shape
 torch.Size([8, 3, 32, 32])
@@ -82,9 +82,9 @@ class TransformChain:
         return x
 
 
-@registry.register("normalise")
+@registry.register("normalize")
 @dataclass(frozen=True)
-class Normalise:
+class Normalize:
     """(x - mean) / std, one number for all channels or one for each."""
 
     mean: float | tuple[float, ...] = 0.5
@@ -93,7 +93,7 @@ class Normalise:
 
     def __post_init__(self) -> None:
         if min(self.std if isinstance(self.std, tuple) else (self.std,), default=0) <= 0:
-            raise UnalikeError(f"normalise: found std={self.std!r}, expected numbers above 0")
+            raise UnalikeError(f"normalize: found std={self.std!r}, expected numbers above 0")
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         mean, std = (self._channels(values, x) for values in (self.mean, self.std))
@@ -103,7 +103,7 @@ class Normalise:
         found = x.new_tensor(values).reshape(-1, 1, 1)
         if len(found) not in (1, x.shape[-3]):
             raise UnalikeError(
-                f"normalise: found {len(found)} numbers, expected 1 or one for each of {x.shape[-3]} channels"
+                f"normalize: found {len(found)} numbers, expected 1 or one for each of {x.shape[-3]} channels"
             )
         return found
 

@@ -17,7 +17,7 @@ from unalike._utils.errors import UnalikeError, unknown
 from unalike.core import tree
 from unalike.engine.base import ClientPool, Executor
 from unalike.engine.batched import CACHE, Batched, cuts
-from unalike.engine.client_chunk import out_of_memory
+from unalike.engine.client_chunk import out_of_client_state
 from unalike.engine.dense.step import supports_dense
 from unalike.engine.loop import Loop
 from unalike.engine.padding_checks import FewClients, counting
@@ -44,13 +44,13 @@ BY_HAND = 2.0
 """The same of models that are trained by hand, where it costs little more than one."""
 
 
-def build(text: str, site: ClientPool) -> Executor:
+def build(text: str, client_pool: ClientPool) -> Executor:
     """The executor of one process that `text` names: "loop", "batched" or "batched(chunk=20, compile=True)"."""
     call = spec.parse_one(text)
     if call.name not in EXECUTORS:
         raise unknown("executor", call.name, [*EXECUTORS, "auto", "distributed"])
     try:
-        return EXECUTORS[call.name](site, **call.parameters)
+        return EXECUTORS[call.name](client_pool, **call.parameters)
     except TypeError as error:
         raise UnalikeError(
             f"executor {call}: {error}; write 'loop', 'batched' or 'batched(chunk=20, compile=True)'"
@@ -65,7 +65,7 @@ class Choice:
     why: str
 
 
-def decide(text: str, site: ClientPool, participants: int, rounds: int) -> Choice:
+def decide(text: str, client_pool: ClientPool, participants: int, rounds: int) -> Choice:
     """What "auto" stands for; any other text stands for itself.
 
     A rule decides short runs, so that they are repeated bit by bit. A run long enough to pay for it (`LONG`) is decided by
@@ -74,28 +74,28 @@ def decide(text: str, site: ClientPool, participants: int, rounds: int) -> Choic
     Raises `UnalikeError` where chunks are asked for and the model, or a part, cannot be stacked.
     """
     call = spec.parse_one(text)
-    if call.name == "batched" and (problem := _obstacle(site)):
+    if call.name == "batched" and (problem := _obstacle(client_pool)):
         raise UnalikeError(f"executor {call}: the model cannot be stacked: {problem}; write 'loop' or 'auto'")
     if call.name != "auto":
         return Choice(text, "asked for")
-    found = _rule(site, participants)
+    found = _rule(client_pool, participants)
     if isinstance(found, Choice):
         return found
-    if work_seconds(site, participants, rounds) < LONG:
+    if work_seconds(client_pool, participants, rounds) < LONG:
         return Choice("batched", found)
-    return _compiling(_measured(site, participants), site, participants, rounds)
+    return _compiling(_measured(client_pool, participants), client_pool, participants, rounds)
 
 
-def work_seconds(site: ClientPool, participants: int, rounds: int) -> float:
+def work_seconds(client_pool: ClientPool, participants: int, rounds: int) -> float:
     """About how long one process trains, one client after the other."""
-    return rounds * participants * _seconds_of_a_client(site)
+    return rounds * participants * _seconds_of_a_client(client_pool)
 
 
-def _rule(site: ClientPool, participants: int) -> Choice | str:
+def _rule(client_pool: ClientPool, participants: int) -> Choice | str:
     """The choice where no measurement could change it; else why clients can be stacked."""
-    model = site.setting.model
-    on_cpu = site.source.x.device.type == "cpu"
-    if Batched(site).fuses:
+    model = client_pool.settings.model
+    on_cpu = client_pool.source.x.device.type == "cpu"
+    if Batched(client_pool).fuses:
         return Choice("batched", "compiled loops train dense models")
     if participants < 2:
         return Choice("loop", "one participant a round leaves nothing to stack")
@@ -105,94 +105,104 @@ def _rule(site: ClientPool, participants: int) -> Choice | str:
         return Choice("loop", "torch computes stacked recurrent layers one after the other")
     if on_cpu and 4 * tree.nbytes(model.params) > CACHE:
         return Choice("loop", "the model is too large for several of them to share the processor's cache")
-    gain = _parallelism(site, participants)
-    by_hand = supports_dense(site.method, site.setting, site.source.x)
+    gain = _parallelism(client_pool, participants)
+    by_hand = supports_dense(client_pool.method, client_pool.settings, client_pool.source.x)
     worth = BY_HAND if by_hand else WORTH
-    if on_cpu and not by_hand and (work := _operations(site)) > MUCH:
+    if on_cpu and not by_hand and (work := _operations(client_pool)) > MUCH:
         return Choice("loop", f"a step is work enough for a processor ({work / 1e6:.0f} million operations forward)")
     if gain < worth:
         return Choice("loop", f"stacking would do the work of {gain:.1f} clients at a time, and pays from {worth:g} on")
-    problem = _obstacle(site)
+    problem = _obstacle(client_pool)
     if problem:
         return Choice("loop", f"the model cannot be stacked: {problem}")
     return "the model is small and dense"
 
 
-def _measured(site: ClientPool, participants: int) -> Choice:
+def _measured(client_pool: ClientPool, participants: int) -> Choice:
     """The fastest per client of the loop and of chunks of half, once and twice the width that fits the cache."""
-    width = min(Batched(site).width, participants)
+    width = min(Batched(client_pool).width, participants)
     widths = sorted({max(2, min(participants, w)) for w in (width // 2, width, 2 * width)})
-    seconds = {"loop": _trial(site, Loop, 2)}
-    seconds |= {f"batched(chunk={w})": _trial(site, partial(Batched, chunk=w), w) for w in widths}
+    seconds = {"loop": _trial(client_pool, Loop, 2)}
+    seconds |= {f"batched(chunk={w})": _trial(client_pool, partial(Batched, chunk=w), w) for w in widths}
     best = min(seconds, key=lambda text: seconds[text])
     others = ", ".join(f"{text} {1e3 * s:.2f}" for text, s in seconds.items() if text != best)
     return Choice(best, f"measured {1e3 * seconds[best]:.2f} ms a client; {others}")
 
 
-def _compiling(found: Choice, site: ClientPool, participants: int, rounds: int) -> Choice:
+def _compiling(found: Choice, client_pool: ClientPool, participants: int, rounds: int) -> Choice:
     """The same choice with compiled steps, where there are few kinds of them and the run is by far long enough."""
-    setting, chosen, sizes = site.setting, spec.parse_one(found.executor), site.sizes
-    rows = np.minimum(sizes[sizes > 0], setting.work.batch_size or sizes.max())
-    by_hand = supports_dense(site.method, setting, site.source.x)
-    few = len(np.unique(rows)) == 1 and setting.work.schedule == 1 and site.source.x.device.type == "cpu"
+    settings, chosen, sizes = client_pool.settings, spec.parse_one(found.executor), client_pool.sizes
+    rows = np.minimum(sizes[sizes > 0], settings.work.batch_size or sizes.max())
+    by_hand = supports_dense(client_pool.method, settings, client_pool.source.x)
+    few = len(np.unique(rows)) == 1 and settings.work.schedule == 1 and client_pool.source.x.device.type == "cpu"
     if chosen.name != "batched" or by_hand or not few:
         return found
     width = chosen.parameters["chunk"]
-    seconds = rounds * participants * _trial(site, partial(Batched, chunk=width), width)
+    seconds = rounds * participants * _trial(client_pool, partial(Batched, chunk=width), width)
     if seconds < PAYS:
         return found
     why = f"{found.why}; about {seconds / 60:.0f} minutes of steps are worth compiling"
     return Choice(f"batched(chunk={width}, compile=True)", why)
 
 
-def _trial(site: ClientPool, make: Callable[[ClientPool], Executor], clients: int) -> float:
+def _trial(client_pool: ClientPool, make: Callable[[ClientPool], Executor], clients: int) -> float:
     """Seconds that one of so many typical clients takes, the best of three rounds after one that warms up."""
-    sizes = site.sizes
+    sizes = client_pool.sizes
     filled = np.flatnonzero(sizes)
     typical = filled[np.argsort(sizes[filled], kind="stable")]
     ids = typical[len(typical) // 2 - min(clients, len(typical)) // 2 :][:clients].tolist()
-    probe = make(replace(site, memories=ClientStates(initial_client_state(site.method, site.setting))))
-    order = make_broadcast(site.method, site.setting, initial_server_state(site.method, site.setting), len(filled), ids)
+    probe = make(
+        replace(client_pool, client_states=ClientStates(initial_client_state(client_pool.method, client_pool.settings)))
+    )
+    order = make_broadcast(
+        client_pool.method,
+        client_pool.settings,
+        initial_server_state(client_pool.method, client_pool.settings),
+        len(filled),
+        ids,
+    )
     times = []
     for _ in range(TRIALS + 1):
         reports, started = UpdateBuffer(ids), time.perf_counter()
         probe.feed(order, ids, {}, reports)
         assert reports.taken is not None
-        _wait_for([*reports.taken.report.update.values(), reports.taken.report.loss])
+        _wait_for([*reports.taken.stacked.update.values(), reports.taken.stacked.loss])
         times.append(time.perf_counter() - started)
     return min(times[1:]) / len(ids)
 
 
-def _seconds_of_a_client(site: ClientPool) -> float:
+def _seconds_of_a_client(client_pool: ClientPool) -> float:
     """What a client of mean size takes in the loop: its steps times that of one forward and backward pass."""
-    setting, size = site.setting, site.typical
-    x, y = _batch(site)
-    leaves = {n: w.detach().requires_grad_(setting.model.trainable(n)) for n, w in setting.model.params.items()}
+    settings, size = client_pool.settings, client_pool.typical
+    x, y = _batch(client_pool)
+    leaves = {n: w.detach().requires_grad_(settings.model.trainable(n)) for n, w in settings.model.params.items()}
     times = []
     with seeds.isolated(0, x.device), torch.enable_grad():  # dropout; and whoever runs this may have gradients off
         for _ in range(TRIALS):
             started = time.perf_counter()
-            output = setting.model(leaves, x, buffers=setting.model.buffers, context=site.some_context, training=True)
-            loss = setting.task.loss(output.logits, y)
+            output = settings.model(
+                leaves, x, buffers=settings.model.buffers, context=client_pool.some_context, training=True
+            )
+            loss = settings.task.loss(output.logits, y)
             _wait_for(torch.autograd.grad(loss, [w for w in leaves.values() if w.requires_grad], allow_unused=True))
             times.append(time.perf_counter() - started)
-    return site.steps(size) * min(times)
+    return client_pool.steps(size) * min(times)
 
 
-def _operations(site: ClientPool) -> int:
+def _operations(client_pool: ClientPool) -> int:
     """What the forward pass of a batch of a client of mean size comes to, in floating-point operations of products."""
-    model = site.setting.model
-    x, _ = _batch(site)
+    model = client_pool.settings.model
+    x, _ = _batch(client_pool)
     with seeds.isolated(0, x.device), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(model.params, x, buffers=model.buffers, context=site.some_context, training=True)
+        model(model.params, x, buffers=model.buffers, context=client_pool.some_context, training=True)
     return int(counter.get_total_flops())
 
 
-def _batch(site: ClientPool) -> tuple[Tensor, Tensor]:
+def _batch(client_pool: ClientPool) -> tuple[Tensor, Tensor]:
     """As many samples as a batch of a client of mean size has."""
-    size = site.typical
-    rows = min(len(site.source.x), site.setting.work.batch_size or size, size)
-    return site.source.x[:rows], site.source.y[:rows]
+    size = client_pool.typical
+    rows = min(len(client_pool.source.x), client_pool.settings.work.batch_size or size, size)
+    return client_pool.source.x[:rows], client_pool.source.y[:rows]
 
 
 def _wait_for(found: Iterable[Tensor | None]) -> None:
@@ -202,29 +212,31 @@ def _wait_for(found: Iterable[Tensor | None]) -> None:
             t.sum().item()
 
 
-def _parallelism(site: ClientPool, participants: int) -> float:
+def _parallelism(client_pool: ClientPool, participants: int) -> float:
     """Steps of a typical cohort over the stacked steps that do the same: what padding leaves of the width of a chunk."""
-    sizes = site.sizes
+    sizes = client_pool.sizes
     sizes = sizes[sizes > 0]
     cohort = np.sort(sizes)[np.arange(participants) * len(sizes) // participants]
     kinds, counts = np.unique(cohort, return_counts=True)
-    steps = np.repeat([site.steps(n) for n in kinds.tolist()], counts)
-    chunks = np.split(steps, cuts(cohort, Batched(site).width))
+    steps = np.repeat([client_pool.steps(n) for n in kinds.tolist()], counts)
+    chunks = np.split(steps, cuts(cohort, Batched(client_pool).width))
     return float(steps.sum() / sum(chunk.max() for chunk in chunks))
 
 
-def _obstacle(site: ClientPool) -> str | None:
+def _obstacle(client_pool: ClientPool) -> str | None:
     """Why clients cannot be trained stacked, most of it found by doing it with two; None when they can."""
-    if problem := counting(site):
+    if problem := counting(client_pool):
         return problem
-    few = FewClients(site.source, [site.source.train[k][:2] for k in np.flatnonzero(site.sizes)[:2].tolist()])
-    setting = replace(site.setting, work=replace(site.setting.work, epochs=1, steps=2))
+    few = FewClients(
+        client_pool.source, [client_pool.source.train[k][:2] for k in np.flatnonzero(client_pool.sizes)[:2].tolist()]
+    )
+    settings = replace(client_pool.settings, work=replace(client_pool.settings.work, epochs=1, steps=2))
     try:
-        few.stacked(site.method, setting, len(few))
+        few.stacked(client_pool.method, settings, len(few))
     except UnalikeError:
         raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-        if isinstance(error, RuntimeError) and out_of_memory(error):
+        if isinstance(error, RuntimeError) and out_of_client_state(error):
             return None  # chunks are halved until they fit
         return str(error).split("\n")[0][:200] or type(error).__name__
     return None

@@ -62,16 +62,16 @@ class Executor(Protocol):
     """Runs `train` for the participants of a round. The only impure thing: it owns the clients' memories."""
 
     @property
-    def site(self) -> ClientPool: ...
+    def client_pool(self) -> ClientPool: ...
     @property
     def remark(self) -> str: ...
-    def feed(self, order: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
+    def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
         """Hand the reports of `ids` to the sink as they are made; `accepted` versions the clients' memories."""
 
-    def run(self, order: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, population: int) -> Cohort:
+    def run(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, population: int) -> Cohort:
         """The cohort of all reports, in the order of `ids`."""
 
-    def tune(self, order: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> Iterator[tuple[int, Tree]]:
+    def tune(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> Iterator[tuple[int, Tree]]:
         """Clients with their fine-tuned parameters and buffers, a few at a time; their memories stay as they are."""
 
 
@@ -83,19 +83,19 @@ class BaseExecutor:
         """What a person should know of how it went; empty where there is nothing."""
         return ""
 
-    def feed(self, order: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
+    def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
         raise NotImplementedError
 
-    def run(self, order: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, population: int) -> Cohort:
-        reports = UpdateBuffer(ids)
-        self.feed(order, ids, accepted, reports)
-        taken = reports.taken
+    def run(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, population: int) -> Cohort:
+        client_updates = UpdateBuffer(ids)
+        self.feed(broadcast, ids, accepted, client_updates)
+        taken = client_updates.taken
         assert taken is not None and taken.ids == list(ids)  # everybody answered
-        return Cohort(tuple(ids), taken.report, population)
+        return Cohort(tuple(ids), taken.stacked, population)
 
 
 class BatchTransform(Protocol):
-    """A change of training samples that takes numbers drawn per client and round: normalisation, crop, flip."""
+    """A change of training samples that takes numbers drawn per client and round: normalization, crop, flip."""
 
     @property
     def fixed(self) -> BatchTransform: ...
@@ -108,9 +108,9 @@ class ClientPool:
     """The clients of a simulation as an executor sees them. `transform` changes the samples of a training batch."""
 
     method: Method
-    setting: StageSettings
+    settings: StageSettings
     source: SampleSource
-    memories: ClientStates
+    client_states: ClientStates
     transform: BatchTransform | None = None
     _facts: dict[int, Context] = field(default_factory=dict)
     _common: PartTrees = field(default_factory=dict)
@@ -141,23 +141,23 @@ class ClientPool:
         return self.context(int((self.sizes > 0).argmax()))
 
     @profiled_function("data")
-    def lessons(self, ids: Sequence[int], round: int) -> list[BatchSchedule]:
+    def schedules(self, ids: Sequence[int], round: int) -> list[BatchSchedule]:
         """The clients' batches in each phase of a round."""
         names = ["batches", *(f"batches of phase {i}" for i in range(1, len(self.method.phases)))]
         return [self._drawn(ids, round, *named) for named in zip(self.method.phases, names, strict=True)]
 
     @profiled_function("data")
-    def tuning_lessons(self, ids: Sequence[int], round: int) -> list[BatchSchedule]:
+    def tuning_schedules(self, ids: Sequence[int], round: int) -> list[BatchSchedule]:
         """Their batches in the fine-tuning before they are evaluated, if there is any."""
         return [] if self.method.tuning is None else [self._drawn(ids, round, self.method.tuning, "tune")]
 
     def _drawn(self, ids: Sequence[int], round: int, phase: Phase, purpose: str) -> BatchSchedule:
-        work, number = phase.work(self.setting.work), self.setting.seed
+        work, number = phase.work(self.settings.work), self.settings.seed
         return BatchSchedule.drawn(work, self.source.train, ids, number, purpose, round)
 
     def steps(self, samples: int) -> int:
         """Steps in a round of a client with this many samples."""
-        return sum(phase.work(self.setting.work).steps_for(samples) for phase in self.method.phases)
+        return sum(phase.work(self.settings.work).steps_for(samples) for phase in self.method.phases)
 
     @profiled_function("data")
     def data(self, client: int, round: int, phases: list[Batches], model: Model) -> ClientBatches:
@@ -187,7 +187,7 @@ class ClientPool:
         if self.transform is None:
             return []
         sizes = [size for part in parts for size in part.sizes]
-        drawn = iter(self.transform.numbers(self.setting.seed, round, client, sum(sizes)).split(sizes))
+        drawn = iter(self.transform.numbers(self.settings.seed, round, client, sum(sizes)).split(sizes))
         return [[next(drawn) for _ in part] for part in parts]
 
     def sizes_of(self, ids: Sequence[int]) -> Tensor:
@@ -201,7 +201,7 @@ class ClientPool:
     @cached_property
     def _kind(self) -> torch.dtype:
         """The type of numbers in reports."""
-        return torch.promote_types(tree.dtype(self.setting.model.params), torch.float32)
+        return torch.promote_types(tree.dtype(self.settings.model.params), torch.float32)
 
     def expected(self, ids: Sequence[int], population: int) -> Cohort:
         """The numbers of the reports that these clients will send, as far as they are known before they train."""
@@ -211,16 +211,16 @@ class ClientPool:
         size, steps, weight = (self._numbers(column) for column in (sizes, made[which], weights[which]))
         names = [name for p in self.method.parts for name in p.shares]
         shared = [{name: self.context(k)[name] for name in names} for k in ids] if names else []
-        report = ClientUpdate(
+        client_update = ClientUpdate(
             {}, {}, {}, size, steps, weight, torch.zeros_like(size), join_nests(shared, torch.stack) if names else {}
         )
-        return Cohort(tuple(ids), report, population, folded=True)
+        return Cohort(tuple(ids), client_update, population, folded=True)
 
     def _known(self, samples: int) -> tuple[int, float]:
         """The steps of a client with so many samples, and the weight that they accumulate, to the bits that it will report."""
         if samples not in self._foreseen:
-            steps = expected_steps(self.method, self.setting, samples)
-            weight = self.setting.work.solver.weight(torch.tensor(steps, dtype=self._kind))
+            steps = expected_steps(self.method, self.settings, samples)
+            weight = self.settings.work.solver.weight(torch.tensor(steps, dtype=self._kind))
             self._foreseen[samples] = steps, float(weight)
         return self._foreseen[samples]
 
@@ -228,19 +228,19 @@ class ClientPool:
         """All their samples once, in batches and in a random order, where a part of the method asks for them."""
         if not self.method.needs_data:
             return BatchSchedule.nothing(len(ids))
-        return BatchSchedule.drawn(self._once, self.source.train, ids, self.setting.seed, "whole", round)
+        return BatchSchedule.drawn(self._once, self.source.train, ids, self.settings.seed, "whole", round)
 
     @cached_property
     def _once(self) -> Work:
         """One pass over the samples."""
-        return replace(self.setting.work, epochs=1, steps=None)
+        return replace(self.settings.work, epochs=1, steps=None)
 
     def context(self, client: int) -> Context:
         """The client's static facts, described once."""
         if not self.method.has_facts:
             return {}
         if client not in self._facts:
-            facts = self.method.facts(self._samples(self.source.train[client]), self.setting)
+            facts = self.method.facts(self._samples(self.source.train[client]), self.settings)
             pooled = {p.name: self._pooled(p) for p in self.method.conditioners if p.pooled}
             self._facts[client] = {**facts, **pooled}
         return self._facts[client]
@@ -249,7 +249,7 @@ class ClientPool:
         """The same for every client: described once."""
         if conditioner.name not in self._common:
             rows = np.unique(np.concatenate([self.source.train[k] for k in range(len(self.source))]))
-            self._common.update(conditioner.facts(self._samples(rows), self.setting))
+            self._common.update(conditioner.facts(self._samples(rows), self.settings))
         return self._common[conditioner.name]
 
     def _samples(self, rows: np.ndarray) -> Batch:

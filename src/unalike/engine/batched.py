@@ -27,7 +27,7 @@ from unalike.core.views import ClientBatches, StageSettings
 from unalike.core.work import Batches
 from unalike.engine.base import AcceptedRounds, BaseExecutor, ClientPool, client_costs
 from unalike.engine.batch_schedule import BatchSchedule
-from unalike.engine.client_chunk import ClientChunk, ClientInputs, StackedBatches, out_of_memory
+from unalike.engine.client_chunk import ClientChunk, ClientInputs, StackedBatches, out_of_client_state
 from unalike.engine.compiled_step import CompiledPrograms, NotCompiled
 from unalike.engine.dense.compiled_training import supports_compiled
 from unalike.engine.dense.step import supports_dense
@@ -58,7 +58,7 @@ class Batched(BaseExecutor):
     pull (`Part.pull`) to the gradient of the task's loss.
     """
 
-    site: ClientPool
+    client_pool: ClientPool
     chunk: int | None = None
     compile: bool = False
     fused: bool = True
@@ -70,12 +70,12 @@ class Batched(BaseExecutor):
                 f"batched(chunk={self.chunk!r}): expected a whole number of clients, at least 1, or None"
             )
 
-    def feed(self, order: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
-        for chunk, (report, summed) in self._each_chunk(ids, partial(self._train, sink, order, accepted)):
-            sink.add(chunk, report, summed)
+    def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
+        for chunk, (client_update, summed) in self._each_chunk(ids, partial(self._train, sink, broadcast, accepted)):
+            sink.add(chunk, client_update, summed)
 
-    def tune(self, order: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> Iterator[tuple[int, Tree]]:
-        for chunk, tuned in self._each_chunk(ids, partial(self._tune, order, accepted)):
+    def tune(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> Iterator[tuple[int, Tree]]:
+        for chunk, tuned in self._each_chunk(ids, partial(self._tune, broadcast, accepted)):
             yield from ((client, tree.row(tuned, i)) for i, client in enumerate(chunk))
 
     def _each_chunk(self, ids: Sequence[int], work: Callable[[list[int]], Any]) -> Iterator[tuple[list[int], Any]]:
@@ -86,7 +86,7 @@ class Batched(BaseExecutor):
             try:
                 done = work(chunk)
             except RuntimeError as error:
-                if len(chunk) == 1 or not out_of_memory(error):
+                if len(chunk) == 1 or not out_of_client_state(error):
                     raise
                 self._fits.append(-(-len(chunk) // 2))
                 waiting = deque(part for c in (chunk, *waiting) for part in _cut(c, self._fits[-1]))
@@ -94,15 +94,15 @@ class Batched(BaseExecutor):
             yield chunk, done
 
     @cached_property
-    def setting(self) -> StageSettings:
+    def settings(self) -> StageSettings:
         """The setting with the task as it is fastest when stacked."""
-        return replace(self.site.setting, task=self.site.setting.task.stacked)
+        return replace(self.client_pool.settings, task=self.client_pool.settings.task.stacked)
 
     def _chunks(self, ids: Sequence[int]) -> list[list[int]]:
         """The clients by their number of samples, cut into chunks; none where all who train are other processes'."""
-        clients, sizes = np.array(ids, np.int64), self.site.counts(ids)
-        order = np.lexsort((clients, sizes))
-        chunks = np.split(clients[order], cuts(sizes[order], self.width))
+        clients, sizes = np.array(ids, np.int64), self.client_pool.counts(ids)
+        broadcast = np.lexsort((clients, sizes))
+        chunks = np.split(clients[broadcast], cuts(sizes[broadcast], self.width))
         return [chunk.tolist() for chunk in chunks if len(chunk)]
 
     @property
@@ -112,49 +112,53 @@ class Batched(BaseExecutor):
             return min([*self._fits, *([self.chunk] if self.chunk else [])])
         if self.fuses:
             return self._fused_width
-        model = tree.nbytes(self.site.setting.model.params)
-        return max(1, (CACHE if self.site.source.x.device.type == "cpu" else DEVICE) // (3 * model))
+        model = tree.nbytes(self.client_pool.settings.model.params)
+        return max(1, (CACHE if self.client_pool.source.x.device.type == "cpu" else DEVICE) // (3 * model))
 
     @cached_property
     def _fused_width(self) -> int:
         """The same for compiled loops: what clients come to is written to memory that is kept, and a chunk is soon done."""
-        site, params = self.site, self.site.setting.model.params
-        [rows] = client_costs(site.method, site.setting.work, np.array([site.typical]))
-        kept = max(1, KEPT // tree.nbytes(params)) * (SUMMED if site.method.linear and site.method.only_adds else 1)
+        client_pool, params = self.client_pool, self.client_pool.settings.model.params
+        [rows] = client_costs(client_pool.method, client_pool.settings.work, np.array([client_pool.typical]))
+        kept = max(1, KEPT // tree.nbytes(params)) * (
+            SUMMED if client_pool.method.linear and client_pool.method.only_adds else 1
+        )
         return min(kept, max(1, STRETCH // (int(rows) * sum(w.numel() for w in params.values()))))
 
     @cached_property
     def fuses(self) -> bool:
         """Whether compiled loops train the clients, even those with the largest batches."""
-        site, setting, largest = self.site, self.setting, int(self.site.sizes.max(initial=0))
-        rows = min(setting.work.batch_size or largest, largest)
-        by_hand = self.fused and supports_dense(site.method, setting, site.source.x)
-        return by_hand and supports_compiled(site.method, site.method.phases, setting, site.source.x, rows)
+        client_pool, settings, largest = self.client_pool, self.settings, int(self.client_pool.sizes.max(initial=0))
+        rows = min(settings.work.batch_size or largest, largest)
+        by_hand = self.fused and supports_dense(client_pool.method, settings, client_pool.source.x)
+        return by_hand and supports_compiled(
+            client_pool.method, client_pool.method.phases, settings, client_pool.source.x, rows
+        )
 
     def _train(
-        self, sink: UpdateSink, order: Broadcast, accepted: AcceptedRounds, ids: list[int]
+        self, sink: UpdateSink, broadcast: Broadcast, accepted: AcceptedRounds, ids: list[int]
     ) -> tuple[ClientUpdate, bool]:
         """The reports of a chunk, and whether their updates are summed up already."""
-        site, method, summed = self.site, self.site.method, False
-        lessons = self.site.lessons(ids, order.round)
-        with self._chunk(order, "dropout of chunks", ids, lessons, accepted) as chunk:
-            if supports_dense(method, self.setting, self.site.source.x):
+        client_pool, method, summed = self.client_pool, self.client_pool.method, False
+        schedules = self.client_pool.schedules(ids, broadcast.round)
+        with self._chunk(broadcast, "dropout of chunks", ids, schedules, accepted) as chunk:
+            if supports_dense(method, self.settings, self.client_pool.source.x):
                 course = StackedTraining(
-                    method, method.phases, self.setting, chunk, None, self.fused, sink.factors(ids)
+                    method, method.phases, self.settings, chunk, None, self.fused, sink.factors(ids)
                 )
-                (report, kept), summed = course.reports, course.summed
-                if summed and find_faults(ids, report):  # whose it is shows when they are apart
-                    (report, kept), summed = replace(course, factors=None).reports, False
+                (client_update, kept), summed = course.client_updates, course.summed
+                if summed and find_faults(ids, client_update):  # whose it is shows when they are apart
+                    (client_update, kept), summed = replace(course, factors=None).client_updates, False
             else:
-                report, kept = self._compiled(chunk) or chunk.each(self._trained)
-        site.memories.put_stacked(ids, order.round, kept, accepted)
-        return report, summed
+                client_update, kept = self._compiled(chunk) or chunk.each(self._trained)
+        client_pool.client_states.put_stacked(ids, broadcast.round, kept, accepted)
+        return client_update, summed
 
     @cached_property
     def programs(self) -> CompiledPrograms:
         """What was compiled."""
         return CompiledPrograms(
-            "" if self.site.setting.work.schedule == 1 else "the learning rate changes from round to round"
+            "" if self.client_pool.settings.work.schedule == 1 else "the learning rate changes from round to round"
         )
 
     @property
@@ -163,77 +167,93 @@ class Batched(BaseExecutor):
 
     def _compiled(self, chunk: ClientChunk) -> tuple[ClientUpdate, PartTrees] | None:
         """Reports and memories by compiled steps, if there are any."""
-        method = self.site.method
+        method = self.client_pool.method
         if not self.compile or self.programs.problem:
             return None
         try:
-            return StackedTraining(method, method.phases, self.setting, chunk, self.programs).reports
+            return StackedTraining(method, method.phases, self.settings, chunk, self.programs).client_updates
         except NotCompiled:
             return None
 
-    def _trained(self, given: ClientInputs, order: Broadcast, data: ClientBatches) -> tuple[ClientUpdate, PartTrees]:
-        memory, context, size = (given[name] for name in ("memory", "context", "size"))
-        method, begun = self.site.method, given.get("begun")
-        return train(method, self.setting, order, memory, size, data, context, functional_gradient, begun)
+    def _trained(
+        self, given: ClientInputs, broadcast: Broadcast, data: ClientBatches
+    ) -> tuple[ClientUpdate, PartTrees]:
+        client_state, context, size = (given[name] for name in ("client_state", "context", "size"))
+        method, begun = self.client_pool.method, given.get("begun")
+        return train(method, self.settings, broadcast, client_state, size, data, context, functional_gradient, begun)
 
-    def _tune(self, order: Broadcast, accepted: AcceptedRounds, ids: list[int]) -> Tree:
-        method, lessons = self.site.method, self.site.tuning_lessons(ids, order.round)
-        with self._chunk(order, "dropout of tuned chunks", ids, lessons, accepted) as chunk:
-            if method.tuning is not None and supports_dense(method.tuner, self.setting, self.site.source.x):
-                memory = without_solver_state(chunk.given["memory"])
-                chunk = replace(chunk, given=chunk.given | {"memory": memory})
-                learnt = StackedTraining(method.tuner, (method.tuning,), self.setting, chunk, fused=self.fused).learnt
-                return learnt.params | learnt.buffers
+    def _tune(self, broadcast: Broadcast, accepted: AcceptedRounds, ids: list[int]) -> Tree:
+        method, schedules = self.client_pool.method, self.client_pool.tuning_schedules(ids, broadcast.round)
+        with self._chunk(broadcast, "dropout of tuned chunks", ids, schedules, accepted) as chunk:
+            if method.tuning is not None and supports_dense(method.tuner, self.settings, self.client_pool.source.x):
+                client_state = without_solver_state(chunk.given["client_state"])
+                chunk = replace(chunk, given=chunk.given | {"client_state": client_state})
+                trained = StackedTraining(
+                    method.tuner, (method.tuning,), self.settings, chunk, fused=self.fused
+                ).trained
+                return trained.params | trained.buffers
             return chunk.each(self._tuned)
 
-    def _tuned(self, given: ClientInputs, order: Broadcast, data: ClientBatches) -> Tree:
-        memory, context, begun = given["memory"], given["context"], given.get("begun")
-        return tune(self.site.method, self.setting, order, memory, data, context, functional_gradient, begun)
+    def _tuned(self, given: ClientInputs, broadcast: Broadcast, data: ClientBatches) -> Tree:
+        client_state, context, begun = given["client_state"], given["context"], given.get("begun")
+        return tune(
+            self.client_pool.method, self.settings, broadcast, client_state, data, context, functional_gradient, begun
+        )
 
     @contextmanager
     def _chunk(
-        self, order: Broadcast, purpose: str, ids: list[int], lessons: list[BatchSchedule], accepted: AcceptedRounds
+        self,
+        broadcast: Broadcast,
+        purpose: str,
+        ids: list[int],
+        schedules: list[BatchSchedule],
+        accepted: AcceptedRounds,
     ) -> Iterator[ClientChunk]:
         """The clients stacked, while torch draws numbers of their own."""
-        site = self.site
-        lots = self._lots(order.round, ids, [*lessons, site.whole(ids, order.round)])
+        client_pool = self.client_pool
+        lots = self._lots(broadcast.round, ids, [*schedules, client_pool.whole(ids, broadcast.round)])
         # by its first client, whom no other process and no other group trains in this round
-        dropout = seeds.number(site.setting.seed, purpose, order.round, ids[0])
-        with seeds.isolated(dropout, site.source.x.device), torch.no_grad():
-            told = ids if self._tells(order) else ids[:1]  # nothing, which is the same for all
-            own = zip(told, *lessons)
-            given = {"memory": site.memories.stacked(ids, accepted), "size": site.sizes_of(ids)}
-            given |= join_nests([self._given(k, order, lesson, accepted.get(k)) for k, *lesson in own], torch.stack)
-            yield ClientChunk(order, given, lots[:-1], lots[-1], [lot.kinds for lot in lots])
+        dropout = seeds.number(client_pool.settings.seed, purpose, broadcast.round, ids[0])
+        with seeds.isolated(dropout, client_pool.source.x.device), torch.no_grad():
+            told = ids if self._tells(broadcast) else ids[:1]  # nothing, which is the same for all
+            own = zip(told, *schedules)
+            given = {
+                "client_state": client_pool.client_states.stacked(ids, accepted),
+                "size": client_pool.sizes_of(ids),
+            }
+            given |= join_nests([self._given(k, broadcast, lesson, accepted.get(k)) for k, *lesson in own], torch.stack)
+            yield ClientChunk(broadcast, given, lots[:-1], lots[-1], [lot.kinds for lot in lots])
 
     @cached_property
     def _begins_stacked(self) -> bool:
         """Whether nobody has to look at clients one by one before their training starts."""
-        return all(p.vmappable for p in self.site.method.role(Personalizer))
+        return all(p.vmappable for p in self.client_pool.method.role(Personalizer))
 
-    def _tells(self, order: Broadcast) -> bool:
+    def _tells(self, broadcast: Broadcast) -> bool:
         """Whether clients are told anything of their own beside their memories."""
-        return bool(order.own) or self.site.method.has_facts or not self._begins_stacked
+        return bool(broadcast.own) or self.client_pool.method.has_facts or not self._begins_stacked
 
-    def _given(self, client: int, order: Broadcast, lesson: list[Batches], accepted: int | None) -> ClientInputs:
+    def _given(self, client: int, broadcast: Broadcast, lesson: list[Batches], accepted: int | None) -> ClientInputs:
         """What `train` is told of a client beside its size and its memory, all of it tensors; with how it begins, if need be."""
-        site, context = self.site, self.site.context(client)
-        given = {"context": context, "mail": order.own.get(client, {})}
+        client_pool, context = self.client_pool, self.client_pool.context(client)
+        given = {"context": context, "messages": broadcast.own.get(client, {})}
         if self._begins_stacked:
             return given
-        memory = site.memories.get(client, accepted)
-        data = site.data(client, order.round, lesson, site.setting.model)
-        begun, memory = begin_training(site.method, site.setting, order.to(client), memory, data, context)
-        return given | {"begun": begun, "memory": memory}
+        client_state = client_pool.client_states.get(client, accepted)
+        data = client_pool.data(client, broadcast.round, lesson, client_pool.settings.model)
+        begun, client_state = begin_training(
+            client_pool.method, client_pool.settings, broadcast.to(client), client_state, data, context
+        )
+        return given | {"begun": begun, "client_state": client_state}
 
     @profiled_function("data")
     def _lots(self, round: int, ids: list[int], parts: list[BatchSchedule]) -> list[StackedBatches]:
         """Each part of the clients' batches stacked, transformed."""
-        source, transform = self.site.source, self.site.transform
+        source, transform = self.client_pool.source, self.client_pool.transform
         found = [StackedBatches.of(source.x, source.y, part) for part in parts]
         if transform is None:
             return found
-        drawn = [self.site.numbers(k, round, own) for k, *own in zip(ids, *parts, strict=True)]
+        drawn = [self.client_pool.numbers(k, round, own) for k, *own in zip(ids, *parts, strict=True)]
         return [
             lot.transformed(transform(lot.x, _laid_out(numbers, lot.index.shape).to(lot.x.device))) if lot else lot
             for lot, numbers in zip(found, zip(*drawn), strict=True)

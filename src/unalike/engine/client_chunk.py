@@ -42,17 +42,17 @@ class StackedBatches(Rows):
     sizes: np.ndarray
 
     @classmethod
-    def of(cls, samples: Tensor, labels: Tensor, lessons: BatchSchedule) -> StackedBatches:
+    def of(cls, samples: Tensor, labels: Tensor, schedules: BatchSchedule) -> StackedBatches:
         """Those of one phase. Padding repeats a client's first sample, whatever its numbers are."""
-        sizes = lessons.sizes
+        sizes = schedules.sizes
         most = sizes.max(initial=0)
         if sizes.min(initial=most) == most:
-            places = lessons.rows.reshape(*sizes.shape, most)
+            places = schedules.rows.reshape(*sizes.shape, most)
         else:
             counts = np.arange(most) < sizes[:, :, None]
-            first = [own.rows[0] if own.sizes else 0 for own in lessons]
+            first = [own.rows[0] if own.sizes else 0 for own in schedules]
             places = np.broadcast_to(np.reshape(first, (-1, 1, 1)), counts.shape).astype(np.int64)
-            places[counts] = lessons.rows
+            places[counts] = schedules.rows
         return cls(samples, labels, torch.from_numpy(places).to(samples.device), sizes)
 
     def transformed(self, x: Tensor) -> StackedBatches:
@@ -104,7 +104,7 @@ class ClientChunk:
     `kinds` says what is known of the steps of each phase, and of those over all rows.
     """
 
-    order: Broadcast
+    broadcast: Broadcast
     given: ClientInputs
     phases: Sequence[Rows]
     whole: Rows
@@ -114,9 +114,9 @@ class ClientChunk:
         return len(self.given["size"])
 
     def each(self, function: Callable[..., Any], *stacked: Any) -> Any:
-        """`function(given, order, data, *own)` of every client, its own of the `stacked` things; stacked again."""
+        """`function(given, broadcast, data, *own)` of every client, its own of the `stacked` things; stacked again."""
         # norms update buffers in place, which needs a row of them for each client
-        buffers = tree.map(lambda b: b.expand(len(self), *b.shape), self.order.buffers)
+        buffers = tree.map(lambda b: b.expand(len(self), *b.shape), self.broadcast.buffers)
         *kinds, last = self.kinds
         phases, whole = [dict(rows) for rows in self.phases], dict(self.whole)
 
@@ -124,7 +124,9 @@ class ClientChunk:
             data = ClientBatches(
                 [BatchSequence(rows, k) for rows, k in zip(phases, kinds, strict=True)], BatchSequence(whole, last)
             )
-            return function(given, self.order.with_mail(given["mail"])._replace(buffers=buffers), data, *own)
+            return function(
+                given, self.broadcast.with_messages(given["messages"])._replace(buffers=buffers), data, *own
+            )
 
         return torch.vmap(one, randomness="different")(self.given, buffers, phases, whole, *stacked)
 
@@ -134,7 +136,7 @@ class ClientChunk:
         return replace(self, kinds=[[StepPadding("weight" not in r, "weight" in r)] * len(k) for r, k in self._parts])
 
     @property
-    def lessons(self) -> list[BatchSequence]:
+    def schedules(self) -> list[BatchSequence]:
         """The stacked batches of each phase."""
         return [BatchSequence(*part, stacked=True) for part in self._parts[:-1]]
 
@@ -167,7 +169,7 @@ class BatchSequence(Sequence[Batch]):
         return (StackedBatch if self.stacked else Batch)(self.rows["x"][at], self.rows["y"][at], weight, idle)
 
 
-def out_of_memory(error: RuntimeError) -> bool:
+def out_of_client_state(error: RuntimeError) -> bool:
     """Whether an allocation failed, on an accelerator or on the CPU."""
     told = "can't allocate memory", "out of memory"  # by the CPU, and by Apple's devices
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in told)

@@ -22,7 +22,7 @@ from unalike.core.nests import map_tensors, tensors_of
 from unalike.core.types import Batch, Broadcast, PartTrees, Tree
 from unalike.core.views import ClientBatches, StageSettings
 from unalike.core.work import Work
-from unalike.engine.client_chunk import ClientChunk, ClientInputs, out_of_memory
+from unalike.engine.client_chunk import ClientChunk, ClientInputs, out_of_client_state
 from unalike.methods.method import Method
 from unalike.training.client_update import view_function
 from unalike.training.local_step import LocalStep, StepState, StepwiseTrainer, functional_gradient, own_copy
@@ -73,7 +73,7 @@ class CompiledPrograms:
         except UnalikeError:
             raise
         except Exception as error:  # whatever the tracer, the compiler or a stranger's model cannot do
-            if isinstance(error, RuntimeError) and out_of_memory(error):
+            if isinstance(error, RuntimeError) and out_of_client_state(error):
                 raise
             self.problem = f"{type(error).__name__}: {str(error).strip()}".split("\n")[0][:200]
             raise NotCompiled from None
@@ -117,20 +117,26 @@ class CompiledStep(StepwiseTrainer):
         method: Method,
         work: Work,
         *,
-        setting: StageSettings,
+        settings: StageSettings,
         chunk: ClientChunk,
         begun: tuple[Tree, PartTrees],
         programs: CompiledPrograms,
         params: Tree,
-        memory: PartTrees,
+        client_state: PartTrees,
         sent: list[str],
     ):
-        self.method, self.work, self.setting, self.chunk = method, work, setting, chunk
+        self.method, self.work, self.settings, self.chunk = method, work, settings, chunk
         self.programs, self.sent = programs, sent
         self.solver, self.leaf, self.keeps = work.solver, own_copy, bool(method.trained)
-        given = {name: chunk.given[name] for name in ("mail", "context", "size")}
-        order = {name: getattr(chunk.order, name) for name in ("params", "buffers", "mail")}
-        self.fixed = {"given": given, "order": order, "whole": dict(chunk.whole), "params": params, "memory": memory}
+        given = {name: chunk.given[name] for name in ("messages", "context", "size")}
+        broadcast = {name: getattr(chunk.broadcast, name) for name in ("params", "buffers", "messages")}
+        self.fixed = {
+            "given": given,
+            "broadcast": broadcast,
+            "whole": dict(chunk.whole),
+            "params": params,
+            "client_state": client_state,
+        }
         self.fixed |= {"origin": begun[0], "opened": begun[1]}
         self.leaves = tensors_of(self.fixed)
 
@@ -141,7 +147,7 @@ class CompiledStep(StepwiseTrainer):
         )  # a solver's count of its steps
         rows = {"x": batch.x, "y": batch.y} | ({} if batch.weight is None else {"weight": batch.weight})
         moves: dict[str, Any] = {
-            "moving": vars(before) | {"state": state},
+            "step_state": vars(before) | {"state": state},
             "rows": rows,
             "number": torch.tensor(number),
         }
@@ -159,34 +165,39 @@ class CompiledStep(StepwiseTrainer):
 
         with profiled("forward and backward"):
             value, *made = self.programs.run(key, flat, self.leaves, tensors_of(moves))
-        return value, StepState(**_nest(moves["moving"], made))
+        return value, StepState(**_nest(moves["step_state"], made))
 
     def _step(self, fixed: dict[str, Any], now: dict[str, Any], idle: bool) -> tuple[Tensor, StepState]:
         number = now["number"]
-        order = self.chunk.order._replace(**fixed["order"], own={})
-        chunk = replace(self.chunk, order=order, given=fixed["given"], phases=[], whole=fixed["whole"])
+        broadcast = self.chunk.broadcast._replace(**fixed["broadcast"], own={})
+        chunk = replace(self.chunk, broadcast=broadcast, given=fixed["given"], phases=[], whole=fixed["whole"])
         chunk = replace(chunk, kinds=self.chunk.kinds[-1:])
-        own = [fixed[name] for name in ("origin", "opened", "params", "memory")]
+        own = [fixed[name] for name in ("origin", "opened", "params", "client_state")]
 
         def one(
-            given: ClientInputs, order: Broadcast, data: ClientBatches, origin: Tree, opened: PartTrees, *of_phase: Any
+            given: ClientInputs,
+            broadcast: Broadcast,
+            data: ClientBatches,
+            origin: Tree,
+            opened: PartTrees,
+            *of_phase: Any,
         ) -> Any:
-            params, memory, moving, rows = of_phase
+            params, client_state, step_state, rows = of_phase
             seen = ClientBatches(_Unseen(), data.whole)
-            look = view_function(self.method, self.setting, order, origin, opened, seen, given["context"])
+            view_of = view_function(self.method, self.settings, broadcast, origin, opened, seen, given["context"])
             step = LocalStep(
                 self.method,
                 self.work,
-                look=look,
+                view_of=view_of,
                 params=params,
-                memory=memory,
+                client_state=client_state,
                 sent=self.sent,
                 gradient=functional_gradient,
             )
-            value, after = step(StepState(**moving), Batch(**rows, idle=idle), number, False)
+            value, after = step(StepState(**step_state), Batch(**rows, idle=idle), number, False)
             return value, vars(after)
 
-        value, after = chunk.each(one, *own, now["moving"], now["rows"])
+        value, after = chunk.each(one, *own, now["step_state"], now["rows"])
         return value, StepState(**after)
 
 
@@ -209,5 +220,5 @@ def _nest(like: Any, leaves: Sequence[Tensor]) -> Any:
     return map_tensors(lambda _: next(rest), like)
 
 
-def _names(drawers: PartTrees) -> list[str]:
-    return [name for d in drawers.values() for name in d]
+def _names(part_trees: PartTrees) -> list[str]:
+    return [name for d in part_trees.values() for name in d]

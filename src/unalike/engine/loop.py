@@ -25,46 +25,62 @@ from unalike.training.local_step import autograd_gradient
 class Loop(BaseExecutor):
     """Runs `train` for each client with the ordinary autograd."""
 
-    site: ClientPool
+    client_pool: ClientPool
 
-    def feed(self, order: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
-        site, order = self.site, order._replace(params=self.setting.model.laid_out(order.params))
-        lessons, sizes = site.lessons(ids, order.round), site.sizes_of(ids)
-        dropouts = [seeds.number(site.setting.seed, "dropout", order.round, client) for client in ids]
-        with seeds.borrowed(site.source.x.device) as start, torch.no_grad():
-            for client, size, dropout, *lesson in zip(ids, sizes, dropouts, *lessons, strict=True):
-                memory, data, context = self._given(client, order.round, lesson, accepted)
+    def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
+        client_pool, broadcast = (
+            self.client_pool,
+            broadcast._replace(params=self.settings.model.laid_out(broadcast.params)),
+        )
+        schedules, sizes = client_pool.schedules(ids, broadcast.round), client_pool.sizes_of(ids)
+        dropouts = [seeds.number(client_pool.settings.seed, "dropout", broadcast.round, client) for client in ids]
+        with seeds.borrowed(client_pool.source.x.device) as start, torch.no_grad():
+            for client, size, dropout, *lesson in zip(ids, sizes, dropouts, *schedules, strict=True):
+                client_state, data, context = self._given(client, broadcast.round, lesson, accepted)
                 start(dropout)
                 report, kept = train(
-                    site.method, self.setting, order.to(client), memory, size, data, context, autograd_gradient
+                    client_pool.method,
+                    self.settings,
+                    broadcast.to(client),
+                    client_state,
+                    size,
+                    data,
+                    context,
+                    autograd_gradient,
                 )
-                site.memories.put(client, order.round, kept, accepted.get(client))
+                client_pool.client_states.put(client, broadcast.round, kept, accepted.get(client))
                 sink.add([client], map_tensors(lambda t: t.unsqueeze(0), report))
 
-    def tune(self, order: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> Iterator[tuple[int, Tree]]:
-        lessons = self.site.tuning_lessons(ids, order.round)
+    def tune(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> Iterator[tuple[int, Tree]]:
+        schedules = self.client_pool.tuning_schedules(ids, broadcast.round)
         return (
-            (client, self._tune(order, client, lesson, accepted)) for client, *lesson in zip(ids, *lessons, strict=True)
+            (client, self._tune(broadcast, client, lesson, accepted))
+            for client, *lesson in zip(ids, *schedules, strict=True)
         )
 
     @cached_property
-    def setting(self) -> StageSettings:
+    def settings(self) -> StageSettings:
         """The setting with the model as one client at a time computes it best."""
-        site = self.site
-        return replace(site.setting, model=site.setting.model.channels_last(site.source.x[:2], site.some_context))
+        client_pool = self.client_pool
+        return replace(
+            client_pool.settings,
+            model=client_pool.settings.model.channels_last(client_pool.source.x[:2], client_pool.some_context),
+        )
 
     def _given(
         self, client: int, round: int, lesson: list[Batches], accepted: AcceptedRounds
     ) -> tuple[PartTrees, ClientBatches, Context]:
         """What a client trains with: its memory, its batches and its static facts."""
-        site = self.site
-        memory, context = site.memories.get(client, accepted.get(client)), site.context(client)
-        return memory, site.data(client, round, lesson, self.setting.model), context
+        client_pool = self.client_pool
+        client_state, context = client_pool.client_states.get(client, accepted.get(client)), client_pool.context(client)
+        return client_state, client_pool.data(client, round, lesson, self.settings.model), context
 
-    def _tune(self, order: Broadcast, client: int, lesson: list[Batches], accepted: AcceptedRounds) -> Tree:
-        site = self.site
-        memory, data, context = self._given(client, order.round, lesson, accepted)
-        dropout = seeds.number(site.setting.seed, "dropout of tuning", order.round, client)
-        with seeds.isolated(dropout, site.source.x.device), torch.no_grad():
-            tuned = tune(site.method, self.setting, order.to(client), memory, data, context, autograd_gradient)
+    def _tune(self, broadcast: Broadcast, client: int, lesson: list[Batches], accepted: AcceptedRounds) -> Tree:
+        client_pool = self.client_pool
+        client_state, data, context = self._given(client, broadcast.round, lesson, accepted)
+        dropout = seeds.number(client_pool.settings.seed, "dropout of tuning", broadcast.round, client)
+        with seeds.isolated(dropout, client_pool.source.x.device), torch.no_grad():
+            tuned = tune(
+                client_pool.method, self.settings, broadcast.to(client), client_state, data, context, autograd_gradient
+            )
         return tree.map(Tensor.contiguous, tuned)

@@ -47,21 +47,21 @@ class FewClients:
     def __len__(self) -> int:
         return len(self.train)
 
-    def stacked(self, method: Method, setting: StageSettings, count: int) -> ClientUpdate:
+    def stacked(self, method: Method, settings: StageSettings, count: int) -> ClientUpdate:
         """What the first `count` of the clients report of a round, trained stacked."""
         probe, ids = (
-            Batched(ClientPool(method, setting, self, ClientStates(initial_client_state(method, setting)))),
+            Batched(ClientPool(method, settings, self, ClientStates(initial_client_state(method, settings)))),
             range(count),
         )
-        order = make_broadcast(method, setting, initial_server_state(method, setting), len(self), ids)
-        return probe.run(order, ids, {}, len(self)).report
+        order = make_broadcast(method, settings, initial_server_state(method, settings), len(self), ids)
+        return probe.run(order, ids, {}, len(self)).stacked
 
 
-def counting(site: ClientPool) -> str | None:
+def counting(client_pool: ClientPool) -> str | None:
     """Why padding would count, if it would; found by training with it and without. The catalogue's parts leave it out."""
-    found = site.setting.model.counting_padding(site.source.x, site.some_context)
-    own = [p.name for p in site.method.parts if not _is_ours(p)]
-    if found or not own or not _changes(site):
+    found = client_pool.settings.model.counting_padding(client_pool.source.x, client_pool.some_context)
+    own = [p.name for p in client_pool.method.parts if not _is_ours(p)]
+    if found or not own or not _changes(client_pool):
         return found
     return (
         f"padding would count in {' or '.join(own)}: a mean over the samples of a batch has to be batch.mean(per_sample), "
@@ -73,10 +73,10 @@ def _is_ours(part: Part) -> bool:
     return type(part).__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
-def _changes(site: ClientPool) -> bool:
+def _changes(client_pool: ClientPool) -> bool:
     """Whether a client's report changes with the padding of its batch; what differs between two seeds is drawn, and left out."""
     try:
-        alone, again, beside = (_report(site, seed, count) for seed, count in ((0, 1), (1, 1), (0, 2)))
+        alone, again, beside = (_report(client_pool, seed, count) for seed, count in ((0, 1), (1, 1), (0, 2)))
     except UnalikeError:
         raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError):
@@ -84,16 +84,16 @@ def _changes(site: ClientPool) -> bool:
     return any(_apart(alone[n], beside[n]) and not _apart(alone[n], again[n]) for n in alone)
 
 
-def _report(site: ClientPool, seed: int, count: int) -> Tree:
+def _report(client_pool: ClientPool, seed: int, count: int) -> Tree:
     """What the first of `count` stacked clients reports of one epoch; what would compress it could leap."""
-    method = Method(*(p for p in site.method.parts if not isinstance(p, Upload)))
-    work = replace(site.setting.work, epochs=1, steps=None, batch_size=LONG)
-    setting = replace(site.setting, seed=seed, work=work, model=_without_dropout(site.setting.model))
-    rows = np.resize(site.source.train[int(site.sizes.argmax())], LONG)
-    few = FewClients(site.source, [rows[:SHORT], rows])
-    report = few.stacked(method, setting, count)
-    letters = tree.pack({f"letters of {name}": letter for name, letter in report.letters.items()})
-    return tree.row(report.update | letters | {"loss": report.loss}, 0)
+    method = Method(*(p for p in client_pool.method.parts if not isinstance(p, Upload)))
+    work = replace(client_pool.settings.work, epochs=1, steps=None, batch_size=LONG)
+    settings = replace(client_pool.settings, seed=seed, work=work, model=_without_dropout(client_pool.settings.model))
+    rows = np.resize(client_pool.source.train[int(client_pool.sizes.argmax())], LONG)
+    few = FewClients(client_pool.source, [rows[:SHORT], rows])
+    client_update = few.stacked(method, settings, count)
+    messages = tree.pack({f"message of {name}": message for name, message in client_update.messages.items()})
+    return tree.row(client_update.update | messages | {"loss": client_update.loss}, 0)
 
 
 def _without_dropout(model: Model) -> Model:

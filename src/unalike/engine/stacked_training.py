@@ -37,7 +37,7 @@ class StackedTraining:
 
     method: Method
     phases: Sequence[Phase]
-    setting: StageSettings
+    settings: StageSettings
     chunk: ClientChunk
     programs: CompiledPrograms | None = None
     fused: bool = True
@@ -45,46 +45,48 @@ class StackedTraining:
 
     @property
     def summed(self) -> bool:
-        """Whether the update in `reports` is that sum, along a leading [1]: compiled loops add it up."""
+        """Whether the update in `client_updates` is that sum, along a leading [1]: compiled loops add it up."""
         return self.factors is not None and self.method.only_adds and self.programs is None and self._fusible
 
     @property
-    def reports(self) -> tuple[ClientUpdate, PartTrees]:
+    def client_updates(self) -> tuple[ClientUpdate, PartTrees]:
         """The clients' reports and what they remember."""
         sizes, contexts = self.chunk.given["size"], self.chunk.given["context"]
         if not self.method.closing:  # nobody looks at what a client's parameters have become
-            learnt = self._learnt(self.method.only_adds)
-            return make_client_update(self.method, self.setting, self.chunk.order, sizes, contexts, _blind, learnt)
+            trained = self._learnt(self.method.only_adds)
+            return make_client_update(
+                self.method, self.settings, self.chunk.broadcast, sizes, contexts, _blind, trained
+            )
 
         def one(
-            look: ViewFunction, order: Broadcast, size: Tensor, context: Any, learnt: TrainedClient
+            view_of: ViewFunction, broadcast: Broadcast, size: Tensor, context: Any, trained: TrainedClient
         ) -> tuple[ClientUpdate, PartTrees]:
-            return make_client_update(self.method, self.setting, order, size, context, look, learnt)
+            return make_client_update(self.method, self.settings, broadcast, size, context, view_of, trained)
 
-        return self._each(one, sizes, contexts, self.learnt)
+        return self._each(one, sizes, contexts, self.trained)
 
     @cached_property
-    def learnt(self) -> TrainedClient:
+    def trained(self) -> TrainedClient:
         """The clients after their training."""
         return self._learnt()
 
     def _learnt(self, apart: bool = False) -> TrainedClient:
         """The same; `apart`: compiled loops tell what they added to the parameters instead."""
-        params, memory = self._begun
-        sent = self.method.sent(params, self.setting.model)
+        params, client_state = self._begun
+        sent = self.method.sent(params, self.settings.model)
 
-        order = self.chunk.order._replace(buffers=tree.map(self._stacked, self.chunk.order.buffers))
-        lessons = (self.chunk if self.programs is None else self.chunk.alike).lessons
+        broadcast = self.chunk.broadcast._replace(buffers=tree.map(self._stacked, self.chunk.broadcast.buffers))
+        schedules = (self.chunk if self.programs is None else self.chunk.alike).schedules
         if self.programs is not None:
             make = self._compiled(self.programs, sent)
         elif self._fusible:
             make = partial(self._fused, sent, apart)
         else:
             make = self._by_hand(sent)
-        learnt = run_phases(self.method, self.phases, self.setting, order, params, memory, lessons, make)
+        trained = run_phases(self.method, self.phases, self.settings, broadcast, params, client_state, schedules, make)
         device = self.chunk.given["size"].device
-        steps, loss = (torch.as_tensor(t, device=device).expand(len(self.chunk)) for t in (learnt.steps, learnt.loss))
-        return learnt._replace(steps=steps, loss=loss)
+        steps, loss = (torch.as_tensor(t, device=device).expand(len(self.chunk)) for t in (trained.steps, trained.loss))
+        return trained._replace(steps=steps, loss=loss)
 
     @cached_property
     def _fusible(self) -> bool:
@@ -92,34 +94,34 @@ class StackedTraining:
         if not self.fused or not lots:
             return False
         return supports_compiled(
-            self.method, self.phases, self.setting, lots[0].samples, max(lot.index.shape[2] for lot in lots)
+            self.method, self.phases, self.settings, lots[0].samples, max(lot.index.shape[2] for lot in lots)
         )
 
-    def _fused(self, sent: list[str], apart: bool, work: Work, params: Tree, memory: PartTrees) -> LocalTrainer:
+    def _fused(self, sent: list[str], apart: bool, work: Work, params: Tree, client_state: PartTrees) -> LocalTrainer:
         parts, strengths, total = pulls(self.method, work) or (), list[float](), dict[str, Tensor]()
 
-        def drawn(look: ViewFunction, _: Broadcast, params: Tree, memory: PartTrees) -> list[Tree]:
-            found = [p.pull(look(p, params, {}, memory, lr=work.lr)) for p in parts]
+        def drawn(view_of: ViewFunction, _: Broadcast, params: Tree, client_state: PartTrees) -> list[Tree]:
+            found = [p.pull(view_of(p, params, {}, client_state, lr=work.lr)) for p in parts]
             strengths[:] = [pull.strength for pull in found]
             return [pull.constant for pull in found]
 
-        for constant in self._each(drawn, params, memory) if parts else []:
+        for constant in self._each(drawn, params, client_state) if parts else []:
             total = tree.add(total, constant) if total and constant else total or constant
-        start = tree.only(self.chunk.order.params, sent)
+        start = tree.only(self.chunk.broadcast.params, sent)
         factors = self.factors if self.summed else None
-        return CompiledTrainer(self.setting, work, params, start, Pull(sum(strengths), total), apart, factors)
+        return CompiledTrainer(self.settings, work, params, start, Pull(sum(strengths), total), apart, factors)
 
     def _by_hand(self, sent: list[str]) -> TrainerFactory:
         def each(function: Callable[..., Any], *stacked: Any) -> Any:
-            return self._each(lambda look, _order, *own: function(look, *own), *stacked)
+            return self._each(lambda view_of, _order, *own: function(view_of, *own), *stacked)
 
-        return partial(DenseStep, self.method, setting=self.setting, each=each, sent=sent)
+        return partial(DenseStep, self.method, settings=self.settings, each=each, sent=sent)
 
     def _compiled(self, programs: CompiledPrograms, sent: list[str]) -> TrainerFactory:
         return partial(
             CompiledStep,
             self.method,
-            setting=self.setting,
+            settings=self.settings,
             chunk=self.chunk,
             begun=self._begun,
             programs=programs,
@@ -138,25 +140,30 @@ class StackedTraining:
     def _begun(self) -> tuple[Tree, PartTrees]:
         """The parameters that each client's training starts from, and its memory by then."""
 
-        given, received = self.chunk.given, self.chunk.order.params
+        given, received = self.chunk.given, self.chunk.broadcast.params
         if "begun" in given:
-            return given["begun"], given["memory"]
+            return given["begun"], given["client_state"]
         if self._as_received:
-            return tree.map(lambda w: w.expand(len(self.chunk), *w.shape), received), given["memory"]
+            return tree.map(lambda w: w.expand(len(self.chunk), *w.shape), received), given["client_state"]
 
-        def one(given: ClientInputs, order: Broadcast, data: ClientBatches) -> tuple[Tree, PartTrees]:
-            return begin_training(self.method, self.setting, order, given["memory"], data, given["context"])
+        def one(given: ClientInputs, broadcast: Broadcast, data: ClientBatches) -> tuple[Tree, PartTrees]:
+            return begin_training(self.method, self.settings, broadcast, given["client_state"], data, given["context"])
 
         return self.chunk.each(one)
 
     def _each(self, function: Callable[..., Any], *stacked: Any) -> Any:
-        """`function(look, order, *own)` of every client."""
+        """`function(view_of, broadcast, *own)` of every client."""
 
         def one(
-            given: ClientInputs, order: Broadcast, data: ClientBatches, params: Tree, memory: PartTrees, *own: Any
+            given: ClientInputs,
+            broadcast: Broadcast,
+            data: ClientBatches,
+            params: Tree,
+            client_state: PartTrees,
+            *own: Any,
         ) -> Any:
-            look = view_function(self.method, self.setting, order, params, memory, data, given["context"])
-            return function(look, order, *own)
+            view_of = view_function(self.method, self.settings, broadcast, params, client_state, data, given["context"])
+            return function(view_of, broadcast, *own)
 
         return self.chunk.each(one, *self._begun, *stacked)
 

@@ -23,7 +23,7 @@ def threads_for(model: Model, alone: bool = True) -> Iterator[None]:
     each other: rounds become ten times and more slower. Threads that train clients of their own wait once.
     """
     before = torch.get_num_threads()
-    keep_freed_memory()
+    keep_freed_client_state()
     torch.set_num_threads(before if model.convolutional and alone else 1)
     try:
         with crew_of(before if alone else 1):
@@ -39,7 +39,7 @@ KEPT = 2**25
 
 
 @cache
-def keep_freed_memory() -> None:
+def keep_freed_client_state() -> None:
     """Let the process keep what it frees, up to 1 GiB, for its next tensors: stacked gradients come and go in every step.
 
     Given back to the system, their pages have to be cleared anew each time, which costs a fifth of a stacked step. Only glibc has

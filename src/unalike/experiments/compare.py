@@ -144,7 +144,7 @@ def lay_out(
         for seed in numbers
         for label, spec in named.items()
     ]
-    _check_scored(cells[0].job)
+    _check_scored(cells[0].run_config)
     own = {
         "model": not isinstance(model, str),
         "test": test is not None,
@@ -160,7 +160,7 @@ def lay_out(
             "val": val or None,
         }
     if source and "partition" in source:
-        source = {**source, "clients": len(cells[0].job.population)}
+        source = {**source, "clients": len(cells[0].run_config.population)}
     facts = facts_of(cells, named, baseline, numbers, source or {})
     if program:
         told = f"# {', '.join(program)} came from a program: call ua.compare(...) there with the configuration below"
@@ -208,11 +208,11 @@ def _check(methods: object, named: dict[str, object], numbers: list[int], baseli
         raise UnalikeError(f"baseline {baseline!r} is none of the methods {list(named)}; name one of them")
 
 
-def _check_scored(job: RunConfig) -> None:
+def _check_scored(run_config: RunConfig) -> None:
     """Raises `UnalikeError` where no round or no test sample would give a score to compare."""
-    if not job.options.rounds:
+    if not run_config.options.rounds:
         raise UnalikeError("found rounds=0, after which all methods are where they began; expected 1 or more")
-    if not len(job.population.test.values) and "server" not in job.options.protocols:
+    if not len(run_config.population.test.values) and "server" not in run_config.options.protocols:
         raise UnalikeError(
             "no client has a test sample to compare methods by; give ClientData(test=...), ua.partition(..., split=0.75), or "
             "protocol='server' with test=(x, y)"
@@ -248,34 +248,34 @@ def facts_of(
     cells: list[Cell], named: Mapping[str, object], baseline: str, seeds: list[int], source: Mapping[str, Any]
 ) -> ComparisonFacts:
     """What the report says of these cells beside their tables; `source` are the flags that make their clients."""
-    first = {cell.label: cell.job for cell in cells if cell.seed == seeds[0]}
-    job = first[baseline]
-    config = _config(job, named, baseline, seeds, source)
+    first = {cell.label: cell.run_config for cell in cells if cell.seed == seeds[0]}
+    run_config = first[baseline]
+    config = _config(run_config, named, baseline, seeds, source)
     return ComparisonFacts(
         methods=[{"label": label, "spec": repr(j.plan), "protocols": _protocols(j)} for label, j in first.items()],
         baseline=baseline,
         config=tomli_w.dumps(plain(config)),
         command=command_line("compare", config),
-        partition=_difference(job.population),
-        label_counts=_label_counts(job.population),
+        partition=_difference(run_config.population),
+        label_counts=_label_counts(run_config.population),
         wire=[{"method": label, **item._asdict()} for label, j in first.items() for item in j.wire],
         versions=versions(),
         seed=seeds[0],
-        clients=list(job.population.names),
-        plain=job.options.protocols[0],
+        clients=list(run_config.population.names),
+        plain=run_config.options.protocols[0],
     )
 
 
 def _config(
-    job: RunConfig, named: Mapping[str, object], baseline: str, seeds: list[int], source: Mapping[str, Any]
+    run_config: RunConfig, named: Mapping[str, object], baseline: str, seeds: list[int], source: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The configuration as the command line writes it: `unalike compare --config` reads it back."""
-    options, work = asdict(job.options), asdict(job.work)
+    options, work = asdict(run_config.options), asdict(run_config.work)
     return {
         **source,
         "method": [_label(method) for method in named.values()],
         "baseline": None if baseline == next(iter(named)) else _label(named[baseline]),
-        "model": job.model_name,
+        "model": run_config.model_name,
         "rounds": options["rounds"],
         "seeds": write_seeds(seeds),
         **{
@@ -292,20 +292,20 @@ def _config(
                 "budget",
             )
         },
-        "protocol": None if job.options.protocols == ("clients",) else list(job.options.protocols),
+        "protocol": None if run_config.options.protocols == ("clients",) else list(run_config.options.protocols),
         "select": None if options["select"] == "last" else options["select"],
         **work,
-        "batch_size": "full" if job.work.batch_size is None else str(job.work.batch_size),
+        "batch_size": "full" if run_config.work.batch_size is None else str(run_config.work.batch_size),
     }
 
 
-def _protocols(job: RunConfig) -> list[str]:
+def _protocols(run_config: RunConfig) -> list[str]:
     """Those that score a model of the last stage, whose models are what the run comes to."""
-    last = [step for step in job.outline if isinstance(step, Stage)][-1]
-    model = last.model or job.model
+    last = [step for step in run_config.outline if isinstance(step, Stage)][-1]
+    model = last.model or run_config.model
     shared, personal = last.method.has_shared_model(model), last.method.is_personal(model)
     there = {"server": shared, "clients": shared, "personal": personal, "local": not last.pooled}
-    return [name for name in dict.fromkeys((*job.options.protocols, "personal")) if there[name]]
+    return [name for name in dict.fromkeys((*run_config.options.protocols, "personal")) if there[name]]
 
 
 def _difference(population: Population) -> dict[str, Any]:

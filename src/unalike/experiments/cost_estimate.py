@@ -94,13 +94,13 @@ class Estimate:
         return made if made.key == key else None
 
 
-def estimated(key: str, jobs: dict[str, RunConfig], seeds: int, watch: ProgressCallback) -> Estimate:
+def estimated(key: str, run_configs: dict[str, RunConfig], seeds: int, watch: ProgressCallback) -> Estimate:
     """Calibrate one job of each method, by label."""
     costs, memory = [], 0.0
-    follow_leader([_short(job) for job in jobs.values()])
-    for label, job in jobs.items():
-        costs.append(_calibrated(label, job, watch))
-        memory = max(memory, _remembered(job))
+    follow_leader([_short(run_config) for run_config in run_configs.values()])
+    for label, run_config in run_configs.items():
+        costs.append(_calibrated(label, run_config, watch))
+        memory = max(memory, _remembered(run_config))
     return Estimate(key, seeds, costs, peak_mb() + memory)
 
 
@@ -110,8 +110,8 @@ def peak_mb() -> float:
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 
 
-def _calibrated(label: str, job: RunConfig, watch: ProgressCallback) -> Cost:
-    full, short = _rounds(job), _short(job)
+def _calibrated(label: str, run_config: RunConfig, watch: ProgressCallback) -> Cost:
+    full, short = _rounds(run_config), _short(run_config)
     moments = [time.perf_counter()]
 
     def tick(row: Row, what: str = "") -> None:
@@ -121,14 +121,14 @@ def _calibrated(label: str, job: RunConfig, watch: ProgressCallback) -> Cost:
     rows = execute(short, progress=tick).history.rows
     per_stage = _per_stage(rows[1:], _rounds(short))
     once = _once(rows[1:], _rounds(short), per_stage)
-    counts = _within(full, per_stage, once, rows[0], job.options.budget)
+    counts = _within(full, per_stage, once, rows[0], run_config.options.budget)
     spent = {name: sum(n * stage[name] for n, stage in zip(counts, per_stage)) for name in _COSTS}
     for name in ("bytes_down", "bytes_up"):
         spent[name] += rows[0][name] + sum(stage[name] for stage, count in zip(once, counts) if count)
     between = [late - early - row["seconds"] for early, late, row in zip(moments, moments[1:], rows[1:])]
     evaluation = min(between[1:] or between or [0.0])
     setup = max(0.0, between[0] - 2 * evaluation) if between else 0.0
-    evaluations = 1 + math.ceil(sum(counts) / job.options.evaluate_every)
+    evaluations = 1 + math.ceil(sum(counts) / run_config.options.evaluate_every)
     return Cost(
         label,
         sum(counts),
@@ -139,20 +139,23 @@ def _calibrated(label: str, job: RunConfig, watch: ProgressCallback) -> Cost:
     )
 
 
-def _short(job: RunConfig) -> RunConfig:
+def _short(run_config: RunConfig) -> RunConfig:
     """The job with a few rounds of each stage."""
     options = replace(
-        job.options, rounds=min(job.options.rounds, ROUNDS * len(_rounds(job))), evaluate_every=1, stop=None
+        run_config.options,
+        rounds=min(run_config.options.rounds, ROUNDS * len(_rounds(run_config))),
+        evaluate_every=1,
+        stop=None,
     )
-    return replace(job, options=replace(options, budget=None, select="last"))
+    return replace(run_config, options=replace(options, budget=None, select="last"))
 
 
 _COSTS = ("seconds", "bytes_down", "bytes_up")
 
 
-def _rounds(job: RunConfig) -> list[int]:
+def _rounds(run_config: RunConfig) -> list[int]:
     """The rounds of each stage of a plan."""
-    return [step.rounds for step in job.outline if isinstance(step, Stage)]
+    return [step.rounds for step in run_config.outline if isinstance(step, Stage)]
 
 
 def _per_stage(rows: Sequence[Row], lengths: Sequence[int]) -> list[dict[str, float]]:
@@ -200,13 +203,15 @@ def _price(spent: dict[str, Any], total: str) -> float:
     return {"round": 1.0, "bytes": spent["bytes_down"] + spent["bytes_up"]}.get(total, spent.get("seconds", 0.0))
 
 
-def _remembered(job: RunConfig) -> float:
+def _remembered(run_config: RunConfig) -> float:
     """MB that the memories of clients will take which the calibration has not met."""
-    stages = [step for step in job.outline if isinstance(step, Stage)]
+    stages = [step for step in run_config.outline if isinstance(step, Stage)]
     size = max(
-        tree.nbytes(*initial_client_state(s.method, replace(job.setting, model=s.model or job.model)).values())
+        tree.nbytes(
+            *initial_client_state(s.method, replace(run_config.settings, model=s.model or run_config.model)).values()
+        )
         for s in stages
     )
-    clients = int((job.population.sizes > 0).sum())
-    met = min(clients, round(job.options.participation * clients) * ROUNDS)
+    clients = int((run_config.population.sizes > 0).sum())
+    met = min(clients, round(run_config.options.participation * clients) * ROUNDS)
     return size * (clients - met) / 1e6

@@ -33,12 +33,14 @@ class Cell:
 
     label: str
     seed: int
-    job: RunConfig
+    run_config: RunConfig
 
     @property
     def folder(self) -> str:
         """A name that a person can read, made unique by the hash of everything that decides the result."""
-        return f"{re.sub(r'[^a-z0-9.]+', '-', self.label.lower()).strip('-')[:40]}-seed{self.seed}-{self.job.key}"
+        return (
+            f"{re.sub(r'[^a-z0-9.]+', '-', self.label.lower()).strip('-')[:40]}-seed{self.seed}-{self.run_config.key}"
+        )
 
     def end(self, run: Run) -> dict[str, Any]:
         """How many rounds a run of it did, why it ended, and which was selected."""
@@ -56,17 +58,17 @@ class Experiment:
     @property
     def rounds(self) -> int:
         """Of all cells together."""
-        return sum(cell.job.options.rounds for cell in self.cells)
+        return sum(cell.run_config.options.rounds for cell in self.cells)
 
     @cached_property
     def first(self) -> dict[str, RunConfig]:
         """Each method's job under the first seed."""
-        return {cell.label: cell.job for cell in self.cells if cell.seed == self.cells[0].seed}
+        return {cell.label: cell.run_config for cell in self.cells if cell.seed == self.cells[0].seed}
 
     @cached_property
     def key(self) -> str:
         """The hash of everything that decides the result."""
-        return digest({"cells": sorted(cell.job.key for cell in self.cells)})
+        return digest({"cells": sorted(cell.run_config.key for cell in self.cells)})
 
     @property
     def calibration(self) -> int:
@@ -88,7 +90,7 @@ class Experiment:
             raise UnalikeError(f"{folder} holds a single run; choose another folder for the comparison")
         if folder is not None and (folder / "comparison.json").exists():
             _say_what_is_replaced(folder, self.facts)
-        follow_leader([cell.job for cell in self.cells])
+        follow_leader([cell.run_config for cell in self.cells])
         rounds: list[pd.DataFrame] = []
         clients: list[pd.DataFrame] = []
         notes: list[str] = []
@@ -104,7 +106,7 @@ class Experiment:
                 progress(row, what)
 
             try:
-                run = execute(cell.job, out=None if folder is None else _home(folder, cell), progress=tell)
+                run = execute(cell.run_config, out=None if folder is None else _home(folder, cell), progress=tell)
                 trained += bool(told)
                 if not told:  # read back, not run
                     tell(run.history.last)
@@ -117,7 +119,7 @@ class Experiment:
             notes += [f"{cell.label}: {text}" for text in run.notes]
             ends.append(cell.end(run))
             rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
-            own = last_rounds(run.history, cell.job.population.names)
+            own = last_rounds(run.history, cell.run_config.population.names)
             clients.append(labelled(own, cell.label, cell.seed))
         if not rounds:
             raise UnalikeError("every method diverged: " + "; ".join(notes))
@@ -151,7 +153,7 @@ def _say_what_is_replaced(folder: Path, facts: ComparisonFacts) -> None:
 
 def _home(out: Path, cell: Cell) -> Path:
     """The cell's folder: one that holds it already, whatever its label was then, or a new one."""
-    return min((out / "cells").glob(f"*-{cell.job.key}"), default=out / "cells" / cell.folder)
+    return min((out / "cells").glob(f"*-{cell.run_config.key}"), default=out / "cells" / cell.folder)
 
 
 def _surviving(facts: ComparisonFacts, rounds: list[pd.DataFrame], notes: list[str]) -> ComparisonFacts:

@@ -182,7 +182,7 @@ class Joined:
         return JointContent(
             title=title or f"{len(self.blocks)} comparisons side by side",
             parts=[(block.name, block.comparison.content(target=target)) for block in self.blocks],
-            letters=[source.letter for source in self.sources],
+            messages=[source.letter for source in self.sources],
             differences=[("given as", [source.given for source in self.sources]), *self.differences],
             obstacles=self.obstacles,
             pooled=None if found is None else Pooled(self.scores, found),

@@ -11,13 +11,13 @@ from unalike.core.model import Group
 from unalike.methods.method import Method
 from unalike.methods.part import registry
 from unalike.methods.parts.adaptive_start import AdaptiveStart
-from unalike.methods.parts.aggregators import NormalisedMean
+from unalike.methods.parts.aggregators import NormalizedMean
 from unalike.methods.parts.balanced_softmax import BalancedSoftmax
 from unalike.methods.parts.combined_heads import CombinedHeads
 from unalike.methods.parts.conditioning import Conditional
 from unalike.methods.parts.corrections import ControlVariates
 from unalike.methods.parts.drift_correction import LocalDrift
-from unalike.methods.parts.dynamic_regularization import DynamicRegulariser
+from unalike.methods.parts.dynamic_regularization import DynamicRegularizer
 from unalike.methods.parts.feature_alignment import FeatureAlignment
 from unalike.methods.parts.fine_tuning import AdaptedLoss, FineTuned, FrozenHead, HeadFirst
 from unalike.methods.parts.fixed_parameters import Fixed
@@ -28,13 +28,13 @@ from unalike.methods.parts.layer_intervals import LayerIntervals
 from unalike.methods.parts.learned_weights import EnsembleDistillation, LearnedMean
 from unalike.methods.parts.moreau_envelope import MoreauEnvelope
 from unalike.methods.parts.objectives import ModelContrast, NotTrueDistillation, Proximal
-from unalike.methods.parts.parameter_skew import LiteralPake, LiteralSA, NormalisedSkew, ParameterSkew
+from unalike.methods.parts.parameter_skew import LiteralPake, LiteralSA, NormalizedSkew, ParameterSkew
 from unalike.methods.parts.personalizers import OutputMixture, ParameterMixture, Private, ProximalModel
 from unalike.methods.parts.robust import GeometricMedian, Krum, Median, Multikrum, TrimmedMean
 from unalike.methods.parts.server_optimizers import ServerAdagrad, ServerAdam, ServerMomentum, ServerYogi
 from unalike.methods.parts.shrinking import AdaptiveDecay, ElementwiseDecay, FixedShrinking, LayerwiseShrinking
 from unalike.methods.parts.taught_head import TaughtHead
-from unalike.methods.parts.uploads import Clip, Quantise, TopK
+from unalike.methods.parts.uploads import Clip, Quantize, TopK
 from unalike.methods.parts.weight_divergence import CosineMean
 from unalike.methods.parts.weights import LabelDiscrepancy, Uniform
 from unalike.methods.plans.calibration import Ccvr
@@ -65,7 +65,7 @@ __all__ = [  # parts and plans that stand in spec text under their own names
     "Krum",
     "Median",
     "Multikrum",
-    "Quantise",
+    "Quantize",
     "TopK",
     "TrimmedMean",
 ]
@@ -73,7 +73,7 @@ __all__ = [  # parts and plans that stand in spec text under their own names
 
 KNOWN = (
     *("uniform", "lws", "awd", "adadecay", "median", "trimmed_mean", "krum", "multikrum", "geometric_median"),
-    *("conditional", "clip", "topk", "quantise", "gaussian_noise", "balanced_softmax", "feature_alignment", "fixed"),
+    *("conditional", "clip", "topk", "quantize", "gaussian_noise", "balanced_softmax", "feature_alignment", "fixed"),
 )
 """Parts that the literature knows by their own names; the others are what methods are made of."""
 
@@ -133,8 +133,8 @@ def fedprox(mu: float = 0.001) -> Method:
 
 @method
 def fednova(prox_aware: bool = False) -> Method:
-    """Updates normalised by the clients' local progress (Wang et al. 2020)."""
-    return Method(NormalisedMean(prox_aware=prox_aware))
+    """Updates normalized by the clients' local progress (Wang et al. 2020)."""
+    return Method(NormalizedMean(prox_aware=prox_aware))
 
 
 @method
@@ -151,8 +151,8 @@ def scaffold(option: Literal[1, 2] = 2, server_lr: float = 1.0, weighted: bool =
 
 @method
 def feddyn(alpha: float = 0.1, weighted: bool = False) -> Method:
-    """Dynamic regularisation aligns local and global optima (Acar et al. 2021)."""
-    return Method(DynamicRegulariser(alpha=alpha), *_uniform_unless(weighted))
+    """Dynamic regularization aligns local and global optima (Acar et al. 2021)."""
+    return Method(DynamicRegularizer(alpha=alpha), *_uniform_unless(weighted))
 
 
 @method
@@ -216,7 +216,7 @@ def fedpac(lam: float = 1.0, epochs: int = 1) -> Method:
 
 @method
 def fedbn() -> Method:
-    """Normalisation layers stay on the client with their statistics (Li et al. 2021)."""
+    """Normalization layers stay on the client with their statistics (Li et al. 2021)."""
     return Method(Private("norm"))
 
 
@@ -240,7 +240,7 @@ def perfedavg(alpha: float = 0.01, second_order: bool = False) -> Method:
 
 @method
 def pfedme(lam: float = 15.0, steps: int = 5, rate: float = 0.01, beta: float = 1.0) -> Method:
-    """The shared model of the clients' Moreau envelopes, and each one's minimiser (Dinh et al. 2020); beta is the server's lr."""
+    """The shared model of the clients' Moreau envelopes, and each one's minimizer (Dinh et al. 2020); beta is the server's lr."""
     slow = () if beta == 1 else (ServerMomentum(lr=beta, momentum=0.0),)
     return Method(MoreauEnvelope(lam=lam, steps=steps, rate=rate), Uniform(), *slow)
 
@@ -293,7 +293,7 @@ def feddisco(
 
 @method
 def fedlama(phi: int = 2) -> Method:
-    """Layers on which clients agree are synchronised in every phi-th round only (Lee et al. 2023)."""
+    """Layers on which clients agree are synchronized in every phi-th round only (Lee et al. 2023)."""
     return Method(LayerIntervals(phi=phi))
 
 
@@ -307,11 +307,11 @@ def ldawa(weighted: bool = False) -> Method:
 def fedlaw(
     epochs: int = 100,
     lr: float = 0.01,
-    optimiser: Literal["adam", "sgd"] = "adam",
+    optimizer: Literal["adam", "sgd"] = "adam",
     mapping: Literal["exp", "quadratic"] = "exp",
 ) -> Method:
     """Weights and shrinking learned on samples of the server (Li et al. 2023)."""
-    return Method(LearnedMean(epochs=epochs, lr=lr, optimiser=optimiser, mapping=mapping))
+    return Method(LearnedMean(epochs=epochs, lr=lr, optimizer=optimizer, mapping=mapping))
 
 
 @method
@@ -326,12 +326,12 @@ def fedsa(
     similarity: float = 0.2,
     micro: int = 4,
     macro: int = 4,
-    variant: Literal["normalised", "literal"] = "normalised",
+    variant: Literal["normalized", "literal"] = "normalized",
     weighted: bool = False,
     scope: Literal["tensor", "model"] = "tensor",
 ) -> Method:
-    """Parameter-skew aggregation, first paper (FedSA); equal to `fedpake` in its normalised form."""
-    rule = {"normalised": NormalisedSkew, "literal": LiteralSA}[variant]
+    """Parameter-skew aggregation, first paper (FedSA); equal to `fedpake` in its normalized form."""
+    rule = {"normalized": NormalizedSkew, "literal": LiteralSA}[variant]
     return _skew(rule, weighted, threshold=threshold, similarity=similarity, micro=micro, macro=macro, scope=scope)
 
 
@@ -341,12 +341,12 @@ def fedpake(
     similarity: float = 0.2,
     micro: int = 4,
     macro: int = 4,
-    variant: Literal["normalised", "literal"] = "normalised",
+    variant: Literal["normalized", "literal"] = "normalized",
     weighted: bool = False,
     scope: Literal["tensor", "model"] = "tensor",
 ) -> Method:
     """Parameter-skew aggregation, second paper (FedPake)."""
-    rule = {"normalised": NormalisedSkew, "literal": LiteralPake}[variant]
+    rule = {"normalized": NormalizedSkew, "literal": LiteralPake}[variant]
     return _skew(rule, weighted, threshold=threshold, similarity=similarity, micro=micro, macro=macro, scope=scope)
 
 

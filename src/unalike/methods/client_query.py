@@ -15,7 +15,7 @@ from unalike.core.tasks import Task
 from unalike.core.types import Batch, Tree
 from unalike.methods.part import parameters
 
-registry = Registry("question", home="unalike.methods.plans.queries", group="unalike.questions")
+registry = Registry("query", home="unalike.methods.plans.queries", group="unalike.queries")
 """Questions by name: an order of a survey names its question, and a client answers those that it knows."""
 
 Q = TypeVar("Q", bound=type)

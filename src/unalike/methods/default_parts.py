@@ -13,8 +13,8 @@ from unalike.methods.part import BaseWeights, LinearAggregator, TaskObjective, p
 class TaskLoss(TaskObjective):
     """The mean loss of the task over the batch: cross-entropy, binary cross-entropy or squared error, by the labels."""
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
-        return local.task_loss(local.out(batch), batch)
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        return client.task_loss(client.out(batch), batch)
 
 
 @part

@@ -112,7 +112,7 @@ class Method:
 
     @cached_property
     def plain(self) -> bool:
-        """Whether clients minimise the task's loss and nothing else."""
+        """Whether clients minimize the task's loss and nothing else."""
         return [type(p) for p in self.losses] == [TaskLoss]
 
     @cached_property
@@ -122,7 +122,7 @@ class Method:
 
     @cached_property
     def trained(self) -> tuple[Part, ...]:
-        """The parts whose client memory is optimised with the model."""
+        """The parts whose client memory is optimized with the model."""
         return tuple(p for p in self.parts if p.trains)
 
     @cached_property
@@ -131,7 +131,7 @@ class Method:
         return tuple(p for p in self.parts if p.trains or p.remembers_model)
 
     @cached_property
-    def personaliser(self) -> Personalizer | None:
+    def personalizer(self) -> Personalizer | None:
         """The part that says what a client is evaluated with; None: the shared model."""
         return next((p for p in self.role(Personalizer) if _has_own_model(p)), None)
 
@@ -143,11 +143,11 @@ class Method:
     @cached_property
     def tuning(self) -> Phase | None:
         """The fine-tuning before a client is evaluated; None: there is none."""
-        return None if self.personaliser is None else self.personaliser.tune()
+        return None if self.personalizer is None else self.personalizer.tune()
 
     @cached_property
     def tuner(self) -> Method:
-        """The method of that fine-tuning: the task's loss alone, on what personalisers and conditioners make of a client."""
+        """The method of that fine-tuning: the task's loss alone, on what personalizers and conditioners make of a client."""
         kept = (p for p in self.parts if isinstance(p, Conditioner | Personalizer) and not isinstance(p, Objective))
         return Method(*kept)
 
@@ -159,7 +159,7 @@ class Method:
     @cached_property
     def adds(self) -> bool:
         """Whether its aggregator does nothing but add up the updates with coefficients."""
-        rule, usual = type(self.aggregator), ("settle", "combine", "combine_buffers")
+        rule, usual = type(self.aggregator), ("final_weights", "combine", "combine_buffers")
         return all(getattr(rule, verb) is getattr(LinearAggregator, verb) for verb in usual)
 
     def describe(self, data: Batch, outputs: int | None) -> Context:
@@ -168,7 +168,7 @@ class Method:
 
     def is_personal(self, model: Model) -> bool:
         """Whether clients are evaluated with something of their own: a model, fine-tuning, or facts that the model is fed."""
-        return self.personaliser is not None or (model.takes_context and bool(self.conditioners))
+        return self.personalizer is not None or (model.takes_context and bool(self.conditioners))
 
     def has_shared_model(self, model: Model) -> bool:
         """Whether clients have a model in common: something is averaged, and nothing that they train in the rounds stays behind."""
@@ -217,9 +217,9 @@ class Method:
         """Whether all that a client's training comes to is what its one phase adds to the parameters that it received."""
         return len(self.phases) == 1 and not self.closing and not self.role(Personalizer)
 
-    def facts(self, data: Batch, setting: StageSettings) -> Context:
+    def facts(self, data: Batch, settings: StageSettings) -> Context:
         """The static facts of a client with these training samples, by name."""
-        return {name: fact for p in self.parts for name, fact in p.facts(data, setting).items()}
+        return {name: fact for p in self.parts for name, fact in p.facts(data, settings).items()}
 
     def check_task(self, task: Task) -> None:
         """Refuse to run on labels for which a part means nothing."""

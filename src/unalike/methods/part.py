@@ -63,7 +63,7 @@ class Part:
     rank: ClassVar[int] = 0
     """Place in a chained role: lower ranks come first, whatever the order of writing."""
     trains: ClassVar[bool] = False
-    """Its client memory is optimised with the model, by the same solver with a state of its own (Ditto, APFL)."""
+    """Its client memory is optimized with the model, by the same solver with a state of its own (Ditto, APFL)."""
     remembers_model: ClassVar[bool] = False
     """Its client memory holds a model, whose buffers are kept beside it (MOON); implied by `trains`."""
     shares: ClassVar[tuple[str, ...]] = ()
@@ -82,18 +82,18 @@ class Part:
 
     @property
     def needs_data(self) -> bool:
-        """Whether it looks at all local samples (`local.data.whole`, in a random order), beside the round's batches."""
+        """Whether it looks at all local samples (`client.data.whole`, in a random order), beside the round's batches."""
         return False
 
     def server_init(self, params: Tree) -> Tree:
         """Its memory on the server before the first round."""
         return {}
 
-    def server_open(self, setting: StageSettings) -> Tree:
+    def server_open(self, settings: StageSettings) -> Tree:
         """The same, for a part that must know the model or the seed."""
-        return self.server_init(setting.model.params)
+        return self.server_init(settings.model.params)
 
-    def facts(self, data: Batch, setting: StageSettings) -> PartTrees:
+    def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
         """Static facts of a client by name, from all its training samples; they stay there but for those in `shares`."""
         return {}
 
@@ -113,28 +113,28 @@ class Part:
         """What it sends to this client alone, read with its letter down: of the same names and shapes for all clients."""
         return {}
 
-    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
+    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         """After local training: the memory to keep, and the letter up."""
-        return local.memory, {}
+        return client.state, {}
 
-    def pull(self, local: ClientView) -> Pull:
+    def pull(self, client: ClientView) -> Pull:
         """What an objective or a correction adds to the gradient, where that is a pull: compiled loops train its method then.
 
         It says in short what `loss` or `correct` says; a test holds both equal.
         """
         raise NotImplementedError
 
-    def project(self, local: ClientView, grads: Tree, stepped: Tree) -> Tree:
+    def project(self, client: ClientView, grads: Tree, stepped: Tree) -> Tree:
         """For a part that trains: its memory after a solver step (`stepped`), to be constrained (APFL's weight in [0, 1])."""
         return stepped
 
-    def fold(self, update: Tree, letter: Tree) -> Tree:
+    def fold(self, update: Tree, message: Tree) -> Tree:
         """What of one report `absorb` needs, to be summed over the cohort."""
         return {}
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
         """Its new memory on the server, from the folded sums."""
-        return server.memory
+        return server.state
 
     def needs_rate(self, method: PartLookup) -> bool:
         """Whether its server half reckons with the clients' learning rate."""
@@ -147,7 +147,7 @@ class Part:
 class Objective(Part):
     """A term of the local loss."""
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
         """A scalar, added to the other terms; means over samples are `batch.mean(per_sample)`, which leaves padding out."""
         raise NotImplementedError
 
@@ -159,7 +159,7 @@ class TaskObjective(Objective):
 class Correction(Part):
     """A change of the local gradient."""
 
-    def correct(self, local: ClientView, grads: Tree) -> Tree:
+    def correct(self, client: ClientView, grads: Tree) -> Tree:
         """The gradient the solver sees; corrections are chained by rank."""
         raise NotImplementedError
 
@@ -196,9 +196,9 @@ class Personalizer(Part):
     vmappable: ClassVar[bool] = True
     """False: `begin` needs control flow on data (FedALA). It then runs client by client; the steps are stacked all the same."""
 
-    def begin(self, local: ClientView) -> tuple[Tree, Tree]:
+    def begin(self, client: ClientView) -> tuple[Tree, Tree]:
         """The parameters that training starts from, and this part's memory."""
-        return local.params, local.memory
+        return client.params, client.state
 
     def trainable(self, name: str, model: Model) -> bool:
         """Whether the parameter ever moves."""
@@ -216,25 +216,25 @@ class Personalizer(Part):
         """Whether the parameter (or buffer) is sent and averaged."""
         return True
 
-    def personal(self, model: Model, params: Tree, memory: Tree) -> Tree:
+    def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
         """The parameters that the client is evaluated with, from the global ones and its memory."""
         return params
 
-    def predict(self, model: Model, shared: Tree, memory: Tree, own: Tree, x: Tensor, context: Context) -> Output:
+    def predict(self, model: Model, shared: Tree, state: Tree, own: Tree, x: Tensor, context: Context) -> Output:
         """The client's personal model on `x` [B, ...].
 
         `shared` are the parameters and buffers of the shared model, `own` the buffers of the client's.
         """
-        return model(self.personal(model, tree.only(shared, model.params), memory), x, buffers=own, context=context)
+        return model(self.personal(model, tree.only(shared, model.params), state), x, buffers=own, context=context)
 
 
 class PersonalModel(Personalizer):
-    """A personaliser that trains a model of the client's own beside the shared one; at most one."""
+    """A personalizer that trains a model of the client's own beside the shared one; at most one."""
 
     trains: ClassVar[bool] = True
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
-        """Its objective in `local.memory`; it must not depend differentiably on `local.params`."""
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        """Its objective in `client.state`; it must not depend differentiably on `client.params`."""
         raise NotImplementedError
 
 
@@ -246,8 +246,8 @@ class Conditioner(Part):
         """Whether it describes the training data of all clients together: a reference that a simulation alone can have."""
         return False
 
-    def facts(self, data: Batch, setting: StageSettings) -> PartTrees:
-        return {self.name: self.describe(data, setting.classes if setting.task.name == "classification" else None)}
+    def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
+        return {self.name: self.describe(data, settings.classes if settings.task.name == "classification" else None)}
 
     def describe(self, data: Batch, outputs: int | None) -> Tree:
         """The facts, from all its training samples; `outputs` counts the classes, None is one output (binary, regression).
@@ -258,7 +258,7 @@ class Conditioner(Part):
 
 
 class Upload(Part):
-    """A transformation of what is sent, chained by rank: clip < withhold < sparsify < quantise < mask.
+    """A transformation of what is sent, chained by rank: clip < withhold < sparsify < quantize < mask.
 
     What `encode` returns is what is sent, byte for byte: fewer or smaller numbers cost less. Its shapes and types follow from
     those it is given and from its letter down, never from a client's values. A tensor that goes with parameter `w` is named
@@ -270,12 +270,12 @@ class Upload(Part):
     WITHHOLD: ClassVar[int] = 5
     """Beyond all ranks of server steps: what is not sent, the server leaves as it is at last."""
     SPARSIFY: ClassVar[int] = 6
-    QUANTISE: ClassVar[int] = 7
+    QUANTIZE: ClassVar[int] = 7
     MASK: ClassVar[int] = 8
 
-    def encode(self, local: ClientView, update: Tree) -> tuple[Tree, Tree]:
+    def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         """On the client, by rank: what is sent, and the memory to keep."""
-        return update, local.memory
+        return update, client.state
 
     def decode(self, update: Tree, params: Tree) -> Tree:
         """On the server, in the reverse order, on the stacked updates [K, ...]; `params` are those of the model."""
@@ -286,7 +286,7 @@ class BaseWeights(Part):
     """The weights of the participants before anything else; exactly one."""
 
     def weights(self, cohort: Cohort) -> Tensor:
-        """[K], not negative; normalised to sum 1 by the caller."""
+        """[K], not negative; normalized to sum 1 by the caller."""
         raise NotImplementedError
 
 
@@ -294,7 +294,7 @@ class Weighting(Part):
     """A change of the weights, chained after the base."""
 
     def weigh(self, cohort: Cohort, weights: Tensor) -> Tensor:
-        """[K] -> [K], not negative; normalised to sum 1 by the caller."""
+        """[K] -> [K], not negative; normalized to sum 1 by the caller."""
         raise NotImplementedError
 
 
@@ -303,7 +303,7 @@ class Aggregator(Part):
 
     needs: ClassVar[Literal["sums", "spread", "updates"]] = "updates"
 
-    def settle(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+    def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         """[K]: the final weights, for parameters and float buffers, of a rule that finds them in the updates themselves."""
         return weights
 
@@ -330,11 +330,11 @@ class LinearAggregator(Aggregator):
 
 
 class ServerStep(Part):
-    """A change of the combined update on the server, chained by rank: noise < dynamic < optimiser < distillation < shrinking."""
+    """A change of the combined update on the server, chained by rank: noise < dynamic < optimizer < distillation < shrinking."""
 
     NOISE: ClassVar[int] = 0
     DYNAMIC: ClassVar[int] = 1
-    OPTIMISER: ClassVar[int] = 2
+    OPTIMIZER: ClassVar[int] = 2
     DISTILLATION: ClassVar[int] = 3
     SHRINKING: ClassVar[int] = 4
 
@@ -346,13 +346,13 @@ class ServerStep(Part):
 class ServerOptimizer(ServerStep):
     """A server step that treats the combined update as a gradient; at most one."""
 
-    rank: ClassVar[int] = ServerStep.OPTIMISER
+    rank: ClassVar[int] = ServerStep.OPTIMIZER
 
 
 def initial_part_states(parts: tuple[Part, ...], model: Model) -> PartTrees:
     """The client memories of these parts before the first participation."""
     kept = {p.name: p.client_init({n: w for n, w in model.params.items() if p.keeps(n, model)}) for p in parts}
-    return {name: memory for name, memory in kept.items() if memory}
+    return {name: state for name, state in kept.items() if state}
 
 
 def parameters(part: Part) -> dict[str, Any]:

@@ -76,10 +76,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class QueryStep:
-    """Every client with training samples answers `question` once, about the values of a model where they are given."""
+    """Every client with training samples answers `query` once, about the values of a model where they are given."""
 
     name: str
-    question: ClientQuery
+    query: ClientQuery
     state: ServerState | None = None
     model: Model | None = None
 
@@ -112,10 +112,10 @@ def next_step(steps: PlanSteps, outcome: Any) -> Step | None:
         return None
 
 
-class Plan(Protocol):
-    """Anything that runs: a method, or a few stages of methods. Its repr is its spec text."""
+class StagePlan(Protocol):
+    """A few stages of methods. Its repr is its spec text."""
 
-    def stages(self, scene: PlanInputs) -> PlanSteps:
+    def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
         """Yield stages and surveys one by one.
 
         It is run again from the start when a run is resumed, with what the steps came to before, and must then yield the same
@@ -123,34 +123,28 @@ class Plan(Protocol):
         """
 
 
-@dataclass(frozen=True, repr=False)
-class SingleStage:
-    """The plan of a method: one stage with one group of all clients."""
-
-    method: Method
-
-    def stages(self, scene: PlanInputs) -> PlanSteps:
-        yield Stage("train", self.method, scene.rounds)
-
-    def __repr__(self) -> str:
-        return repr(self.method)
+Plan = Method | StagePlan
+"""Anything that runs."""
 
 
 def plan(given: object) -> Plan:
     """The plan that spec text, a part, a method or a plan stands for. Raises `UnalikeError` for anything else."""
     if isinstance(given, str):
         built = [registry.build(call) for call in spec.parse(given)]
-        if len(built) == 1 and _is_plan(built[0]):
+        if len(built) == 1 and hasattr(built[0], "stages"):
             return built[0]
-        return SingleStage(sum((as_method(thing) for thing in built), start=Method()))
-    return given if _is_plan(given) else SingleStage(as_method(given))  # type: ignore[return-value]
+        return sum((as_method(thing) for thing in built), start=Method())
+    return given if hasattr(given, "stages") and not isinstance(given, type) else as_method(given)
 
 
-def _is_plan(given: object) -> bool:
-    return hasattr(given, "stages") and not isinstance(given, type)
+def steps_of(plan: Plan, plan_inputs: PlanInputs) -> PlanSteps:
+    """The steps of a plan one by one; those of a method are one stage with one group of all clients."""
+    if isinstance(plan, Method):
+        yield Stage("train", plan, plan_inputs.rounds)
+    else:
+        yield from plan.stages(plan_inputs)
 
 
 def method_of(plan: Plan) -> Method:
-    """The method that a plan runs in its stages: its own, the one that it names, or FedAvg."""
-    method = getattr(plan, "method", "fedavg")
-    return method if isinstance(method, Method) else Method.parse(method)
+    """The method that a plan runs in its stages: itself, the one that it names, or FedAvg."""
+    return plan if isinstance(plan, Method) else Method.parse(getattr(plan, "method", "fedavg"))

@@ -37,7 +37,7 @@ def images(model: str, input_shape: tuple[int, ...], smallest: int = 1) -> tuple
 
 
 Norm = Callable[[int], nn.Module]
-"""From a number of channels to the layer that normalises them."""
+"""From a number of channels to the layer that normalizes them."""
 
 
 def _group_norm(channels: int) -> nn.Module:
@@ -45,7 +45,7 @@ def _group_norm(channels: int) -> nn.Module:
 
 
 NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": _group_norm}
-"""Batch normalisation, and group normalisation (Wu and He 2018) in up to 8 groups, which has no running statistics."""
+"""Batch normalization, and group normalization (Wu and He 2018) in up to 8 groups, which has no running statistics."""
 
 
 def norm_of(model: str, name: str) -> Norm:

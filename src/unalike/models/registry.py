@@ -25,7 +25,7 @@ def model(
     seed: int = 0,
     **options: Any,
 ) -> nn.Module:
-    """A freshly initialised model for samples of `input_shape` and `classes` outputs (None: one, binary or regression).
+    """A freshly initialized model for samples of `input_shape` and `classes` outputs (None: one, binary or regression).
 
     The same arguments give the same weights; torch's global generator is as it was afterwards.
 

@@ -46,7 +46,7 @@ class ViT(nn.Module):
     """ViT-Tiny (Touvron et al. 2021) on patches of 4x4: 5,362,762 parameters for 32x32 colour images and 10 classes.
 
     Patches and a class token, learnt positions, `depth` pre-norm blocks, the head on the class token. It has no
-    normalisation over the batch and no buffers.
+    normalization over the batch and no buffers.
     """
 
     def __init__(

@@ -29,11 +29,11 @@ class Pooled:
 
 @dataclass(frozen=True)
 class JointContent:
-    """What the page shows: `parts` by name, `letters` of the sources, the rows in which they differ, what forbids pooling."""
+    """What the page shows: `parts` by name, `messages` of the sources, the rows in which they differ, what forbids pooling."""
 
     title: str
     parts: Sequence[tuple[str, ReportContent]]
-    letters: Sequence[str]
+    messages: Sequence[str]
     differences: Sequence[tuple[str, Sequence[str]]]
     obstacles: Sequence[str]
     pooled: Pooled | None
@@ -46,7 +46,7 @@ def render(content: JointContent) -> str:
         "joint.html.j2",
         title=content.title,
         warnings=[f"{name}: {text}" for name, part in content.parts for text in part.warnings],
-        scale={"source": len(content.letters), "table": len(content.parts), "method": len(style)},
+        scale={"source": len(content.messages), "table": len(content.parts), "method": len(style)},
         answer=_answer(content),
         obstacles=content.obstacles,
         differences=_differences(content),
@@ -56,7 +56,7 @@ def render(content: JointContent) -> str:
 
 
 def _answer(content: JointContent) -> str:
-    sources, parts = wording.plural(len(content.letters), "source"), wording.plural(len(content.parts), "table")
+    sources, parts = wording.plural(len(content.messages), "source"), wording.plural(len(content.parts), "table")
     if content.obstacles and content.pooled is None:
         return f"{sources} give {parts} that cannot be compared with each other, only read side by side."
     if content.pooled is None:
@@ -72,10 +72,10 @@ def _differences(content: JointContent) -> Table | None:
     if not content.differences:
         return None
     lines = [
-        ("Setting", *content.letters),
+        ("Setting", *content.messages),
         *((name.replace("_", " "), *values) for name, values in content.differences),
     ]
-    if len(content.letters) > len(content.differences):  # more sources than settings: a source in each row
+    if len(content.messages) > len(content.differences):  # more sources than settings: a source in each row
         lines = [("Source", *lines[0][1:]), *lines[1:]]
         lines = list(zip(*lines))
     return Table("What differs between the sources", lines[0], [[Cell(v, v) for v in line] for line in lines[1:]])

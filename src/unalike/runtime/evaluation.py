@@ -24,12 +24,12 @@ from unalike._utils.profiler_regions import profiled_function
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.data.transforms import TransformChain
-from unalike.engine.multiprocess.distributed import own_models
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.methods.return_checks import untouched
 from unalike.metrics.metrics import USUAL, Custom, Metrics, measure, metric_names, per_client
 from unalike.metrics.scoring import Predict, Scores, SharedModel, score
 from unalike.runtime.stage_runner import RoundResult, StageRunner
+from unalike.runtime.worker_handlers import own_models
 
 Row = dict[str, Any]
 Models = Iterable[tuple[Sequence[int], Predict]]
@@ -119,104 +119,104 @@ class Evaluator:
         if test is not None:
             self.splits["server"] = ServerSplit(test)
 
-    def names(self, simulation: StageRunner) -> tuple[str, ...]:
+    def names(self, runner: StageRunner) -> tuple[str, ...]:
         """The protocols to record: those asked for, and "personal" where clients have something of their own."""
-        extra = ("personal",) if simulation.is_personal else ()
+        extra = ("personal",) if runner.is_personal else ()
         return tuple(dict.fromkeys((*self.protocols, *extra)))
 
     @profiled_function("evaluation")
-    def __call__(self, simulation: StageRunner, done: RoundResult | None) -> tuple[Row, list[Row]]:
+    def __call__(self, runner: StageRunner, done: RoundResult | None) -> tuple[Row, list[Row]]:
         """The metrics of the round `done` (None: before training), and one row per client."""
-        values = {f"{group}: {n}": t for group, state in simulation.states.items() for n, t in state.params.items()}
-        with untouched(simulation.method, values):
-            return self._assessed(simulation, done)
+        values = {f"{group}: {n}": t for group, state in runner.states.items() for n, t in state.params.items()}
+        with untouched(runner.method, values):
+            return self._assessed(runner, done)
 
-    def _assessed(self, simulation: StageRunner, done: RoundResult | None) -> tuple[Row, list[Row]]:
-        task, everybody, custom = self.population.task, shown(simulation, done), self.custom
+    def _assessed(self, runner: StageRunner, done: RoundResult | None) -> tuple[Row, list[Row]]:
+        task, everybody, custom = self.population.task, shown(runner, done), self.custom
         nothing = dict.fromkeys(metric_names(task, custom), float("nan"))
         row: Row = {}
         table: dict[str, list[Metrics]] = {}
-        for place, name in enumerate(self.names(simulation)):
+        for place, name in enumerate(self.names(runner)):
             plain = place == 0
-            for infix, found in self.measured(name, simulation, done).items():
+            for infix, found in self.measured(name, runner, done).items():
                 prefix = infix if plain else f"{name}_{infix}"
                 row |= {prefix + k: v for k, v in (nothing if found is None else found.together).items()}
                 if found is not None and found.clients is not None:
                     table[prefix] = found.clients
                 elif plain:  # the plain columns are always there
                     table[prefix] = [nothing] * len(everybody)
-        return row, self._clients(simulation, done, table, everybody)
+        return row, self._clients(runner, done, table, everybody)
 
     def measured(
-        self, protocol: str, simulation: StageRunner, done: RoundResult | None
+        self, protocol: str, runner: StageRunner, done: RoundResult | None
     ) -> dict[str, ProtocolMetrics | None]:
         """What is put before the names of metrics -> the metrics; None where there is no such model."""
         test = "server" if protocol == "server" and "server" in self.splits else "test"
         splits = {"": test, "val_": "val"} if "val" in self.splits else {"": test}
-        team, everybody = simulation.team, shown(simulation, done)
+        worker_pool, everybody = runner.worker_pool, shown(runner, done)
         if protocol == "personal" and not everybody:  # at the start, where they are very many
             return dict.fromkeys(splits)
-        if protocol == "personal" and simulation.is_personal and team is not None and not team.closed:
-            return self._measures(splits, self._own(splits, simulation, everybody, team), everybody)
-        return self.scored(splits, PROTOCOLS[protocol](simulation, done), everybody, team)
+        if protocol == "personal" and runner.is_personal and worker_pool is not None and not worker_pool.closed:
+            return self._measures(splits, self._own(splits, runner, everybody, worker_pool), everybody)
+        return self.scored(splits, PROTOCOLS[protocol](runner, done), everybody, worker_pool)
 
     def scored(
         self,
         splits: Splits,
         models: Models | None,
         everybody: Sequence[int] | None = None,
-        team: WorkerPool | None = None,
+        worker_pool: WorkerPool | None = None,
     ) -> dict[str, ProtocolMetrics | None]:
         """The metrics of models on these splits, and by themselves those of `everybody` (None: of all clients)."""
         if models is None:
             return dict.fromkeys(splits)
         shown = range(len(self.population)) if everybody is None else everybody
-        return self._measures(splits, self._found(splits, models, team), shown)
+        return self._measures(splits, self._found(splits, models, worker_pool), shown)
 
     def _measures(self, splits: Splits, found: Found, shown: Sequence[int]) -> dict[str, ProtocolMetrics | None]:
         return {infix: self._metrics(split, Scores.join(found[infix]), shown) for infix, split in splits.items()}
 
-    def _found(self, splits: Splits, models: Models, team: WorkerPool | None = None) -> Found:
+    def _found(self, splits: Splits, models: Models, worker_pool: WorkerPool | None = None) -> Found:
         found: Found = {infix: [] for infix in splits}
         for clients, predict in models:  # each model is made once: it may have been fine-tuned for this
             for infix, split in splits.items():
-                found[infix].append(self._scores(split, clients, predict, team))
+                found[infix].append(self._scores(split, clients, predict, worker_pool))
         return found
 
-    def _own(self, splits: Splits, simulation: StageRunner, clients: Sequence[int], team: WorkerPool) -> Found:
+    def _own(self, splits: Splits, runner: StageRunner, clients: Sequence[int], worker_pool: WorkerPool) -> Found:
         """Clients' own models, each in the process that keeps what its client remembers."""
         found: Found = {infix: [] for infix in splits}
-        for group, ids, order in simulation.parted(clients):
+        for group, ids, order in runner.parted(clients):
             models, others = group.divided(ids, order, {"do": OWN, "splits": splits})
             parts = [self._found(splits, (([k], predict) for k, predict in models))]
-            parts += [_received(team.answer(rank)) for rank in others]
+            parts += [_received(worker_pool.answer(rank)) for rank in others]
             for infix in splits:
                 found[infix] += [scores for part in parts for scores in part[infix]]
         return found
 
-    def _scores(self, split: str, clients: Sequence[int], predict: Predict, team: WorkerPool | None) -> Scores:
+    def _scores(self, split: str, clients: Sequence[int], predict: Predict, worker_pool: WorkerPool | None) -> Scores:
         """A model on clients' samples. The processes of a team score a part each of what several clients share a model for."""
         rows = self.splits[split].of(clients)
         few = len(clients) == 1 or len(rows[0]) < PAYS
-        if few or team is None or team.closed or not isinstance(predict, SharedModel):
+        if few or worker_pool is None or worker_pool.closed or not isinstance(predict, SharedModel):
             return self.score(predict, split, rows)
-        others = range(1, team.size)
+        others = range(1, worker_pool.size)
         values = {"params": predict.params, "buffers": predict.buffers}
-        team.tell({"do": SHARED, "splits": {"": split}, "clients": torch.tensor(clients), **values}, others)
-        mine = self.score(predict, split, _part(rows, team))
-        return Scores.join([mine, *(scores for rank in others for scores in _received(team.answer(rank))[""])])
+        worker_pool.tell({"do": SHARED, "splits": {"": split}, "clients": torch.tensor(clients), **values}, others)
+        mine = self.score(predict, split, _part(rows, worker_pool))
+        return Scores.join([mine, *(scores for rank in others for scores in _received(worker_pool.answer(rank))[""])])
 
-    def answer(self, team: WorkerPool, simulation: StageRunner, message: Message) -> Message:
+    def answer(self, worker_pool: WorkerPool, runner: StageRunner, message: Message) -> Message:
         """What this process has to say where the leader shares the scoring out: on its part of the samples, or of its clients."""
         splits = message["splits"]
         if message["do"] == OWN:
-            models = own_models(team, simulation, message)
+            models = own_models(worker_pool, runner, message)
             found = self._found(splits, (([k], predict) for k, predict in models))
         else:
             x = self.population.x
             params, buffers = ({n: t.to(x.device) for n, t in message[v].items()} for v in ("params", "buffers"))
-            predict, clients = SharedModel(simulation.setting.model, params, buffers), message["clients"].tolist()
-            rows = {infix: _part(self.splits[split].of(clients), team) for infix, split in splits.items()}
+            predict, clients = SharedModel(runner.settings.model, params, buffers), message["clients"].tolist()
+            rows = {infix: _part(self.splits[split].of(clients), worker_pool) for infix, split in splits.items()}
             found = {infix: [self.score(predict, split, rows[infix])] for infix, split in splits.items()}
         return {"scores": {infix: Scores.join(scores).tensors for infix, scores in found.items()}}
 
@@ -229,7 +229,7 @@ class Evaluator:
 
     def _clients(
         self,
-        simulation: StageRunner,
+        runner: StageRunner,
         done: RoundResult | None,
         table: dict[str, list[Metrics]],
         everybody: Sequence[int],
@@ -246,7 +246,7 @@ class Evaluator:
             row["status"] = "no training data" if not n_train else "idle"
             rows.append(row | scored)
         of = {row["client"]: row for row in rows}
-        for k in done.trained if done and not simulation.stage.pooled else ():
+        for k in done.trained if done and not runner.stage.pooled else ():
             of[k]["status"] = "trained"
         for k, why in done.faults.items() if done else ():
             of[k]["status"] = why
@@ -264,25 +264,27 @@ def _received(message: Message) -> Found:
     return {infix: [Scores.of_tensors(tensors)] for infix, tensors in message["scores"].items()}
 
 
-def _part(rows: Rows, team: WorkerPool) -> Rows:
+def _part(rows: Rows, worker_pool: WorkerPool) -> Rows:
     """The samples that this process of a team scores."""
     numbers, owner = rows
-    at = slice(len(owner) * team.rank // team.size, len(owner) * (team.rank + 1) // team.size)
+    at = slice(
+        len(owner) * worker_pool.rank // worker_pool.size, len(owner) * (worker_pool.rank + 1) // worker_pool.size
+    )
     return numbers[at], owner[at]
 
 
-def shown(simulation: StageRunner, done: RoundResult | None) -> Sequence[int]:
+def shown(runner: StageRunner, done: RoundResult | None) -> Sequence[int]:
     """The clients with a row of their own: everybody, or among very many the participants of the round.
 
     Where clients do not train, as in a stage that pools their data, those are shown who would have been drawn.
     """
-    clients = len(simulation.population)
+    clients = len(runner.population)
     if clients <= MANY:
         return range(clients)
     if done is None:
         return []
-    if simulation.stage.pooled or not simulation.stage.trained:
-        return simulation.draw(simulation.done - 1)
+    if runner.stage.pooled or not runner.stage.trained:
+        return runner.draw(runner.done - 1)
     return sorted({*done.trained, *done.faults})
 
 
@@ -295,41 +297,41 @@ def _of(everybody: Sequence[int], scores: Scores) -> Scores:
     return replace(own, client=np.searchsorted(numbers, own.client))
 
 
-def _server(simulation: StageRunner, done: RoundResult | None) -> Models | None:
-    if len(simulation.groups) > 1 or not simulation.has_shared_model:
+def _server(runner: StageRunner, done: RoundResult | None) -> Models | None:
+    if len(runner.groups) > 1 or not runner.has_shared_model:
         return None
-    if not simulation.is_everybodys:
+    if not runner.is_everybodys:
         own = (
             "is fed each client's statistic"
-            if simulation.is_conditioned
+            if runner.is_conditioned
             else "has buffers of each client's (buffers='local')"
         )
         raise UnalikeError(f"protocol 'server' has one model for everybody, and this one {own}; use 'clients'")
-    [state] = simulation.states.values()
-    everybody = range(len(simulation.population))
-    return [(everybody, SharedModel(simulation.setting.model, state.params, state.buffers))]
+    [state] = runner.states.values()
+    everybody = range(len(runner.population))
+    return [(everybody, SharedModel(runner.settings.model, state.params, state.buffers))]
 
 
-def _clients(simulation: StageRunner, done: RoundResult | None) -> Models | None:
-    if not simulation.has_shared_model:
+def _clients(runner: StageRunner, done: RoundResult | None) -> Models | None:
+    if not runner.has_shared_model:
         return None
-    model, members, states = simulation.setting.model, simulation.members, simulation.states
-    if not simulation.is_everybodys:
+    model, members, states = runner.settings.model, runner.members, runner.states
+    if not runner.is_everybodys:
         everybody = sorted(k for ids in members.values() for k in ids)
-        return (([k], simulation.shared_model(k)) for k in everybody)
+        return (([k], runner.shared_model(k)) for k in everybody)
     return [(members[g], SharedModel(model, s.params, s.buffers)) for g, s in states.items() if members[g]]
 
 
-def _personal(simulation: StageRunner, done: RoundResult | None) -> Models | None:
-    if not simulation.is_personal:
+def _personal(runner: StageRunner, done: RoundResult | None) -> Models | None:
+    if not runner.is_personal:
         return None
-    return (([k], predict) for k, predict in simulation.personal_models(shown(simulation, done)))
+    return (([k], predict) for k, predict in runner.personal_models(shown(runner, done)))
 
 
-def _local(simulation: StageRunner, done: RoundResult | None) -> Models | None:
-    if done is None or not done.trained or simulation.stage.pooled:
+def _local(runner: StageRunner, done: RoundResult | None) -> Models | None:
+    if done is None or not done.trained or runner.stage.pooled:
         return None
-    return (([k], simulation.local_model(done, k)) for k in done.trained)
+    return (([k], runner.local_model(done, k)) for k in done.trained)
 
 
 PROTOCOLS: dict[str, Callable[[StageRunner, RoundResult | None], Models | None]] = {

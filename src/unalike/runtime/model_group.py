@@ -48,45 +48,45 @@ class ModelGroup:
     def __init__(
         self,
         stage: Stage,
-        setting: StageSettings,
+        settings: StageSettings,
         source: Population,
         chosen: Callable[[], str],
         folder: Path | None,
         transform: BatchTransform | None,
         start: ServerState | None = None,
-        team: WorkerPool | None = None,
+        worker_pool: WorkerPool | None = None,
         place: int = 0,
     ):
         self.method = stage.method
-        self.setting = setting
+        self.settings = settings
         self.source = source
-        self.state = initial_server_state(self.method, setting, start)
+        self.state = initial_server_state(self.method, settings, start)
         self.accepted: AcceptedRounds = {}
-        self.memories = ClientStates(initial_client_state(self.method, setting), folder)
-        if team is not None and team.rank == 0:
-            whose = {"stage": setting.stage, "group": place}
-            self.memories = SharedClientStates(
-                self.memories, team, whose, client_costs(self.method, setting.work, source.sizes)
+        self.client_states = ClientStates(initial_client_state(self.method, settings), folder)
+        if worker_pool is not None and worker_pool.rank == 0:
+            whose = {"stage": settings.stage, "group": place}
+            self.client_states = SharedClientStates(
+                self.client_states, worker_pool, whose, client_costs(self.method, settings.work, source.sizes)
             )
-        self.site = ClientPool(self.method, setting, source, self.memories, transform)
-        self.team, self.place, self._chosen = team, place, chosen
+        self.client_pool = ClientPool(self.method, settings, source, self.client_states, transform)
+        self.worker_pool, self.place, self._chosen = worker_pool, place, chosen
 
     @cached_property
     def executor(self) -> Executor:
         """What trains the group's clients; where a team works for the run, one of these in each process."""
-        inner = build(self._chosen(), self.site)
-        if self.team is None or self.team.rank:
+        inner = build(self._chosen(), self.client_pool)
+        if self.worker_pool is None or self.worker_pool.rank:
             return inner
-        return Distributed(self.site, inner, self.team, self.place)
+        return Distributed(self.client_pool, inner, self.worker_pool, self.place)
 
     @property
     def remark(self) -> str:
         """What a person should know of how training went."""
         return self.executor.remark if "executor" in vars(self) else ""
 
-    def order(self, ids: Sequence[int], population: int) -> Broadcast:
+    def broadcast(self, ids: Sequence[int], population: int) -> Broadcast:
         """The order of the next round for the participants `ids`."""
-        return make_broadcast(self.method, self.setting, self.state, population, ids)
+        return make_broadcast(self.method, self.settings, self.state, population, ids)
 
     def round(self, ids: Sequence[int], population: int, single: bool = False) -> RoundUpdates:
         """Train the participants `ids`, refuse what is unusable, advance the state.
@@ -94,19 +94,19 @@ class ModelGroup:
         `single`: somebody wants to see what each client sent; else a linear method's reports are added up as they come, and
         those of others are let go of when the state has advanced.
         """
-        order = self.order(ids, population)
+        broadcast = self.broadcast(ids, population)
         with untouched(self.method, self.state.params | self.state.buffers):
             if self.method.linear and not single:
-                return self._folded(order, ids, population)
-            trained = self._stacked(order, ids, population)
+                return self._folded(broadcast, ids, population)
+            trained = self._stacked(broadcast, ids, population)
         return trained if single else replace(trained, cohort=trained.cohort.numbers)
 
     def wait(self) -> None:
         """A round of the run in which none of its clients takes part."""
         self.state = self.state._replace(round=self.state.round + 1)
 
-    def _stacked(self, order: Broadcast, ids: Sequence[int], population: int) -> RoundUpdates:
-        cohort = self.executor.run(order, ids, self.accepted, population)
+    def _stacked(self, broadcast: Broadcast, ids: Sequence[int], population: int) -> RoundUpdates:
+        cohort = self.executor.run(broadcast, ids, self.accepted, population)
         refused = refusals(cohort)
         self._somebody(ids, refused)
         if refused:
@@ -114,14 +114,14 @@ class ModelGroup:
         self.accept(cohort)
         return RoundUpdates(cohort, refused, tree.nbytes(cohort.update) // len(cohort.ids))
 
-    def _folded(self, order: Broadcast, ids: Sequence[int], population: int) -> RoundUpdates:
-        expected = self.site.expected(ids, population)
-        given = sum_weights(self.method, self.setting, self.state, expected)
-        fold = StreamingSum(self.method, order.params, given, self.setting.buffers)
-        self.executor.feed(order, ids, self.accepted, fold)
+    def _folded(self, broadcast: Broadcast, ids: Sequence[int], population: int) -> RoundUpdates:
+        expected = self.client_pool.expected(ids, population)
+        given = sum_weights(self.method, self.settings, self.state, expected)
+        fold = StreamingSum(self.method, broadcast.params, given, self.settings.buffers)
+        self.executor.feed(broadcast, ids, self.accepted, fold)
         sums = fold.sums
         self._somebody(ids, sums.refused)
-        done = advance_from_sums(self.method, self.setting, self.state, sums, given, population)
+        done = advance_from_sums(self.method, self.settings, self.state, sums, given, population)
         if done is None:
             if not sums.refused:
                 raise Diverged(
@@ -129,17 +129,17 @@ class ModelGroup:
                     'known only after training, such as losses; a part that weighs by that must say needs = "updates" in its class'
                 )
             # who was refused changes the others' weights: they answer once more, which repeats their reports
-            again = self._folded(order, [k for k in ids if k not in sums.refused], population)
+            again = self._folded(broadcast, [k for k in ids if k not in sums.refused], population)
             return replace(again, refused=sums.refused | again.refused)
         self.state, cohort = done
-        if not self.memories.empty:  # else a million clients would be counted for nothing
-            self.accepted.update(dict.fromkeys(cohort.ids, order.round))
+        if not self.client_states.empty:  # else a million clients would be counted for nothing
+            self.accepted.update(dict.fromkeys(cohort.ids, broadcast.round))
         return RoundUpdates(cohort, sums.refused, sums.sent)
 
     def _somebody(self, ids: Sequence[int], refused: dict[int, str]) -> None:
         if len(refused) == len(ids):
             client, why = min(refused.items())
-            scaled = ", or divide the target, which is not scaled" if self.setting.task.name == "regression" else ""
+            scaled = ", or divide the target, which is not scaled" if self.settings.task.name == "regression" else ""
             raise Diverged(
                 f"round {self.state.round + 1}: no participant sent a usable report; client {client}: {why}. "
                 f"Training diverged: try a smaller learning rate{scaled}"
@@ -153,71 +153,71 @@ class ModelGroup:
         round = self.state.round
         if self.method.linear:
             place = {client: i for i, client in enumerate(cohort.ids)}
-            self.state = self._summed(cohort, read or (lambda k: select_rows(cohort.report, torch.tensor([place[k]]))))
+            self.state = self._summed(cohort, read or (lambda k: select_rows(cohort.stacked, torch.tensor([place[k]]))))
         else:
-            self.state = advance(self.method, self.setting, self.state, cohort)
+            self.state = advance(self.method, self.settings, self.state, cohort)
         self.accepted.update(dict.fromkeys(cohort.ids, round))
 
     def _summed(self, cohort: Cohort, read: Callable[[int], ClientUpdate]) -> ServerState:
-        given = sum_weights(self.method, self.setting, self.state, cohort)
-        fold = StreamingSum(self.method, self.state.params, given, self.setting.buffers)
+        given = sum_weights(self.method, self.settings, self.state, cohort)
+        fold = StreamingSum(self.method, self.state.params, given, self.settings.buffers)
         for client in cohort.ids:
             fold.add([client], read(client))
-        done = advance_from_sums(self.method, self.setting, self.state, fold.sums, given, cohort.population)
+        done = advance_from_sums(self.method, self.settings, self.state, fold.sums, given, cohort.population)
         if done is None:  # the shares are those of these very reports
             raise Diverged(f"round {self.state.round + 1}: the weights of the reports are not finite")
         return done[0]
 
-    def memory(self, client: int) -> PartTrees:
+    def client_state(self, client: int) -> PartTrees:
         """What the client remembers now."""
-        return self.memories.get(client, self.accepted.get(client))
+        return self.client_states.get(client, self.accepted.get(client))
 
     def belongings(self, client: int) -> tuple[Tree, Tree, Tree]:
-        """What the personaliser remembers of a client, its buffers of the shared model, and those of its own."""
-        memory, part = self.memory(client), self.method.personaliser
+        """What the personalizer remembers of a client, its buffers of the shared model, and those of its own."""
+        client_state, part = self.client_state(client), self.method.personalizer
         if part is None:
             buffers = self._shared_buffers(client)
             return {}, buffers, buffers
-        buffers = self.state.buffers | memory.get(BUFFERS, {})
-        return memory.get(part.name, {}), buffers, buffers | memory.get(f"{part.name}.{BUFFERS}", {})
+        buffers = self.state.buffers | client_state.get(BUFFERS, {})
+        return client_state.get(part.name, {}), buffers, buffers | client_state.get(f"{part.name}.{BUFFERS}", {})
 
     def context(self, client: int) -> Context:
         """The client's static facts."""
-        return self.site.context(client) if self.method.conditioners else {}
+        return self.client_pool.context(client) if self.method.conditioners else {}
 
     def shared_model(self, client: int) -> Predict:
         """The shared model as the client uses it: fed with its own facts, and with its own buffers where none are averaged."""
-        return SharedModel(self.setting.model, self.state.params, self._shared_buffers(client), self.context(client))
+        return SharedModel(self.settings.model, self.state.params, self._shared_buffers(client), self.context(client))
 
     def _shared_buffers(self, client: int) -> Tree:
         """Those of the shared model as the client uses it. What is fixed is as the server has it, whatever training made of it."""
-        own = self.memory(client).get(BUFFERS, {}) if self.setting.buffers == "local" else {}
+        own = self.client_state(client).get(BUFFERS, {}) if self.settings.buffers == "local" else {}
         return self.state.buffers | own
 
     def personal_models(
-        self, ids: Sequence[int], order: Broadcast | None, executor: Executor | None = None
+        self, ids: Sequence[int], broadcast: Broadcast | None, executor: Executor | None = None
     ) -> Iterator[tuple[int, Predict]]:
-        """Clients with what they predict with; where the method fine-tunes, from what `order` holds, the state staying as it is."""
-        if order is None:
+        """Clients with what they predict with; where the method fine-tunes, from what `broadcast` holds, the state staying as it is."""
+        if broadcast is None:
             yield from ((k, self._own_model(k)) for k in ids)
             return
-        for k, tuned in (executor or self.executor).tune(order, ids, self.accepted):
-            yield k, SharedModel(self.setting.model, tuned, tree.only(tuned, self.state.buffers), self.context(k))
+        for k, tuned in (executor or self.executor).tune(broadcast, ids, self.accepted):
+            yield k, SharedModel(self.settings.model, tuned, tree.only(tuned, self.state.buffers), self.context(k))
 
     def divided(
-        self, ids: Sequence[int], order: Broadcast | None, what: Message
+        self, ids: Sequence[int], broadcast: Broadcast | None, what: Message
     ) -> tuple[Iterator[tuple[int, Predict]], list[int]]:
         """The same of the clients that this process has; the others of the team, whose ranks follow, are asked to do `what`
         with theirs."""
         executor = self.executor
         assert isinstance(executor, Distributed)
-        mine, others = executor.ask(order, ids, self.accepted, what | {"state": self.state._asdict()})
-        return self.personal_models(mine, order, executor.inner), others
+        mine, others = executor.ask(broadcast, ids, self.accepted, what | {"state": self.state._asdict()})
+        return self.personal_models(mine, broadcast, executor.inner), others
 
     def _own_model(self, client: int) -> Predict:
         model, part, params, context = (
-            self.setting.model,
-            self.method.personaliser,
+            self.settings.model,
+            self.method.personalizer,
             self.state.params,
             self.context(client),
         )
@@ -228,14 +228,14 @@ class ModelGroup:
             part.predict(model.channels_last(x[:2], context), params | buffers, mine, own, x, context).logits
         )
 
-    def local_model(self, client: int, before: ServerState, report: ClientUpdate) -> Predict:
+    def local_model(self, client: int, before: ServerState, client_update: ClientUpdate) -> Predict:
         """The client's model after the local training from `before` that it reported: what it sent, as the server reads it, and
         what is its own."""
-        model, part, memory = self.setting.model, self.method.personaliser, self.memory(client)
-        update = tree.map(lambda u: u[None], report.update)
+        model, part, client_state = self.settings.model, self.method.personalizer, self.client_state(client)
+        update = tree.map(lambda u: u[None], client_update.update)
         update = tree.row(decode_updates(self.method, update, before.params), 0)
         params = before.params | tree.map(lambda u, w: w + u, update, before.params)
-        mine = {} if part is None else memory.get(part.name, {})
+        mine = {} if part is None else client_state.get(part.name, {})
         params |= {n: w for n, w in mine.items() if n in params and not self.method.shares(n, model)}
-        buffers = before.buffers | report.buffers | memory.get(BUFFERS, {})
+        buffers = before.buffers | client_update.buffers | client_state.get(BUFFERS, {})
         return SharedModel(model, params, buffers, self.context(client))

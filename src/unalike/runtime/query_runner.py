@@ -20,8 +20,8 @@ from unalike.metrics.scoring import rows_at_once
 
 
 def ask_client(
-    question: ClientQuery,
-    setting: StageSettings,
+    query: ClientQuery,
+    settings: StageSettings,
     state: ServerState,
     population: Population,
     client: int,
@@ -33,26 +33,26 @@ def ask_client(
     if transform is not None:
         batches = [b._replace(x=transform.fixed(b.x, b.x.new_zeros(len(b.x), 0))) for b in batches]
     with torch.no_grad():
-        return question.answer(
-            QueryInputs(setting.model.channels_last(some), setting.task, state.params, state.buffers, batches)
+        return query.answer(
+            QueryInputs(settings.model.channels_last(some), settings.task, state.params, state.buffers, batches)
         )
 
 
 def ask_clients(
-    step: QueryStep, setting: StageSettings, population: Population, transform: BatchTransform | None = None
+    step: QueryStep, settings: StageSettings, population: Population, transform: BatchTransform | None = None
 ) -> Answers:
     """The answers of all clients with training samples. Answers that are not finite are refused, as reports are."""
-    model = step.model or setting.model
+    model = step.model or settings.model
     state = step.state or ServerState(0, model.params, model.buffers, {})
-    setting = replace(setting, model=model)
+    settings = replace(settings, model=model)
     found: dict[int, Tree] = {}
     for client in np.flatnonzero(population.sizes > 0).tolist():
-        answer = ask_client(step.question, setting, state, population, client, transform)
+        answer = ask_client(step.query, settings, state, population, client, transform)
         if all(bool(t.isfinite().all()) for t in answer.values()):
             found[client] = answer
     if not found:
         raise UnalikeError(
-            f"no client has a usable answer to {step.question!r}; training diverged: try a smaller learning rate"
+            f"no client has a usable answer to {step.query!r}; training diverged: try a smaller learning rate"
         )
     return Answers(tuple(found), tree.stack(list(found.values())))
 

@@ -13,7 +13,7 @@ from unalike._utils.progress import ProgressCallback, progress_reporting
 from unalike.core.work import Work
 from unalike.engine.multiprocess.worker_pool import WorkerPool
 from unalike.engine.threads import threads_for
-from unalike.methods.plan import Answers, PlanSteps, QueryStep, Stage, StageResults, next_step
+from unalike.methods.plan import Answers, PlanSteps, QueryStep, Stage, StageResults, next_step, steps_of
 from unalike.metrics.metrics import USUAL, Custom
 from unalike.runtime.evaluation import Evaluator
 from unalike.runtime.history import History, Row
@@ -35,7 +35,7 @@ from unalike.runtime.worker_loop import (
     require_folder,
     worker_pool_for,
 )
-from unalike.training.wire import stage_wire, survey_wire
+from unalike.training.wire import query_wire, stage_wire
 
 Stop = Callable[[dict[str, Any]], bool]
 """Called with each row of the history; True ends the run."""
@@ -75,7 +75,7 @@ def run(
     "server" (needs test=(x, y)), "personal", "local", or several. executor: "auto", "loop", "batched" or
     "distributed(workers=2)". buffers: "average", "local" or "first". precision: "float32", or "bf16" for faster training on
     processors with bf16, which changes updates by a few per cent. transform: of training batches, such as
-    "normalise(mean=0.5, std=0.25) + crop(padding=4) + flip", drawn per client and round; evaluation normalises only. stop: a
+    "normalize(mean=0.5, std=0.25) + crop(padding=4) + flip", drawn per client and round; evaluation normalizes only. stop: a
     rule such as "min_accuracy >= 0.8" or "patience(rounds=10)", read from validation samples where the clients have any, or a
     function called with each row of the history: True ends the
     run. budget: what the run may spend, "30 rounds", "10 min" of training or "500 MB" to and from all clients. select: "last", or
@@ -93,7 +93,7 @@ def run(
         raise UnalikeError(
             f"stop={stop!r}: expected a rule such as 'accuracy >= 0.9', or a function of a row of the history"
         )
-    job = prepare_run(
+    run_config = prepare_run(
         spec,
         clients,
         model=model,
@@ -115,51 +115,51 @@ def run(
         budget=budget,
         select=select,
     )
-    require_folder(job, out)
-    follow_leader([job])
+    require_folder(run_config, out)
+    follow_leader([run_config])
     called = None if isinstance(stop, str) else stop
     with progress_reporting(progress, rounds, "training") as told:
-        return execute(job, out=out, resume=resume, stop=called, progress=told)
+        return execute(run_config, out=out, resume=resume, stop=called, progress=told)
 
 
 class Backend(Protocol):
     """Where a plan runs: on this machine, or on many."""
 
     @property
-    def assess(self) -> Evaluator:
+    def evaluator(self) -> Evaluator:
         """What evaluates it."""
 
-    def stage(self, stage: Stage, index: int, record: RunRecorder) -> StageRunner:
+    def stage(self, stage: Stage, index: int, recorder: RunRecorder) -> StageRunner:
         """A stage of the plan, the `index`-th of its steps, about to begin."""
 
-    def survey(self, survey: QueryStep, index: int, record: RunRecorder) -> Answers:
+    def query_step(self, query_step: QueryStep, index: int, recorder: RunRecorder) -> Answers:
         """The answers of the clients."""
 
 
 class LocalBackend:
     """Everything on this machine, or in the processes of a team."""
 
-    def __init__(self, job: RunConfig, team: WorkerPool | None = None):
-        self.job, self.team, self.assess = job, team, make_evaluator(job)
+    def __init__(self, run_config: RunConfig, worker_pool: WorkerPool | None = None):
+        self.run_config, self.worker_pool, self.evaluator = run_config, worker_pool, make_evaluator(run_config)
 
-    def stage(self, stage: Stage, index: int, record: RunRecorder) -> StageRunner:
-        folder = None if self.team is None else self.team.folder
-        if record.directory is not None:
-            folder = record.directory.memory
-        simulation = make_stage_runner(
-            self.job, stage, index, inner_executor(self.job.options.executor), folder, self.team
+    def stage(self, stage: Stage, index: int, recorder: RunRecorder) -> StageRunner:
+        folder = None if self.worker_pool is None else self.worker_pool.folder
+        if recorder.directory is not None:
+            folder = recorder.directory.memory
+        runner = make_stage_runner(
+            self.run_config, stage, index, inner_executor(self.run_config.options.executor), folder, self.worker_pool
         )
-        announce_stage(self.team, folder)
-        return simulation
+        announce_stage(self.worker_pool, folder)
+        return runner
 
-    def survey(self, survey: QueryStep, index: int, record: RunRecorder) -> Answers:
-        return ask_all(survey, self.job.setting, self.job.population, self.job.options.chain)
+    def query_step(self, query_step: QueryStep, index: int, recorder: RunRecorder) -> Answers:
+        return ask_all(query_step, self.run_config.settings, self.run_config.population, self.run_config.options.chain)
 
 
 def execute(
-    job: RunConfig,
+    run_config: RunConfig,
     *,
-    ground: Backend | None = None,
+    backend: Backend | None = None,
     out: str | Path | None = None,
     resume: bool = True,
     stop: Stop | None = None,
@@ -171,96 +171,100 @@ def execute(
     """
     directory = None if out is None else RunDirectory(out)
     with (
-        worker_pool_for(job) if ground is None else nullcontext() as team,
+        worker_pool_for(run_config) if backend is None else nullcontext() as worker_pool,
         nullcontext() if directory is None else directory.held(),
     ):
-        job = job.here(0 if team is None else team.place)
-        record = RunRecorder(directory, job, resume)
+        run_config = run_config.here(0 if worker_pool is None else worker_pool.place)
+        recorder = RunRecorder(directory, run_config, resume)
         try:
-            with threads_for(job.model, alone=team is None):
-                simulation, ended = _steps(job, record, ground or LocalBackend(job, team), stop, progress, team)
+            with threads_for(run_config.model, alone=worker_pool is None):
+                runner, ended = _steps(
+                    run_config, recorder, backend or LocalBackend(run_config, worker_pool), stop, progress, worker_pool
+                )
         except BaseException:  # an interruption, a divergence, a crash: what is complete is kept
             with suppress(UnalikeError):
-                record.checkpoint()
+                recorder.checkpoint()
             raise
-        run = record.finish(simulation, ended)
-        simulation.settle()
+        run = recorder.finish(runner, ended)
+        runner.collect_client_states()
         return run
 
 
 def _steps(
-    job: RunConfig,
-    record: RunRecorder,
-    ground: Backend,
+    run_config: RunConfig,
+    recorder: RunRecorder,
+    backend: Backend,
     stop: Stop | None,
     progress: ProgressCallback,
-    team: WorkerPool | None,
+    worker_pool: WorkerPool | None,
 ) -> tuple[StageRunner, str]:
     """The surveys and stages of the plan, one after the other; the last stage's simulation, and why the run ended."""
-    steps = job.plan.stages(job.scene)
+    steps = steps_of(run_config.plan, run_config.plan_inputs)
     step, index, ended = next(steps, None), 0, ""
-    if job.ending.warning:
-        record.note(job.ending.warning)
+    if run_config.ending.warning:
+        recorder.note(run_config.ending.warning)
     while step is not None:
         if isinstance(step, QueryStep):
-            outcome: Answers | StageResults = _survey(job, step, index, record, ground)
+            outcome: Answers | StageResults = _survey(run_config, step, index, recorder, backend)
         else:
-            simulation = _simulation(job, step, index, record, ground)
-            ended = _rounds(job, simulation, index, record, ground.assess, stop, progress)
-            outcome = StageResults(simulation.states, simulation.done)
+            runner = _runner(run_config, step, index, recorder, backend)
+            ended = _rounds(run_config, runner, index, recorder, backend.evaluator, stop, progress)
+            outcome = StageResults(runner.states, runner.done)
             if ended:
-                _remark(job, record, step, steps, outcome)
+                _remark(run_config, recorder, step, steps, outcome)
                 break
-        announce_outcome(team, outcome)
+        announce_outcome(worker_pool, outcome)
         step, index = next_step(steps, outcome), index + 1
-    return simulation, ended or ALL_DONE
+    return runner, ended or ALL_DONE
 
 
-def _remark(job: RunConfig, record: RunRecorder, stage: Stage, steps: PlanSteps, outcome: StageResults) -> None:
+def _remark(
+    run_config: RunConfig, recorder: RunRecorder, stage: Stage, steps: PlanSteps, outcome: StageResults
+) -> None:
     """Say of a run that a rule or a budget ended what of its plan was still to come: CCVR, for one, without its calibration."""
-    if (why := job.ending.why(record.history)) and (ahead := next_step(steps, outcome)) is not None:
-        record.note(
+    if (why := run_config.ending.why(recorder.history)) and (ahead := next_step(steps, outcome)) is not None:
+        recorder.note(
             f"{why}: it ended in stage {stage.name!r}, and what the plan does from {ahead.name!r} on was not done"
         )
 
 
 def _rounds(
-    job: RunConfig,
-    simulation: StageRunner,
+    run_config: RunConfig,
+    runner: StageRunner,
     index: int,
-    record: RunRecorder,
-    assess: Evaluator,
+    recorder: RunRecorder,
+    evaluator: Evaluator,
     stop: Stop | None,
     progress: ProgressCallback,
 ) -> str:
     """The rounds of a stage that are still to do. Why the run ends before its last round; empty if it does not."""
-    options, stage = job.options, simulation.stage
-    if simulation.done == 0 and not record.restored(index):
-        record.charge((i for i in stage_wire(stage, simulation.setting.model) if i.once), len(simulation.eligible))
-    if not len(record.history):
-        metrics, rows = assess(simulation, None)
-        record.add(index, simulation, _row(0, None, metrics), [{"round": 0} | r for r in rows])
-    elif len(record.history) > 1 and record.newest(index) and (why := _over(job, record.history, stop)):
+    options, stage = run_config.options, runner.stage
+    if runner.done == 0 and not recorder.restored(index):
+        recorder.charge((i for i in stage_wire(stage, runner.settings.model) if i.once), len(runner.eligible))
+    if not len(recorder.history):
+        metrics, rows = evaluator(runner, None)
+        recorder.add(index, runner, _row(0, None, metrics), [{"round": 0} | r for r in rows])
+    elif len(recorder.history) > 1 and recorder.newest(index) and (why := _over(run_config, recorder.history, stop)):
         return why  # it was stopped before, and is only read back
-    while not simulation.over:
-        number, known = record.history.last["round"] + 1, simulation.remarks
+    while not runner.over:
+        number, known = recorder.history.last["round"] + 1, runner.remarks
         try:
-            done = simulation.round()
+            done = runner.round()
         except Diverged as error:
-            record.event(DIVERGED, round=number, why=str(error))
+            recorder.event(DIVERGED, round=number, why=str(error))
             raise
-        if simulation.remarks != known:
-            record.event("executor", round=number, executor=simulation.why)
+        if runner.remarks != known:
+            recorder.event("executor", round=number, executor=runner.why)
         for client, why in done.refused.items():
-            record.event("refused", round=number, client=job.population.names[client], why=why)
+            recorder.event("refused", round=number, client=run_config.population.names[client], why=why)
         metrics, rows = {}, []
-        due = number % options.evaluate_every == 0 or simulation.over
-        if due or _ends(job, record.history, _row(number, done, {})):
-            metrics, rows = assess(simulation, done)
-        record.add(index, simulation, _row(number, done, metrics), [{"round": number} | r for r in rows])
-        progress(dict(record.history.last))
-        if why := _over(job, record.history, stop):
-            record.event("stopped", round=number, why=why)
+        due = number % options.evaluate_every == 0 or runner.over
+        if due or _ends(run_config, recorder.history, _row(number, done, {})):
+            metrics, rows = evaluator(runner, done)
+        recorder.add(index, runner, _row(number, done, metrics), [{"round": number} | r for r in rows])
+        progress(dict(recorder.history.last))
+        if why := _over(run_config, recorder.history, stop):
+            recorder.event("stopped", round=number, why=why)
             return why
     return ""
 
@@ -275,41 +279,43 @@ def _row(number: int, done: RoundResult | None, metrics: Row) -> Row:
     return {"round": number, "seconds": done.seconds, "participants": done.participants} | usual | cost | metrics
 
 
-def _ends(job: RunConfig, history: History, row: Row) -> bool:
+def _ends(run_config: RunConfig, history: History, row: Row) -> bool:
     """Whether the run ends with a round that is not scored yet, as by its budget: what it comes to is always scored."""
-    return job.ending.why(History([*history.rows, row])) is not None
+    return run_config.ending.why(History([*history.rows, row])) is not None
 
 
-def _over(job: RunConfig, history: History, stop: Stop | None) -> str:
+def _over(run_config: RunConfig, history: History, stop: Stop | None) -> str:
     """Why the run ends with the newest row; empty if it goes on."""
-    return job.ending.why(history) or ("stopped by the caller" if stop is not None and stop(dict(history.last)) else "")
+    return run_config.ending.why(history) or (
+        "stopped by the caller" if stop is not None and stop(dict(history.last)) else ""
+    )
 
 
-def _survey(job: RunConfig, step: QueryStep, index: int, record: RunRecorder, ground: Backend) -> Answers:
-    found = record.answers(index)
+def _survey(run_config: RunConfig, step: QueryStep, index: int, recorder: RunRecorder, backend: Backend) -> Answers:
+    found = recorder.answers(index)
     if found is None:
-        found = ground.survey(step, index, record)
-        record.keep(index, found)
-        record.charge(survey_wire(step, job.model), len(found.clients))
-        record.event("survey", name=step.name, question=repr(step.question), clients=len(found.clients))
+        found = backend.query_step(step, index, recorder)
+        recorder.keep(index, found)
+        recorder.charge(query_wire(step, run_config.model), len(found.clients))
+        recorder.event("query", name=step.name, query=repr(step.query), clients=len(found.clients))
     return found
 
 
-def _simulation(job: RunConfig, stage: Stage, index: int, record: RunRecorder, ground: Backend) -> StageRunner:
+def _runner(run_config: RunConfig, stage: Stage, index: int, recorder: RunRecorder, backend: Backend) -> StageRunner:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        stage.method.check(stage.method.local_work(job.work))
+        stage.method.check(stage.method.local_work(run_config.work))
     for warning in caught:
-        record.note(str(warning.message))
+        recorder.note(str(warning.message))
         warnings.warn(str(warning.message), stacklevel=4)
-    simulation = ground.stage(stage, index, record)
-    if stage.start is not None and simulation.setting.buffers == "local" and simulation.setting.model.buffers:
-        record.note(
+    runner = backend.stage(stage, index, recorder)
+    if stage.start is not None and runner.settings.buffers == "local" and runner.settings.model.buffers:
+        recorder.note(
             f"stage {stage.name!r} starts from models of the server, whose buffers are those that the run began "
             "with (buffers='local'): what clients made of their own before is lost there, and questions about these models do not "
             "see it; buffers='average' carries it on"
         )
-    record.restore(index, simulation)
-    announce_executor(simulation)
-    record.event("stage", name=stage.name, executor=simulation.why)
-    return simulation
+    recorder.restore(index, runner)
+    announce_executor(runner)
+    recorder.event("stage", name=stage.name, executor=runner.why)
+    return runner

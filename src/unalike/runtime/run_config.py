@@ -26,7 +26,7 @@ from unalike.data.client_data import ClientData
 from unalike.data.population import Population
 from unalike.data.transforms import TransformChain
 from unalike.data.transforms import transform as chain_of
-from unalike.methods.plan import Plan, PlanInputs, Stage, Step, method_of
+from unalike.methods.plan import Plan, PlanInputs, Stage, Step, method_of, steps_of
 from unalike.methods.plan import plan as plan_of
 from unalike.metrics.metrics import Custom, metric_names
 from unalike.models.conditional import fitted
@@ -75,7 +75,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides what a run computes; `config` is its record, `key` the hash of it.
+    """Everything that decides what a run computes; `record` is what a run folder keeps of it, `key` the hash of it.
 
     `model_name` is the model as it was asked for, `model_text` with what the clients' facts add to it (their length); `asked` is
     the method in the words in which it was asked for, which decide nothing.
@@ -94,7 +94,7 @@ class RunConfig:
     asked: str = ""
 
     @cached_property
-    def config(self) -> Config:
+    def record(self) -> Config:
         partition = self.population.plan
         data: Config = {
             "fingerprint": self.population.fingerprint,
@@ -107,8 +107,8 @@ class RunConfig:
         for name, pair in (("test", self.test), ("proxy", self.proxy)):
             if pair is not None:
                 data[name] = fingerprint({"x": pair[0], "y": pair[1]})
-        if self.scene.clusters is not None:
-            data["clusters"] = digest({"of": [int(c) for c in self.scene.clusters]})
+        if self.plan_inputs.clusters is not None:
+            data["clusters"] = digest({"of": [int(c) for c in self.plan_inputs.clusters]})
         if partition is not None:
             data |= {"name": partition.data, "partition": partition.spec, "partition_seed": partition.seed}
             data |= {"val": partition.val_share} if partition.val_share else {}
@@ -124,7 +124,7 @@ class RunConfig:
         }
 
     @cached_property
-    def setting(self) -> StageSettings:
+    def settings(self) -> StageSettings:
         """What stays the same in all rounds."""
         classes = None if self.population.classes is None else len(self.population.classes)
         proxy = _batch(self.proxy)
@@ -139,12 +139,12 @@ class RunConfig:
         return StopRules(options.stop, options.budget, known)
 
     @property
-    def scene(self) -> PlanInputs:
+    def plan_inputs(self) -> PlanInputs:
         """What the plan is laid out for."""
         people, options = self.population, self.options
         clusters = people.clusters if people.clusters is not None or people.plan is None else people.plan.clusters
         samples = int(people.sizes.sum())
-        known = self.setting
+        known = self.settings
         return PlanInputs(
             len(people), options.rounds, self.model, options.seed, samples, clusters, known.proxy, known.task
         )
@@ -152,17 +152,17 @@ class RunConfig:
     @cached_property
     def outline(self) -> list[Step]:
         """The stages and surveys of the plan, as far as they are known before it runs."""
-        return plan_outline(self.plan, self.scene)
+        return plan_outline(self.plan, self.plan_inputs)
 
     @property
     def wire(self) -> list[Item]:
         """What crosses the wire in them."""
         some = next((Batch(*c.train) for c in self.population if len(c.train[1])), None)
-        return plan_wire(self.outline, self.model, lambda m: {} if some is None else m.facts(some, self.setting))
+        return plan_wire(self.outline, self.model, lambda m: {} if some is None else m.facts(some, self.settings))
 
     @property
     def key(self) -> str:
-        return digest({k: v for k, v in self.config.items() if k not in ("executor", "device")})
+        return digest({k: v for k, v in self.record.items() if k not in ("executor", "device")})
 
     @property
     def device(self) -> torch.device:
@@ -220,18 +220,20 @@ def prepare_run(
     population, made = population.to("cpu"), made.to("cpu").at(chosen.precision)
     held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)
     words = spec if isinstance(spec, str) else repr(plan)
-    job = RunConfig(plan, population, made, work or Work(), chosen, asked, name, held_out, public, metrics or {}, words)
-    _ = job.ending
-    if chosen.select == "best" and not job.ending.known.validated:
+    run_config = RunConfig(
+        plan, population, made, work or Work(), chosen, asked, name, held_out, public, metrics or {}, words
+    )
+    _ = run_config.ending
+    if chosen.select == "best" and not run_config.ending.known.validated:
         raise UnalikeError(
             "select='best' chooses a round by its score, which must not be that of the test samples, and the clients have no "
             "validation samples; give ua.partition(..., val=0.1), --val 0.1 or ClientData(val=...)"
         )
-    first = next(job.plan.stages(job.scene))  # says at once what a plan lacks
+    first = next(steps_of(run_config.plan, run_config.plan_inputs))  # says at once what a plan lacks
     if isinstance(first, Stage):
         first.method.check_task(population.task)
-        first.method.require(job.setting.proxy)
-    return job
+        first.method.require(run_config.settings.proxy)
+    return run_config
 
 
 def _context(plan: Plan, population: Population) -> Context:

@@ -46,26 +46,26 @@ class Run:
 
     def __init__(
         self,
-        job: RunConfig,
-        simulation: StageRunner,
+        run_config: RunConfig,
+        runner: StageRunner,
         history: History,
         notes: Sequence[str],
         out: Path | None,
         ended: str,
     ):
-        self.method = repr(job.plan)
+        self.method = repr(run_config.plan)
         self.history = history
-        self.config = job.config
+        self.config = run_config.record
         self.notes = tuple(notes)
         self.out = out
         self.ended = ended
-        self.job = job
-        self._simulation = simulation
+        self.run_config = run_config
+        self._runner = runner
 
     @property
     def executor(self) -> str:
         """The executor that ran, and why it was chosen."""
-        return self._simulation.why
+        return self._runner.why
 
     @property
     def selected(self) -> int | None:
@@ -75,7 +75,7 @@ class Run:
     @property
     def model(self) -> Model:
         """The model of the last stage: the one given, or what the plan made of it."""
-        return self._simulation.setting.model
+        return self._runner.settings.model
 
     @property
     def params(self) -> Tree:
@@ -90,14 +90,14 @@ class Run:
 
     def personal(self, client: int | str) -> Tree:
         """What a client (number or name) evaluates with: its own model, or the shared one where the method has none."""
-        return self._simulation.personal(self.job.population.index(client))
+        return self._runner.personal(self.run_config.population.index(client))
 
     def __repr__(self) -> str:
         rounds = len(self.history) - 1
-        return f"<Run of {self.method} on {len(self.job.population)} clients, {rounds} rounds>"
+        return f"<Run of {self.method} on {len(self.run_config.population)} clients, {rounds} rounds>"
 
     def _state(self) -> ServerState:
-        states = self._simulation.states
+        states = self._runner.states
         if len(states) > 1:
             raise UnalikeError(f"{self.method} ends with {len(states)} models, one per group; use run.personal(client)")
         return next(iter(states.values()))
@@ -130,9 +130,9 @@ class BestRound:
 class RunRecorder:
     """What is kept of a run while it goes: its history, its notes, and in a folder its checkpoints and events."""
 
-    def __init__(self, directory: RunDirectory | None, job: RunConfig, resume: bool):
+    def __init__(self, directory: RunDirectory | None, run_config: RunConfig, resume: bool):
         self.directory = directory
-        self.job = job
+        self.run_config = run_config
         self.notes: list[str] = []
         self.history = History()
         self.saved: tuple[Tree, dict[str, Any]] | None = None
@@ -142,39 +142,39 @@ class RunRecorder:
         self._unpaid = {"bytes_down": 0, "bytes_up": 0}
         self._owed = dict(self._unpaid)  # of it, what the checkpoint must say: its round has no row yet
         self._round, self._written, self._time = 0, -1, time.monotonic()
-        if directory is not None and directory.claim(job.config, resume):
+        if directory is not None and directory.claim(run_config.record, resume):
             self.saved = directory.load_checkpoint()
-            directory.write_config(job.config)  # what a resumed run may change
-        self.event("begun", method=job.asked)
-        if directory is not None and job.population.encoding is not None:
-            job.population.encoding.save(directory.path / "encoding.json")
+            directory.write_config(run_config.record)  # what a resumed run may change
+        self.event("begun", method=run_config.asked)
+        if directory is not None and run_config.population.encoding is not None:
+            run_config.population.encoding.save(directory.path / "encoding.json")
         if self.saved is not None and directory is not None:
             self._round = self._written = self.saved[1]["round"]
             self.history = History.load(directory.path, self._round)
             self._best = BestRound.found(*self.saved)
             self._unpaid |= self.saved[1].get("owed", {})
             directory.event("resumed", round=self._round)
-        elif directory is not None and job.population.plan is not None:
-            job.population.plan.save(directory.path / "plan.json")
-        elif directory is not None and not isinstance(job.population.names, NumberedNames):
-            directory.write_names(job.population.names)
+        elif directory is not None and run_config.population.plan is not None:
+            run_config.population.plan.save(directory.path / "plan.json")
+        elif directory is not None and not isinstance(run_config.population.names, NumberedNames):
+            directory.write_names(run_config.population.names)
 
-    def restore(self, index: int, simulation: StageRunner) -> None:
+    def restore(self, index: int, runner: StageRunner) -> None:
         """Bring a stage to where the checkpoint has it."""
         found = self._found(index)
         if found is None:
             return
-        simulation.thaw(*found)
+        runner.load_state_dict(*found)
         if self._best is not None and self._best.stage == index:
-            simulation.pin_memories(self._best.groups)
-        simulation.adopt_memories()
-        over, total = index + 1 < len(self.saved[1]["stages"]) if self.saved else False, simulation.stage.rounds
-        if simulation.done > total or (over and not simulation.over):
+            runner.pin_client_states(self._best.groups)
+        runner.adopt_client_states()
+        over, total = index + 1 < len(self.saved[1]["stages"]) if self.saved else False, runner.stage.rounds
+        if runner.done > total or (over and not runner.over):
             raise UnalikeError(
-                f"stage {simulation.stage.name!r} ended after {simulation.done} rounds in this folder and has {total} when "
-                f"{self.job.options.rounds} rounds are split over the stages; ask for as many as before, or choose another folder"
+                f"stage {runner.stage.name!r} ended after {runner.done} rounds in this folder and has {total} when "
+                f"{self.run_config.options.rounds} rounds are split over the stages; ask for as many as before, or choose another folder"
             )
-        self._stages[index] = simulation, simulation.freeze()
+        self._stages[index] = runner, runner.state_dict()
 
     def restored(self, index: int) -> bool:
         """Whether the checkpoint holds the step."""
@@ -217,26 +217,26 @@ class RunRecorder:
             self.directory.event(kind, **facts)
 
     @profiled_function("bookkeeping")
-    def add(self, index: int, simulation: StageRunner, row: dict[str, Any], clients: list[dict[str, Any]]) -> None:
+    def add(self, index: int, runner: StageRunner, row: dict[str, Any], clients: list[dict[str, Any]]) -> None:
         """Take in a round that is complete; checkpoint when it is time."""
         staged = {"stage": index} if index else {}
         self.history.add(row | {way: row[way] + cost for way, cost in self._unpaid.items()} | staged, clients)
         self._unpaid, self._owed = dict.fromkeys(self._unpaid, 0), dict.fromkeys(self._unpaid, 0)
         self._round = row["round"]
-        self._choose(index, simulation, row)
+        self._choose(index, runner, row)
         if self.directory is None:
-            simulation.prune_memories()
+            runner.prune_client_states()
             return
-        self._stages[index] = simulation, simulation.freeze()
+        self._stages[index] = runner, runner.state_dict()
         if time.monotonic() - self._time > CHECKPOINT_SECONDS:
             self.checkpoint()
 
-    def _choose(self, index: int, simulation: StageRunner, row: dict[str, Any]) -> None:
+    def _choose(self, index: int, runner: StageRunner, row: dict[str, Any]) -> None:
         """Keep the round if it is the best of its stage so far by the validation samples of some protocol.
 
         The models that are kept are those of the round that is best for the personal models, or without them for the shared one.
         """
-        if self.job.options.select != "best":
+        if self.run_config.options.select != "best":
             return
         scored = [c for c in row if VALIDATED.fullmatch(c) and not math.isnan(row[c])]
         best = self._best if self._best is not None and self._best.stage == index else None
@@ -250,14 +250,14 @@ class RunRecorder:
         if best is not None and rows[main]["round"] != row["round"]:
             self._best = replace(best, rows=rows)
             return
-        tensors, groups = simulation.freeze()
-        simulation.pin_memories(groups)
+        tensors, groups = runner.state_dict()
+        runner.pin_client_states(groups)
         self._best = BestRound(index, rows, main, tensors, groups)
 
-    def hold(self, index: int, simulation: StageRunner) -> None:
+    def hold(self, index: int, runner: StageRunner) -> None:
         """Write where a stage is now, ahead of the row of its newest round: before anything of it leaves this machine."""
         if self.directory is not None:
-            self._stages[index] = simulation, simulation.freeze()
+            self._stages[index] = runner, runner.state_dict()
             self._written, self._owed = -1, dict(self._unpaid)
             self.checkpoint()
 
@@ -267,8 +267,8 @@ class RunRecorder:
             return
         last = max(self._stages)  # a survey after it is asked again: its round is not complete
         kept = {i: (a.tree, [{"clients": list(a.clients)}]) for i, a in self._surveys.items() if i < last}
-        for index, (simulation, frozen) in self._stages.items():
-            simulation.save_memories(frozen[1])
+        for index, (runner, frozen) in self._stages.items():
+            runner.save_client_states(frozen[1])
             kept[index] = frozen
         tensors = {f"{i}/{path}": t for i, (frozen, _) in sorted(kept.items()) for path, t in frozen.items()}
         stages = [facts for _, (_, facts) in sorted(kept.items())]
@@ -278,23 +278,23 @@ class RunRecorder:
             tensors |= {f"best/{path}": t for path, t in self._best.tensors.items()}
             facts["best"] = self._best.facts
         self.directory.save_checkpoint(self._round, tensors, facts)
-        for simulation, (_, groups) in self._stages.values():
-            simulation.prune_memories(groups)
+        for runner, (_, groups) in self._stages.values():
+            runner.prune_client_states(groups)
         self._written, self._time = self._round, time.monotonic()
 
-    def finish(self, simulation: StageRunner, ended: str) -> Run:
+    def finish(self, runner: StageRunner, ended: str) -> Run:
         """The run, with its last checkpoint and its model written."""
         self.checkpoint()
         path = None if self.directory is None else self.directory.path
         if self._best is not None:
             self.history.select({column: row["round"] for column, row in self._best.rows.items()})
-            simulation.thaw(self._best.tensors, self._best.groups)
+            runner.load_state_dict(self._best.tensors, self._best.groups)
             if path is not None:
                 self.history.save(path)
-        run = Run(self.job, simulation, self.history, self.notes, path, ended)
+        run = Run(self.run_config, runner, self.history, self.notes, path, ended)
         if path is not None:
-            for name, state in simulation.states.items():
-                file = "model.safetensors" if len(simulation.states) == 1 else f"model-{name}.safetensors"
+            for name, state in runner.states.items():
+                file = "model.safetensors" if len(runner.states) == 1 else f"model-{name}.safetensors"
                 write_tensors(path / file, run.model.state_dict(state.params | state.buffers))
             self.event("finished", round=self._round, why=ended)
         return run

@@ -62,21 +62,21 @@ class RoundResult:
         if not self.cohorts:
             return float("nan")
         sizes = np.concatenate([c.sizes.numpy(force=True) for c in self.cohorts.values()])
-        losses = np.concatenate([c.report.loss.numpy(force=True) for c in self.cohorts.values()])
+        losses = np.concatenate([c.stacked.loss.numpy(force=True) for c in self.cohorts.values()])
         return float((sizes * losses).sum() / sizes.sum())
 
 
 class StageRunner:
     """All groups of a stage. `participation` is the share of clients that takes part in a round, at least one of them.
 
-    `setting` is that of the run; a stage may bring another model. `single`: what each client sent is looked at after a round.
-    `team`: the processes that share the work.
+    `settings` is that of the run; a stage may bring another model. `single`: what each client sent is looked at after a round.
+    `worker_pool`: the processes that share the work.
     """
 
     def __init__(
         self,
         stage: Stage,
-        setting: StageSettings,
+        settings: StageSettings,
         population: Population,
         *,
         executor: str = "auto",
@@ -84,16 +84,16 @@ class StageRunner:
         folder: Path | None = None,
         transform: BatchTransform | None = None,
         single: bool = False,
-        team: WorkerPool | None = None,
+        worker_pool: WorkerPool | None = None,
     ):
         self.stage = stage
-        self.team = team
+        self.worker_pool = worker_pool
         self.single = single
         self.method = stage.method
-        model = (stage.model or setting.model).at(setting.model.precision)
-        buffers = "average" if stage.pooled else setting.buffers  # those of one client are everybody's
-        self.setting = replace(setting, model=model, work=stage.method.local_work(setting.work), buffers=buffers)
-        self.method.require(setting.proxy)
+        model = (stage.model or settings.model).at(settings.model.precision)
+        buffers = "average" if stage.pooled else settings.buffers  # those of one client are everybody's
+        self.settings = replace(settings, model=model, work=stage.method.local_work(settings.work), buffers=buffers)
+        self.method.require(settings.proxy)
         self.population = population
         self.participation = participation
         self.done = 0
@@ -116,13 +116,13 @@ class StageRunner:
         self.groups = {
             name: ModelGroup(
                 stage,
-                replace(self.setting, group=i),
+                replace(self.settings, group=i),
                 self._source(ids),
                 lambda: self.choice.executor,
                 None if folder is None else folder / f"group-{i:04d}",
                 transform,
                 None if stage.start is None else stage.start[name],
-                team,
+                worker_pool,
                 i,
             )
             for i, (name, ids) in enumerate(self._everybody.items())
@@ -135,7 +135,7 @@ class StageRunner:
         self._bytes = {way: sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")}
 
     def _some_context(self) -> Context:
-        return next(iter(self.groups.values())).site.some_context
+        return next(iter(self.groups.values())).client_pool.some_context
 
     def group_of(self, client: int) -> str | None:
         """The group of a client; where clients choose, the one that it would choose now."""
@@ -154,9 +154,9 @@ class StageRunner:
         places = [(k, self.group_of(k)) for k in clients]
         return {name: [k for k, mine in places if mine == name] for name in self.groups}
 
-    def _choose(self, question: ClientQuery, client: int) -> str:
+    def _choose(self, query: ClientQuery, client: int) -> str:
         def answer(state: ServerState) -> float:
-            [number] = ask_client(question, self.setting, state, self.population, client, self._transform).values()
+            [number] = ask_client(query, self.settings, state, self.population, client, self._transform).values()
             return float(number)
 
         return min(self.groups, key=lambda name: answer(self.groups[name].state))
@@ -191,8 +191,8 @@ class StageRunner:
         if self._choice is None:
             largest = max(self._everybody, key=lambda name: len(self._everybody[name]))
             count = 1 if self.stage.pooled else max(1, round(self.participation * len(self._everybody[largest])))
-            each = -(-count // self.team.size) if self.team is not None else count
-            self._choice = decide(self._wanted, self.groups[largest].site, each, self.stage.rounds - self.done)
+            each = -(-count // self.worker_pool.size) if self.worker_pool is not None else count
+            self._choice = decide(self._wanted, self.groups[largest].client_pool, each, self.stage.rounds - self.done)
         return self._choice
 
     @choice.setter
@@ -204,7 +204,11 @@ class StageRunner:
         """Which executor runs, why, and what is to be said of how it went so far."""
         choice = self._choice or (Choice("none", "nothing is left to train") if self.over else self.choice)
         text = "; ".join([f"{choice.executor}: {choice.why}", *self.remarks])
-        return text if self.team is None else f"distributed: {self.team.size} processes, in each of them {text}"
+        return (
+            text
+            if self.worker_pool is None
+            else f"distributed: {self.worker_pool.size} processes, in each of them {text}"
+        )
 
     @property
     def remarks(self) -> list[str]:
@@ -216,7 +220,7 @@ class StageRunner:
         count = self.cohort_size
         if count == len(self.eligible):
             return [*self.eligible]
-        rng = seeds.generator(self.setting.seed, "cohort", number)
+        rng = seeds.generator(self.settings.seed, "cohort", number)
         places = np.sort(rng.choice(len(self.eligible), count, replace=False)).tolist()
         return places if isinstance(self.eligible, range) else [self.eligible[i] for i in places]
 
@@ -262,22 +266,22 @@ class StageRunner:
     @property
     def has_shared_model(self) -> bool:
         """Whether clients share a model at all."""
-        return self.method.has_shared_model(self.setting.model)
+        return self.method.has_shared_model(self.settings.model)
 
     @property
     def is_personal(self) -> bool:
         """Whether clients are evaluated with something of their own."""
-        return self.method.is_personal(self.setting.model)
+        return self.method.is_personal(self.settings.model)
 
     @property
     def is_conditioned(self) -> bool:
         """Whether the shared model is fed facts of the client it predicts for."""
-        return self.setting.model.takes_context and bool(self.method.conditioners)
+        return self.settings.model.takes_context and bool(self.method.conditioners)
 
     @property
     def is_everybodys(self) -> bool:
         """Whether the shared model is the same whoever uses it: fed no client's facts, and no client's buffers."""
-        return not self.is_conditioned and not (self.setting.buffers == "local" and self.setting.model.buffers)
+        return not self.is_conditioned and not (self.settings.buffers == "local" and self.settings.model.buffers)
 
     def shared_model(self, client: int) -> Predict:
         """The shared model as the client uses it."""
@@ -285,14 +289,14 @@ class StageRunner:
 
     def personal_models(self, clients: Sequence[int]) -> Iterator[tuple[int, Predict]]:
         """Clients with what they predict with: a personal or fine-tuned model, or the shared one where the method has neither."""
-        for group, ids, order in self.parted(clients):
-            yield from group.personal_models(ids, order)
+        for group, ids, broadcast in self.parted(clients):
+            yield from group.personal_models(ids, broadcast)
 
     def parted(self, clients: Sequence[int]) -> Iterator[tuple[ModelGroup, list[int], Broadcast | None]]:
         """The clients by group; with the order that they are fine-tuned with, where the method does that."""
         for name, ids in self._by_group([*clients]).items():
             group = self.groups[name]
-            yield group, ids, None if self.method.tuning is None else group.order(ids, self._population(name))
+            yield group, ids, None if self.method.tuning is None else group.broadcast(ids, self._population(name))
 
     def personal_model(self, client: int) -> Predict:
         """What one client predicts with."""
@@ -307,12 +311,12 @@ class StageRunner:
 
     def personal(self, client: int) -> Tree:
         """The parameters and buffers of that model, in state-dict order."""
-        group, model = self._group(client), self.setting.model
+        group, model = self._group(client), self.settings.model
         if self.method.tuning is not None:
-            order = group.order([client], self._population(self.group_of(client) or ""))
-            [(_, tuned)] = group.executor.tune(order, [client], group.accepted)
+            broadcast = group.broadcast([client], self._population(self.group_of(client) or ""))
+            [(_, tuned)] = group.executor.tune(broadcast, [client], group.accepted)
             return model.state_dict(tuned)
-        part, params = self.method.personaliser, group.state.params
+        part, params = self.method.personalizer, group.state.params
         mine, _, own = group.belongings(client)
         return model.state_dict((params if part is None else part.personal(model, params, mine)) | own)
 
@@ -321,42 +325,42 @@ class StageRunner:
         """The states of the groups."""
         return {name: group.state for name, group in self.groups.items()}
 
-    def save_memories(self, facts: list[Facts]) -> None:
+    def save_client_states(self, facts: list[Facts]) -> None:
         """Bring the memories that stood when `facts` were frozen to disk."""
         for group, fact in zip(self.groups.values(), facts, strict=True):
-            group.memories.save(dict(fact["accepted"]))
+            group.client_states.save(dict(fact["accepted"]))
 
-    def prune_memories(self, facts: list[Facts] | None = None) -> None:
+    def prune_client_states(self, facts: list[Facts] | None = None) -> None:
         """Delete the files of memories that no longer stand, or did not when `facts` were frozen."""
         for i, group in enumerate(self.groups.values()):
-            group.memories.prune(group.accepted if facts is None else dict(facts[i]["accepted"]))
+            group.client_states.prune(group.accepted if facts is None else dict(facts[i]["accepted"]))
 
-    def settle(self) -> None:
+    def collect_client_states(self) -> None:
         """Before the team is let go: bring the memories of all clients to where this process finds them."""
-        for group in self.groups.values() if self.team is not None else ():
-            if not group.memories.empty:
-                group.memories.save(group.accepted)
-                group.memories.adopt(group.accepted)
+        for group in self.groups.values() if self.worker_pool is not None else ():
+            if not group.client_states.empty:
+                group.client_states.save(group.accepted)
+                group.client_states.adopt(group.accepted)
 
-    def pin_memories(self, facts: list[Facts]) -> None:
+    def pin_client_states(self, facts: list[Facts]) -> None:
         """Keep the memories that stood when `facts` were frozen, whatever comes."""
         for group, fact in zip(self.groups.values(), facts, strict=True):
-            group.memories.pin(dict(fact["accepted"]))
+            group.client_states.pin(dict(fact["accepted"]))
 
-    def adopt_memories(self) -> None:
+    def adopt_client_states(self) -> None:
         """Take over the files of an earlier process, where they belong to memories that stand."""
         for group in self.groups.values():
-            group.memories.adopt(group.accepted)
+            group.client_states.adopt(group.accepted)
 
-    def freeze(self) -> tuple[Tree, list[Facts]]:
-        """Tensors and facts from which `thaw` restores the groups."""
+    def state_dict(self) -> tuple[Tree, list[Facts]]:
+        """Tensors and facts from which `load_state_dict` restores the groups."""
         tensors: Tree = {}
         facts: list[Facts] = []
         for i, group in enumerate(self.groups.values()):
             sections = {
                 "params": group.state.params,
                 "buffers": group.state.buffers,
-                "memory": tree.pack(group.state.memory),
+                "part_states": tree.pack(group.state.part_states),
             }
             tensors |= {f"{i}/{path}": t for path, t in tree.pack(sections).items()}
             facts.append({"done": self.done, "round": group.state.round, "accepted": list(group.accepted.items())})
@@ -364,8 +368,8 @@ class StageRunner:
                 facts[-1]["executor"] = [self._choice.executor, self._choice.why]
         return tensors, facts
 
-    def thaw(self, tensors: Tree, facts: list[Facts]) -> None:
-        """Go back to where `freeze` was called. Raises `UnalikeError` if the tensors are not those of this stage."""
+    def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
+        """Go back to where `state_dict` was called. Raises `UnalikeError` if the tensors are not those of this stage."""
         for i, group in enumerate(self.groups.values()):
             device = self.population.x.device
             found = tree.unpack({n: t.to(device) for n, t in tree.under(tensors, f"{i}/").items()})
@@ -376,7 +380,7 @@ class StageRunner:
                 facts[i]["round"],
                 {n: params[n] for n in group.state.params},
                 {n: buffers[n] for n in group.state.buffers},
-                tree.unpack(found.get("memory", {})),
+                tree.unpack(found.get("part_states", {})),
             )
             group.accepted = {int(k): int(r) for k, r in facts[i]["accepted"]}
             self.done = facts[i]["done"]

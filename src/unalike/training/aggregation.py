@@ -29,7 +29,7 @@ class UpdateSink(Protocol):
 
     def factors(self, ids: Sequence[int]) -> Tensor | None: ...
     @profiled_function("aggregation")
-    def add(self, ids: Sequence[int], report: ClientUpdate, summed: bool = False) -> None: ...
+    def add(self, ids: Sequence[int], client_update: ClientUpdate, summed: bool = False) -> None: ...
     @profiled_function("aggregation")
     def merge(self, other: Any) -> None: ...
 
@@ -38,7 +38,7 @@ class BufferedUpdates(NamedTuple):
     """Reports that came: whose, and their body stacked."""
 
     ids: list[int]
-    report: ClientUpdate
+    stacked: ClientUpdate
 
 
 class UpdateBuffer:
@@ -62,16 +62,16 @@ class UpdateBuffer:
         """None: they are kept apart."""
 
     @profiled_function("aggregation")
-    def add(self, ids: Sequence[int], report: ClientUpdate, summed: bool = False) -> None:
+    def add(self, ids: Sequence[int], client_update: ClientUpdate, summed: bool = False) -> None:
         assert not summed, "reports that are kept apart were asked for"
         self._came.update(ids)
         if list(ids) == self.ids:
-            self._rows = map_tensors(Tensor.contiguous, report)
+            self._rows = map_tensors(Tensor.contiguous, client_update)
             return
         if self._rows is None:
-            self._rows = map_tensors(lambda t: t.new_empty((len(self.ids), *t.shape[1:])), report)
+            self._rows = map_tensors(lambda t: t.new_empty((len(self.ids), *t.shape[1:])), client_update)
         places = _at([self._places[client] for client in ids])
-        for rows, t in zip(tensors_of(self._rows), tensors_of(report), strict=True):
+        for rows, t in zip(tensors_of(self._rows), tensors_of(client_update), strict=True):
             rows[places] = t
 
     @profiled_function("aggregation")
@@ -161,39 +161,39 @@ class StreamingSum:
         return self.shares.of(ids).coefficients
 
     @profiled_function("aggregation")
-    def add(self, ids: Sequence[int], report: ClientUpdate, summed: bool = False) -> None:
+    def add(self, ids: Sequence[int], client_update: ClientUpdate, summed: bool = False) -> None:
         """Take in the reports of `ids`, stacked along a leading [k]."""
         mine = self.shares.of(ids)
-        total = tree.row(report.update, 0) if summed else self._together(mine.coefficients, report)
-        bad = {} if summed else find_faults(ids, report._replace(update={}) if total else report)
+        total = tree.row(client_update.update, 0) if summed else self._together(mine.coefficients, client_update)
+        bad = {} if summed else find_faults(ids, client_update._replace(update={}) if total else client_update)
         if bad:
             self._sums.refused |= bad
             keep = [i for i, client in enumerate(ids) if client not in bad]
             if keep:
-                self.add([ids[i] for i in keep], select_rows(report, torch.tensor(keep)))
+                self.add([ids[i] for i in keep], select_rows(client_update, torch.tensor(keep)))
             return
         sums = self._sums
-        sums.sent = tree.nbytes(report.update) // (1 if summed else len(ids))
-        update = decode_updates(self.method, report.update, self.params)
+        sums.sent = tree.nbytes(client_update.update) // (1 if summed else len(ids))
+        update = decode_updates(self.method, client_update.update, self.params)
         sums.update = _onto(sums.update, total) if total else _plus(sums.update, update, mine.coefficients)
-        self._buffers(report.buffers, mine)
+        self._buffers(client_update.buffers, mine)
         for p in self.folding:
-            letter = report.letters.get(p.name, {})
-            if update or letter:
-                found = _folded(p, update, letter, len(ids))
+            message = client_update.messages.get(p.name, {})
+            if update or message:
+                found = _folded(p, update, message, len(ids))
                 sums.folded[p.name] = tree.add(sums.folded[p.name], found) if p.name in sums.folded else found
-        self._numbers.add(ids, report.numbers)
+        self._numbers.add(ids, client_update.numbers)
 
-    def _together(self, factors: Tensor, report: ClientUpdate) -> Tree:
+    def _together(self, factors: Tensor, client_update: ClientUpdate) -> Tree:
         """The sum over several reports, if it is finite: then so are all of their updates, which need not be read once more."""
         if len(factors) == 1 or not factors.all() or self.method.role(Upload):
             return {}
-        found = _plus({}, report.update, factors)
+        found = _plus({}, client_update.update, factors)
         return found if all(math.isfinite(t.sum()) for t in found.values()) else {}
 
-    def add_one(self, client: int, report: ClientUpdate) -> None:
+    def add_one(self, client: int, client_update: ClientUpdate) -> None:
         """Take in one client's report, as `train` returns it."""
-        self.add([client], map_tensors(lambda t: t.unsqueeze(0), report))
+        self.add([client], map_tensors(lambda t: t.unsqueeze(0), client_update))
 
     @profiled_function("aggregation")
     def merge(self, other: UpdateSums) -> None:
@@ -249,10 +249,10 @@ def _at(places: list[int]) -> Tensor | slice:
     return slice(first, first + len(places)) if run else torch.tensor(places)
 
 
-def _folded(p: Part, update: Tree, letter: Tree, count: int) -> Tree:
+def _folded(p: Part, update: Tree, message: Tree, count: int) -> Tree:
     if count == 1:
-        return p.fold(tree.row(update, 0), tree.row(letter, 0))
-    return tree.map(lambda t: t.sum(0), torch.vmap(p.fold)(update, letter))
+        return p.fold(tree.row(update, 0), tree.row(message, 0))
+    return tree.map(lambda t: t.sum(0), torch.vmap(p.fold)(update, message))
 
 
 def _plus(total: Tree, stacked: Tree, factors: Tensor) -> Tree:

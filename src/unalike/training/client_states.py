@@ -56,7 +56,7 @@ class ClientStates:
     @property
     def device(self) -> torch.device:
         """Where memories lie that are used."""
-        return next(t.device for drawer in self._initial.values() for t in drawer.values())
+        return next(t.device for own_tree in self._initial.values() for t in own_tree.values())
 
     def get(self, client: int, accepted: int | None) -> PartTrees:
         """The client's memory as of the last accepted round; None: it never had a report accepted."""
@@ -64,9 +64,9 @@ class ClientStates:
             return self._initial
         return {name: tree.row(t, 0) for name, t in self.stacked([client], {client: accepted}).items()}
 
-    def put(self, client: int, round: int, memory: PartTrees, accepted: int | None) -> None:
+    def put(self, client: int, round: int, client_state: PartTrees, accepted: int | None) -> None:
         """Keep what the client made in `round`, beside the version that stands; forget every other one of it."""
-        stacked = {name: tree.map(lambda t: t.unsqueeze(0), drawer) for name, drawer in memory.items()}
+        stacked = {name: tree.map(lambda t: t.unsqueeze(0), own_tree) for name, own_tree in client_state.items()}
         self.put_stacked([client], round, stacked, {} if accepted is None else {client: accepted})
 
     def stacked(self, clients: Sequence[int], accepted: Mapping[int, int]) -> PartTrees:
@@ -79,14 +79,16 @@ class ClientStates:
             rows[i] = self._load(clients[i], int(rounds[i]))
         return tree.unpack(self._table.read(rows))
 
-    def put_stacked(self, clients: Sequence[int], round: int, memory: PartTrees, accepted: Mapping[int, int]) -> None:
+    def put_stacked(
+        self, clients: Sequence[int], round: int, client_state: PartTrees, accepted: Mapping[int, int]
+    ) -> None:
         """`put` of many clients whose memories are stacked along a leading [K].
 
         Raises `UnalikeError` for memories that are not like the initial one.
         """
         if not clients:
             return
-        packed = tree.pack(memory)
+        packed = tree.pack(client_state)
         if (found := {name: (t.shape[1:], t.dtype) for name, t in packed.items()}) != self._kinds:
             raise _unlike(self._kinds, found)
         if self.empty:
@@ -112,8 +114,8 @@ class ClientStates:
             for first in range(0, len(due), WRITERS):
                 some = due[first : first + WRITERS]
                 held = tree.map(lambda t: t.cpu(), self._table.read(np.array([found[version] for version in some])))
-                paths, memories = map(self._path, some), (tree.row(held, i) for i in range(len(some)))
-                list(writers.map(write_tensors, paths, memories))
+                paths, client_states = map(self._path, some), (tree.row(held, i) for i in range(len(some)))
+                list(writers.map(write_tensors, paths, client_states))
                 self._on_disk.update(some)
 
     def keep_from(self, round: int) -> None:
@@ -151,9 +153,9 @@ class ClientStates:
         self._on_disk.add((client, round))
         return int(self._add(np.array([client]), round, tree.map(lambda t: t.unsqueeze(0), found))[0])
 
-    def _add(self, clients: np.ndarray, round: int, memory: Tree) -> np.ndarray:
+    def _add(self, clients: np.ndarray, round: int, client_state: Tree) -> np.ndarray:
         rows = self._places.free(len(clients))
-        self._table.write(rows, memory)
+        self._table.write(rows, client_state)
         self._places.add(clients, round, rows)
         return rows
 

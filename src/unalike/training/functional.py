@@ -38,7 +38,7 @@ BUFFER_NAMES = ("running_mean", "running_var", "num_batches_tracked")
 class PartMessage(NamedTuple):
     """What a client sends beside its parameters: the parts' letters, the facts it lets go, and its counts."""
 
-    letters: PartTrees
+    messages: PartTrees
     shared: PartTrees
     size: Tensor
     steps: Tensor
@@ -46,11 +46,11 @@ class PartMessage(NamedTuple):
 
 
 class AggregateState(NamedTuple):
-    """What the server carries from round to round; `mail` is what the next `local_update` of every client receives."""
+    """What the server carries from round to round; `messages` is what the next `local_update` of every client receives."""
 
     round: int
-    memory: PartTrees
-    mail: PartTrees
+    part_states: PartTrees
+    messages: PartTrees
 
 
 def aggregate(
@@ -61,7 +61,7 @@ def aggregate(
     num_examples: Sequence[float] | None = None,
     steps: Sequence[float] | None = None,
     work: Work | None = None,
-    letters: Sequence[PartMessage] | None = None,
+    messages: Sequence[PartMessage] | None = None,
     facts: Mapping[str, Array] | None = None,
     population: int | None = None,
     state: AggregateState | None = None,
@@ -74,7 +74,7 @@ def aggregate(
 
     Parameters are mappings from names to tensors or arrays; the result has the kind and type of `global_params`, and is computed
     in float32 at least (float64 stays float64). num_examples: the clients' training samples, equal unless given (here or in
-    `letters`). steps: their optimiser steps. work: what they were asked to do, for methods that need its learning rate or
+    `messages`). steps: their optimizer steps. work: what they were asked to do, for methods that need its learning rate or
     momentum. letters: what `local_update` returned. facts: per-client extras such as `label_histogram` [K, C]. population:
     how many clients there are in all (K unless given). buffers: names to average as batch statistics rather than as parameters,
     beside integers and `running_mean running_var num_batches_tracked`. model, proxy: for methods that learn on the server.
@@ -93,19 +93,21 @@ def aggregate(
     held = {n: t for n, t in start.items() if not _is_buffer(n, t, buffers)}
     rest = {n: t for n, t in start.items() if n not in held}
     batch = None if proxy is None else Batch(torch.as_tensor(proxy[0]), torch.as_tensor(proxy[1]))
-    _require(method, batch, model, letters, facts, steps, work)
-    setting = StageSettings(_frame(model, held, rest), TASKS["classification"], work or Work(), seed, proxy=batch)
-    opened = initial_server_state(method, setting)
-    before = ServerState(state.round if state else 0, held, rest, state.memory if state else opened.memory)
-    report = _report(method, setting, before, sent, num_examples, steps, letters, facts)
-    cohort = Cohort(tuple(range(len(sent))), report, population or len(sent))
+    _require(method, batch, model, messages, facts, steps, work)
+    settings = StageSettings(_frame(model, held, rest), TASKS["classification"], work or Work(), seed, proxy=batch)
+    opened = initial_server_state(method, settings)
+    before = ServerState(state.round if state else 0, held, rest, state.part_states if state else opened.part_states)
+    client_update = _report(method, settings, before, sent, num_examples, steps, messages, facts)
+    cohort = Cohort(tuple(range(len(sent))), client_update, population or len(sent))
     if refused := refusals(cohort):
         client, why = next(iter(refused.items()))
         raise UnalikeError(f"client {client} of {len(sent)}: {why}; leave it out")
-    after = advance(method, setting, before, cohort)
-    mail = make_broadcast(method, setting, after, cohort.population).mail
+    after = advance(method, settings, before, cohort)
+    outgoing = make_broadcast(method, settings, after, cohort.population).messages
     new = after.params | after.buffers
-    return {n: _like(new[n], given) for n, given in global_params.items()}, AggregateState(after.round, after.memory, mail)
+    return {n: _like(new[n], given) for n, given in global_params.items()}, AggregateState(
+        after.round, after.part_states, outgoing
+    )
 
 
 def local_update(
@@ -116,15 +118,16 @@ def local_update(
     *,
     lr: float,
     momentum: float = 0.0,
-    memory: PartTrees | None = None,
-    mail: PartTrees | None = None,
+    client_state: PartTrees | None = None,
+    messages: PartTrees | None = None,
     context: Context | None = None,
     num_examples: int | None = None,
 ) -> tuple[dict[str, Array], PartMessage, PartTrees]:
     """One client's work under a method: its parameters after one step per batch, its letter, and the memory it keeps.
 
     model: the module; its own values do not matter. params: the global parameters and buffers received. batches: (x, y) in
-    order. memory: what the last call returned, None at the first. mail: `state.mail` of the server, None before its first round.
+    order. client_state: what the last call returned, None at the first. messages: `state.messages` of the server,
+    None before its first round.
     A method that trains several times in a round, such as FedRep, gets the same batches each time, where `ua.run` draws new ones.
     context: the client's static facts; computed from the batches unless given. num_examples: the client's training samples; the
     rows of the batches unless given, which counts a sample once in every pass. Dropout and the like draw from torch's own
@@ -144,30 +147,32 @@ def local_update(
     module = _frame(model, held, rest)
     whole = Batch(torch.cat([b.x for b in data]), torch.cat([b.y for b in data]))
     classes = module(held, data[0].x, buffers=rest).logits.shape[-1]
-    setting = StageSettings(module, task_for(whole.y), Work(lr=lr, momentum=momentum), classes=classes)
-    method.check_task(setting.task)
-    if mail is None:
-        mail = make_broadcast(method, setting, initial_server_state(method, setting), 1).mail
-    facts = method.facts(whole, setting) if context is None else context
+    settings = StageSettings(module, task_for(whole.y), Work(lr=lr, momentum=momentum), classes=classes)
+    method.check_task(settings.task)
+    if messages is None:
+        messages = make_broadcast(method, settings, initial_server_state(method, settings), 1).messages
+    facts = method.facts(whole, settings) if context is None else context
     size = torch.tensor(float(len(whole.y) if num_examples is None else num_examples), dtype=tree.dtype(held))
-    order = Broadcast(0, held, rest, mail, lr)
-    kept = initial_client_state(method, setting) if memory is None else memory
+    broadcast = Broadcast(0, held, rest, messages, lr)
+    kept = initial_client_state(method, settings) if client_state is None else client_state
     with torch.no_grad():
-        report, kept = train(
+        client_update, kept = train(
             method,
-            setting,
-            order,
+            settings,
+            broadcast,
             kept,
             size,
             ClientBatches([data] * len(method.phases), data),
             facts,
             autograd_gradient,
         )
-        stacked = tree.map(lambda t: t[None], report.update)
+        stacked = tree.map(lambda t: t[None], client_update.update)
         moved = tree.row(decode_updates(method, stacked, tree.only(held, held)), 0)
-    new = held | {n: held[n] + u for n, u in moved.items()} | rest | report.buffers
-    letter = PartMessage(report.letters, report.shared, report.size, report.steps, report.weight)
-    return {n: _like(new[n], given) for n, given in params.items()}, letter, kept
+    new = held | {n: held[n] + u for n, u in moved.items()} | rest | client_update.buffers
+    message = PartMessage(
+        client_update.messages, client_update.shared, client_update.size, client_update.steps, client_update.weight
+    )
+    return {n: _like(new[n], given) for n, given in params.items()}, message, kept
 
 
 def _method(spec: object) -> Method:
@@ -228,7 +233,7 @@ def _require(
     method: Method,
     proxy: Batch | None,
     model: nn.Module | None,
-    letters: Sequence[PartMessage] | None,
+    messages: Sequence[PartMessage] | None,
     facts: Mapping[str, Array] | None,
     steps: Sequence[float] | None,
     work: Work | None,
@@ -237,58 +242,58 @@ def _require(
     if proxy is not None and model is None and any(p.needs_proxy for p in method.parts):
         raise UnalikeError(f"{method!r} computes with the model on the server; give model=")
     for part in method.parts:
-        if lacking := [name for name in part.shares if letters is None and name not in (facts or {})]:
+        if lacking := [name for name in part.shares if messages is None and name not in (facts or {})]:
             raise UnalikeError(f"{part.name} needs facts={{'{lacking[0]}': ...}} [K, ...], or the clients' letters")
         if type(part).address is not Part.address:
             raise UnalikeError(f"{part.name} sends every client something of its own, which only run can do")
-        if part.needs_letters and letters is None:
+        if part.needs_letters and messages is None:
             raise UnalikeError(f"{part.name} needs letters=, the list of what every client's local_update returned")
-        if part.needs_steps and letters is None and steps is None:
-            raise UnalikeError(f"{part.name} needs steps=, the optimiser steps of every client, or their letters")
+        if part.needs_steps and messages is None and steps is None:
+            raise UnalikeError(f"{part.name} needs steps=, the optimizer steps of every client, or their letters")
         if part.needs_rate(method) and work is None:
             raise UnalikeError(f"{part.name} needs work=Work(lr=...), the learning rate that the clients trained with")
 
 
 def _report(
     method: Method,
-    setting: StageSettings,
+    settings: StageSettings,
     before: ServerState,
     sent: list[Tree],
     num_examples: Sequence[float] | None,
     steps: Sequence[float] | None,
-    letters: Sequence[PartMessage] | None,
+    messages: Sequence[PartMessage] | None,
     facts: Mapping[str, Array] | None,
 ) -> ClientUpdate:
     count, kind = len(sent), tree.dtype(before.params)
-    for name, given in (("num_examples", num_examples), ("steps", steps), ("letters", letters)):
+    for name, given in (("num_examples", num_examples), ("steps", steps), ("messages", messages)):
         if given is not None and len(given) != count:
             raise UnalikeError(f"found {len(given)} {name} and {count} clients; expected one for each")
-    moving = {n: w for n, w in before.params.items() if setting.model.trainable(n)}  # what is frozen is never sent
-    update = {n: torch.stack([c[n] - w for c in sent]) for n, w in moving.items()}
+    step_state = {n: w for n, w in before.params.items() if settings.model.trainable(n)}  # what is frozen is never sent
+    update = {n: torch.stack([c[n] - w for c in sent]) for n, w in step_state.items()}
     buffers = {n: torch.stack([c[n] for c in sent]) for n in before.buffers}
 
     def counted(given: Sequence[float] | None, field: str) -> Tensor:
         if given is not None:
             return torch.as_tensor(np.asarray(given), dtype=kind)
-        if letters is not None:
-            return torch.stack([getattr(letter, field).to(kind) for letter in letters])
+        if messages is not None:
+            return torch.stack([getattr(message, field).to(kind) for message in messages])
         return torch.ones(count, dtype=kind)
 
     made = counted(steps, "steps")
-    weight = setting.work.solver.weight(made) if steps is not None or letters is None else counted(None, "weight")
+    weight = settings.work.solver.weight(made) if steps is not None or messages is None else counted(None, "weight")
     shared: PartTrees = {name: {"counts": torch.as_tensor(value)} for name, value in (facts or {}).items()}
     size, loss = counted(num_examples, "size"), torch.zeros(count, dtype=kind)
     return ClientUpdate(
         update,
         buffers,
-        _stacked([letter.letters for letter in letters or []]),
+        _stacked([message.messages for message in messages or []]),
         size,
         made,
         weight,
         loss,
-        _stacked([letter.shared for letter in letters or []]) | shared,
+        _stacked([message.shared for message in messages or []]) | shared,
     )
 
 
-def _stacked(drawers: list[PartTrees]) -> PartTrees:
-    return {name: tree.stack([d[name] for d in drawers]) for name in (drawers[0] if drawers else {})}
+def _stacked(part_trees: list[PartTrees]) -> PartTrees:
+    return {name: tree.stack([d[name] for d in part_trees]) for name in (part_trees[0] if part_trees else {})}

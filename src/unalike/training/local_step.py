@@ -29,7 +29,7 @@ Gradient = Callable[[Loss], Callable[[PartTrees], tuple[PartTrees, Any]]]
 ViewFunction = Callable[..., "ClientView"]
 Leaf = Callable[[Tensor], Tensor]
 TrainerFactory = Callable[..., "LocalTrainer"]
-"""What makes the practice of a phase, from its work and, by name, the `params` and the `memory` at its start."""
+"""What makes the practice of a phase, from its work and, by name, the `params` and the `client_state` at its start."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,16 @@ class StepwiseTrainer:
         if self.leaf is not None:
             variables = {name: tree.map(self.leaf, v) for name, v in variables.items()}
         state = before.state or initial_solver_state(self.solver, variables)
-        moving = StepState(variables, state, before.buffers, before.own)
+        step_state = StepState(variables, state, before.buffers, before.own)
         means: list[Tensor] = []
         rows: list[Tensor | float] = []
         for i, batch in enumerate(batches):
             # else it is common to all, or still needed
             owned = not batch.idle and (self.leaf is not None or (i > 0 and not self.keeps))
-            mean, moving = self(moving, batch, i, owned)
+            mean, step_state = self(step_state, batch, i, owned)
             means.append(mean)
             rows.append(batch.rows)
-        return _tally(means, rows), moving
+        return _tally(means, rows), step_state
 
 
 def _tally(means: list[Tensor], rows: list[Tensor | float]) -> StepSums:
@@ -116,7 +116,7 @@ def initial_solver_state(solver: Solver, variables: PartTrees) -> dict[str, Part
 class LocalStep(StepwiseTrainer):
     """The steps of one phase; what does not change from step to step is found once.
 
-    `params` and `memory` are those at the start of the phase, `sent` names the parameters that are shared.
+    `params` and `client_state` are those at the start of the phase, `sent` names the parameters that are shared.
     """
 
     def __init__(
@@ -124,17 +124,17 @@ class LocalStep(StepwiseTrainer):
         method: Method,
         work: Work,
         *,
-        look: ViewFunction,
+        view_of: ViewFunction,
         params: Tree,
-        memory: PartTrees,
+        client_state: PartTrees,
         sent: list[str],
         gradient: Gradient,
         leaf: Leaf | None = None,
     ):
         self.solver, self.leaf, self.keeps = work.solver, leaf, bool(method.trained)
         self.losses, self.trained, self.corrections = method.losses, method.trained, method.role(Correction)
-        self.params, self.memory, self.sent = params, memory, sent
-        self.look, self.clip = partial(look, lr=work.lr), work.clip
+        self.params, self.client_state, self.sent = params, client_state, sent
+        self.view_of, self.clip = partial(view_of, lr=work.lr), work.clip
         self.gradient = (
             partial(autograd_gradient, find=_everywhere) if gradient is autograd_gradient and method.plain else gradient
         )
@@ -152,8 +152,8 @@ class LocalStep(StepwiseTrainer):
             }
         variables = {name: v for name, (v, _) in done.items()}
         for member in self.trained:
-            now, drawers = self.params | before.variables[MODEL], merge_states(self.memory, before.variables)
-            view = self.look(member, now, before.buffers, drawers, step=number)
+            now, part_trees = self.params | before.variables[MODEL], merge_states(self.client_state, before.variables)
+            view = self.view_of(member, now, before.buffers, part_trees, step=number)
             variables[member.name] = member.project(view, grads[member.name], variables[member.name])
         after = StepState(variables, {name: s for name, (_, s) in done.items()}, buffers, own)
         return value, _unless_padding(batch, after, before) if batch.idle else after
@@ -162,7 +162,7 @@ class LocalStep(StepwiseTrainer):
         """The gradients that the solver sees."""
         for correction in self.corrections:
             now = self.params | before.variables[MODEL]
-            view = self.look(correction, now, before.buffers, self.memory, step=number)
+            view = self.view_of(correction, now, before.buffers, self.client_state, step=number)
             own = tree.shared(grads[MODEL], self.sent)
             made = return_checks.like(correction, "correct", correction.correct(view, own), own)
             grads = grads | {MODEL: grads[MODEL] | made}
@@ -170,23 +170,29 @@ class LocalStep(StepwiseTrainer):
             grads = {name: g | _clipped(tree.shared(g, self.params), self.clip) for name, g in grads.items()}
         return grads
 
-    def _loss(self, moving: StepState, batch: Batch, number: int, variables: PartTrees) -> tuple[Tensor, Any]:
+    def _loss(self, step_state: StepState, batch: Batch, number: int, variables: PartTrees) -> tuple[Tensor, Any]:
         """The local loss as a function of what moves; beside it the task's value and the new buffers."""
-        now, drawers = self.params | variables[MODEL], merge_states(self.memory, variables)
-        whole = self.look(self.losses[0], now, moving.buffers, drawers, step=number)
+        now, part_trees = self.params | variables[MODEL], merge_states(self.client_state, variables)
+        whole = self.view_of(self.losses[0], now, step_state.buffers, part_trees, step=number)
         output, cache = whole.at(batch, now), whole.cache
-        values = self.terms(moving, batch, number, variables, output, cache)
-        own = {name: cache.get(name, old) for name, old in moving.own.items()}
+        values = self.terms(step_state, batch, number, variables, output, cache)
+        own = {name: cache.get(name, old) for name, old in step_state.own.items()}
         return sum(values[1:], start=values[0]), (values[0].detach(), output.buffers, own)
 
     def terms(
-        self, moving: StepState, batch: Batch, number: int, variables: PartTrees, output: Output, cache: dict[str, Any]
+        self,
+        step_state: StepState,
+        batch: Batch,
+        number: int,
+        variables: PartTrees,
+        output: Output,
+        cache: dict[str, Any],
     ) -> list[Tensor]:
         """The terms of the loss, the task's first, where the model gives `output`."""
-        now, drawers = self.params | variables[MODEL], merge_states(self.memory, variables)
-        look = partial(self.look, step=number, output=output, cache=cache)
+        now, part_trees = self.params | variables[MODEL], merge_states(self.client_state, variables)
+        view_of = partial(self.view_of, step=number, output=output, cache=cache)
         return [
-            member.loss(look(member, now, moving.own.get(member.name, moving.buffers), drawers), batch)
+            member.loss(view_of(member, now, step_state.own.get(member.name, step_state.buffers), part_trees), batch)
             for member in self.losses
         ]
 
@@ -230,11 +236,11 @@ def functional_gradient(function: Loss) -> Callable[[PartTrees], tuple[PartTrees
     return grad_and_value(function, has_aux=True)
 
 
-def merge_states(memory: PartTrees, variables: PartTrees) -> PartTrees:
+def merge_states(client_state: PartTrees, variables: PartTrees) -> PartTrees:
     """The memories with what moves in them up to date."""
     if len(variables) == 1:
-        return memory
-    return memory | {name: memory[name] | v for name, v in variables.items() if name != MODEL}
+        return client_state
+    return client_state | {name: client_state[name] | v for name, v in variables.items() if name != MODEL}
 
 
 def keep_unless(keep: Tensor, new: StepState, old: StepState) -> StepState:

@@ -22,63 +22,65 @@ from unalike.methods.part import BaseWeights, LinearAggregator, Part, ServerStep
 from unalike.training.aggregation import SumWeights, UpdateSums, decode_updates
 
 
-def initial_server_state(method: Method, setting: StageSettings, start: ServerState | None = None) -> ServerState:
+def initial_server_state(method: Method, settings: StageSettings, start: ServerState | None = None) -> ServerState:
     """The server's state before the first round; with `start` its round, model and the memories of the parts it knows.
 
     A part that clients remember something for begins afresh, as they do: SCAFFOLD's c is the mean of their c_k, which are 0.
     Raises `UnalikeError` for a part that means nothing for the labels.
     """
-    method.check_task(setting.task)
-    model, found = setting.model, {} if start is None else start.memory
+    method.check_task(settings.task)
+    model, found = settings.model, {} if start is None else start.part_states
     kept = {p.name: found.get(p.name) for p in method.parts if type(p).client_init is Part.client_init}
-    memory = {p.name: m for p in method.parts if (m := kept.get(p.name) or p.server_open(setting))}
+    part_states = {p.name: m for p in method.parts if (m := kept.get(p.name) or p.server_open(settings))}
     if start is None:
-        return ServerState(0, model.params, model.buffers, memory)
+        return ServerState(0, model.params, model.buffers, part_states)
     params, buffers = tree.only(start.params, model.params), tree.only(start.buffers, model.buffers)
-    return ServerState(start.round, params, buffers, memory)
+    return ServerState(start.round, params, buffers, part_states)
 
 
 def make_broadcast(
-    method: Method, setting: StageSettings, state: ServerState, population: int, ids: Sequence[int] = ()
+    method: Method, settings: StageSettings, state: ServerState, population: int, ids: Sequence[int] = ()
 ) -> Broadcast:
     """The order of the next round, with what is addressed to each of the clients `ids`."""
-    look = partial(_look, method, setting, state, population, state.params)
-    mail = {p.name: letter for p in method.parts if (letter := p.broadcast(look(p)))}
+    view_of = partial(_view, method, settings, state, population, state.params)
+    messages = {p.name: message for p in method.parts if (message := p.broadcast(view_of(p)))}
     writers = [p for p in method.parts if type(p).address is not Part.address]
-    own = {client: {p.name: p.address(look(p), client) for p in writers} for client in ids} if writers else {}
-    return Broadcast(state.round, state.params, state.buffers, mail, setting.work.lr_at(state.round), own)
+    own = {client: {p.name: p.address(view_of(p), client) for p in writers} for client in ids} if writers else {}
+    return Broadcast(state.round, state.params, state.buffers, messages, settings.work.lr_at(state.round), own)
 
 
 @profiled_function("aggregation")
-def advance(method: Method, setting: StageSettings, state: ServerState, cohort: Cohort) -> ServerState:
+def advance(method: Method, settings: StageSettings, state: ServerState, cohort: Cohort) -> ServerState:
     """The state after a round: decode -> base weights -> weigh* -> settle -> combine -> absorb -> step* -> params + update.
 
     Pure. The update is added once, here; parts transform updates and never write parameters. Buffers are handled here alone.
     """
-    cohort = replace(cohort, report=cohort.report._replace(update=decode_updates(method, cohort.update, state.params)))
-    look = partial(_look, method, setting, state, cohort.population, tree.only(state.params, cohort.update))
+    cohort = replace(
+        cohort, stacked=cohort.stacked._replace(update=decode_updates(method, cohort.update, state.params))
+    )
+    view_of = partial(_view, method, settings, state, cohort.population, tree.only(state.params, cohort.update))
     aggregator = method.aggregator
     weights = _weights(method, cohort)
     if cohort.update:
-        weights = aggregator.settle(look(aggregator), _own(cohort, aggregator), weights)
-    update, cohort = _combined(method, look(aggregator), cohort, weights)
+        weights = aggregator.final_weights(view_of(aggregator), _own(cohort, aggregator), weights)
+    update, cohort = _combined(method, view_of(aggregator), cohort, weights)
     folded = {p.name: _folded(p, _own(cohort, p)) for p in method.parts}
-    return _moved(method, setting, state, cohort, update, folded, _buffers(method, setting, cohort, weights))
+    return _moved(method, settings, state, cohort, update, folded, _buffers(method, settings, cohort, weights))
 
 
 @profiled_function("aggregation")
-def sum_weights(method: Method, setting: StageSettings, state: ServerState, expected: Cohort) -> SumWeights:
+def sum_weights(method: Method, settings: StageSettings, state: ServerState, expected: Cohort) -> SumWeights:
     """What each client's update and buffers are multiplied with, from the numbers of the `expected` reports alone."""
     weights = _weights(method, expected)
-    look = _look(method, setting, state, expected.population, {}, method.aggregator)
+    view_of = _view(method, settings, state, expected.population, {}, method.aggregator)
     return SumWeights(
-        expected.ids, weights, cast(LinearAggregator, method.aggregator).coefficients(look, expected, weights)
+        expected.ids, weights, cast(LinearAggregator, method.aggregator).coefficients(view_of, expected, weights)
     )
 
 
 @profiled_function("aggregation")
 def advance_from_sums(
-    method: Method, setting: StageSettings, state: ServerState, sums: UpdateSums, given: SumWeights, population: int
+    method: Method, settings: StageSettings, state: ServerState, sums: UpdateSums, given: SumWeights, population: int
 ) -> tuple[ServerState, Cohort] | None:
     """`advance` of a linear method from what a `Fold` with the shares `given` has added up; beside it the numbers of the reports.
 
@@ -88,16 +90,16 @@ def advance_from_sums(
     assert sums.taken is not None  # somebody's report was sound
     ids, report = sums.taken
     cohort = Cohort(tuple(ids), report, population, folded=True)
-    exact, given = sum_weights(method, setting, state, cohort), given.of(cohort.ids)
+    exact, given = sum_weights(method, settings, state, cohort), given.of(cohort.ids)
     weight, coefficient = _factor(exact.weights, given.weights), _factor(exact.coefficients, given.coefficients)
     if weight is None or coefficient is None:
         return None
     update = sums.update if coefficient == 1 else tree.scale(sums.update, coefficient)
     buffers = sums.buffers
-    if weight != 1 and setting.buffers != "first":
+    if weight != 1 and settings.buffers != "first":
         buffers = tree.map(lambda b: b * weight if b.is_floating_point() else b, buffers)
     folded = {p.name: sums.folded.get(p.name, {}) for p in method.parts}
-    return _moved(method, setting, state, cohort, update, folded, buffers), cohort
+    return _moved(method, settings, state, cohort, update, folded, buffers), cohort
 
 
 def _factor(wanted: Tensor, given: Tensor) -> float | None:
@@ -112,7 +114,7 @@ def _factor(wanted: Tensor, given: Tensor) -> float | None:
 
 def _moved(
     method: Method,
-    setting: StageSettings,
+    settings: StageSettings,
     state: ServerState,
     cohort: Cohort,
     update: Tree,
@@ -120,18 +122,18 @@ def _moved(
     buffers: Tree,
 ) -> ServerState:
     """The state after the combined update: absorb -> step* -> params + update."""
-    look = partial(_look, method, setting, state, cohort.population, tree.only(state.params, update))
-    memory = {p.name: p.absorb(look(p), folded[p.name]) for p in method.parts}
+    view_of = partial(_view, method, settings, state, cohort.population, tree.only(state.params, update))
+    part_states = {p.name: p.absorb(view_of(p), folded[p.name]) for p in method.parts}
     for s in method.role(ServerStep):
-        made = s.step(replace(look(s), memory=memory[s.name]), update, _own(cohort, s))
-        moved, memory[s.name] = return_checks.two(s, "step", made)
+        made = s.step(replace(view_of(s), state=part_states[s.name]), update, _own(cohort, s))
+        moved, part_states[s.name] = return_checks.two(s, "step", made)
         update = return_checks.named(s, "step", moved, update)
     _check_shapes(method, state.params, update)
     return ServerState(
         round=state.round + 1,
         params=state.params | {n: state.params[n] + u.to(state.params[n].dtype) for n, u in update.items()},
         buffers=state.buffers | buffers,
-        memory={name: m for name, m in memory.items() if m},
+        part_states={name: m for name, m in part_states.items() if m},
     )
 
 
@@ -145,10 +147,10 @@ def _check_shapes(method: Method, params: Tree, update: Tree) -> None:
             )
 
 
-def _look(
-    method: Method, setting: StageSettings, state: ServerState, population: int, params: Tree, p: Part
+def _view(
+    method: Method, settings: StageSettings, state: ServerState, population: int, params: Tree, p: Part
 ) -> ServerView:
-    return ServerView(setting, method, params, state.memory.get(p.name, {}), state.round, population, p.name)
+    return ServerView(settings, method, params, state.part_states.get(p.name, {}), state.round, population, p.name)
 
 
 def _own(cohort: Cohort, p: Part) -> Cohort:
@@ -177,15 +179,15 @@ def _weights(method: Method, cohort: Cohort) -> Tensor:
 
 
 def _folded(p: Part, cohort: Cohort) -> Tree:
-    if type(p).fold is Part.fold or not (cohort.update or cohort.letter):
+    if type(p).fold is Part.fold or not (cohort.update or cohort.message):
         return {}
-    return tree.map(lambda t: t.sum(0), torch.vmap(p.fold)(cohort.update, cohort.letter))
+    return tree.map(lambda t: t.sum(0), torch.vmap(p.fold)(cohort.update, cohort.message))
 
 
-def _buffers(method: Method, setting: StageSettings, cohort: Cohort, weights: Tensor) -> Tree:
+def _buffers(method: Method, settings: StageSettings, cohort: Cohort, weights: Tensor) -> Tree:
     """Float buffers by the aggregator's rule, integer ones their maximum, in the order and dtype of the model."""
-    stacked = cohort.report.buffers
-    if setting.buffers == "first":
+    stacked = cohort.stacked.buffers
+    if settings.buffers == "first":
         return tree.row(stacked, 0)
     floats = {n: b for n, b in stacked.items() if b.is_floating_point()}
     combined = method.aggregator.combine_buffers(floats, weights) if floats else {}

@@ -85,15 +85,15 @@ class StateTable:
         left = (self.budget - sum(tree.nbytes(block.columns) for block in self._blocks)) // self._width
         rows = min(rows, left) if left > 0 else rows
         sizes = [-(-rows * tree.nbytes({name: t}) // ALIGNED) * ALIGNED for name, t in self.like.items()]
-        memory = self._beside(sum(sizes)) if left > 0 else _mapped(sum(sizes))
+        client_state = self._beside(sum(sizes)) if left > 0 else _mapped(sum(sizes))
         columns = {
             name: part[: rows * tree.nbytes({name: t})].view(t.dtype).view(rows, *t.shape)
-            for part, (name, t) in zip(memory.split(sizes), self.like.items(), strict=True)
+            for part, (name, t) in zip(client_state.split(sizes), self.like.items(), strict=True)
         }
         if not self._blocks:
             for name, t in self.like.items():
                 columns[name][0].copy_(t.detach())
-        self._blocks.append(TableBlock(self.rows, columns, memory.device))
+        self._blocks.append(TableBlock(self.rows, columns, client_state.device))
         self.rows += rows
 
     def _beside(self, size: int) -> Tensor:

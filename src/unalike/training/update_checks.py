@@ -12,17 +12,19 @@ from unalike.core import tree
 from unalike.core.types import ClientUpdate, Tree
 
 
-def find_faults(ids: Sequence[int], report: ClientUpdate) -> dict[int, str]:
+def find_faults(ids: Sequence[int], client_update: ClientUpdate) -> dict[int, str]:
     """Client number -> why its report cannot count, of the reports of `ids` stacked along a leading [K]."""
-    values = _values(report)
-    if float(torch.minimum(report.size, report.steps).min()) > 0 and _all_sound(values):  # the least of NaN is NaN
+    values = _values(client_update)
+    if float(torch.minimum(client_update.size, client_update.steps).min()) > 0 and _all_sound(
+        values
+    ):  # the least of NaN is NaN
         return {}
     found: dict[int, str] = {}
     for what, tensor in values.items():
         for rule in (_finite, *_rules(what)):
             for place in (~rule(tensor)).nonzero().flatten().tolist():
                 found.setdefault(ids[place], WORDS[rule].format(what=what))
-    for client, size, steps in zip(ids, report.size.tolist(), report.steps.tolist(), strict=True):
+    for client, size, steps in zip(ids, client_update.size.tolist(), client_update.steps.tolist(), strict=True):
         if not size > 0 or not steps > 0:
             found.setdefault(client, f"{size:g} training samples and {steps:g} steps; expected more than none of both")
     return found
@@ -37,12 +39,14 @@ def _all_sound(values: Tree) -> bool:
     return finite and all(bool(rule(t).all()) for what, t in values.items() for rule in _rules(what))
 
 
-def _values(report: ClientUpdate) -> Tree:
+def _values(client_update: ClientUpdate) -> Tree:
     """Everything of a report that its client computed from its data, in words -> [K, ...]."""
-    found = {f"update of {n}": t for n, t in report.update.items()}
-    found |= {f"buffer {n}": t for n, t in report.buffers.items()}
-    found |= {f"letter {part}/{n}": t for part, letter in report.letters.items() for n, t in letter.items()}
-    return found | {f"shared fact {fact}/{n}": t for fact, facts in report.shared.items() for n, t in facts.items()}
+    found = {f"update of {n}": t for n, t in client_update.update.items()}
+    found |= {f"buffer {n}": t for n, t in client_update.buffers.items()}
+    found |= {f"letter {part}/{n}": t for part, message in client_update.messages.items() for n, t in message.items()}
+    return found | {
+        f"shared fact {fact}/{n}": t for fact, facts in client_update.shared.items() for n, t in facts.items()
+    }
 
 
 def _finite(tensor: Tensor) -> Tensor:

@@ -21,11 +21,11 @@ class RefusedUpdate(UnalikeError):
 
 def refusals(cohort: Cohort) -> dict[int, str]:
     """Client number -> why its report is refused; empty when all are sound."""
-    return find_faults(cohort.ids, cohort.report)
+    return find_faults(cohort.ids, cohort.stacked)
 
 
 def expected_update(
-    method: Method, setting: StageSettings, order: Broadcast, context: Context, sample: Batch
+    method: Method, settings: StageSettings, broadcast: Broadcast, context: Context, sample: Batch
 ) -> ClientUpdate:
     """A report as this order would have it: its names, shapes and types, from a client whose batches are all padding.
 
@@ -33,25 +33,25 @@ def expected_update(
     """
     padding = sample._replace(weight=torch.zeros(len(sample.y)))
     data = ClientBatches([[padding] for _ in method.phases])
-    size = torch.ones((), dtype=tree.dtype(setting.model.params))
+    size = torch.ones((), dtype=tree.dtype(settings.model.params))
     with seeds.isolated(0), torch.no_grad():
         return train(
-            method, setting, order, initial_client_state(method, setting), size, data, context, autograd_gradient
+            method, settings, broadcast, initial_client_state(method, settings), size, data, context, autograd_gradient
         )[0]
 
 
-def expected_steps(method: Method, setting: StageSettings, samples: int) -> int:
+def expected_steps(method: Method, settings: StageSettings, samples: int) -> int:
     """The steps that a client with this many samples must report: those that move what is sent, all where nothing is."""
-    model, total = setting.model, 0
+    model, total = settings.model, 0
     sent = {*method.sent(model.params, model)}
     for phase in method.phases:
         moves = {n for n in model.params if method.trains(n, model) and model.within(phase.moves, n)}
         if not sent or moves & sent:
-            total += phase.work(setting.work).steps_for(samples)
+            total += phase.work(settings.work).steps_for(samples)
     return total
 
 
-def check_update(found: Tree, like: ClientUpdate, setting: StageSettings, samples: int, steps: int) -> ClientUpdate:
+def check_update(found: Tree, like: ClientUpdate, settings: StageSettings, samples: int, steps: int) -> ClientUpdate:
     """The report in a client's tensors `found`, if it is one that its order asks for. Raises `RefusedUpdate`.
 
     `samples` and `steps` are those that the client must have: no weight can be had by claiming others.
@@ -59,18 +59,18 @@ def check_update(found: Tree, like: ClientUpdate, setting: StageSettings, sample
     wanted = flat(like)
     check_tree(found, wanted)
     size, made = (torch.tensor(n, dtype=like.size.dtype) for n in (samples, steps))
-    for what, must in (("size", size), ("steps", made), ("weight", setting.work.solver.weight(made))):
+    for what, must in (("size", size), ("steps", made), ("weight", settings.work.solver.weight(made))):
         if not torch.equal(found[what].to(must.dtype), must):
             raise RefusedUpdate(f"{what} {found[what].item():g}; expected {must.item():g}")
     if not bool(found["loss"].isfinite()):
         raise RefusedUpdate(f"loss {found['loss'].item()}; expected a finite number")
-    report = nested(found)
-    refused = refusals(Cohort((0,), report.map(lambda t: t[None]), 1))
+    client_update = nested(found)
+    refused = refusals(Cohort((0,), client_update.map(lambda t: t[None]), 1))
     if refused:
         raise RefusedUpdate(refused[0])
-    for fact, facts in report.shared.items():
+    for fact, facts in client_update.shared.items():
         _check_counts(f"shared fact {fact}", facts, samples)
-    return report
+    return client_update
 
 
 def check_answer(found: Tree, like: Tree, samples: int) -> None:
@@ -110,23 +110,23 @@ def _check_counts(what: str, facts: Tree, samples: int) -> None:
 SCALARS = ("size", "steps", "weight", "loss")
 
 
-def flat(report: ClientUpdate) -> Tree:
+def flat(client_update: ClientUpdate) -> Tree:
     """A report as one tree, as it travels."""
-    drawers = {f"letters.{name}": t for name, t in report.letters.items()}
-    drawers |= {f"shared.{name}": t for name, t in report.shared.items()}
-    return tree.pack({"update": report.update, "buffers": report.buffers} | drawers) | {
-        name: getattr(report, name) for name in SCALARS
+    part_trees = {f"messages.{name}": t for name, t in client_update.messages.items()}
+    part_trees |= {f"shared.{name}": t for name, t in client_update.shared.items()}
+    return tree.pack({"update": client_update.update, "buffers": client_update.buffers} | part_trees) | {
+        name: getattr(client_update, name) for name in SCALARS
     }
 
 
 def nested(found: Tree) -> ClientUpdate:
     """The inverse of `flat`."""
-    drawers = tree.unpack({name: t for name, t in found.items() if name not in SCALARS})
-    letters, shared = (
-        {name.removeprefix(kind): t for name, t in drawers.items() if name.startswith(kind)}
-        for kind in ("letters.", "shared.")
+    part_trees = tree.unpack({name: t for name, t in found.items() if name not in SCALARS})
+    messages, shared = (
+        {name.removeprefix(kind): t for name, t in part_trees.items() if name.startswith(kind)}
+        for kind in ("messages.", "shared.")
     )
     size, steps, weight, loss = (found[name] for name in SCALARS)
     return ClientUpdate(
-        drawers.get("update", {}), drawers.get("buffers", {}), letters, size, steps, weight, loss, shared
+        part_trees.get("update", {}), part_trees.get("buffers", {}), messages, size, steps, weight, loss, shared
     )

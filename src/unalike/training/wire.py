@@ -18,7 +18,7 @@ from unalike.core.work import Work
 from unalike.methods.client_query import QueryInputs
 from unalike.methods.method import Method
 from unalike.methods.part import Part, Upload
-from unalike.methods.plan import Answers, Plan, PlanInputs, QueryStep, Stage, StageResults, Step
+from unalike.methods.plan import Answers, Plan, PlanInputs, QueryStep, Stage, StageResults, Step, steps_of
 from unalike.training.client_update import initial_client_state
 from unalike.training.server_update import initial_server_state, make_broadcast
 
@@ -43,25 +43,25 @@ def wire(method: Method, model: Model, context: Context | None = None) -> list[I
     `context` are a client's static facts, needed where the method shares some of them. An empty list means that clients never
     communicate.
     """
-    setting = StageSettings(model, TASKS["classification"], Work())
-    order, memory = (
-        make_broadcast(method, setting, initial_server_state(method, setting), 1, [0]).to(0),
-        initial_client_state(method, setting),
+    settings = StageSettings(model, TASKS["classification"], Work())
+    order, client_state = (
+        make_broadcast(method, settings, initial_server_state(method, settings), 1, [0]).to(0),
+        initial_client_state(method, settings),
     )
     params = tree.only(model.params, method.sent(model.params, model))
     buffers = tree.only(model.buffers, method.sent(model.buffers, model))
-    down = [("parameters", params), ("buffers", buffers)] + [(f"letter of {p}", t) for p, t in order.mail.items()]
+    down = [("parameters", params), ("buffers", buffers)] + [(f"message of {p}", t) for p, t in order.messages.items()]
     update = tree.map(
         lambda w: w.to("meta"), params
     )  # shapes and types alone: encoding costs nothing and draws nothing
     for upload in method.role(Upload):
-        mine = tree.map(lambda t: t.to("meta"), memory.get(upload.name, {}))
-        update, _ = upload.encode(_look(setting, upload, params, order.mail.get(upload.name, {}), mine), update)
+        mine = tree.map(lambda t: t.to("meta"), client_state.get(upload.name, {}))
+        update, _ = upload.encode(_view(settings, upload, params, order.messages.get(upload.name, {}), mine), update)
     up = [("update", update), ("buffers", buffers)]
     for p in method.parts:
-        local = _look(setting, p, params, order.mail.get(p.name, {}), memory.get(p.name, {}))
-        letter = p.finish(local)[1]
-        up.append((f"letter of {p.name}", {n: t for n, t in letter.items() if n in params or n not in model.params}))
+        local = _view(settings, p, params, order.messages.get(p.name, {}), client_state.get(p.name, {}))
+        message = p.finish(local)[1]
+        up.append((f"message of {p.name}", {n: t for n, t in message.items() if n in params or n not in model.params}))
         up += [(f"{name} of the training data", (context or {}).get(name, {})) for name in p.shares]
     items = [
         Item(way, what, tree.nbytes(t))
@@ -72,11 +72,24 @@ def wire(method: Method, model: Model, context: Context | None = None) -> list[I
     return [*items, Item("up", "counts and loss", SCALARS)] if items else []
 
 
-def _look(setting: StageSettings, p: Part, params: Tree, mail: Tree, memory: Tree) -> ClientView:
+def _view(settings: StageSettings, p: Part, params: Tree, messages: Tree, client_state: Tree) -> ClientView:
     """A client that has not moved."""
-    start, buffers = setting.model.params, setting.model.buffers
+    start, buffers = settings.model.params, settings.model.buffers
     return ClientView(
-        setting, p.name, params, start, buffers, start, buffers, mail, memory, {}, 1.0, ClientBatches(()), {}, steps=1.0
+        settings,
+        p.name,
+        params,
+        start,
+        buffers,
+        start,
+        buffers,
+        messages,
+        client_state,
+        {},
+        1.0,
+        ClientBatches(()),
+        {},
+        steps=1.0,
     )
 
 
@@ -106,12 +119,12 @@ def stage_wire(stage: Stage, model: Model, context: Context | None = None) -> li
     return items + [Item("down", what, tree.nbytes(t), once=True) for what, t in once if t]
 
 
-def survey_wire(survey: QueryStep, model: Model) -> list[Item]:
+def query_wire(query_step: QueryStep, model: Model) -> list[Item]:
     """What crosses the wire in a survey, once for each client."""
-    model = survey.model or model
-    question, values = survey.question, model.params | model.buffers
-    items = [Item("down", "model", tree.nbytes(values), once=True)] if question.needs_model else []
-    return [*items, Item("up", f"answer to {question.name}", tree.nbytes(unasked(survey, model)), once=True)]
+    model = query_step.model or model
+    query, values = query_step.query, model.params | model.buffers
+    items = [Item("down", "model", tree.nbytes(values), once=True)] if query.needs_model else []
+    return [*items, Item("up", f"answer to {query.name}", tree.nbytes(unasked(query_step, model)), once=True)]
 
 
 def plan_wire(steps: Sequence[Step], model: Model, facts: Callable[[Method], Context]) -> list[Item]:
@@ -119,51 +132,53 @@ def plan_wire(steps: Sequence[Step], model: Model, facts: Callable[[Method], Con
     items = []
     for step in steps:
         own = step.model or model
-        found = stage_wire(step, own, facts(step.method)) if isinstance(step, Stage) else survey_wire(step, own)
+        found = stage_wire(step, own, facts(step.method)) if isinstance(step, Stage) else query_wire(step, own)
         items += [i._replace(what=_where(step, i, several=len(steps) > 1)) for i in found]
     return items
 
 
-def plan_outline(plan: Plan, scene: PlanInputs) -> list[Step]:
+def plan_outline(plan: Plan, plan_inputs: PlanInputs) -> list[Step]:
     """The steps that a plan would make if models stayed untrained and clients answered at random."""
-    steps, found = plan.stages(scene), []
+    steps, found = steps_of(plan, plan_inputs), []
     step = next(steps, None)
     while step is not None:
         found.append(step)
         try:
-            step = steps.send(untrained(step, scene) if isinstance(step, Stage) else at_random(step, scene))
+            step = steps.send(untrained(step, plan_inputs) if isinstance(step, Stage) else at_random(step, plan_inputs))
         except StopIteration:
             break
     return found
 
 
-def untrained(stage: Stage, scene: PlanInputs, groups: Iterable[str] | None = None) -> StageResults:
+def untrained(stage: Stage, plan_inputs: PlanInputs, groups: Iterable[str] | None = None) -> StageResults:
     """What a stage would come to if nobody trained; `groups` names its groups where they are known to be others."""
-    setting = StageSettings(stage.model or scene.model, TASKS["classification"], Work(), scene.seed)
+    settings = StageSettings(stage.model or plan_inputs.model, TASKS["classification"], Work(), plan_inputs.seed)
     start = stage.start or {}
     states = {
-        name: initial_server_state(stage.method, setting, start.get(name))
-        for name in groups or stage.members(scene.clients)
+        name: initial_server_state(stage.method, settings, start.get(name))
+        for name in groups or stage.members(plan_inputs.clients)
     }
     return StageResults(states, stage.rounds)
 
 
-def at_random(survey: QueryStep, scene: PlanInputs) -> Answers:
+def at_random(query_step: QueryStep, plan_inputs: PlanInputs) -> Answers:
     """Answers that are none of anybody's."""
-    rng = seeds.generator(scene.seed, "outline")
+    rng = seeds.generator(plan_inputs.seed, "outline")
 
     def answers(t: Tensor) -> Tensor:
         """[K, *t.shape], different along the first two dimensions only: covariances of all clients would not fit."""
         front = t.shape[:1]
-        drawn = torch.from_numpy(1 + 9 * rng.random((scene.clients, *front))).to(t.dtype)
-        return drawn.reshape(*drawn.shape, *[1] * (t.dim() - len(front))).expand(scene.clients, *t.shape)
+        drawn = torch.from_numpy(1 + 9 * rng.random((plan_inputs.clients, *front))).to(t.dtype)
+        return drawn.reshape(*drawn.shape, *[1] * (t.dim() - len(front))).expand(plan_inputs.clients, *t.shape)
 
-    return Answers(tuple(range(scene.clients)), tree.map(answers, unasked(survey, survey.model or scene.model)))
+    return Answers(
+        tuple(range(plan_inputs.clients)), tree.map(answers, unasked(query_step, query_step.model or plan_inputs.model))
+    )
 
 
-def unasked(survey: QueryStep, model: Model) -> Tree:
+def unasked(query_step: QueryStep, model: Model) -> Tree:
     """An answer without samples: it has the shape of all answers."""
-    return survey.question.answer(QueryInputs(model, TASKS["classification"], model.params, model.buffers, ()))
+    return query_step.query.answer(QueryInputs(model, TASKS["classification"], model.params, model.buffers, ()))
 
 
 def _copies(what: str, copies: int) -> str:

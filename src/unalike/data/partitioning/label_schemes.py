@@ -38,7 +38,7 @@ def dirichlet(
 ) -> list[np.ndarray]:
     """Label skew: each class is divided in proportions p ~ Dir(alpha 1_K) (Yurochkin et al. 2019; Hsu et al. 2019).
 
-    With `balance`, p_k = 0 for a client that already holds N / K samples, then p is normalised, and everything is drawn
+    With `balance`, p_k = 0 for a client that already holds N / K samples, then p is normalized, and everything is drawn
     again until the smallest client holds `min_size`: 10, NIID-Bench's form; 40, PFLlib's. With `balance=False` neither
     is done unless `min_size` is given (FedLWS's form: clients may stay empty). Every sample is used once.
     alpha -> infinity: every client has the global mixture of labels; alpha -> 0: each class goes to one client.

@@ -37,11 +37,11 @@ def kernels() -> ModuleType | None:
     return compiled_loops.loops("unalike.engine.dense.kernels")
 
 
-def supports_compiled(method: Method, phases: Sequence[Phase], setting: StageSettings, x: Tensor, rows: int) -> bool:
+def supports_compiled(method: Method, phases: Sequence[Phase], settings: StageSettings, x: Tensor, rows: int) -> bool:
     """Whether `CompiledTrainer` can train stacked clients, for which `core.stacked.suits` holds, on batches of `rows` samples like `x`."""
-    work, chain, params = setting.work, setting.model.chain, setting.model.params
+    work, chain, params = settings.work, settings.model.chain, settings.model.params
     phased = [phase.work(work) for phase in phases]
-    if chain is None or work.keep_optimiser_state or any(pulls(method, w) is None for w in phased):
+    if chain is None or work.keep_optimizer_state or any(pulls(method, w) is None for w in phased):
         return False
     widest = max(max(params[layer.weight].shape) for layer in chain.layers)
     return (
@@ -60,7 +60,7 @@ class CompiledTrainer:
     with `factors` [K] it says the sum of that over the clients, along a leading [1].
     """
 
-    setting: StageSettings
+    settings: StageSettings
     work: Work
     params: Tree
     start: Tree
@@ -69,7 +69,7 @@ class CompiledTrainer:
     factors: Tensor | None
 
     def phase(self, before: StepState, batches: Sequence[Batch]) -> tuple[StepSums, StepState]:
-        loops, chain, solver = kernels(), self.setting.model.chain, self.work.solver
+        loops, chain, solver = kernels(), self.settings.model.chain, self.work.solver
         assert (
             loops and chain and isinstance(solver, SGD) and isinstance(batches, BatchSequence)
         )  # `supports_compiled` found them
@@ -82,7 +82,7 @@ class CompiledTrainer:
         with profiled("forward and backward"):
             start = layout.flat(params)
             tally = np.zeros((3, len(lot.sizes)))
-            kind, classes = self.setting.task.name, self.setting.task.name == "classification"
+            kind, classes = self.settings.task.name, self.settings.task.name == "classification"
             factors = torch.empty(0) if self.factors is None else self.factors
             given = (
                 start.numpy(),

@@ -121,10 +121,10 @@ def errors(d, w, out):
 
 
 @inline
-def descend(x, d, w, m, pull, pulled, rate, memory, keep, decay, nesterov):
+def descend(x, d, w, m, pull, pulled, rate, client_state, keep, decay, nesterov):
     """One step of SGD along g = d^T x + decay w + pull:  m <- keep m + g;  w <- w - rate m  (Nesterov: - rate (g + keep m)).
 
-    `memory` stands for `keep` before m, and is 0 in a client's first step. Two outputs and two vectors at a time.
+    `client_state` stands for `keep` before m, and is 0 in a client's first step. Two outputs and two vectors at a time.
     """
     for o in range(0, w.shape[0], 2):
         for i in range(0, w.shape[1], PAIR):
@@ -135,30 +135,30 @@ def descend(x, d, w, m, pull, pulled, rate, memory, keep, decay, nesterov):
             if pulled:
                 a, b = a + load(pull, o, i), b + load(pull, o, i + LANES)
                 s, t = s + load(pull, o + 1, i), t + load(pull, o + 1, i + LANES)
-            move(w, m, o, i, a, rate, memory, keep, decay, nesterov)
-            move(w, m, o, i + LANES, b, rate, memory, keep, decay, nesterov)
-            move(w, m, o + 1, i, s, rate, memory, keep, decay, nesterov)
-            move(w, m, o + 1, i + LANES, t, rate, memory, keep, decay, nesterov)
+            move(w, m, o, i, a, rate, client_state, keep, decay, nesterov)
+            move(w, m, o, i + LANES, b, rate, client_state, keep, decay, nesterov)
+            move(w, m, o + 1, i, s, rate, client_state, keep, decay, nesterov)
+            move(w, m, o + 1, i + LANES, t, rate, client_state, keep, decay, nesterov)
 
 
 @inline
-def move(w, m, o, i, g, rate, memory, keep, decay, nesterov):
+def move(w, m, o, i, g, rate, client_state, keep, decay, nesterov):
     """A vector of weights along g + decay w."""
     before = load(w, o, i)
     s = g + decay * before
-    now = memory * load(m, o, i) + s
+    now = client_state * load(m, o, i) + s
     store(m, o, i, now)
     store(w, o, i, before - rate * (s + keep * now if nesterov else now))
 
 
 @inline
-def descend_bias(d, b, m, pull, pulled, rate, memory, keep, decay, nesterov):
+def descend_bias(d, b, m, pull, pulled, rate, client_state, keep, decay, nesterov):
     """The same of a bias, g = sum d + decay b + pull, all of them rows of one matrix each."""
     for o in range(0, b.shape[1], LANES):
         g = load(pull, 0, o) if pulled else fill(ZERO)
         for r in range(d.shape[0]):
             g = g + load(d, r, o)
-        move(b, m, 0, o, g, rate, memory, keep, decay, nesterov)
+        move(b, m, 0, o, g, rate, client_state, keep, decay, nesterov)
 
 
 @inline
@@ -369,7 +369,7 @@ def forward(layers, weights, tiles, tile, rows):
 @inline
 def backward(layers, lowest, weights, momenta, pull, pulled, tiles, tile, rows, decays, solver):
     """One step of each layer down to the `lowest`; the errors of the layer before are made of the weights as they were."""
-    depth, (rate, memory, keep, nesterov) = len(layers), solver
+    depth, (rate, client_state, keep, nesterov) = len(layers), solver
     for i in range(depth - 1, lowest - 1, -1):
         layer, here = layers[i], (depth + 1 + i) * tile
         even, columns, after = layer[EVEN], layer[COLUMNS], up(layer[OUT], PAIR)
@@ -381,11 +381,11 @@ def backward(layers, lowest, weights, momenta, pull, pulled, tiles, tile, rows, 
             back(layers[i - 1, ACTIVATION], e, h, layer[WIDE])
         if layer[MOVES]:
             m, p = matrix(momenta, layer[WEIGHT], even, columns), matrix(pull, layer[WEIGHT], even, columns)
-            descend(h, d, w, m, p, pulled, rate, memory, keep, decays[i, 0], nesterov)
+            descend(h, d, w, m, p, pulled, rate, client_state, keep, decays[i, 0], nesterov)
         if layer[BIAS_MOVES]:
             at, wide = layer[BIAS], up(layer[OUT], LANES)
             b, m, p = matrix(weights, at, 1, wide), matrix(momenta, at, 1, wide), matrix(pull, at, 1, wide)
-            descend_bias(d, b, m, p, pulled, rate, memory, keep, decays[i, 1], nesterov)
+            descend_bias(d, b, m, p, pulled, rate, client_state, keep, decays[i, 1], nesterov)
 
 
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
@@ -441,7 +441,7 @@ def train(
     while s < len(bounds) - 1:
         unpack(layers, start[min(bounds[s], shared)], weights)
         for k in range(bounds[s], bounds[s + 1]):
-            begun, following, memory = start[min(k, shared)], start[min(k + 1, shared)], ZERO
+            begun, following, client_state = start[min(k, shared)], start[min(k + 1, shared)], ZERO
             if pulled:
                 unpack(layers, pulls[min(k, len(pulls) - 1)], pull)
             for t in range(index.shape[1]):
@@ -459,9 +459,9 @@ def train(
                 tally[0, k] += slopes(loss, z, index[k, t, :n], labels, targets, place, layers[-1, OUT], d)
                 tally[1, k] += n
                 tally[2, k] += 1
-                solver = (rate, memory, keep, nesterov)
+                solver = (rate, client_state, keep, nesterov)
                 backward(layers, lowest, weights, momenta, pull, pulled, tiles, tile, rows, decays, solver)
-                memory = keep
+                client_state = keep
             row, factor, add = (s, factors[k], k > bounds[s]) if summed else (k, ONE, False)
             total = change(layers, weights, begun, following, apart, add, factor, trained[row])
             if not (np.isfinite(tally[0, k]) and np.isfinite(total)):

@@ -31,17 +31,17 @@ from unalike.training.local_step import (
 )
 
 Each = Callable[..., Any]
-"""`each(f, *stacked)`: f(look, *own) of every client, `look` being how parts look at it; stacked again."""
+"""`each(f, *stacked)`: f(look, *own) of every client, `view_of` being how parts look at it; stacked again."""
 
 
-def supports_dense(method: Method, setting: StageSettings, x: Tensor) -> bool:
+def supports_dense(method: Method, settings: StageSettings, x: Tensor) -> bool:
     """Whether `DenseStep` can train the method's clients on samples like `x` [B, ...]."""
-    model = setting.model
+    model = settings.model
     return (
         not method.trained
         and model.precision == "float32"
-        and setting.work.solver.elementwise
-        and all(p.work(setting.work).solver.elementwise for p in method.phases)
+        and settings.work.solver.elementwise
+        and all(p.work(settings.work).solver.elementwise for p in method.phases)
         and model.chain is not None
         and model.chain.takes(x)
     )
@@ -69,27 +69,33 @@ class DenseStep(StepwiseTrainer):
         method: Method,
         work: Work,
         *,
-        setting: StageSettings,
+        settings: StageSettings,
         each: Each,
         params: Tree,
-        memory: Any,
+        client_state: Any,
         sent: list[str],
     ):
-        assert setting.model.chain is not None  # `supports_dense` found it
-        self.chain, self.params, self.task = setting.model.chain, params, setting.task
+        assert settings.model.chain is not None  # `supports_dense` found it
+        self.chain, self.params, self.task = settings.model.chain, params, settings.task
         self.alone = method.plain
         self.solver, self.lr, self.leaf, self.keeps = work.solver, work.lr, own_copy, False
 
         def ask(function: Callable[..., Any], *stacked: Any) -> Any:
             """`function(stepper, *own)` of every client, where `stepper` is its own."""
 
-            def one(look: ViewFunction, params: Tree, memory: Any, *own: Any) -> Any:
+            def one(view_of: ViewFunction, params: Tree, client_state: Any, *own: Any) -> Any:
                 made = LocalStep(
-                    method, work, look=look, params=params, memory=memory, sent=sent, gradient=functional_gradient
+                    method,
+                    work,
+                    view_of=view_of,
+                    params=params,
+                    client_state=client_state,
+                    sent=sent,
+                    gradient=functional_gradient,
                 )
                 return function(made, *own)
 
-            return each(one, params, memory, *stacked)
+            return each(one, params, client_state, *stacked)
 
         self.ask = ask
         self.corrects = bool(method.role(Correction)) or work.clip is not None
@@ -107,7 +113,7 @@ class DenseStep(StepwiseTrainer):
             with profiled("step"):
                 for name, g in own.items():
                     direct.onto[name].add_(g)
-                self.solver.settle(w, state, self.lr)
+                self.solver.collect_client_states(w, state, self.lr)
             return value, before
         with profiled("forward and backward"):
             grads = self.chain.gradients(now, values, logits, features, w)

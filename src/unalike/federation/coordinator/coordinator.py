@@ -76,15 +76,15 @@ class Coordinator:
         """Run to the end. Raises `Stopped` when told to stop: run again, it goes on where it was."""
         sweep(self.directory.path)
         roster = self._roster()
-        job = run_config_of(
+        run_config = run_config_of(
             self.federation, placeholders(self.federation, roster), self.test, self.proxy, coordinated=True
         )
-        job.config["federation"] = self.federation.name  # a cached property: the record of the run
-        post = Mailbox(self.federation, self.key, self.transport, roster.run, self.control, self._event)
+        run_config.record["federation"] = self.federation.name  # a cached property: the record of the run
+        mailbox = Mailbox(self.federation, self.key, self.transport, roster.run, self.control, self._event)
         try:
             return execute(
-                job,
-                ground=_Sites(job, post, self.directory.path / "arrived"),
+                run_config,
+                backend=_Sites(run_config, mailbox, self.directory.path / "arrived"),
                 out=self.directory.path,
                 resume=True,
                 stop=stop,
@@ -114,11 +114,11 @@ class Coordinator:
     def _admitted(self, run: str) -> Roster:
         """Ask all enrolled sites; those that answer before the deadline are admitted."""
         federation = self.federation
-        post = Mailbox(federation, self.key, self.transport, run, self.control, self._event)
+        mailbox = Mailbox(federation, self.key, self.transport, run, self.control, self._event)
         request: Request = ("admit", AdmitRequest(federation.terms).facts, {})
         names = {site.name for site in federation.sites if not site.revoked}
         makes: dict[str, Make] = dict.fromkeys(sorted(names), lambda: request)
-        asked = Exchange(post, (0, 0), makes, self._read, set(names), federation.enough(len(names))).run()
+        asked = Exchange(mailbox, (0, 0), makes, self._read, set(names), federation.enough(len(names))).run()
         for site in sorted(asked.values):
             self.directory.event("admitted", client=site, **asdict(asked.values[site]))
         return Roster(
@@ -138,36 +138,40 @@ class Coordinator:
 class _Sites:
     """The sites as the ground on which a plan runs."""
 
-    def __init__(self, job: RunConfig, post: Mailbox, arrived: Path):
-        self.job, self.post, self.arrived = job, post, arrived
-        chain = job.options.chain
-        self.assess = FederatedEvaluator(job.population, job.options.protocols, job.test, chain and chain.fixed)
+    def __init__(self, run_config: RunConfig, mailbox: Mailbox, arrived: Path):
+        self.run_config, self.mailbox, self.arrived = run_config, mailbox, arrived
+        chain = run_config.options.chain
+        self.evaluator = FederatedEvaluator(
+            run_config.population, run_config.options.protocols, run_config.test, chain and chain.fixed
+        )
         self._steps: list[RemoteStage | None] = []
 
-    def stage(self, stage: Stage, index: int, record: RunRecorder) -> RemoteStage:
+    def stage(self, stage: Stage, index: int, recorder: RunRecorder) -> RemoteStage:
         offset = sum(done.done for done in self._steps if done is not None)
-        if self.job.population.task.name == "binary":
-            record.note(
+        if self.run_config.population.task.name == "binary":
+            recorder.note(
                 f"{' and '.join(AREAS)} of all sites together follow from no sums and counts and stay empty: each site's own are "
                 "in the table of clients"
             )
 
         def hold(remote: RemoteStage) -> None:
-            record.hold(index, remote)
+            recorder.hold(index, remote)
 
-        made = RemoteStage(stage, self.job, self.post, index, self._step(index, stage), offset, hold, self.arrived)
+        made = RemoteStage(
+            stage, self.run_config, self.mailbox, index, self._step(index, stage), offset, hold, self.arrived
+        )
         self._steps.append(made)
         return made
 
-    def survey(self, survey: QueryStep, index: int, record: RunRecorder) -> Answers:
-        job, post = self.job, self.post
-        model = survey.model or job.model
-        state, sizes = survey.state, job.population.sizes
+    def query_step(self, query_step: QueryStep, index: int, recorder: RunRecorder) -> Answers:
+        run_config, mailbox = self.run_config, self.mailbox
+        model = query_step.model or run_config.model
+        state, sizes = query_step.state, run_config.population.sizes
         values = model.params | model.buffers if state is None else state.params | state.buffers
-        asked = QueryRequest(**asdict(self._step(index, survey)), question=repr(survey.question))
-        request: Request = ("ask", asked.facts, tree.pack({"model": values} if survey.question.needs_model else {}))
-        like = unasked(survey, job.model)
-        sites = {s.name: k for k, s in enumerate(post.federation.sites) if sizes[k] and not s.revoked}
+        asked = QueryRequest(**asdict(self._step(index, query_step)), query=repr(query_step.query))
+        request: Request = ("ask", asked.facts, tree.pack({"model": values} if query_step.query.needs_model else {}))
+        like = unasked(query_step, run_config.model)
+        sites = {s.name: k for k, s in enumerate(mailbox.federation.sites) if sizes[k] and not s.revoked}
 
         def read(site: str, facts: Facts, tensors: Tree) -> Tree:
             if facts:
@@ -176,9 +180,9 @@ class _Sites:
             return tensors
 
         makes: dict[str, Make] = dict.fromkeys(sites, lambda: request)
-        post.number = sum(done.done for done in self._steps if done is not None)
-        quorum = post.federation.enough(len(sites))
-        found = Exchange(post, (index + 1, 0), makes, read, set(sites), quorum).run().values
+        mailbox.number = sum(done.done for done in self._steps if done is not None)
+        quorum = mailbox.federation.enough(len(sites))
+        found = Exchange(mailbox, (index + 1, 0), makes, read, set(sites), quorum).run().values
         clients = {sites[name]: found[name] for name in sites if name in found}
         return Answers(tuple(clients), tree.stack(list(clients.values())))
 
@@ -186,6 +190,6 @@ class _Sites:
         """What a site must know of the plan so far. A survey that a checkpoint holds was not asked again."""
         self._steps += [None] * (index - len(self._steps))
         outcomes = tuple(() if done is None else tuple(done.groups) for done in self._steps[:index])
-        population, rounds = self.job.population, self.job.options.rounds
-        terms = self.post.federation.terms
+        population, rounds = self.run_config.population, self.run_config.options.rounds
+        terms = self.mailbox.federation.terms
         return StepRequest(terms, rounds, int(population.sizes.sum()), outcomes, step.model is not None)

@@ -45,7 +45,7 @@ class Exchange(Generic[T]):
     until then; where it fails, the coordinator does, and no site is to blame.
     """
 
-    post: Mailbox
+    mailbox: Mailbox
     place: Place
     requests: dict[str, Make]
     read: Callable[[str, Facts, Tree], T]
@@ -62,9 +62,9 @@ class Exchange(Generic[T]):
 
     def run(self) -> Exchange[T]:
         """Ask, and wait."""
-        post, federation = self.post, self.post.federation
-        post.control.wait()
-        post.begin(self.place)
+        mailbox, federation = self.mailbox, self.mailbox.federation
+        mailbox.control.wait()
+        mailbox.begin(self.place)
         self._ask(self.requests)
         end, again, attempts = self._after(federation.deadline), self._after(federation.repeat), 0
         while True:
@@ -79,11 +79,11 @@ class Exchange(Generic[T]):
             if time.monotonic() >= again:
                 self._ask({site: self.requests[site] for site in silent})
                 again = self._after(federation.repeat)
-            for site, answer in post.receive(max(0.0, min(end, again, self._after(0.5)) - time.monotonic())):
+            for site, answer in mailbox.receive(max(0.0, min(end, again, self._after(0.5)) - time.monotonic())):
                 self._take(site, answer)
         for site in self.silent:
             self.faults[site] = "absent: no answer by the deadline"
-            post.note("absent", site, "no answer by the deadline")
+            mailbox.note("absent", site, "no answer by the deadline")
         return self
 
     @property
@@ -95,7 +95,7 @@ class Exchange(Generic[T]):
         if site not in self.silent:
             return
         try:
-            facts, tensors = answer.open(self.post.limits)
+            facts, tensors = answer.open(self.mailbox.limits)
             if answer.head.kind != ANSWER:
                 self.willing.add(site)
                 self.unable(site)
@@ -108,7 +108,7 @@ class Exchange(Generic[T]):
 
     def _refuse(self, site: str, why: str) -> None:
         self.faults[site] = f"refused: {why}"
-        self.post.note("refused", site, why)
+        self.mailbox.note("refused", site, why)
 
     def _enough(self) -> bool:
         for site, why in self.sift(self.values).items():
@@ -118,20 +118,22 @@ class Exchange(Generic[T]):
 
     def _lacking(self, attempt: int) -> int:
         """There is no quorum: ask others too, or wait for the operator. The attempts that count."""
-        post, sound = self.post, len(self.counts & self.values.keys())
-        post.event("no quorum", round=post.number, attempt=attempt, sound=sound, quorum=self.quorum, absent=self.silent)
+        mailbox, sound = self.mailbox, len(self.counts & self.values.keys())
+        mailbox.event(
+            "no quorum", round=mailbox.number, attempt=attempt, sound=sound, quorum=self.quorum, absent=self.silent
+        )
         others = self.more(attempt, self.quorum - sound)
         self.requests |= others
         self.counts |= set(others)
         for site in others:
             self.values.pop(site, None)
             self.faults.pop(site, None)
-        if attempt >= post.federation.patience:
+        if attempt >= mailbox.federation.patience:
             why = f"{sound} sound reports of {self.quorum} after {attempt} attempts"
-            post.event("paused", round=post.number, why=why)
-            post.control.pause(why)
-            post.control.wait()
-            post.event("resumed", round=post.number)
+            mailbox.event("paused", round=mailbox.number, why=why)
+            mailbox.control.pause(why)
+            mailbox.control.wait()
+            mailbox.event("resumed", round=mailbox.number)
             attempt = 0
         for site in self.willing:
             self.faults.pop(site, None)
@@ -141,15 +143,15 @@ class Exchange(Generic[T]):
 
     def _ask(self, requests: Mapping[str, Make]) -> None:
         """Send to those who can be reached; the others are tried again."""
-        reachable = set(self.post.transport.sites())
+        reachable = set(self.mailbox.transport.sites())
         for site, make in requests.items():
             if site in reachable:
-                self.post.send(site, make())
+                self.mailbox.send(site, make())
 
     def _paused(self) -> float:
         """Wait while the operator wants it; the seconds that it took."""
         started = time.monotonic()
-        self.post.control.wait()
+        self.mailbox.control.wait()
         return time.monotonic() - started
 
     def _after(self, seconds: float) -> float:

@@ -19,8 +19,8 @@ PARTS = {"": "test", "val_": "val"}
 class FederatedEvaluator(Evaluator):
     """An assessor whose samples lie on the sites, but for the server's own test set."""
 
-    def measured(self, protocol: str, simulation: Any, done: Any) -> dict[str, ProtocolMetrics | None]:
-        remote: RemoteStage = simulation
+    def measured(self, protocol: str, runner: Any, done: Any) -> dict[str, ProtocolMetrics | None]:
+        remote: RemoteStage = runner
         examined = remote.examined(self.names(remote), done)
         infixes = [infix for infix in PARTS if not infix or "val" in self.splits]
         found = {
@@ -28,7 +28,7 @@ class FederatedEvaluator(Evaluator):
         }
         if protocol != "server":
             return found
-        own = self.scored({"": "server"}, PROTOCOLS["server"](simulation, done))
+        own = self.scored({"": "server"}, PROTOCOLS["server"](runner, done))
         return found | own if own[""] is not None else dict.fromkeys(found)  # one model for everybody, or none
 
     def _pooled(self, found: dict[int, SplitSums] | None, infix: str) -> ProtocolMetrics | None:

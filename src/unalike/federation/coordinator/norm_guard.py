@@ -31,15 +31,15 @@ class NormGuard:
     multiple: float | None
     seen: dict[str, list[float]] = field(default_factory=dict)
 
-    def faults(self, reports: Mapping[str, Norms]) -> dict[str, str]:
+    def faults(self, client_updates: Mapping[str, Norms]) -> dict[str, str]:
         """Site -> why it is refused."""
         found: dict[str, str] = {}
         if self.multiple is None:
             return found
-        for what in sorted({what for norms in reports.values() for what in norms}):
-            now = [norms[what] for norms in reports.values() if what in norms]
+        for what in sorted({what for norms in client_updates.values() for what in norms}):
+            now = [norms[what] for norms in client_updates.values() if what in norms]
             usual = median(now + self.seen.get(what, []))
-            for site, norms in reports.items():
+            for site, norms in client_updates.items():
                 if not usual > 0 or what not in norms:
                     continue
                 if what == "update" and not norms[what]:
@@ -50,17 +50,17 @@ class NormGuard:
                     found.setdefault(site, f"the norm of its {what} is {norms[what]:.4g}; expected at most {limit}")
         return found
 
-    def accept(self, reports: Mapping[str, Norms]) -> None:
+    def accept(self, client_updates: Mapping[str, Norms]) -> None:
         """Remember the norms of reports that counted."""
-        for norms in reports.values() if self.multiple is not None else ():
+        for norms in client_updates.values() if self.multiple is not None else ():
             for what, norm in norms.items():
                 self.seen[what] = [*self.seen.get(what, []), norm][-WINDOW:]
 
 
-def norms(report: ClientUpdate, update: Tree) -> Norms:
+def norms(client_update: ClientUpdate, update: Tree) -> Norms:
     """Of a report, `update` being what its update decodes to."""
-    parts = {"update": update, "buffers": _floats(report.buffers)}
-    parts |= {f"letter of {name}": _floats(letter) for name, letter in report.letters.items()}
+    parts = {"update": update, "buffers": _floats(client_update.buffers)}
+    parts |= {f"message of {name}": _floats(message) for name, message in client_update.messages.items()}
     return {what: float(tree.norm(tree.map(lambda t: t.double(), t))) for what, t in parts.items() if t}
 
 

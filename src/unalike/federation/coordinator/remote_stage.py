@@ -59,13 +59,13 @@ class Outcome:
         return {k: {part: MetricSums.restored(t) for part, t in parts.items()} for k, parts in self.local.items()}
 
 
-def check_stage(stage: Stage, job: RunConfig) -> None:
+def check_stage(stage: Stage, run_config: RunConfig) -> None:
     """Raise `UnalikeError` for a stage that takes the clients' samples, or models of theirs that are gone, to one place."""
     if stage.pooled:
         raise UnalikeError(f"stage {stage.name!r} pools the clients' data, which stay where they are; simulate it")
     if any(c.pooled for c in stage.method.conditioners):
         raise UnalikeError(f"{stage.method!r} describes the data of all clients together; simulate it")
-    if job.options.select == "best" and stage.method.is_personal(stage.model or job.model):
+    if run_config.options.select == "best" and stage.method.is_personal(stage.model or run_config.model):
         raise UnalikeError(
             f"{stage.method!r} evaluates sites with models of their own, which they keep of the last rounds alone; with "
             "select = 'best' a method must have one shared model: choose select = 'last'"
@@ -85,26 +85,26 @@ class RemoteStage(StageRunner):
     def __init__(
         self,
         stage: Stage,
-        job: RunConfig,
-        post: Mailbox,
+        run_config: RunConfig,
+        mailbox: Mailbox,
         index: int,
         step: StepRequest,
         offset: int,
         hold: Callable[[RemoteStage], None],
         arrived: Path,
     ):
-        check_stage(stage, job)
-        self.post, self.federation, self.index = post, post.federation, index
+        check_stage(stage, run_config)
+        self.mailbox, self.federation, self.index = mailbox, mailbox.federation, index
         self.step, self._offset, self._hold = step, offset, hold
-        self.looks_at_local = "local" in job.options.protocols
+        self.looks_at_local = "local" in run_config.options.protocols
         self._exchange: Exchange[SiteReply] | None = None
         self._ahead: Outcome | None = None
-        self._guard = NormGuard(self.federation.guard)
-        self._shelf = UpdateStore(arrived)
+        self._norm_guard = NormGuard(self.federation.guard)
+        self._update_store = UpdateStore(arrived)
         self.holds: dict[int, str] = {}
         """Client -> the digest of what it has for the whole stage, by its own answer."""
-        setting, share = replace(job.setting, stage=index), job.options.participation
-        super().__init__(stage, setting, job.population, executor="loop", participation=share)
+        settings, share = replace(run_config.settings, stage=index), run_config.options.participation
+        super().__init__(stage, settings, run_config.population, executor="loop", participation=share)
         active = np.array([not site.revoked for site in self.federation.sites])
         self.active = np.flatnonzero(active).tolist()
         self.eligible = [k for k in self.eligible if active[k]]
@@ -144,18 +144,18 @@ class RemoteStage(StageRunner):
         done, self._ahead = self._ahead, None
         return done or Outcome(0.0, [], {}, float("nan"), 0, 0)
 
-    def freeze(self) -> tuple[Tree, list[Facts]]:
-        tensors, facts = super().freeze()
+    def state_dict(self) -> tuple[Tree, list[Facts]]:
+        tensors, facts = super().state_dict()
         ahead = None if self._ahead is None else asdict(self._ahead)
         return tensors, [
-            facts[0] | {"ahead": ahead, "norms": self._guard.seen, "holds": list(self.holds.items())},
+            facts[0] | {"ahead": ahead, "norms": self._norm_guard.seen, "holds": list(self.holds.items())},
             *facts[1:],
         ]
 
-    def thaw(self, tensors: Tree, facts: list[Facts]) -> None:
-        super().thaw(tensors, facts)
+    def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
+        super().load_state_dict(tensors, facts)
         ahead, self._exchange = facts[0].get("ahead"), None
-        self._guard.seen = facts[0].get("norms", {})
+        self._norm_guard.seen = facts[0].get("norms", {})
         self.holds = dict(facts[0].get("holds", []))
         self._ahead = None
         if ahead is not None:
@@ -178,7 +178,7 @@ class RemoteStage(StageRunner):
         """From a few placeholders: facts of a client have the same shapes whoever it is."""
         method, people = self.method, self.population
         few = torch.zeros(8, dtype=torch.int64)
-        return method.facts(Batch(people.x[few], people.y[few]), self.setting) if method.has_facts else {}
+        return method.facts(Batch(people.x[few], people.y[few]), self.settings) if method.has_facts else {}
 
     # evaluation -----------------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class RemoteStage(StageRunner):
 
     def _exchanged(self, evaluate: Sequence[str] = ()) -> Exchange[SiteReply]:
         if self._exchange is None:
-            self.post.number = self._offset + self.done + (not super().over)
+            self.mailbox.number = self._offset + self.done + (not super().over)
             drawn = set() if super().over or not self.stage.trained else set(self.draw(self.done))
             looked = [k for k in self.active if self.has_scores(k)] if evaluate else []
             self._exchange = self._asked(drawn, {*drawn, *looked}, tuple(evaluate))
@@ -214,16 +214,16 @@ class RemoteStage(StageRunner):
         """Clients of a group that can take part at all."""
         return self._population(name)
 
-    def order(self, name: str) -> Broadcast:
+    def broadcast(self, name: str) -> Broadcast:
         """The order of the next round in a group, with what is addressed to each of its sites."""
         ids = [k for k in self.active if self.group_of(k) == name]
-        return self.groups[name].order(ids, self.size_of(name))
+        return self.groups[name].broadcast(ids, self.size_of(name))
 
-    def expected(self, order: Broadcast) -> ClientUpdate:
+    def expected(self, broadcast: Broadcast) -> ClientUpdate:
         """What a report on this order must look like."""
-        someone, people = next(iter(order.own), 0), self.population
+        someone, people = next(iter(broadcast.own), 0), self.population
         sample = Batch(people.x[:1], people.y[:1])
-        return expected_update(self.method, self.setting, order.to(someone), self._some_context(), sample)
+        return expected_update(self.method, self.settings, broadcast.to(someone), self._some_context(), sample)
 
     def _asked(self, drawn: set[int], everybody: set[int], evaluate: tuple[str, ...]) -> Exchange[SiteReply]:
         started = time.monotonic()
@@ -235,7 +235,7 @@ class RemoteStage(StageRunner):
         rounds = RoundRequests(self, drawn, evaluate)
         sites = {k: self.federation.sites[k].name for k in everybody}
         exchange: Exchange[SiteReply] = Exchange(
-            self.post,
+            self.mailbox,
             (self.index + 1, self.done),
             {name: partial(rounds.request, k) for k, name in sorted(sites.items())},
             rounds.read,
@@ -246,8 +246,8 @@ class RemoteStage(StageRunner):
             self._kept,
             self._forgetful,
         )
-        self.post.event(
-            "asked", round=self.post.number, train=sorted(exchange.counts), quorum=quorum, evaluate=list(evaluate)
+        self.mailbox.event(
+            "asked", round=self.mailbox.number, train=sorted(exchange.counts), quorum=quorum, evaluate=list(evaluate)
         )
         exchange.run()
         self.holds = {k: rounds.fixed(k) for k, name in sites.items() if name in exchange.values} | {
@@ -260,7 +260,7 @@ class RemoteStage(StageRunner):
         """The group that each client chooses now."""
         names, states = list(self.groups), list(self.states.values())
         tensors = {f"{i}/{n}": t for i, state in enumerate(states) for n, t in (state.params | state.buffers).items()}
-        asked = ChooseRequest(**asdict(self.step), question=repr(self.stage.chooses), groups=len(names))
+        asked = ChooseRequest(**asdict(self.step), query=repr(self.stage.chooses), groups=len(names))
         sites = [self.federation.sites[k].name for k in sorted(everybody)]
 
         def read(site: str, facts: Facts, tensors: Tree) -> str:
@@ -272,7 +272,7 @@ class RemoteStage(StageRunner):
         request: Request = ("choose", asked.facts, tensors)
         counts = {self.federation.sites[k].name for k in drawn}
         makes: dict[str, Make] = dict.fromkeys(sites, lambda: request)
-        found = Exchange(self.post, (self.index + 1, self.done), makes, read, counts, quorum).run()
+        found = Exchange(self.mailbox, (self.index + 1, self.done), makes, read, counts, quorum).run()
         return {self.number[site]: name for site, name in found.values.items()}
 
     def _forgetful(self, site: str) -> None:
@@ -281,40 +281,42 @@ class RemoteStage(StageRunner):
 
     def _kept(self, site: str, reply: SiteReply) -> SiteReply:
         """A sound report goes to disk; its numbers stay."""
-        if reply.report is None:
+        if reply.client_update is None:
             return reply
-        found, report = self._norms(site, reply.report), reply.report
-        numbers = self._shelf.put(self.number[site], report)
-        return reply._replace(report=numbers, norms=found, sent=tree.nbytes(report.update))
+        found, client_update = self._norms(site, reply.client_update), reply.client_update
+        numbers = self._update_store.put(self.number[site], client_update)
+        return reply._replace(client_update=numbers, norms=found, sent=tree.nbytes(client_update.update))
 
-    def _norms(self, site: str, report: ClientUpdate) -> Norms:
-        if self._guard.multiple is None:
+    def _norms(self, site: str, client_update: ClientUpdate) -> Norms:
+        if self._norm_guard.multiple is None:
             return {}
-        one = tree.map(lambda t: t[None], report.update)
+        one = tree.map(lambda t: t[None], client_update.update)
         group = self.groups[self.group_of(self.number[site]) or ""]
-        return norms(report, tree.row(decode_updates(self.method, one, group.state.params), 0))
+        return norms(client_update, tree.row(decode_updates(self.method, one, group.state.params), 0))
 
     def _sifted(self, replies: Mapping[str, SiteReply]) -> dict[str, str]:
-        return self._guard.faults({site: reply.norms for site, reply in replies.items() if reply.norms})
+        return self._norm_guard.faults({site: reply.norms for site, reply in replies.items() if reply.norms})
 
     def _advanced(self) -> Outcome:
         """The next states, from the reports of this round."""
         exchange, started = self._exchanged(), time.monotonic()
-        replies = {self.number[s]: r for s, r in exchange.values.items() if r.report is not None}
+        replies = {self.number[s]: r for s, r in exchange.values.items() if r.client_update is not None}
         found = {s: r.norms for s, r in exchange.values.items() if r.norms}
-        self._guard.accept(found)
+        self._norm_guard.accept(found)
         if found:
-            self.post.event(
-                "norms", round=self.post.number, norms={site: of.get("update") for site, of in found.items()}
+            self.mailbox.event(
+                "norms", round=self.mailbox.number, norms={site: of.get("update") for site, of in found.items()}
             )
         before, cohorts = self.states, {}
         for name in self.groups:
             ids = tuple(sorted(k for k in replies if self.group_of(k) == name))
             if ids:
-                cohorts[name] = self._accepted(name, ids, join_nests([replies[k].report for k in ids], torch.stack))
+                cohorts[name] = self._accepted(
+                    name, ids, join_nests([replies[k].client_update for k in ids], torch.stack)
+                )
             else:
                 self.groups[name].wait()
-        self._shelf.clear()
+        self._update_store.clear()
         self.done += 1
         seconds = self._seconds + time.monotonic() - started
         down = len(exchange.counts) * self._bytes["down"]
@@ -332,7 +334,7 @@ class RemoteStage(StageRunner):
         """Advance a group by the reports of its clients, which a linear method reads one by one."""
         left = Cohort(ids, numbers, self._population(name), folded=True)
         if self.method.linear:
-            self.groups[name].accept(left, self._shelf.row)
+            self.groups[name].accept(left, self._update_store.row)
         else:
-            self.groups[name].accept(replace(left, report=self._shelf.stacked(ids), folded=False))
+            self.groups[name].accept(replace(left, stacked=self._update_store.stacked(ids), folded=False))
         return left

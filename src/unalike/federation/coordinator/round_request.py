@@ -34,7 +34,7 @@ class SiteReply(NamedTuple):
     """
 
     tallies: dict[str, SplitSums]
-    report: ClientUpdate | None
+    client_update: ClientUpdate | None
     norms: Norms
     sent: int
 
@@ -52,23 +52,23 @@ class RoundRequests:
     def request(self, client: int) -> Request:
         remote = self.remote
         name = remote.group_of(client) or ""
-        group, order = remote.groups[name], self._order(name).to(client)
+        group, broadcast = remote.groups[name], self._order(name).to(client)
         digest, fixed = self._still(name, group.state)
         asked = TrainRequest(
             **asdict(remote.step),
             method=repr(remote.method),
             group=list(remote.groups).index(name),
-            round=order.round,
+            round=broadcast.round,
             accepted=group.accepted.get(client),
             population=remote.size_of(name),
-            lr=order.lr,
+            lr=broadcast.lr,
             train=client in self.drawn,
             evaluate=self.evaluate if remote.has_scores(client) else (),
             local=self.local and client in self.drawn,
             fixed=digest,
         )
         has = remote.holds.get(client) == digest
-        return "train", asked.facts, self._sent(order) | ({} if has else fixed)
+        return "train", asked.facts, self._sent(broadcast) | ({} if has else fixed)
 
     def fixed(self, client: int) -> str:
         """The digest of what a site that answered has from now on."""
@@ -84,33 +84,33 @@ class RoundRequests:
         tallies = facts.get("tallies")
         if set(facts) != {"tallies"} or not isinstance(tallies, dict) or set(tallies) != set(names):
             raise RefusedUpdate(f"tallies {str(tallies)[:80]!a}; expected those of {', '.join(names) or 'nothing'}")
-        report = None
+        client_update = None
         if trains:
             name = remote.group_of(client) or ""
             samples = int(remote.groups[name].source.sizes[client])
-            steps = expected_steps(remote.method, remote.setting, samples)
-            report = check_update(tensors, self._expected(name), remote.setting, samples, steps)
+            steps = expected_steps(remote.method, remote.settings, samples)
+            client_update = check_update(tensors, self._expected(name), remote.settings, samples, steps)
         elif tensors:
             raise RefusedUpdate("a report of a site that was not asked to train")
-        return SiteReply({name: self._tallies(tallies[name], client) for name in names}, report, {}, 0)
+        return SiteReply({name: self._tallies(tallies[name], client) for name in names}, client_update, {}, 0)
 
     def more(self, attempt: int, lacking: int) -> dict[str, Make]:
         """Other sites to train, of those that can be reached."""
         remote = self.remote
         if not self.drawn or remote.stage.chooses is not None:
             return {}
-        reachable = set(remote.post.transport.sites())
+        reachable = set(remote.mailbox.transport.sites())
         sites = remote.federation.sites
         others = [k for k in remote.eligible if k not in self.drawn and sites[k].name in reachable]
         others = [k for k in others if remote.group_of(k) is not None]
-        rng = seeds.generator(remote.setting.seed, "cohort again", remote.done, attempt)
+        rng = seeds.generator(remote.settings.seed, "cohort again", remote.done, attempt)
         added = rng.permutation(np.array(others, np.int64))[:lacking].tolist()
         self.drawn |= set(added)
         return {sites[k].name: partial(self.request, k) for k in added}
 
     def _order(self, name: str) -> Broadcast:
         if name not in self._orders:
-            self._orders[name] = self.remote.order(name)
+            self._orders[name] = self.remote.broadcast(name)
         return self._orders[name]
 
     def _expected(self, name: str) -> ClientUpdate:
@@ -118,24 +118,26 @@ class RoundRequests:
             self._like[name] = self.remote.expected(self._order(name))
         return self._like[name]
 
-    def _sent(self, order: Broadcast) -> Tree:
+    def _sent(self, broadcast: Broadcast) -> Tree:
         """What a site must be told in every round: what is shared, and letters."""
-        method, model, whole = self.remote.method, self.remote.setting.model, self.remote.stage.start is not None
-        local_buffers = self.remote.setting.buffers == "local" and not whole
-        params = tree.only(order.params, method.sent(order.params, model))
-        buffers = {} if local_buffers else tree.only(order.buffers, method.sent(order.buffers, model))
-        return tree.pack({"params": params, "buffers": buffers} | {f"mail.{p}": t for p, t in order.mail.items()})
+        method, model, whole = self.remote.method, self.remote.settings.model, self.remote.stage.start is not None
+        local_buffers = self.remote.settings.buffers == "local" and not whole
+        params = tree.only(broadcast.params, method.sent(broadcast.params, model))
+        buffers = {} if local_buffers else tree.only(broadcast.buffers, method.sent(broadcast.buffers, model))
+        return tree.pack(
+            {"params": params, "buffers": buffers} | {f"messages.{p}": t for p, t in broadcast.messages.items()}
+        )
 
     def _still(self, name: str, state: ServerState) -> tuple[str, Tree]:
         """What stays the same in a stage, and its digest: public samples; where it starts elsewhere than the run, all the rest."""
         if name not in self._fixed:
-            method, model, stage, drawers = self.remote.method, self.remote.setting.model, self.remote.stage, {}
+            method, model, stage, part_trees = self.remote.method, self.remote.settings.model, self.remote.stage, {}
             if stage.start is not None:
-                drawers["fixed.params"] = {n: w for n, w in state.params.items() if not method.shares(n, model)}
-                drawers["fixed.buffers"] = {n: b for n, b in state.buffers.items() if not method.shares(n, model)}
+                part_trees["fixed.params"] = {n: w for n, w in state.params.items() if not method.shares(n, model)}
+                part_trees["fixed.buffers"] = {n: b for n, b in state.buffers.items() if not method.shares(n, model)}
             if stage.shared is not None:
-                drawers["shared"] = {"x": stage.shared.x, "y": stage.shared.y}
-            fixed = tree.pack(drawers)
+                part_trees["shared"] = {"x": stage.shared.x, "y": stage.shared.y}
+            fixed = tree.pack(part_trees)
             self._fixed[name] = checksum(fixed), fixed
         return self._fixed[name]
 

@@ -20,10 +20,10 @@ class UpdateStore:
         self.folder = folder
         self.clear()
 
-    def put(self, client: int, report: ClientUpdate) -> ClientUpdate:
+    def put(self, client: int, client_update: ClientUpdate) -> ClientUpdate:
         """Keep a report; what is left of it are its numbers. Raises `UnalikeError` where the disk does not take it."""
-        write_tensors(self._file(client), flat(report))
-        return report._replace(update={}, buffers={}, letters={})
+        write_tensors(self._file(client), flat(client_update))
+        return client_update._replace(update={}, buffers={}, messages={})
 
     def row(self, client: int) -> ClientUpdate:
         """A report as it came, along a leading [1]. Raises `UnalikeError` for a file that is damaged."""

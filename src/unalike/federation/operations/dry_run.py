@@ -22,13 +22,13 @@ def check_terms_run(federation: Federation, own: Mapping[str, Pair | None]) -> N
     """
     one = SampleCounts(train=1, test=1, val=int(federation.val > 0))
     people = placeholders(federation, Roster("", {site.name: one for site in federation.sites}))
-    job = run_config_of(federation, people, own.get("test"), own.get("proxy"), coordinated=True)
-    FederatedEvaluator(people, job.options.protocols, job.test)  # knows the protocols
-    for step in job.outline:
+    run_config = run_config_of(federation, people, own.get("test"), own.get("proxy"), coordinated=True)
+    FederatedEvaluator(people, run_config.options.protocols, run_config.test)  # knows the protocols
+    for step in run_config.outline:
         if isinstance(step, Stage):
-            check_stage(step, job)
-            step.method.check_task(job.setting.task)
-            model = step.model or job.model
+            check_stage(step, run_config)
+            step.method.check_task(run_config.settings.task)
+            model = step.model or run_config.model
             for phase in step.method.phases if step.trained else ():
                 trained_names(step.method, phase, model)
             least = tree.nbytes(tree.only(model.params, step.method.sent(model.params, model)))

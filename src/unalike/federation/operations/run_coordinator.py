@@ -134,7 +134,7 @@ def report(folder: FederationFolder, run: Run, command: str) -> None:
     from unalike.reporting.html import write_text
 
     name, method, seed = folder.federation.name, folder.federation.method, folder.federation.seed
-    facts = facts_of([Cell(method, seed, run.job)], {method: method}, method, [seed], {"federation": name})
+    facts = facts_of([Cell(method, seed, run.run_config)], {method: method}, method, [seed], {"federation": name})
     known: dict[str, Any] = {k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition}
     facts = replace(facts, label_counts=None, partition=known, command=command, notes=[*facts.notes, *run.notes])
     write_bytes(folder.run / "comparison.json", json.dumps(asdict(facts), indent=1).encode())

@@ -48,7 +48,7 @@ class StepRequest(AdmitRequest):
 class QueryRequest(StepRequest):
     """Answer a question, about a model if one is there: `model/*`."""
 
-    question: str
+    query: str
 
 
 @validated
@@ -64,7 +64,7 @@ class TrainRequest(StepRequest):
 
     `round` is that of the state, `accepted` the one whose memory stands (None: no report of this site in this group was ever
     accepted), `group` the number and name of the site's group of `population` clients. With `local` the model after training is
-    evaluated, too. Letters are `mail.<part>/*`. What stays the same for the whole step comes once, with its digest `fixed` ever
+    evaluated, too. Letters are `messages.<part>/*`. What stays the same for the whole step comes once, with its digest `fixed` ever
     after ("" where there is nothing of the kind): values that are not trained together (`fixed.params/*`, `fixed.buffers/*`), and
     public samples to train on (`shared/x`, `shared/y`).
     """

@@ -57,8 +57,8 @@ def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: s
 
     own = site_data(federation, data, data_dir, site)
     population = alone(federation, federation.number(site), own)
-    job = run_config_of(federation, population, proxy=(population.x, population.y))
-    rows = [(i.direction, i.what, i.bytes, "once" if i.once else "per round") for i in job.wire]
+    run_config = run_config_of(federation, population, proxy=(population.x, population.y))
+    rows = [(i.direction, i.what, i.bytes, "once" if i.once else "per round") for i in run_config.wire]
     lines = [
         f"{'leaves' if way == 'up' else 'comes':7} {what:40} {size:>12,} bytes {when}" for way, what, size, when in rows
     ]

@@ -88,16 +88,16 @@ class SiteWorker:
             )
         self.samples = own.fingerprint
         # a plan is laid out by samples that nobody uses
-        self.job = run_config_of(federation, own, proxy=(own.x, own.y), device=device).here()
-        self.population = self.job.population
-        self.agreed = agreed(self.job)
+        self.run_config = run_config_of(federation, own, proxy=(own.x, own.y), device=device).here()
+        self.population = self.run_config.population
+        self.agreed = agreed(self.run_config)
         self._groups: dict[tuple[str, int, int], ModelGroup] = {}
         self._lock = Lock()
         sweep(self.folder)
 
     def handle(self, message: bytes) -> bytes:
         """The answer to a request; the same for the same request. One at a time."""
-        with self._lock, threads_for(self.job.model):
+        with self._lock, threads_for(self.run_config.model):
             head = Head("unknown", 0, 0, self.name, "request")
             answers = ""
             try:
@@ -140,17 +140,17 @@ class SiteWorker:
     def _train(self, request: Envelope) -> Answer:
         asked, tensors = self._opened(request, TrainRequest)
         me, report = self.number, None
-        group, order = self._ordered(request, asked, tree.unpack(self._here(self._whole(request, asked, tensors))))
-        group.state = ServerState(order.round, order.params, order.buffers, {})
+        group, broadcast = self._ordered(request, asked, tree.unpack(self._here(self._whole(request, asked, tensors))))
+        group.state = ServerState(broadcast.round, broadcast.params, broadcast.buffers, {})
         group.accepted = _standing(me, asked.accepted)
-        group.memories.keep_from(order.round)
-        group.memories.prune(group.accepted)
-        tallies = {name: self._tallies(_known(name)(group, me, order)) for name in asked.evaluate}
+        group.client_states.keep_from(broadcast.round)
+        group.client_states.prune(group.accepted)
+        tallies = {name: self._tallies(_known(name)(group, me, broadcast)) for name in asked.evaluate}
         if asked.train:
-            report = group.executor.run(order, [me], group.accepted, asked.population).one(me)
-            group.memories.save({me: order.round})
+            report = group.executor.run(broadcast, [me], group.accepted, asked.population).one(me)
+            group.client_states.save({me: broadcast.round})
         if report is not None and asked.local:
-            group.accepted = {me: order.round}
+            group.accepted = {me: broadcast.round}
             tallies["local"] = self._tallies(group.local_model(me, group.state, report))
         return {"tallies": tallies}, {} if report is None else flat(report)
 
@@ -165,16 +165,16 @@ class SiteWorker:
         numbers = [float(number) for answer in answers for number in answer.values()]
         return {"choice": min(range(len(numbers)), key=numbers.__getitem__)}, {}
 
-    def _answers(self, asked: QueryRequest, found: dict[str, Tree], drawers: list[str]) -> list[Tree]:
+    def _answers(self, asked: QueryRequest, found: dict[str, Tree], part_trees: list[str]) -> list[Tree]:
         """The answers about the models in these drawers."""
-        question = questions.build(parse_one(self._check_agreed(asked.question)))
-        model = model_of(self.job, asked)
-        setting, chain = replace(self.job.setting, model=model), self.job.options.chain
+        query = questions.build(parse_one(self._check_agreed(asked.query)))
+        model = model_of(self.run_config, asked)
+        settings, chain = replace(self.run_config.settings, model=model), self.run_config.options.chain
         answers = []
-        for drawer in drawers:
-            values = _filled(model.params | model.buffers, self._here(found.get(drawer, {})))
+        for own_tree in part_trees:
+            values = _filled(model.params | model.buffers, self._here(found.get(own_tree, {})))
             state = ServerState(0, tree.only(values, model.params), tree.only(values, model.buffers), {})
-            answers.append(ask_client(question, setting, state, self.population, self.number, chain))
+            answers.append(ask_client(query, settings, state, self.population, self.number, chain))
         return answers
 
     def _here(self, tensors: Tree) -> Tree:
@@ -225,33 +225,37 @@ class SiteWorker:
     def _ordered(self, request: Envelope, asked: TrainRequest, found: dict[str, Tree]) -> tuple[ModelGroup, Broadcast]:
         """This site's group, and the order in it."""
         group = self._group(request, asked, Method.parse(self._check_agreed(asked.method)), found)
-        model = group.setting.model
+        model = group.settings.model
         params, buffers = (
             _filled(model.params, found.get("params", {}) | found.get("fixed.params", {})),
             _filled(model.buffers, found.get("buffers", {}) | found.get("fixed.buffers", {})),
         )
-        mail = {n.removeprefix("mail."): t for n, t in found.items() if n.startswith("mail.")}
-        return group, Broadcast(asked.round, params, buffers, mail, asked.lr)
+        messages = {n.removeprefix("messages."): t for n, t in found.items() if n.startswith("messages.")}
+        return group, Broadcast(asked.round, params, buffers, messages, asked.lr)
 
     def _group(self, request: Envelope, asked: TrainRequest, method: Method, found: dict[str, Tree]) -> ModelGroup:
         run, stage, number = place = request.head.run, request.head.stage, asked.group
         if place not in self._groups:
             shared = Batch(found["shared"]["x"], found["shared"]["y"]) if "shared" in found else None
-            model = _begun(model_of(self.job, asked), found) if asked.derived else self.job.model
+            model = _begun(model_of(self.run_config, asked), found) if asked.derived else self.run_config.model
             alone = Stage("site", method, 1, {"own": (self.number,)}, model=model, shared=shared)
-            setting = replace(self.job.setting, model=model, work=method.local_work(self.job.work), proxy=None)
+            settings = replace(
+                self.run_config.settings, model=model, work=method.local_work(self.run_config.work), proxy=None
+            )
             source = self.population if shared is None else with_shared(self.population, shared)
             folder = self.folder / run / f"stage-{stage}" / f"group-{number:04d}"
             self._groups = {
                 k: g for k, g in self._groups.items() if k[:2] == place[:2]
             }  # without those of steps that are over
-            self._groups[place] = ModelGroup(alone, setting, source, lambda: "loop", folder, self.job.options.chain)
-            self._groups[place].memories.keep_from(asked.round)
-            self._groups[place].memories.adopt(_standing(self.number, asked.accepted))
+            self._groups[place] = ModelGroup(
+                alone, settings, source, lambda: "loop", folder, self.run_config.options.chain
+            )
+            self._groups[place].client_states.keep_from(asked.round)
+            self._groups[place].client_states.adopt(_standing(self.number, asked.accepted))
         return self._groups[place]
 
     def _tallies(self, predict: Predict) -> dict[str, Any]:
-        chain = self.job.options.chain
+        chain = self.run_config.options.chain
         chosen = predict if chain is None else chain.fixed.before(predict)
         own, found = self.population, {}
         for part in ("test", "val"):
@@ -288,13 +292,13 @@ def _known(protocol: str) -> Callable[[ModelGroup, int, Broadcast], Predict]:
     return PREDICTS[protocol]
 
 
-def _personal(group: ModelGroup, me: int, order: Broadcast) -> Predict:
-    [(_, predict)] = group.personal_models([me], order if group.method.tuning is not None else None)
+def _personal(group: ModelGroup, me: int, broadcast: Broadcast) -> Predict:
+    [(_, predict)] = group.personal_models([me], broadcast if group.method.tuning is not None else None)
     return predict
 
 
 PREDICTS: dict[str, Callable[[ModelGroup, int, Broadcast], Predict]] = {
-    "clients": lambda group, me, order: group.shared_model(me),
+    "clients": lambda group, me, broadcast: group.shared_model(me),
     "personal": _personal,
 }
 """Protocol -> the model that it looks at, before training."""

@@ -54,50 +54,50 @@ class AdaptiveStart(Personalizer):
         weights = {self.WEIGHT + n: torch.ones_like(w) for n, w in params.items()}
         return params | weights | {self.TIMES: torch.zeros((), dtype=tree.dtype(params))}
 
-    def begin(self, local: ClientView) -> tuple[Tree, Tree]:
-        if not local.memory[self.TIMES]:
-            return local.params, local.memory
-        memory = local.memory | self._learned(local)
-        return self.personal(local.model, local.params, memory), memory
+    def begin(self, client: ClientView) -> tuple[Tree, Tree]:
+        if not client.state[self.TIMES]:
+            return client.params, client.state
+        state = client.state | self._learned(client)
+        return self.personal(client.model, client.params, state), state
 
-    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
-        own = {n: local.params[n] for n in local.memory if n in local.params}
-        return local.memory | own | {self.TIMES: local.memory[self.TIMES] + 1}, {}
+    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
+        own = {n: client.params[n] for n in client.state if n in client.params}
+        return client.state | own | {self.TIMES: client.state[self.TIMES] + 1}, {}
 
-    def personal(self, model: Model, params: Tree, memory: Tree) -> Tree:
-        own = {n: t for n, t in memory.items() if n in params}
-        return params | self._mixed(own, params, self._weights(own, memory))
+    def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
+        own = {n: t for n, t in state.items() if n in params}
+        return params | self._mixed(own, params, self._weights(own, state))
 
     def _mixed(self, own: Tree, params: Tree, weights: Tree) -> Tree:
         """theta, written from w so that W = 1 is exact."""
         return tree.map(lambda t, w, a: w + (t - w) * (1 - a), own, params, weights)
 
-    def _weights(self, own: Tree, memory: Tree) -> Tree:
-        return {n: memory[self.WEIGHT + n] for n in own}
+    def _weights(self, own: Tree, state: Tree) -> Tree:
+        return {n: state[self.WEIGHT + n] for n in own}
 
-    def _learned(self, local: ClientView) -> Tree:
+    def _learned(self, client: ClientView) -> Tree:
         """The new W, under its names in the memory."""
-        own = {n: t for n, t in local.memory.items() if n in local.params}
-        weights, gap = self._weights(own, local.memory), tree.sub(tree.only(local.params, own), own)
-        batches, losses = self._sampled(local), torch.zeros(0)
-        settles = local.memory[self.TIMES] == 1
+        own = {n: t for n, t in client.state.items() if n in client.params}
+        weights, gap = self._weights(own, client.state), tree.sub(tree.only(client.params, own), own)
+        batches, losses = self._sampled(client), torch.zeros(0)
+        settles = client.state[self.TIMES] == 1
         for _ in range(MOST if settles else 1):
             for batch in batches:
-                theta = self._mixed(own, local.params, weights)
-                grads, loss = grad_and_value(self._loss)(theta, local, batch)
+                theta = self._mixed(own, client.params, weights)
+                grads, loss = grad_and_value(self._loss)(theta, client, batch)
                 weights = tree.map(lambda a, d, g: (a - self.eta * d * g).clamp(0, 1), weights, grads, gap)
             losses = torch.cat([losses, loss.detach().cpu().float()[None]])
             if len(losses) > WINDOW and losses[-WINDOW:].std(correction=0) < self.threshold:
                 break
         return {self.WEIGHT + n: a for n, a in weights.items()}
 
-    def _loss(self, theta: Tree, local: ClientView, batch: Batch) -> Tensor:
-        return local.task_loss(local.at(batch, local.params | theta), batch)
+    def _loss(self, theta: Tree, client: ClientView, batch: Batch) -> Tensor:
+        return client.task_loss(client.at(batch, client.params | theta), batch)
 
-    def _sampled(self, local: ClientView) -> list[Batch]:
+    def _sampled(self, client: ClientView) -> list[Batch]:
         """The batches of a random share of the local data, at least one row."""
-        left, found = max(1, round(self.sample * sum(len(b.y) for b in local.data.whole))), []
-        for batch in local.data.whole:
+        left, found = max(1, round(self.sample * sum(len(b.y) for b in client.data.whole))), []
+        for batch in client.data.whole:
             found.append(Batch(batch.x[:left], batch.y[:left]))
             left -= len(batch.y)
             if left <= 0:

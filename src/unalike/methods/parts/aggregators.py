@@ -17,7 +17,7 @@ from unalike.methods.parts.objectives import Proximal
 
 
 @part
-class NormalisedMean(LinearAggregator):
+class NormalizedMean(LinearAggregator):
     """w+ = w + tau_eff sum_k p_k (w_k - w) / ||a_k||_1, tau_eff = sum_k p_k ||a_k||_1 (FedNova, Wang et al. 2020).
 
     ||a_k||_1 is the accumulated weight of the local solver: the steps tau_k for plain SGD, the momentum series with momentum.
@@ -40,25 +40,25 @@ class NormalisedMean(LinearAggregator):
     def check(self, method: PartLookup, work: Work) -> None:
         if self.prox_aware and work.momentum:
             raise UnalikeError(
-                f"normalised_mean(prox_aware=True) with momentum={work.momentum} would count the momentum twice; "
+                f"normalized_mean(prox_aware=True) with momentum={work.momentum} would count the momentum twice; "
                 "set momentum to 0 or prox_aware to False"
             )
-        if work.momentum and work.keep_optimiser_state:
+        if work.momentum and work.keep_optimizer_state:
             warnings.warn(
-                "normalised_mean: the accumulated weight of steps is that of a momentum buffer which starts at 0, and "
+                "normalized_mean: the accumulated weight of steps is that of a momentum buffer which starts at 0, and "
                 "keep_optimiser_state=True goes on with the last round's; clients of few steps count for too much",
                 stacklevel=2,
             )
-        if work.optimiser != "sgd":
+        if work.optimizer != "sgd":
             warnings.warn(
-                f"normalised_mean: the accumulated weight of optimiser={work.optimiser!r} is not defined; "
+                f"normalized_mean: the accumulated weight of optimizer={work.optimizer!r} is not defined; "
                 "the number of steps stands in for it, as in the FedMix paper",
                 stacklevel=2,
             )
 
     def _proximal_weight(self, server: ServerView, steps: Tensor) -> Tensor:
         mu = sum(p.mu for p in server.method.role(Proximal))
-        alpha = server.setting.work.lr_at(server.round) * mu
+        alpha = server.settings.work.lr_at(server.round) * mu
         if not alpha:
             return steps
         # in float32 the difference would lose alpha, 1e-5 with the defaults, to rounding

@@ -28,11 +28,11 @@ class BalancedSoftmax(TaskObjective):
     ABSENT: ClassVar[float] = -1e9
     """In the place of log 0: rows of padding may have a class that the client has not."""
 
-    def facts(self, data: Batch, setting: StageSettings) -> PartTrees:
-        return {"label_histogram": {"counts": label_counts(data, setting)}}
+    def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
+        return {"label_histogram": {"counts": label_counts(data, settings)}}
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
-        logits = local.out(batch).logits
-        counts = local.context["label_histogram"]["counts"].to(logits.dtype)
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        logits = client.out(batch).logits
+        counts = client.context["label_histogram"]["counts"].to(logits.dtype)
         log_n = torch.where(counts > 0, counts.clamp_min(1).log(), self.ABSENT)
         return batch.mean(F.cross_entropy(logits + self.gamma * log_n, batch.y, reduction="none"))

@@ -28,16 +28,16 @@ class Bipartition(ServerStep):
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         if server.round < self.warmup or len(cohort.ids) < 2 or not update:
-            return update, server.memory
+            return update, server.state
         d = tree.flatten(cohort.update, len(cohort.ids))
         if not (tree.norm(update) < self.eps1 and d.norm(dim=1).max() > self.eps2):
-            return update, server.memory
+            return update, server.state
         unit = d / d.norm(dim=1, keepdim=True).clamp_min(1e-12)
         return update, {"clients": torch.tensor(cohort.ids), "half": bipartition(unit @ unit.T)}
 
 
 def bipartition(similarity: Tensor) -> Tensor:
-    """The halves [K] (bool; row 0 in the False one) that minimise the largest `similarity` [K, K] across.
+    """The halves [K] (bool; row 0 in the False one) that minimize the largest `similarity` [K, K] across.
 
     That is what is left of a tree of strongest links when its weakest link is cut: clusters are merged by their most similar
     members until two are left (Sattler et al. 2019, algorithm 2).
@@ -53,7 +53,7 @@ def bipartition(similarity: Tensor) -> Tensor:
 
 def halves(state: ServerState) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """The clients of either half, where the group has decided to split."""
-    note = state.memory.get(Bipartition.name)
+    note = state.part_states.get(Bipartition.name)
     if not note:
         return None
     who, half = note["clients"], note["half"]

@@ -20,14 +20,14 @@ class ClassFeatures(NamedTuple):
     squares: Tensor
 
 
-def class_features(local: ClientView, params: Tree, buffers: Tree | None = None) -> ClassFeatures:
+def class_features(client: ClientView, params: Tree, buffers: Tree | None = None) -> ClassFeatures:
     """The features of the model at `params`, in evaluation mode; the part that asks must say `needs_data`."""
-    buffers = local.buffers if buffers is None else buffers
-    width, classes = local.model.head_size
+    buffers = client.buffers if buffers is None else buffers
+    width, classes = client.model.head_size
     like = next(iter(params.values()))
     counts, sums, squares = like.new_zeros(classes), like.new_zeros(classes, width), like.new_zeros(classes)
-    for batch in local.data.whole:
-        z = local.model.features(params, batch.x, buffers=buffers, context=local.context)
+    for batch in client.data.whole:
+        z = client.model.features(params, batch.x, buffers=buffers, context=client.context)
         member = membership(batch, classes).to(z.dtype)
         counts, sums = counts + member.sum(0), sums + member.T @ z
         squares = squares + member.T @ z.square().sum(1)

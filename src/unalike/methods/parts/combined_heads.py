@@ -22,7 +22,7 @@ SPREAD, PROFILE, HEAD = "features.spread", "features.profile", "head of "
 
 @part
 class CombinedHeads(Personalizer, ServerStep):
-    """Client i starts from the head sum_j alpha_ij theta_j (FedPAC, Xu et al. 2023), with weights on the simplex that minimise
+    """Client i starts from the head sum_j alpha_ij theta_j (FedPAC, Xu et al. 2023), with weights on the simplex that minimize
 
         sum_j alpha_ij^2 V_j + ||sum_j alpha_ij (h_i - h_j)||^2,
 
@@ -33,7 +33,7 @@ class CombinedHeads(Personalizer, ServerStep):
     Where V = 0 everybody keeps its own head, as in FedPer.
 
     The problem is solved exactly, by nonnegative least squares. The authors' code cuts eigenvalues below 0.01 where rounding
-    made the form indefinite, and sets weights below 0.001 to 0 without normalising again; neither is done here.
+    made the form indefinite, and sets weights below 0.001 to 0 without normalizing again; neither is done here.
     """
 
     needs = "updates"
@@ -53,32 +53,32 @@ class CombinedHeads(Personalizer, ServerStep):
         return not model.in_head(name)
 
     def address(self, server: ServerView, client: int) -> Tree:
-        model = server.setting.model
+        model = server.settings.model
         head = {n: w for n, w in model.params.items() if model.in_head(n)}
-        return {n: server.memory.get(f"{client}/{n}", w) for n, w in head.items()}
+        return {n: server.state.get(f"{client}/{n}", w) for n, w in head.items()}
 
-    def begin(self, local: ClientView) -> tuple[Tree, Tree]:
-        return local.params | local.memory | local.mail, local.memory
+    def begin(self, client: ClientView) -> tuple[Tree, Tree]:
+        return client.params | client.state | client.message, client.state
 
-    def personal(self, model: Model, params: Tree, memory: Tree) -> Tree:
-        return params | memory
+    def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
+        return params | state
 
-    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
-        own = {n: local.params[n] for n in local.memory}
-        counts, means, squares = class_features(local, local.params | local.start, local.received)
+    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
+        own = {n: client.params[n] for n in client.state}
+        counts, means, squares = class_features(client, client.params | client.start, client.received)
         p = counts / counts.sum().clamp_min(1)
         spread = (p * squares - p.square() * means.square().sum(1)).sum() / counts.sum().clamp_min(1)
         statistics = {SPREAD: spread.clamp_min(0), PROFILE: p[:, None] * means}
         return own, statistics | {HEAD + n: w for n, w in own.items()}
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        letter = cohort.letter
-        heads = tree.under(letter, HEAD)
-        alpha = combinations(letter[PROFILE], letter[SPREAD])
+        message = cohort.message
+        heads = tree.under(message, HEAD)
+        alpha = combinations(message[PROFILE], message[SPREAD])
         made: Tree = {}
         for client, row in zip(cohort.ids, alpha):
             made |= {f"{client}/{n}": w for n, w in tree.weighted_sum(heads, row).items()}
-        return update, server.memory | made
+        return update, server.state | made
 
 
 def combinations(profiles: Tensor, spreads: Tensor) -> Tensor:

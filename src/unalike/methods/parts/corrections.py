@@ -43,38 +43,40 @@ class ControlVariates(Correction, ServerStep):
         return tree.zeros(params)
 
     def broadcast(self, server: ServerView) -> Tree:
-        return server.memory
+        return server.state
 
-    def correct(self, local: ClientView, grads: Tree) -> Tree:
-        return tree.map(lambda g, c_i, c: g - c_i + c, grads, local.memory, local.mail)
+    def correct(self, client: ClientView, grads: Tree) -> Tree:
+        return tree.map(lambda g, c_i, c: g - c_i + c, grads, client.state, client.message)
 
-    def pull(self, local: ClientView) -> Pull:
-        return Pull(0.0, tree.map(lambda _, c_i, c: c - c_i, local.start, local.memory, local.mail))
+    def pull(self, client: ClientView) -> Pull:
+        return Pull(0.0, tree.map(lambda _, c_i, c: c - c_i, client.start, client.state, client.message))
 
-    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
-        new = local.memory | (self._gradient(local) if self.option == 1 else self._mean_step(local))
-        return new, tree.sub(tree.only(new, local.start), local.memory)
+    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
+        new = client.state | (self._gradient(client) if self.option == 1 else self._mean_step(client))
+        return new, tree.sub(tree.only(new, client.start), client.state)
 
-    def fold(self, update: Tree, letter: Tree) -> Tree:
-        return letter
+    def fold(self, update: Tree, message: Tree) -> Tree:
+        return message
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
-        return server.memory | tree.map(lambda d, c: c + d / server.population, folded, server.memory)
+        return server.state | tree.map(lambda d, c: c + d / server.population, folded, server.state)
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        return tree.scale(update, self.server_lr), server.memory
+        return tree.scale(update, self.server_lr), server.state
 
     def check(self, method: PartLookup, work: Work) -> None:
-        if self.option == 2 and (work.momentum or work.optimiser != "sgd"):
+        if self.option == 2 and (work.momentum or work.optimizer != "sgd"):
             warnings.warn(
                 "control_variates(option=2) takes (x - y) / (K lr) for the mean gradient, which holds for plain SGD only; "
-                f"found optimiser={work.optimiser!r}, momentum={work.momentum}",
+                f"found optimizer={work.optimizer!r}, momentum={work.momentum}",
                 stacklevel=2,
             )
 
-    def _gradient(self, local: ClientView) -> Tree:
-        return tree.only(local.full_gradient(local.origin), local.start)
+    def _gradient(self, client: ClientView) -> Tree:
+        return tree.only(client.full_gradient(client.origin), client.start)
 
-    def _mean_step(self, local: ClientView) -> Tree:
-        scale, begun = 1 / (local.steps * local.lr), tree.only(local.origin, local.start)
-        return tree.map(lambda x, y, c_i, c: c_i - c + (x - y) * scale, begun, local.params, local.memory, local.mail)
+    def _mean_step(self, client: ClientView) -> Tree:
+        scale, begun = 1 / (client.steps * client.lr), tree.only(client.origin, client.start)
+        return tree.map(
+            lambda x, y, c_i, c: c_i - c + (x - y) * scale, begun, client.params, client.state, client.message
+        )

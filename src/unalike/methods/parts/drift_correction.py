@@ -41,29 +41,29 @@ class LocalDrift(Objective, ServerStep):
         return self.server_init(params)
 
     def broadcast(self, server: ServerView) -> Tree:
-        return tree.unpack(server.memory)["pace"]
+        return tree.unpack(server.state)["pace"]
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
-        moved, mine = tree.sub(local.start, local.params), tree.unpack(local.memory)  # w - v
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        moved, mine = tree.sub(client.start, client.params), tree.unpack(client.state)  # w - v
         away = tree.map(lambda m, h: h - m, moved, mine["drift"])
-        against = tree.map(lambda _, a, b: a - b, moved, mine["pace"], local.mail)
+        against = tree.map(lambda _, a, b: a - b, moved, mine["pace"], client.message)
         return self.alpha / 2 * tree.dot(away, away) - tree.dot(moved, against)
 
-    def pull(self, local: ClientView) -> Pull:
-        mine, c = tree.unpack(local.memory), local.mail
-        constant = tree.map(lambda _, h, c_k, c: self.alpha * h + c_k - c, local.start, mine["drift"], mine["pace"], c)
+    def pull(self, client: ClientView) -> Pull:
+        mine, c = tree.unpack(client.state), client.message
+        constant = tree.map(lambda _, h, c_k, c: self.alpha * h + c_k - c, client.start, mine["drift"], mine["pace"], c)
         return Pull(self.alpha, constant)
 
-    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
-        mine = tree.unpack(local.memory)
-        moved = tree.map(lambda w, v: v - w, local.start, local.params)
+    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
+        mine = tree.unpack(client.state)
+        moved = tree.map(lambda w, v: v - w, client.start, client.params)
         drift = tree.map(lambda m, h: h + m, moved, mine["drift"])
-        pace = tree.scale(moved, 1 / (local.lr * torch.as_tensor(local.steps).clamp_min(1)))
+        pace = tree.scale(moved, 1 / (client.lr * torch.as_tensor(client.steps).clamp_min(1)))
         return _slots(drift=mine["drift"] | drift, pace=mine["pace"] | pace), {}
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        old = tree.unpack(server.memory)
-        per_step = 1 / (server.setting.work.lr_at(server.round) * cohort.steps * len(cohort.ids))
+        old = tree.unpack(server.state)
+        per_step = 1 / (server.settings.work.lr_at(server.round) * cohort.steps * len(cohort.ids))
         pace = tree.weighted_sum(cohort.update, per_step)
         drift = tree.map(lambda d, h: h + d.sum(0) / server.population, cohort.update, old["drift"])
         return tree.add(update, drift), _slots(drift=old["drift"] | drift, pace=old["pace"] | pace)

@@ -1,4 +1,4 @@
-"""Dynamic regularisation: local optima are bent until they agree with the global one."""
+"""Dynamic regularization: local optima are bent until they agree with the global one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unalike.methods.part import Objective, Pull, ServerStep, part
 
 
 @part
-class DynamicRegulariser(Objective, ServerStep):
+class DynamicRegularizer(Objective, ServerStep):
     """Local loss + alpha/2 ||v - w||^2 - <h_k, v> (FedDyn, Acar et al. 2021, algorithm 1).
 
     Afterwards h_k <- h_k - alpha (v_k - w) on the client; on the server h <- h - alpha/N sum_P (v_k - w) and
@@ -31,23 +31,23 @@ class DynamicRegulariser(Objective, ServerStep):
     def client_init(self, params: Tree) -> Tree:
         return tree.zeros(params)
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
-        drift = tree.sub(local.start, local.params)  # -<h, v> is <h, w - v> but for a constant
-        return self.alpha / 2 * tree.dot(drift, drift) + tree.dot(drift, local.memory)
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        drift = tree.sub(client.start, client.params)  # -<h, v> is <h, w - v> but for a constant
+        return self.alpha / 2 * tree.dot(drift, drift) + tree.dot(drift, client.state)
 
-    def pull(self, local: ClientView) -> Pull:
-        return Pull(self.alpha, tree.map(lambda _, h: -h, local.start, local.memory))
+    def pull(self, client: ClientView) -> Pull:
+        return Pull(self.alpha, tree.map(lambda _, h: -h, client.start, client.state))
 
-    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
-        moved = tree.map(lambda w, v, h: h - self.alpha * (v - w), local.start, local.params, local.memory)
-        return local.memory | moved, {}
+    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
+        moved = tree.map(lambda w, v, h: h - self.alpha * (v - w), client.start, client.params, client.state)
+        return client.state | moved, {}
 
-    def fold(self, update: Tree, letter: Tree) -> Tree:
+    def fold(self, update: Tree, message: Tree) -> Tree:
         return update
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
-        moved = tree.map(lambda d, h: h - self.alpha / server.population * d, folded, server.memory)
-        return server.memory | moved
+        moved = tree.map(lambda d, h: h - self.alpha / server.population * d, folded, server.state)
+        return server.state | moved
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        return tree.map(lambda u, h: u - h / self.alpha, update, server.memory), server.memory
+        return tree.map(lambda u, h: u - h / self.alpha, update, server.state), server.state

@@ -19,7 +19,7 @@ MEANS, COUNTS, CENTROIDS, KNOWN = "class.means", "class.counts", "class.centroid
 
 @part
 class FeatureAlignment(Objective):
-    """lam mean_b ||z_b - c_y||^2 / D, c_y the centroid of the features of class y (FedPAC's regulariser, Xu et al. 2023).
+    """lam mean_b ||z_b - c_y||^2 / D, c_y the centroid of the features of class y (FedPAC's regularizer, Xu et al. 2023).
 
     After training a client sends the mean of its features in each class [C, D], and how many samples that were [C]; the server
     takes c = sum_k n_kc mu_kc / sum_k n_kc over the participants, and leaves a class that none of them has as it was. There
@@ -34,16 +34,16 @@ class FeatureAlignment(Objective):
     needs_data = True
     needs_letters: ClassVar[bool] = True
 
-    def server_open(self, setting: StageSettings) -> Tree:
-        width, classes = setting.model.head_size
-        like = next(iter(setting.model.params.values()))
+    def server_open(self, settings: StageSettings) -> Tree:
+        width, classes = settings.model.head_size
+        like = next(iter(settings.model.params.values()))
         return {CENTROIDS: like.new_zeros(classes, width), KNOWN: like.new_zeros(classes)}
 
     def broadcast(self, server: ServerView) -> Tree:
-        return server.memory
+        return server.state
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
-        z, centroids = local.out(batch).features, local.mail[CENTROIDS]
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        z, centroids = client.out(batch).features, client.message[CENTROIDS]
         if z is None or z.flatten(1).shape[1] != centroids.shape[1]:
             raise UnalikeError(
                 f"feature_alignment needs the input of the model's head, {centroids.shape[1]} features, and the model shows "
@@ -51,16 +51,16 @@ class FeatureAlignment(Objective):
             )
         member = membership(batch, len(centroids)).to(z.dtype)
         gap = (z.flatten(1) - member @ centroids).square().mean(1)
-        return self.lam * batch.mean((member @ local.mail[KNOWN]) * gap)
+        return self.lam * batch.mean((member @ client.message[KNOWN]) * gap)
 
-    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
-        found = class_features(local, local.params)
-        return local.memory, {MEANS: found.means, COUNTS: found.counts}
+    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
+        found = class_features(client, client.params)
+        return client.state, {MEANS: found.means, COUNTS: found.counts}
 
-    def fold(self, update: Tree, letter: Tree) -> Tree:
-        return {MEANS: letter[COUNTS][:, None] * letter[MEANS], COUNTS: letter[COUNTS]}
+    def fold(self, update: Tree, message: Tree) -> Tree:
+        return {MEANS: message[COUNTS][:, None] * message[MEANS], COUNTS: message[COUNTS]}
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
         count = folded[COUNTS][:, None]
-        centroids = torch.where(count > 0, folded[MEANS] / count.clamp_min(1), server.memory[CENTROIDS])
-        return {CENTROIDS: centroids, KNOWN: torch.maximum(server.memory[KNOWN], folded[COUNTS].clamp_max(1))}
+        centroids = torch.where(count > 0, folded[MEANS] / count.clamp_min(1), server.state[CENTROIDS])
+        return {CENTROIDS: centroids, KNOWN: torch.maximum(server.state[KNOWN], folded[COUNTS].clamp_max(1))}

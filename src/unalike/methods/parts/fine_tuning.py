@@ -84,14 +84,14 @@ class AdaptedLoss(TaskObjective, Personalizer):
     alpha: PositiveFloat = 0.01
     second_order: bool = False
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
         first, second = halves(batch)
-        inner = grad(lambda w: local.task_loss(local.at(first, w), first))(local.params)
+        inner = grad(lambda w: client.task_loss(client.at(first, w), first))(client.params)
         if not self.second_order:
             inner = tree.detach(inner)
-        moving = tree.only(inner, local.start)
-        adapted = local.params | tree.map(lambda g, w: w - self.alpha * g, moving, local.params)
-        return local.task_loss(local.at(second, adapted), second)
+        step_state = tree.only(inner, client.start)
+        adapted = client.params | tree.map(lambda g, w: w - self.alpha * g, step_state, client.params)
+        return client.task_loss(client.at(second, adapted), second)
 
     def tune(self) -> Phase:
         return Phase("all", lambda work: Work(steps=1, batch_size=None, lr=self.alpha))

@@ -33,4 +33,4 @@ class GaussianNoise(ServerStep):
             lambda u: u + self.std * torch.randn(u.shape, generator=generator, dtype=u.dtype).to(u.device),
             update,
         )
-        return noisy, server.memory
+        return noisy, server.state

@@ -75,9 +75,9 @@ class FeatureGenerator(Objective, ServerStep):
         """Noise [rows, noise]."""
         raise NotImplementedError
 
-    def server_open(self, setting: StageSettings) -> Tree:
-        features, classes = setting.model.head_size
-        rng = seeds.generator(setting.seed, "generator.start")
+    def server_open(self, settings: StageSettings) -> Tree:
+        features, classes = settings.model.head_size
+        rng = seeds.generator(settings.seed, "generator.start")
         made = {
             "hidden.weight": _uniform(rng, self.hidden, self.noise + classes),
             "norm.weight": torch.ones(self.hidden),
@@ -89,70 +89,70 @@ class FeatureGenerator(Objective, ServerStep):
             "chances": torch.ones(classes),
             "ready": torch.zeros(()),
         }
-        like = next(iter(setting.model.params.values()))
+        like = next(iter(settings.model.params.values()))
         return tree.map(lambda t: t.to(like), made)
 
     def broadcast(self, server: ServerView) -> Tree:
-        return server.memory | {"round": torch.tensor(server.round)}
+        return server.state | {"round": torch.tensor(server.round)}
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
-        g, model, round = local.mail, local.model, int(local.mail["round"])
-        rng = seeds.generator(local.setting.seed, "generator.local", round, local.step)
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        g, model, round = client.message, client.model, int(client.message["round"])
+        rng = seeds.generator(client.settings.seed, "generator.local", round, client.step)
         drawn = self._classes(rng, g["chances"])
         z, _ = generate(g, self._noise(rng, ROWS, g), drawn)
-        known = F.cross_entropy(model.head(local.params, z), drawn)
+        known = F.cross_entropy(model.head(client.params, z), drawn)
 
         classes = torch.arange(len(g["chances"]), device=drawn.device)
         z, _ = generate(g, self._noise(rng, len(classes), g), classes)
-        taught = F.log_softmax(model.head(local.params, z), dim=1).detach()
+        taught = F.log_softmax(model.head(client.params, z), dim=1).detach()
         mine = (batch.y[:, None] == classes).to(taught.dtype) @ taught
-        said = F.log_softmax(local.out(batch).logits, dim=1)
+        said = F.log_softmax(client.out(batch).logits, dim=1)
         agree = batch.mean((mine.exp() * (mine - said)).sum(1))
         return g["ready"] * self.decay**round * (self.alpha * known + self.beta * agree)
 
-    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
-        _, classes = local.model.head_size
-        counts = next(iter(local.params.values())).new_zeros(classes)
-        for b in local.data.whole:
+    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
+        _, classes = client.model.head_size
+        counts = next(iter(client.params.values())).new_zeros(classes)
+        for b in client.data.whole:
             hits = (b.y[:, None] == torch.arange(classes, device=b.y.device)).to(counts.dtype)
             counts = counts + (hits if b.weight is None else hits * b.weight[:, None]).sum(0)
-        return local.memory, {self.COUNTS: counts}
+        return client.state, {self.COUNTS: counts}
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        model = server.setting.model
+        model = server.settings.model
         head = {n: w for n, w in model.params.items() if model.in_head(n)}
         heads = {n: w.expand(len(cohort.ids), *w.shape) for n, w in head.items() if not model.trainable(n)}
         heads |= {n: server.params[n] + u for n, u in cohort.update.items() if n in head}
         if not (heads and self.steps) or len(heads) < len(head):
-            return update, server.memory
-        counts = cohort.letter[self.COUNTS]
-        memory = server.memory | {"chances": self.chances(counts.sum(0))}
+            return update, server.state
+        counts = cohort.message[self.COUNTS]
+        state = server.state | {"chances": self.chances(counts.sum(0))}
         weights = cohort.sizes / cohort.sizes.sum()
-        rng = seeds.generator(server.setting.seed, "generator.server", server.round)
+        rng = seeds.generator(server.settings.seed, "generator.server", server.round)
         # float64, as Adam makes steps of equal size of gradients of any size, rounding noise included
-        exact, heads = (tree.map(tree.exact, t) for t in (memory, heads))
+        exact, heads = (tree.map(tree.exact, t) for t in (state, heads))
         trained = self._train(exact, heads, model, tree.exact(counts), tree.exact(weights), rng)
-        ready = {"ready": torch.ones_like(memory["ready"])}
-        return update, tree.map(lambda t, old: t.to(old), trained, memory) | ready
+        ready = {"ready": torch.ones_like(state["ready"])}
+        return update, tree.map(lambda t, old: t.to(old), trained, state) | ready
 
     def _train(
-        self, memory: Tree, heads: Tree, model: Model, counts: Tensor, weights: Tensor, rng: np.random.Generator
+        self, state: Tree, heads: Tree, model: Model, counts: Tensor, weights: Tensor, rng: np.random.Generator
     ) -> Tree:
-        solver, moving = Adam(eps=EPS), {n: t for n, t in memory.items() if n in TRAINED}
-        state = solver.init(moving)
+        solver, step_state = Adam(eps=EPS), {n: t for n, t in state.items() if n in TRAINED}
+        solver_state = solver.init(step_state)
 
         def objective(g: Tree, eps: Tensor, y: Tensor) -> tuple[Tensor, Tree]:
-            z, norm = generate(memory | g, eps, y, training=True)
+            z, norm = generate(state | g, eps, y, training=True)
             logits = torch.vmap(lambda head: model.head(head, z))(heads)
             return self.teach(logits, y, counts, weights) + self.spread(eps, z), norm
 
         for _ in range(self.steps):
-            y = self._classes(rng, memory["chances"])
-            eps = self._noise(rng, ROWS, memory)
-            grads, (_, norm) = grad_and_value(objective, has_aux=True)(moving, eps, y)
-            moving, state = solver.step(moving, grads, state, self.lr)
-            memory = memory | tree.detach(norm)
-        return memory | tree.detach(moving)
+            y = self._classes(rng, state["chances"])
+            eps = self._noise(rng, ROWS, state)
+            grads, (_, norm) = grad_and_value(objective, has_aux=True)(step_state, eps, y)
+            step_state, solver_state = solver.step(step_state, grads, solver_state, self.lr)
+            state = state | tree.detach(norm)
+        return state | tree.detach(step_state)
 
     def _classes(self, rng: np.random.Generator, chances: Tensor) -> Tensor:
         """Classes [ROWS] with these chances."""

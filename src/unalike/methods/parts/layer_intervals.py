@@ -1,4 +1,4 @@
-"""FedLAMA: layers that clients agree on are synchronised less often."""
+"""FedLAMA: layers that clients agree on are synchronized less often."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from unalike.methods.parts.withheld_parameters import restored, withheld
 
 @part
 class LayerIntervals(Personalizer, Upload, ServerStep):
-    """Every layer is synchronised in each round or in each phi-th (FedLAMA, Lee et al. 2023, algorithms 1 and 2).
+    """Every layer is synchronized in each round or in each phi-th (FedLAMA, Lee et al. 2023, algorithms 1 and 2).
 
-    When a layer is synchronised its discrepancy is d_l = mean_k ||w_kl - mean_j w_jl||^2 / (tau_l dim_l), tau_l its interval in
+    When a layer is synchronized its discrepancy is d_l = mean_k ||w_kl - mean_j w_jl||^2 / (tau_l dim_l), tau_l its interval in
     rounds. After every phi-th round, when all layers are in step, they are sorted by d, delta_l and lambda_l are the shares
     of sum d dim and of sum dim up to layer l, and the layers up to the first with delta_l > 1 - lambda_l, this one included,
     get interval phi, the others 1, as in the authors' code. It begins with 1 everywhere. phi = 1 is FedAvg.
 
-    Between two synchronisations a layer stays on the client, which goes on from its own, and on the server it is what it was:
+    Between two synchronizations a layer stays on the client, which goes on from its own, and on the server it is what it was:
     only after every phi-th round is the shared model one model, so evaluate every phi rounds. A client that missed a
-    synchronisation takes the shared layer. What stays is not sent up and costs nothing; `wire` lists the most that a round
+    synchronization takes the shared layer. What stays is not sent up and costs nothing; `wire` lists the most that a round
     can take, the history what updates took. The whole model goes down, as the server cannot know who holds what. Layers are
     those of FedLWS (the code's are tensors, with biases in every round); a round is the paper's base interval tau' steps;
     the authors' code waits six rounds before it first changes an interval. Buffers are averaged in every round. A client
@@ -49,26 +49,26 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
         return params | {self.ROUND: torch.tensor(-1)}
 
     def broadcast(self, server: ServerView) -> Tree:
-        return {"round": torch.tensor(server.round), "due": self._due(server), "since": server.memory["since"]}
+        return {"round": torch.tensor(server.round), "due": self._due(server), "since": server.state["since"]}
 
-    def begin(self, local: ClientView) -> tuple[Tree, Tree]:
-        """A layer that the client trained after its last synchronisation is its own."""
+    def begin(self, client: ClientView) -> tuple[Tree, Tree]:
+        """A layer that the client trained after its last synchronization is its own."""
         own: Tree = {}
-        for number, names in enumerate(tree.layers(local.model.params)):
-            mine = local.memory[self.ROUND] >= local.mail["since"][number].to(local.memory[self.ROUND].device)
-            own |= tree.where(mine, tree.only(local.memory, names), tree.only(local.params, names))
-        return local.params | own, local.memory
+        for number, names in enumerate(tree.layers(client.model.params)):
+            mine = client.state[self.ROUND] >= client.message["since"][number].to(client.state[self.ROUND].device)
+            own |= tree.where(mine, tree.only(client.state, names), tree.only(client.params, names))
+        return client.params | own, client.state
 
-    def encode(self, local: ClientView, update: Tree) -> tuple[Tree, Tree]:
-        now = torch.full_like(local.memory[self.ROUND], int(local.mail["round"]))
-        kept = local.params | {self.ROUND: now}
-        return withheld(update, _named(local.model.params, ~local.mail["due"])), kept
+    def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
+        now = torch.full_like(client.state[self.ROUND], int(client.message["round"]))
+        kept = client.params | {self.ROUND: now}
+        return withheld(update, _named(client.model.params, ~client.message["due"])), kept
 
     def decode(self, update: Tree, params: Tree) -> Tree:
         return restored(update, params)
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        layers, due, old = tree.layers(server.setting.model.params), self._due(server), server.memory
+        layers, due, old = tree.layers(server.settings.model.params), self._due(server), server.state
         sizes, gap = [], old["gap"].clone()
         for number, names in enumerate(layers):
             moved = [cohort.update[n] for n in names if n in cohort.update]
@@ -79,7 +79,7 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
         since = torch.where(due, server.round + 1, old["since"])
         last = (server.round + 1) % self.phi == 0
         interval = self.intervals(gap, torch.tensor(sizes)) if last else old["interval"]
-        idle = _named(server.setting.model.params, ~due)  # whatever momentum, noise or decay would make of it
+        idle = _named(server.settings.model.params, ~due)  # whatever momentum, noise or decay would make of it
         kept = {n: torch.zeros_like(u) if n in idle else u for n, u in update.items()}
         return kept, {"gap": gap, "interval": interval, "since": since}
 
@@ -94,7 +94,7 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
         return found
 
     def _due(self, server: ServerView) -> Tensor:
-        return (server.round + 1) % server.memory["interval"] == 0
+        return (server.round + 1) % server.state["interval"] == 0
 
 
 def _named(params: Tree, chosen: Tensor) -> set[str]:

@@ -69,25 +69,25 @@ class LearnedMean(Aggregator):
 
     epochs: NonNegativeInt = 100
     lr: PositiveFloat = 0.01
-    optimiser: Literal["adam", "sgd"] = "adam"
+    optimizer: Literal["adam", "sgd"] = "adam"
     mapping: Literal["exp", "quadratic"] = "exp"
     needs_proxy: ClassVar[bool] = True
 
-    def settle(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
-        mapping, task = MAPPINGS[self.mapping], server.setting.task
+    def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+        mapping, task = MAPPINGS[self.mapping], server.settings.task
         variables = [v.requires_grad_() for v in mapping.start(weights.detach())]
-        optimiser = OPTIMISERS[self.optimiser](variables, lr=self.lr)
-        schedule = torch.optim.lr_scheduler.StepLR(optimiser, HALVED, 0.5)
+        optimizer = OPTIMISERS[self.optimizer](variables, lr=self.lr)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, HALVED, 0.5)
         batch = server.proxy
         with seeds.isolated(_chance(server), batch.x.device), torch.enable_grad():
             for _ in range(self.epochs):
                 w = tree.add(server.params, self.combine(server, cohort, mapping(*variables)))
                 loss = batch.mean(
-                    task.losses(_logits(server, w, batch.x, server.setting.model.buffers, training=True), batch.y)
+                    task.losses(_logits(server, w, batch.x, server.settings.model.buffers, training=True), batch.y)
                 )
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 loss.backward()
-                optimiser.step()
+                optimizer.step()
                 schedule.step()
         return mapping(*variables).detach()
 
@@ -124,21 +124,21 @@ class EnsembleDistillation(ServerStep):
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         if not (update and self.steps):
-            return update, server.memory
+            return update, server.state
         student = tree.map(lambda w, u: (w + u).detach().clone().requires_grad_(), server.params, update)
-        optimiser = torch.optim.Adam(student.values(), self.lr)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.steps)
+        optimizer = torch.optim.Adam(student.values(), self.lr)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
         x, taught = server.proxy.x, self._taught(server, cohort)
         size = min(self.batch_size, len(x))
         with seeds.isolated(_chance(server), x.device), torch.enable_grad():
             for _ in range(self.steps):
                 rows = torch.randperm(len(x))[:size].to(x.device)
-                z = _logits(server, student, x[rows], server.setting.model.buffers, training=True)
-                optimiser.zero_grad()
+                z = _logits(server, student, x[rows], server.settings.model.buffers, training=True)
+                optimizer.zero_grad()
                 self._divergence(z, taught[rows]).backward()
-                optimiser.step()
+                optimizer.step()
                 schedule.step()
-        return tree.sub(tree.detach(student), server.params), server.memory
+        return tree.sub(tree.detach(student), server.params), server.state
 
     def _taught(self, server: ServerView, cohort: Cohort) -> Tensor:
         """The mean of the clients' logits on all samples, [B, C]."""
@@ -146,7 +146,7 @@ class EnsembleDistillation(ServerStep):
         with torch.no_grad():
             for k in range(len(cohort.ids)):
                 w = tree.add(server.params, tree.row(cohort.update, k))
-                buffers = server.setting.model.buffers | tree.row(cohort.report.buffers, k)
+                buffers = server.settings.model.buffers | tree.row(cohort.stacked.buffers, k)
                 logits.append(_logits(server, w, server.proxy.x, buffers, training=False))
         return torch.stack(logits).mean(0)
 
@@ -156,7 +156,7 @@ class EnsembleDistillation(ServerStep):
 
 
 def _logits(server: ServerView, params: Tree, x: Tensor, buffers: Tree, *, training: bool) -> Tensor:
-    model = server.setting.model
+    model = server.settings.model
     return model(model.params | params, x, buffers=buffers, training=training).logits
 
 
@@ -168,4 +168,4 @@ def _log_probabilities(logits: Tensor) -> Tensor:
 
 def _chance(server: ServerView) -> int:
     """The seed of what a round draws from torch's default generators: dropout, and the order of the samples."""
-    return seeds.number(server.setting.seed, f"server.{server.part}", server.round)
+    return seeds.number(server.settings.seed, f"server.{server.part}", server.round)

@@ -1,4 +1,4 @@
-"""pFedMe: the shared model is trained on the clients' Moreau envelopes, and each client has the minimiser of its own."""
+"""pFedMe: the shared model is trained on the clients' Moreau envelopes, and each client has the minimizer of its own."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ class MoreauEnvelope(TaskObjective, Personalizer):
     def client_init(self, params: Tree) -> Tree:
         return params
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
         def task(theta: Tree) -> Tensor:
-            return local.task_loss(local.at(batch, theta), batch)
+            return client.task_loss(client.at(batch, theta), batch)
 
-        theta = tree.detach(self._minimiser(grad(task), tree.detach(local.params), local.start))
-        drift = tree.sub(local.params, theta)
+        theta = tree.detach(self._minimizer(grad(task), tree.detach(client.params), client.start))
+        drift = tree.sub(client.params, theta)
         return task(theta) + self.lam / 2 * tree.dot(drift, drift)
 
-    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
-        return self._minimiser(local.full_gradient, local.params, local.start), {}
+    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
+        return self._minimizer(client.full_gradient, client.params, client.start), {}
 
-    def personal(self, model: Model, params: Tree, memory: Tree) -> Tree:
-        return memory
+    def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
+        return state
 
     def check(self, method: PartLookup, work: Work) -> None:
-        if work.optimiser == "sgd" and work.lr * self.lam >= 2:
+        if work.optimizer == "sgd" and work.lr * self.lam >= 2:
             warnings.warn(
                 f"lr={work.lr:g} and lam={self.lam:g}: w overshoots theta more in each step, as lr lam >= 2; lower one of them",
                 stacklevel=2,
             )
 
-    def _minimiser(self, gradient: Callable[[Tree], Tree], w: Tree, moving: Iterable[str]) -> Tree:
+    def _minimizer(self, gradient: Callable[[Tree], Tree], w: Tree, step_state: Iterable[str]) -> Tree:
         theta = w
         for _ in range(self.steps):
-            slope = tree.only(gradient(theta), moving)
+            slope = tree.only(gradient(theta), step_state)
             theta = theta | tree.map(lambda g, t, c: t - self.rate * (g + self.lam * (t - c)), slope, theta, w)
         return theta

@@ -25,11 +25,11 @@ class Proximal(Objective):
 
     mu: NonNegativeFloat = 0.001
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
-        drift = tree.sub(local.start, local.params)
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        drift = tree.sub(client.start, client.params)
         return self.mu / 2 * tree.dot(drift, drift)
 
-    def pull(self, local: ClientView) -> Pull:
+    def pull(self, client: ClientView) -> Pull:
         return Pull(self.mu)
 
 
@@ -51,14 +51,14 @@ class ModelContrast(Objective):
     def client_init(self, params: Tree) -> Tree:
         return params | {self.SEEN: torch.zeros((), dtype=tree.dtype(params))}
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
-        z = _features(local.out(batch))
-        others = _features(local.teacher(batch)), _features(local.remembered(batch))
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        z = _features(client.out(batch))
+        others = _features(client.teacher(batch)), _features(client.remembered(batch))
         similar = torch.stack([F.cosine_similarity(z, other) for other in others], dim=1) / self.tau
-        return self.mu * local.memory[self.SEEN] * batch.mean(-F.log_softmax(similar, dim=1)[:, 0])
+        return self.mu * client.state[self.SEEN] * batch.mean(-F.log_softmax(similar, dim=1)[:, 0])
 
-    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
-        return local.params | {self.SEEN: torch.ones_like(local.memory[self.SEEN])}, {}
+    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
+        return client.params | {self.SEEN: torch.ones_like(client.state[self.SEEN])}, {}
 
 
 @part
@@ -73,8 +73,8 @@ class NotTrueDistillation(Objective):
     tau: PositiveFloat = 1.0
     tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
-        found = (output.logits / self.tau for output in (local.out(batch), local.teacher(batch)))
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        found = (output.logits / self.tau for output in (client.out(batch), client.teacher(batch)))
         logits, taught = (z.reshape(len(z), -1) for z in found)  # a binary model may give [B]
         true = batch.y[:, None] == torch.arange(logits.shape[1], device=logits.device)
         q, q_g = (F.log_softmax(z.masked_fill(true, -1e9), dim=1) for z in (logits, taught))

@@ -1,10 +1,10 @@
 """Parameter-skew aggregation: clients that agree on a parameter are grouped before it is averaged (FedSA and FedPake).
 
 The two papers describe one method with different typographic slips; read literally they lose the scale of the model (see
-`LiteralPake` and `LiteralSA`). `NormalisedSkew` is the reading that keeps it and is the default of both names.
+`LiteralPake` and `LiteralSA`). `NormalizedSkew` is the reading that keeps it and is the default of both names.
 
 Per tensor, with the clients' values W [K, M]: the mean mu, the squared deviations D = (W - mu)^2, sd = sqrt(mean_k D) and the
-coefficient of variation cv = sd / |mu|, min-max normalised over the tensor. Parameters with cv > threshold are *high*. There,
+coefficient of variation cv = sd / |mu|, min-max normalized over the tensor. Parameters with cv > threshold are *high*. There,
 D falls into `micro` classes, clients whose classes agree are clustered into up to `macro` clusters, and the new value is
 sum_s alpha_s * (mean of cluster s); elsewhere it is mu.
 """
@@ -36,7 +36,7 @@ TIE = 1e-12
 class ParameterSkew(Aggregator):
     """The common steps; the readings differ in `variation`, `classes`, `alpha`, where clients are compared and how ties are broken.
 
-    threshold: above it a normalised coefficient of variation is high; 1 or more gives the plain mean.
+    threshold: above it a normalized coefficient of variation is high; 1 or more gives the plain mean.
     similarity: least similarity to join a cluster once there are `macro` of them. micro, macro: numbers of classes, clusters.
     weighted: multiply alpha_s by the cluster's share of the weights. scope: by tensor, or the model as one.
     """
@@ -101,7 +101,7 @@ class ParameterSkew(Aggregator):
         return high
 
     def _above(self, cv: Tensor) -> Tensor:
-        """Where the coefficient of variation, min-max normalised, exceeds the threshold."""
+        """Where the coefficient of variation, min-max normalized, exceeds the threshold."""
         if not cv.numel() or not cv.max() > cv.min():
             return torch.zeros_like(cv, dtype=torch.bool)
         low = cv.min()
@@ -151,8 +151,8 @@ class ParameterSkew(Aggregator):
 
 
 @part
-class NormalisedSkew(ParameterSkew):
-    """cv = sd / |mu|; classes of D min-max normalised over the tensor; alpha normalised to sum 1 over the clusters.
+class NormalizedSkew(ParameterSkew):
+    """cv = sd / |mu|; classes of D min-max normalized over the tensor; alpha normalized to sum 1 over the clusters.
 
     Keeps the scale of the model, and is the plain mean where all clients agree. threshold >= 1 is uniform FedAvg.
     """
@@ -180,7 +180,7 @@ class LiteralSkew(ParameterSkew):
 
     def check(self, method: PartLookup, work: Work) -> None:
         warnings.warn(
-            f"{self.name} is the rule as printed, which loses the scale of the model; variant='normalised' keeps it",
+            f"{self.name} is the rule as printed, which loses the scale of the model; variant='normalized' keeps it",
             stacklevel=2,
         )
 
@@ -234,7 +234,7 @@ def _moments(u: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor
     for at in tree.blocks(u):  # all at once, every operation would read the stack from memory again
         block = u[:, at]
         least, most = block.amin(0), block.amax(0)
-        # equal values are their mean: the normalisations would blow up what rounding makes of it
+        # equal values are their mean: the normalizations would blow up what rounding makes of it
         mean[at] = torch.where(least == most, least, weights @ block)
         d = (block - mean[at]).square_()
         sd[at] = d.mean(0).sqrt()

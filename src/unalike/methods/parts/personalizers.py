@@ -29,13 +29,13 @@ class ProximalModel(PersonalModel):
     def client_init(self, params: Tree) -> Tree:
         return params
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
-        drift = tree.sub(local.start, local.memory)
-        task = local.task_loss(local.out(batch, local.memory), batch)
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        drift = tree.sub(client.start, client.state)
+        task = client.task_loss(client.out(batch, client.state), batch)
         return task + self.lam / 2 * tree.dot(drift, drift)
 
-    def personal(self, model: Model, params: Tree, memory: Tree) -> Tree:
-        return memory
+    def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
+        return state
 
 
 @validated
@@ -54,10 +54,10 @@ class Mixture(PersonalModel):
     def client_init(self, params: Tree) -> Tree:
         return params | {self.ALPHA: torch.tensor(self.alpha, dtype=tree.dtype(params))}
 
-    def project(self, local: ClientView, grads: Tree, stepped: Tree) -> Tree:
-        a = local.memory[self.ALPHA]
-        if self.adaptive and local.step == 0:
-            a = (a - local.lr * grads[self.ALPHA]).clamp(0, 1)
+    def project(self, client: ClientView, grads: Tree, stepped: Tree) -> Tree:
+        a = client.state[self.ALPHA]
+        if self.adaptive and client.step == 0:
+            a = (a - client.lr * grads[self.ALPHA]).clamp(0, 1)
         return stepped | {self.ALPHA: a}
 
 
@@ -65,33 +65,33 @@ class Mixture(PersonalModel):
 class ParameterMixture(Mixture):
     """v_bar = a v + (1 - a) w: the personal model has mixed parameters (APFL, eq. 2 and algorithm 1)."""
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
-        mixed = self.personal(local.model, tree.detach(local.params), local.memory)
-        return local.task_loss(local.out(batch, mixed), batch)
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        mixed = self.personal(client.model, tree.detach(client.params), client.state)
+        return client.task_loss(client.out(batch, mixed), batch)
 
-    def personal(self, model: Model, params: Tree, memory: Tree) -> Tree:
-        a = memory[self.ALPHA]
-        return tree.map(lambda w, v: a * v + (1 - a) * w, params, memory)
+    def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
+        a = state[self.ALPHA]
+        return tree.map(lambda w, v: a * v + (1 - a) * w, params, state)
 
 
 @part
 class OutputMixture(Mixture):
     """a f(v) + (1 - a) f(w): the personal model has mixed outputs, as in APFL's public code; equal for linear models."""
 
-    def loss(self, local: ClientView, batch: Batch) -> Tensor:
-        shared, own = local.out(batch).logits.detach(), local.out(batch, local.memory)
-        return local.task_loss(self._mix(shared, own, local.memory), batch)
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        shared, own = client.out(batch).logits.detach(), client.out(batch, client.state)
+        return client.task_loss(self._mix(shared, own, client.state), batch)
 
-    def personal(self, model: Model, params: Tree, memory: Tree) -> Tree:
+    def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
         """v alone: mixed outputs have no parameters of their own; `predict` mixes."""
-        return {name: memory[name] for name in params}
+        return {name: state[name] for name in params}
 
-    def predict(self, model: Model, shared: Tree, memory: Tree, own: Tree, x: Tensor, context: Context) -> Output:
+    def predict(self, model: Model, shared: Tree, state: Tree, own: Tree, x: Tensor, context: Context) -> Output:
         theirs = model(shared, x, buffers=tree.only(shared, model.buffers), context=context)
-        return self._mix(theirs.logits, model(memory, x, buffers=own, context=context), memory)
+        return self._mix(theirs.logits, model(state, x, buffers=own, context=context), state)
 
-    def _mix(self, shared: Tensor, own: Output, memory: Tree) -> Output:
-        a = memory[self.ALPHA]
+    def _mix(self, shared: Tensor, own: Output, state: Tree) -> Output:
+        a = state[self.ALPHA]
         return own._replace(logits=a * own.logits + (1 - a) * shared)
 
 
@@ -101,7 +101,7 @@ class Private(Personalizer):
 
     select = "all" is local training without communication; "head" shares the body only (FedPer, Arivazhagan et al. 2019);
     "body" shares the head only (LG-FedAvg, Liang et al. 2020); "norm" keeps the parameters and running statistics of
-    normalisation layers (FedBN, Li et al. 2021), and is FedAvg for a model without them. A client remembers what is private
+    normalization layers (FedBN, Li et al. 2021), and is FedAvg for a model without them. A client remembers what is private
     alone.
     """
 
@@ -110,11 +110,11 @@ class Private(Personalizer):
     def client_init(self, params: Tree) -> Tree:
         return params
 
-    def begin(self, local: ClientView) -> tuple[Tree, Tree]:
-        return local.params | local.memory, local.memory
+    def begin(self, client: ClientView) -> tuple[Tree, Tree]:
+        return client.params | client.state, client.state
 
-    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
-        return {n: local.params[n] for n in local.memory}, {}
+    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
+        return {n: client.params[n] for n in client.state}, {}
 
     def keeps(self, name: str, model: Model) -> bool:
         return model.within(self.select, name)
@@ -122,5 +122,5 @@ class Private(Personalizer):
     def shared(self, name: str, model: Model) -> bool:
         return not model.within(self.select, name)
 
-    def personal(self, model: Model, params: Tree, memory: Tree) -> Tree:
-        return params | memory
+    def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
+        return params | state

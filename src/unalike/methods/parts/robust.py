@@ -80,7 +80,7 @@ class Krum(Chosen):
 
     byzantine: NonNegativeInt = 1
 
-    def settle(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+    def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         best = _ranking(cohort, self.byzantine)[0]
         return torch.zeros_like(weights).index_fill(0, best, 1.0)
 
@@ -98,7 +98,7 @@ class Multikrum(Chosen):
     byzantine: NonNegativeInt = 1
     keep: PositiveInt | None = None
 
-    def settle(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+    def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         count = self.keep or max(1, len(weights) - self.byzantine)
         chosen = torch.zeros_like(weights).index_fill(0, _ranking(cohort, self.byzantine)[:count], 1.0)
         kept = chosen * weights if (chosen * weights).sum() > 0 else chosen
@@ -114,7 +114,7 @@ class GeometricMedian(Chosen):
     never comes near to who is far away.
     """
 
-    def settle(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+    def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         given = tree.exact(weights)  # the square of what somebody sends may be more than float32 holds
         norms = _distances(cohort.update, torch.zeros_like(given))
         current = _nearer(given, norms, float(norms.median()))

@@ -1,4 +1,4 @@
-"""Server optimisers: the combined update is taken for a gradient."""
+"""Server optimizers: the combined update is taken for a gradient."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class ServerMomentum(ServerOptimizer):
         return tree.zeros(params)
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        moving = self.dampening and any(v.any() for v in server.memory.values())
-        share = 1 - self.dampening if moving else 1.0
-        velocity = tree.map(lambda d, v: self.momentum * v + share * d, update, server.memory)
+        step_state = self.dampening and any(v.any() for v in server.state.values())
+        share = 1 - self.dampening if step_state else 1.0
+        velocity = tree.map(lambda d, v: self.momentum * v + share * d, update, server.state)
         ahead = tree.map(lambda d, v: d + self.momentum * v, update, velocity) if self.nesterov else velocity
-        return tree.scale(ahead, self.lr), server.memory | velocity
+        return tree.scale(ahead, self.lr), server.state | velocity
 
 
 @validated
@@ -71,14 +71,14 @@ class Adaptive(ServerOptimizer):
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         if not update:
-            return update, server.memory
-        old = tree.unpack(server.memory)
+            return update, server.state
+        old = tree.unpack(server.state)
         m = tree.map(lambda d, m: self.b1 * m + (1 - self.b1) * d, update, old["m"])
         v = tree.map(lambda d, v: self.square(v, d.square()), update, old["v"])
         t = old["steps"]["t"] + 1
         lr = self.lr * (self.correction(int(t)) if self.bias_correction else 1.0)
         moved = tree.map(lambda m, v: lr * m / (v.sqrt() + self.tau), m, v)
-        return moved, server.memory | tree.pack({"m": m, "v": v, "steps": {"t": t}})
+        return moved, server.state | tree.pack({"m": m, "v": v, "steps": {"t": t}})
 
 
 @part

@@ -43,7 +43,7 @@ class LayerwiseShrinking(ServerStep):
             kept = gamma if self.mode != "only_reg" else torch.ones_like(gamma)
             drawn = 1 - gamma if self.mode != "only_opt" else torch.zeros_like(gamma)
             moved |= tree.map(lambda u, w, a=kept, b=drawn: (a * u).addcmul_(-b, w), u, w)  # a u - b w
-        return moved, server.memory
+        return moved, server.state
 
     def _gamma(self, w: Tensor, u: Tensor, tau: Tensor) -> Tensor:
         strength = self.beta * tau
@@ -79,7 +79,7 @@ class FixedShrinking(ServerStep):
             drawn = min(1.0, self.rate * layer)
             u, w = tree.only(update, names), tree.only(server.params, names)
             moved |= tree.map(lambda u, w, a=drawn: (1 - a) * u - a * w, u, w)
-        return moved, server.memory
+        return moved, server.state
 
 
 @part
@@ -101,7 +101,7 @@ class AdaptiveDecay(ServerStep):
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         w, u = tree.norm(server.params), tree.norm(update)
         now = torch.where(w > 0, self.lam * u / w, 0.0)
-        decay = 0.1 * server.memory["decay"].to(now) + 0.9 * now
+        decay = 0.1 * server.state["decay"].to(now) + 0.9 * now
         return tree.map(lambda u, w: u - decay * w, update, server.params), {"decay": decay}
 
 
@@ -120,7 +120,7 @@ class ElementwiseDecay(ServerStep):
     alpha: float = 4.0
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        return tree.map(lambda u, w: u - self.lam * self._theta(u.abs()) * w, update, server.params), server.memory
+        return tree.map(lambda u, w: u - self.lam * self._theta(u.abs()) * w, update, server.params), server.state
 
     def _theta(self, u: Tensor) -> Tensor:
         mean, std = u.mean(), u.std(correction=0)
@@ -130,4 +130,4 @@ class ElementwiseDecay(ServerStep):
 
 def _layers(server: ServerView, update: Tree) -> list[list[str]]:
     """Of every layer of the model the parameters that are updated; none of a layer that is frozen or private as a whole."""
-    return [[n for n in names if n in update] for names in tree.layers(server.setting.model.params)]
+    return [[n for n in names if n in update] for names in tree.layers(server.settings.model.params)]

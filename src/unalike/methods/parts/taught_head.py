@@ -43,27 +43,27 @@ class TaughtHead(Upload, Aggregator):
     needs_data = True
     needs_letters: ClassVar[bool] = True
 
-    def finish(self, local: ClientView) -> tuple[Tree, Tree]:
-        found = class_features(local, local.params)
-        return local.memory, {MEANS: found.means, PRESENT: (found.counts > 0).to(torch.uint8)}
+    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
+        found = class_features(client, client.params)
+        return client.state, {MEANS: found.means, PRESENT: (found.counts > 0).to(torch.uint8)}
 
-    def encode(self, local: ClientView, update: Tree) -> tuple[Tree, Tree]:
-        return withheld(update, {n for n in local.model.params if local.model.in_head(n)}), local.memory
+    def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
+        return withheld(update, {n for n in client.model.params if client.model.in_head(n)}), client.state
 
     def decode(self, update: Tree, params: Tree) -> Tree:
         return restored(update, params)
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
         update = tree.weighted_sum(cohort.update, weights)
-        head = {n: w for n, w in server.params.items() if server.setting.model.in_head(n)}
+        head = {n: w for n, w in server.params.items() if server.settings.model.in_head(n)}
         if not head:
             return update
-        who, y = cohort.letter[PRESENT].nonzero().unbind(1)
-        return update | tree.sub(self._taught(server, head, cohort.letter[MEANS][who, y], y), head)
+        who, y = cohort.message[PRESENT].nonzero().unbind(1)
+        return update | tree.sub(self._taught(server, head, cohort.message[MEANS][who, y], y), head)
 
     def _taught(self, server: ServerView, head: Tree, z: Tensor, y: Tensor) -> Tree:
         """The head after its training on features [n, D] of classes [n]."""
-        slope = grad(lambda w, z, y: F.cross_entropy(server.setting.model.head(w, z), y))
+        slope = grad(lambda w, z, y: F.cross_entropy(server.settings.model.head(w, z), y))
         generator = server.generator
         for _ in range(self.epochs):
             for rows in torch.randperm(len(y), generator=generator).to(y.device).split(self.batch_size):

@@ -22,8 +22,8 @@ class Clip(Upload):
     norm: PositiveFloat = 1.0
     rank: ClassVar[int] = Upload.CLIP
 
-    def encode(self, local: ClientView, update: Tree) -> tuple[Tree, Tree]:
-        return tree.scale(update, (self.norm / tree.norm(update).clamp_min(1e-12)).clamp_max(1.0)), local.memory
+    def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
+        return tree.scale(update, (self.norm / tree.norm(update).clamp_min(1e-12)).clamp_max(1.0)), client.state
 
 
 @part
@@ -45,21 +45,21 @@ class TopK(Upload):
     def client_init(self, params: Tree) -> Tree:
         return tree.zeros(params) if self.error_feedback else {}
 
-    def encode(self, local: ClientView, update: Tree) -> tuple[Tree, Tree]:
+    def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         if self.error_feedback:
-            update = {n: u + local.memory[n] if n in local.memory else u for n, u in update.items()}
+            update = {n: u + client.state[n] if n in client.state else u for n, u in update.items()}
         sent: Tree = {}
         rest: Tree = {}
         for name, u in update.items():
             k, flat = self._kept(u), u.flatten()
             if k == u.numel():
                 sent[name] = u
-                rest |= {name: torch.zeros_like(u)} if name in local.memory else {}
+                rest |= {name: torch.zeros_like(u)} if name in client.state else {}
                 continue
             places = flat.abs().topk(k).indices.sort().values
             sent[name], sent[name + self.PLACES] = flat[places], places.int()
             rest[name] = flat.index_fill(0, places, 0.0).reshape(u.shape)
-        return sent, local.memory | rest if self.error_feedback else local.memory
+        return sent, client.state | rest if self.error_feedback else client.state
 
     def decode(self, update: Tree, params: Tree) -> Tree:
         values = {n: u for n, u in update.items() if not n.endswith(self.PLACES)}
@@ -77,7 +77,7 @@ class TopK(Upload):
 
 
 @part
-class Quantise(Upload):
+class Quantize(Upload):
     """Each tensor is sent as integers of `bits` bits and a scale: u ~ s q, s = max |u| / (2^(bits-1) - 1), q = round(u / s).
 
     `stochastic` rounds up with the probability of the remainder, q = floor(u / s + U[0, 1)), which is right on average (QSGD,
@@ -87,13 +87,13 @@ class Quantise(Upload):
 
     bits: Literal[8, 16, 32] = 8
     stochastic: bool = False
-    rank: ClassVar[int] = Upload.QUANTISE
+    rank: ClassVar[int] = Upload.QUANTIZE
 
     SCALE = ":scale"
 
-    def encode(self, local: ClientView, update: Tree) -> tuple[Tree, Tree]:
+    def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         if self.bits == 32:
-            return update, local.memory
+            return update, client.state
         sent: Tree = {}
         for name, u in update.items():
             if not u.is_floating_point() or not u.numel():
@@ -105,7 +105,7 @@ class Quantise(Upload):
             # 32767 + 0.9999 is 32768 in float32, which 16 bits take for -32768
             q = (q + torch.rand_like(q)).floor().clamp(-most, most) if self.stochastic else q.round()
             sent[name], sent[name + self.SCALE] = q.to({8: torch.int8, 16: torch.int16}[self.bits]), scale
-        return sent, local.memory
+        return sent, client.state
 
     def decode(self, update: Tree, params: Tree) -> Tree:
         values = {n: t for n, t in update.items() if not n.endswith(self.SCALE)}

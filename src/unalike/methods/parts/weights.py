@@ -42,7 +42,7 @@ class LabelDiscrepancy(Weighting):
     """w_k ~ relu(p_k - a d_k + b), d_k how far the client's label distribution D_k is from T (FedDisco, Ye et al. 2023).
 
     D_k are its label counts over their sum, T is uniform over the classes or, with target "global", the distribution of all
-    participants' labels. d is by KL in nats, normalised to sum 1 over the participants as in the authors' code, or an l2, l1 or
+    participants' labels. d is by KL in nats, normalized to sum 1 over the participants as in the authors' code, or an l2, l1 or
     cosine distance as it is. Where no weight is left (the authors' code fails), p_k stands. a = b = 0 changes nothing. The label
     counts leave the client.
     """
@@ -54,8 +54,8 @@ class LabelDiscrepancy(Weighting):
     tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
     shares: ClassVar[tuple[str, ...]] = ("label_histogram",)
 
-    def facts(self, data: Batch, setting: StageSettings) -> PartTrees:
-        return {"label_histogram": {"counts": label_counts(data, setting)}}
+    def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
+        return {"label_histogram": {"counts": label_counts(data, settings)}}
 
     def weigh(self, cohort: Cohort, weights: Tensor) -> Tensor:
         counts = cohort.shared["label_histogram"]["counts"].to(weights.dtype)
@@ -65,7 +65,7 @@ class LabelDiscrepancy(Weighting):
         return torch.where(weighed.sum() > 0, weighed, weights)
 
 
-def label_counts(data: Batch, setting: StageSettings) -> Tensor:
+def label_counts(data: Batch, settings: StageSettings) -> Tensor:
     """How many of the samples have each of the classes, [C]."""
-    assert setting.classes is not None  # `tasks`
-    return (data.y[:, None] == torch.arange(setting.classes, device=data.y.device)).sum(0)
+    assert settings.classes is not None  # `tasks`
+    return (data.y[:, None] == torch.arange(settings.classes, device=data.y.device)).sum(0)

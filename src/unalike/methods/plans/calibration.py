@@ -42,27 +42,29 @@ class Ccvr(StagedPlan):
     lr: PositiveFloat = 0.01
     method: MethodText = "fedavg"
 
-    def stages(self, scene: PlanInputs) -> PlanSteps:
-        check_task(self.name, ("classification",), scene.task)
+    def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
+        check_task(self.name, ("classification",), plan_inputs.task)
         method = Method.parse(self.method)
-        of_samples_alone(self, scene.model)
-        if not all(method.shares(n, scene.model) for n in scene.model.params if scene.model.trainable(n)):
+        of_samples_alone(self, plan_inputs.model)
+        if not all(
+            method.shares(n, plan_inputs.model) for n in plan_inputs.model.params if plan_inputs.model.trainable(n)
+        ):
             raise UnalikeError(
                 f"ccvr calibrates the shared head and {self.method} keeps parameters private; choose another method"
             )
-        if method.personaliser is not None and method.tuning is None:
+        if method.personalizer is not None and method.tuning is None:
             raise UnalikeError(
                 f"ccvr ends with a model that the server made, and {self.method} has models of the clients' own beside the shared "
                 "one, which do not see it; choose another method"
             )
-        states = yield Stage("train", method, max(scene.rounds - 1, 0))
-        if not scene.rounds:
+        states = yield Stage("train", method, max(plan_inputs.rounds - 1, 0))
+        if not plan_inputs.rounds:
             return
         [state] = states.values()
         answers = yield QueryStep("features", FeatureStatistics(), state)
-        z, y = self.draw(answers.tree, torch.Generator().manual_seed(seeds.number(scene.seed, "ccvr")))
+        z, y = self.draw(answers.tree, torch.Generator().manual_seed(seeds.number(plan_inputs.seed, "ccvr")))
         device = next(iter(state.params.values())).device
-        params = state.params | self.calibrate(scene.model, state.params, z.to(device), y.to(device))
+        params = state.params | self.calibrate(plan_inputs.model, state.params, z.to(device), y.to(device))
         yield Stage("calibrated", method, 1, trained=False, start={"all": state._replace(params=params)})
 
     def draw(self, answers: Tree, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -31,8 +31,8 @@ class Ifca(StagedPlan):
     clusters: PositiveInt = 3
     method: MethodText = "fedavg"
 
-    def stages(self, scene: PlanInputs) -> PlanSteps:
-        model, method = scene.model, Method.parse(self.method)
+    def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
+        model, method = plan_inputs.model, Method.parse(self.method)
         of_samples_alone(self, model)
         if not method.has_shared_model(model):
             raise UnalikeError(
@@ -40,11 +40,11 @@ class Ifca(StagedPlan):
                 "which these say nothing; choose another method"
             )
         starts = [model.params] + [
-            model.redrawn(seeds.number(scene.seed, "clusters", j)) for j in range(1, self.clusters)
+            model.redrawn(seeds.number(plan_inputs.seed, "clusters", j)) for j in range(1, self.clusters)
         ]
-        groups = {f"cluster-{j}": tuple(range(scene.clients)) for j in range(self.clusters)}
+        groups = {f"cluster-{j}": tuple(range(plan_inputs.clients)) for j in range(self.clusters)}
         start = {name: ServerState(0, w, model.buffers, {}) for name, w in zip(groups, starts, strict=True)}
-        yield Stage("train", method, scene.rounds, groups, start=start, chooses=MeanLoss())
+        yield Stage("train", method, plan_inputs.rounds, groups, start=start, chooses=MeanLoss())
 
 
 @staged_plan
@@ -68,11 +68,11 @@ class Clustered(StagedPlan):
 
     ROOT: ClassVar[str] = "all"
 
-    def stages(self, scene: PlanInputs) -> PlanSteps:
+    def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
         method = Method.parse(self.method) + Bipartition(eps1=self.eps1, eps2=self.eps2, warmup=self.warmup)
-        groups: Groups = {self.ROOT: tuple(range(scene.clients))}
+        groups: Groups = {self.ROOT: tuple(range(plan_inputs.clients))}
         start: States | None = None
-        left, splits = scene.rounds, 0
+        left, splits = plan_inputs.rounds, 0
         while left or not splits:
             states = yield Stage(f"split-{splits}", method, left, groups, start=start, until=_decided)
             left, splits = left - states.rounds, splits + 1
@@ -94,6 +94,6 @@ def _split(groups: Groups, states: States) -> tuple[Groups, States]:
             smaller = min(found, key=len)
             members = {f"{name}.0": tuple(k for k in clients if k not in smaller), f"{name}.1": smaller}
         after |= members
-        memory = {part: m for part, m in state.memory.items() if part != Bipartition.name}
-        start |= dict.fromkeys(members, state._replace(memory=memory))
+        part_states = {part: m for part, m in state.part_states.items() if part != Bipartition.name}
+        start |= dict.fromkeys(members, state._replace(part_states=part_states))
     return after, start

@@ -69,28 +69,30 @@ class Fedconcat(StagedPlan):
     classifier_rounds: PositiveInt = 1000
     method: MethodText = "fedavg"
 
-    def stages(self, scene: PlanInputs) -> PlanSteps:
-        check_task(self.name, ("classification",), scene.task)
+    def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
+        check_task(self.name, ("classification",), plan_inputs.task)
         method = Method.parse(self.method)
-        of_samples_alone(self, scene.model)
-        if any(_stays(method, scene.model, n) for n in scene.model.params):
+        of_samples_alone(self, plan_inputs.model)
+        if any(_stays(method, plan_inputs.model, n) for n in plan_inputs.model.params):
             raise UnalikeError(
                 f"fedconcat joins the clusters' encoders and {self.method} keeps parameters of theirs private; choose a method "
                 "that shares the body"
             )
         answers = yield QueryStep("labels", LabelCounts())
         counts = answers.tree["counts"].double().numpy()
-        found = kmeans(counts / counts.sum(1, keepdims=True), self.clusters, seeds.generator(scene.seed, "fedconcat"))
-        cluster = np.full(scene.clients, np.bincount(found).argmax())  # who has no label belongs to the largest
+        found = kmeans(
+            counts / counts.sum(1, keepdims=True), self.clusters, seeds.generator(plan_inputs.seed, "fedconcat")
+        )
+        cluster = np.full(plan_inputs.clients, np.bincount(found).argmax())  # who has no label belongs to the largest
         cluster[list(answers.clients)] = found
 
-        encoder_rounds = self.split(scene.rounds)
+        encoder_rounds = self.split(plan_inputs.rounds)
         states = yield Stage("encoders", method, encoder_rounds, grouped(cluster))
 
-        model = concatenated(scene.model, list(states.values()), seeds.number(scene.seed, "fedconcat.head"))
+        model = concatenated(plan_inputs.model, list(states.values()), seeds.number(plan_inputs.seed, "fedconcat.head"))
         start = {"all": ServerState(0, model.params, model.buffers, {})}
         classify = Method(Fixed("body"), Uniform())
-        yield Stage("classifier", classify, scene.rounds - encoder_rounds, model=model, start=start)
+        yield Stage("classifier", classify, plan_inputs.rounds - encoder_rounds, model=model, start=start)
 
     def split(self, rounds: int) -> int:
         """The rounds of the encoders out of all of them."""

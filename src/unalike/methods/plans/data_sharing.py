@@ -26,23 +26,26 @@ class DataSharing(StagedPlan):
     fraction: float = Field(default=0.05, ge=0, le=1)
     method: MethodText = "fedavg"
 
-    def stages(self, scene: PlanInputs) -> PlanSteps:
-        wanted = round(self.fraction * scene.samples)
+    def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
+        wanted = round(self.fraction * plan_inputs.samples)
         yield Stage(
-            "train", Method.parse(self.method), scene.rounds, shared=self._drawn(scene, wanted) if wanted else None
+            "train",
+            Method.parse(self.method),
+            plan_inputs.rounds,
+            shared=self._drawn(plan_inputs, wanted) if wanted else None,
         )
 
-    def _drawn(self, scene: PlanInputs, wanted: int) -> Batch:
-        found = 0 if scene.proxy is None else len(scene.proxy.y)
-        if scene.proxy is None or found < wanted:
+    def _drawn(self, plan_inputs: PlanInputs, wanted: int) -> Batch:
+        found = 0 if plan_inputs.proxy is None else len(plan_inputs.proxy.y)
+        if plan_inputs.proxy is None or found < wanted:
             raise UnalikeError(
                 f"data_sharing(fraction={self.fraction}) shares {wanted} public samples ({self.fraction:g} of the clients' "
-                f"{scene.samples}) and the server has {found}; pass proxy=(x, y) with as many, or a smaller fraction"
+                f"{plan_inputs.samples}) and the server has {found}; pass proxy=(x, y) with as many, or a smaller fraction"
             )
         rows = torch.from_numpy(
-            balanced(scene.proxy.y.cpu().numpy(), wanted, seeds.generator(scene.seed, "data_sharing"))
+            balanced(plan_inputs.proxy.y.cpu().numpy(), wanted, seeds.generator(plan_inputs.seed, "data_sharing"))
         )
-        return Batch(scene.proxy.x[rows], scene.proxy.y[rows])
+        return Batch(plan_inputs.proxy.x[rows], plan_inputs.proxy.y[rows])
 
 
 def balanced(y: np.ndarray, wanted: int, rng: np.random.Generator) -> np.ndarray:

@@ -12,8 +12,8 @@ from unalike.methods.plans.staged_plan import MethodText, StagedPlan, grouped, s
 class Centralised(StagedPlan):
     """Reference with all data in one place: one model trained on the union of the clients' data."""
 
-    def stages(self, scene: PlanInputs) -> PlanSteps:
-        yield Stage("train", Method(), scene.rounds, pooled=True)
+    def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
+        yield Stage("train", Method(), plan_inputs.rounds, pooled=True)
 
 
 @staged_plan
@@ -25,10 +25,10 @@ class ClusterOracle(StagedPlan):
 
     method: MethodText = "fedavg"
 
-    def stages(self, scene: PlanInputs) -> PlanSteps:
-        if scene.clusters is None:
+    def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
+        if plan_inputs.clusters is None:
             raise UnalikeError(
                 "cluster_oracle needs the true clusters and the clients come without any; use a partition that has them "
                 "(clusters, rotation, natural(cluster=...)) or Population(..., clusters=[...])"
             )
-        yield Stage("train", Method.parse(self.method), scene.rounds, grouped(scene.clusters))
+        yield Stage("train", Method.parse(self.method), plan_inputs.rounds, grouped(plan_inputs.clusters))

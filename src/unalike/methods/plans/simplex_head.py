@@ -42,7 +42,7 @@ class SimplexModel(nn.Module):
 class Fedetf(StagedPlan):
     """FedETF (Li et al. 2023): a synthetic head that never moves, under which all clients learn the same features.
 
-    The run's model without its head, then a linear projection to `width` numbers, normalised to length 1, and as logits
+    The run's model without its head, then a linear projection to `width` numbers, normalized to length 1, and as logits
     beta times their products with V = sqrt(C / (C - 1)) U (I - 1 1^T / C), U [width, C] orthonormal: class
     vectors of length 1 and of equal, largest angles. beta, the inverse temperature, starts at `scale` and is learned with
     the rest; V is drawn from the run's seed, so nobody sends it. Clients train by `method` with the loss balanced by their
@@ -60,9 +60,9 @@ class Fedetf(StagedPlan):
     width: PositiveInt | None = None
     method: MethodText = "fedavg"
 
-    def stages(self, scene: PlanInputs) -> PlanSteps:
+    def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
         method = Method.parse(self.method) + BalancedSoftmax(gamma=self.gamma) + Fixed("head")
-        yield Stage("train", method, scene.rounds, model=self.model(scene.model, scene.seed))
+        yield Stage("train", method, plan_inputs.rounds, model=self.model(plan_inputs.model, plan_inputs.seed))
 
     def model(self, model: Model, run: int) -> Model:
         """The run's model under the simplex."""

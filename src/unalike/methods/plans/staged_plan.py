@@ -33,7 +33,7 @@ class StagedPlan:
 
     name: ClassVar[str]
 
-    def stages(self, scene: PlanInputs) -> PlanSteps:
+    def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
         """The stages and surveys; see `Plan`."""
         raise NotImplementedError
 
