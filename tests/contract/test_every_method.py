@@ -280,7 +280,9 @@ def test_a_client_with_one_sample_trains(name):
     one = SIZES.index(1)
     update = tree.row(decode_updates(sim.method, cohorts[0].update, sim.settings.model.params), one)
     moved = update | tree.sub(sim.memory(one).get("private", {}), sim.settings.model.params)
-    nothing_to_learn = cohorts[0].stacked.loss[one] == 0  # a loss that knows the client's classes, of which there is one
+    nothing_to_learn = (
+        cohorts[0].stacked.loss[one] == 0
+    )  # a loss that knows the client's classes, of which there is one
     assert (float(tree.norm(moved)) > 0 or nothing_to_learn) and cohorts[0].steps[one] > 0
 
 

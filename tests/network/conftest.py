@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "deploy")]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "federation")]
 
 
 def pytest_collection_modifyitems(items):

@@ -237,7 +237,8 @@ def test_what_is_added_up_in_the_loops_is_what_single_reports_come_to(method, si
     monkeypatch.setattr(StreamingSum, "add", add)
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
     runs = [
-        stage_runner.StageRunner(stage, run_config.settings, run_config.population, executor="batched") for _ in range(2)
+        stage_runner.StageRunner(stage, run_config.settings, run_config.population, executor="batched")
+        for _ in range(2)
     ]
     (apart,), (together,) = ([*run.groups.values()] for run in runs)
     for _ in range(2):

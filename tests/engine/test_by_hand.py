@@ -211,6 +211,8 @@ def test_padding_is_a_client_s_own(activation):
     clients.x[0], clients.y[0] = 9.96921e36, 9.96921e36
     module = nn.Sequential(nn.Linear(4, 5), activation(), nn.Linear(5, 1))
     report = (
-        Simulation("fedavg", module, clients, task="regression", lr=0.01, batch_size=4, executor="by hand").run().stacked
+        Simulation("fedavg", module, clients, task="regression", lr=0.01, batch_size=4, executor="by hand")
+        .run()
+        .stacked
     )
     assert report.loss.isfinite().all() and all(u.isfinite().all() for u in report.update.values())

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parents[1] / "contract"), str(Path(__file__).parents[1] / "methods")]
 
 
 @pytest.fixture(autouse=True, scope="session")
