@@ -5,7 +5,7 @@ import pytest
 import torch
 
 here = Path(__file__).parent
-sys.path[:0] = [str(here), str(here.parent / "deploy")]
+sys.path[:0] = [str(here), str(here.parent / "federation")]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from worlds import Faults, World, people, states
+from worlds import NetworkFaults, World, people, states
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.types import ClientUpdate
@@ -36,7 +36,7 @@ def test_a_report_comes_back_as_it_came(tmp_path):
 @pytest.mark.parametrize("method", ["scaffold + feddisco + fedavgm", "fedavg + median"])
 def test_whoever_comes_first_the_bits_are_those_of_the_simulation(method, tmp_path):
     """A linear method, whose reports are read one by one, and one that looks at all of them."""
-    world = World(tmp_path, people(CROWD), method, faults=Faults(delay=9, repeat=0.2), rounds=3)
+    world = World(tmp_path, people(CROWD), method, faults=NetworkFaults(delay=9, repeat=0.2), rounds=3)
     ours, theirs = states(world.run()), states(world.simulated())
     assert all(torch.equal(t, theirs[group][name]) for group in theirs for name, t in ours[group].items())
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from worlds import COORDINATOR, Faults, World, federation_of, key_of, people, states
+from worlds import COORDINATOR, NetworkFaults, World, federation_of, key_of, people, states
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import find_task
@@ -271,7 +271,7 @@ class Listening:
 
 
 def test_row_11_the_same_report_twice_counts_once(tmp_path):
-    world = world_of(tmp_path, faults=Faults(repeat=1.0))
+    world = world_of(tmp_path, faults=NetworkFaults(repeat=1.0))
     run = world.run()
     same(states(run), states(world.simulated()))
     assert not world.events("refused", "absent")
@@ -430,7 +430,7 @@ def test_row_17_pickles_and_paths_are_nothing(tmp_path):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_row_23_loss_delay_reordering_and_repetition_leave_no_trace(seed, tmp_path):
-    faults = Faults(loss=0.2, repeat=0.3, delay=5)
+    faults = NetworkFaults(loss=0.2, repeat=0.3, delay=5)
     world = world_of(
         tmp_path, "scaffold + ditto", rounds=4, quorum=3, faults=faults, transport_seed=seed, deadline=60.0, repeat=0.02
     )
@@ -441,7 +441,7 @@ def test_row_23_loss_delay_reordering_and_repetition_leave_no_trace(seed, tmp_pa
 
 
 def test_row_23_corruption_on_the_way_is_refused_and_asked_again(tmp_path):
-    world = world_of(tmp_path, rounds=4, quorum=3, faults=Faults(corrupt=0.3), deadline=60.0, repeat=0.02)
+    world = world_of(tmp_path, rounds=4, quorum=3, faults=NetworkFaults(corrupt=0.3), deadline=60.0, repeat=0.02)
     same(states(world.run()), states(world.simulated()))
     assert world.events("refused")
 
