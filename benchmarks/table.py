@@ -232,8 +232,8 @@ def markdown(results: Results) -> str:
         "- Peak memory is the sum over all processes, where a page that k processes share counts 1/k; or the first process's own",
         "  peak if that is larger.",
         "- A round is the median of the rounds after the first. Dense models: 5 or 12 rounds, of ours 20 or 200, because a dozen",
-        "  would end after 30 ms, before the process has warmed up. Convolutions: 3 rounds, of ours 8, because single rounds are up to",
-        "  a tenth slower. Peers: 3 rounds.",
+        "  would end after 30 ms, before the process has warmed up. Convolutions: 3 rounds, of ours 8, because single rounds are",
+        "  up to a tenth slower. Peers: 3 rounds.",
     ]
     for name, work in WORKLOADS.items():
         found = {cpu: m["sections"][name] for cpu, m in results.items() if name in m["sections"]}
