@@ -11,7 +11,8 @@ from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, PartLookup, ServerView
 from unalike.core.work import Work
-from unalike.methods.part import Correction, Pull, ServerStep, part
+from unalike.methods.part import Pull, part
+from unalike.methods.roles import Correction, ServerStep
 
 
 @part
