@@ -42,7 +42,7 @@ class CombinedHeads(Personalizer, ServerStep):
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     rank: ClassVar[int] = ServerStep.DYNAMIC
     needs_data = True
-    needs_letters: ClassVar[bool] = True
+    needs_messages: ClassVar[bool] = True
 
     def client_init(self, params: Tree) -> Tree:
         return params

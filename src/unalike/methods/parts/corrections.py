@@ -27,7 +27,7 @@ class ControlVariates(Correction, ServerStep):
     Option 2 assumes plain SGD: with local momentum, or Adam, (x - y) / (K lr) is no mean gradient, which is warned of.
     """
 
-    needs_letters: ClassVar[bool] = True
+    needs_messages: ClassVar[bool] = True
 
     option: Literal[1, 2] = 2
     server_lr: NonNegativeFloat = 1.0

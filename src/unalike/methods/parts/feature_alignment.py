@@ -33,7 +33,7 @@ class FeatureAlignment(Objective):
     lam: NonNegativeFloat = 1.0
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     needs_data = True
-    needs_letters: ClassVar[bool] = True
+    needs_messages: ClassVar[bool] = True
 
     def server_open(self, settings: StageSettings) -> Tree:
         width, classes = settings.model.head_size

@@ -42,7 +42,7 @@ class TaughtHead(Upload, Aggregator):
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     rank: ClassVar[int] = Upload.WITHHOLD
     needs_data = True
-    needs_letters: ClassVar[bool] = True
+    needs_messages: ClassVar[bool] = True
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         found = class_features(client, client.params)
