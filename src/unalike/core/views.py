@@ -71,18 +71,18 @@ class ClientView(NamedTuple):
     Attributes:
         settings: Settings of the stage. Set in every hook.
         part: Name of the part that looks. Set in every hook.
-        start: Shared parameters w as received, [*shape] each. Set from training on; in `begin` all parameters as received.
-        origin: All parameters where training starts, after `begin`, [*shape] each. In `begin`: as received.
+        start: Shared parameters w as received, [*shape] each. Set in every hook; in `begin` it holds all parameters.
+        origin: All parameters where training starts, [*shape] each. Set in every hook; in `begin` as received.
         received: Buffers where training starts: those received, and the client's own. Set in every hook.
-        params: Current parameters v, [*shape] each: as received in `begin`, current in `loss` and `correct`, trained in
-            `finish` and `encode`.
+        params: Current parameters v, [*shape] each. Set in every hook: as received in `begin`, before the step in `loss`,
+            `correct` and `project`, after training in `finish` and `encode`.
         buffers: Current buffers of the model, or of the part's own model if it keeps one. Set in every hook.
         message: Message of the server to this part: `broadcast`, and `address` to this client. Set in every hook.
-        state: Client state of this part; in `loss` of a part with `trains` it is differentiable. Set in every hook.
+        state: Client state of this part; differentiable in `loss` of a part with `trains`. Set in every hook.
         context: Static facts of the client by name: name -> tree. Set in every hook.
-        lr: Learning rate of the phase; in `begin`, `finish` and `encode` that of the round.
-        data: Batches of the round; `data.whole` holds all local samples for parts with `needs_data`.
-        cache: Values computed in this step, common to all parts. Used by `out` and `teacher`; not for parts.
+        lr: Learning rate. Set in every hook: that of the phase in a step, that of the round in `begin`, `finish`, `encode`.
+        data: Batches of the round; `data.whole` holds all local samples for parts with `needs_data`. Set in every hook.
+        cache: Values that `out` and `teacher` compute once for all parts in a step; not for parts. Set in every hook.
         step: Index of the step in its phase, from 0. Set in `loss`, `correct` and `project`.
         steps: Steps made that moved shared parameters, []. Set in `finish` and `encode`.
         output: Output of the model at `params`, computed once for all parts. Set in `loss`; read it through `out`.
@@ -210,8 +210,9 @@ class Cohort:
         stacked: The client updates, every tensor [K, ...]. Set in every hook.
         population: Number of all clients of the group, participants or not. Set in every hook.
         part: Name of the part that looks. Set in every hook.
-        folded: True if updates and messages were added up as they arrived, so that only numbers of each client are left.
-        measured: `spread`, if it was measured while the updates were combined; else empty.
+        folded: True if updates and messages were added up as they arrived, so that only numbers of each client are left. Set in
+            every hook.
+        measured: `spread`, measured while the updates were combined; else empty. Set in `step`.
     """
 
     ids: tuple[int, ...]
@@ -286,9 +287,9 @@ class ServerView:
     Attributes:
         settings: Settings of the stage. Set in every hook.
         method: The method with all its parts, to look up another part's hyperparameters. Set in every hook.
-        params: Shared parameters w, [*shape] each; all parameters in `broadcast` and `address`, empty in `coefficients` where
-            updates are added up as they arrive.
-        state: Server state of this part. In `step`: as `absorb` returned it.
+        params: Shared parameters w, [*shape] each. Set in every hook: all parameters in `broadcast` and `address`, empty in
+            `coefficients` if updates are added up as they arrive.
+        state: Server state of this part. Set in every hook; in `step` as `absorb` returned it.
         round: Index of the round, from 0. Set in every hook.
         population: Number of all clients of the group. Set in every hook.
         part: Name of the part that looks. Set in every hook.
