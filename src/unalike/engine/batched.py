@@ -33,7 +33,7 @@ from unalike.engine.dense.compiled_training import supports_compiled
 from unalike.engine.dense.step import supports_dense
 from unalike.engine.stacked_training import StackedTraining
 from unalike.engine.threads import KEPT
-from unalike.methods.part import Personalizer
+from unalike.methods.roles import Personalizer
 from unalike.training.aggregation import UpdateSink
 from unalike.training.client_update import begin_training, train, tune, without_solver_state
 from unalike.training.local_step import functional_gradient

@@ -22,7 +22,8 @@ from unalike.engine.compiled_step import CompiledPrograms, CompiledStep
 from unalike.engine.dense.compiled_training import CompiledTrainer, supports_compiled
 from unalike.engine.dense.step import DenseStep, pulls
 from unalike.methods.method import Method
-from unalike.methods.part import Personalizer, Phase, Pull
+from unalike.methods.part import Pull
+from unalike.methods.roles import Personalizer, Phase
 from unalike.training.client_update import TrainedClient, begin_training, make_client_update, run_phases, view_function
 from unalike.training.local_step import LocalTrainer, TrainerFactory, ViewFunction, own_copy
 

@@ -17,7 +17,8 @@ from unalike.core.nests import map_tensors
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTrees, Tree
 from unalike.core.views import ClientBatches, ClientView, StageSettings
 from unalike.methods.method import Method
-from unalike.methods.part import Part, Personalizer, Phase, Upload, initial_part_states
+from unalike.methods.part import Part, initial_part_states
+from unalike.methods.roles import Personalizer, Phase, Upload
 from unalike.training.local_step import (
     MODEL,
     Gradient,

@@ -21,7 +21,8 @@ from unalike.core.work import Work
 from unalike.engine.client_chunk import BatchSequence, StackedBatches
 from unalike.engine.dense.step import pulls
 from unalike.methods.method import Method
-from unalike.methods.part import Phase, Pull
+from unalike.methods.part import Pull
+from unalike.methods.roles import Phase
 from unalike.training.local_step import MODEL, StepState, StepSums
 
 TILE = 2**17

@@ -18,7 +18,8 @@ from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.methods.default_parts import TaskLoss
 from unalike.methods.method import Method
-from unalike.methods.part import Correction, Part
+from unalike.methods.part import Part
+from unalike.methods.roles import Correction
 from unalike.training.local_step import (
     MODEL,
     LocalStep,
