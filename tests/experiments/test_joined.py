@@ -197,7 +197,11 @@ def test_a_diverged_run_says_why_it_cannot_go_on(dataset, tmp_path):
         assert directory.events[-1]["event"] == "diverged" and not directory.finished
         assert directory.diverged.startswith(f"round {directory.round + 1}: no participant sent a usable report")
     [facts, page] = [Comparison.load(tmp_path).facts, join([("run", Comparison.load(tmp_path))]).page()]
-    assert "diverged" in facts.command and directory.diverged in facts.notes[1] and "The run cannot continue with its settings" in page
+    assert (
+        "diverged" in facts.command
+        and directory.diverged in facts.notes[1]
+        and "The run cannot continue with its settings" in page
+    )
     assert Followed(tmp_path).state()["state"] == "diverged"
 
 
