@@ -45,7 +45,7 @@ def test_it_stays(spec, executor, crowd):
 
 
 def test_it_is_not_sent():
-    sent = {item.what: item.bytes for item in Method.parse("fedavg").wire(half_frozen())}
+    sent = {item.what: item.bytes for item in ua.wire(Method.parse("fedavg"), half_frozen())}
     assert sent["parameters"] == sent["update"] == 4 * (5 * 4 + 3)
 
 
