@@ -1,6 +1,6 @@
 """Models by name.
 
-Start at `registry.py`, which builds a model from a spec. `check.py` validates options; every other module is one family of networks.
+Start at `registry.py`, which builds a model from a spec. `check.py` validates options; every other module is a family of networks.
 Importing this package registers all models.
 May import `unalike.core` and `unalike._utils` only.
 """
