@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parent / "images" / "partitions"
 
 
 def balanced(classes: int, each: int) -> Dataset:
-    """Make `each` samples of `classes` classes with empty inputs, and with groups "ward" and "domain"."""
+    """Make `each` samples of `classes` classes with zero inputs and the groups "ward" and "domain"."""
     y = np.repeat(np.arange(classes), each)
     rng = np.random.default_rng(0)
     ward = np.array([rng.choice(12, p=rng.dirichlet(np.full(12, 0.4))) for _ in range(len(y) // 25)]).repeat(25)

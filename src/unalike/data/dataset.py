@@ -139,7 +139,7 @@ class Dataset:
         """Return the training samples and then the test samples as one (x, y)."""
         return self._whole
 
-    def labelled(self, y: Tensor, task: str, names: Sequence[str] | None, whose: str) -> Tensor:
+    def labelled(self, y: Tensor, task: str, names: Sequence[str] | None, owner: str) -> Tensor:
         """Translate labels of this data set to the task and the class order of another one, such as the data of a finished run.
 
         Classes are matched by name, because a file that lacks a class numbers the remaining ones differently. Numbers are
@@ -150,7 +150,7 @@ class Dataset:
             y: Labels [N] of this data set.
             task: The name of the other task.
             names: The other data set's class names in order.
-            whose: The other data set as error messages call it.
+            owner: The name of the other data set for error messages.
 
         Returns:
             Labels [N]: int64, bool or float32, as the task needs.
@@ -163,16 +163,16 @@ class Dataset:
         own, places = (self.classes, y.long()) if self.classes is not None else _kinds(y)
         if own is not None:
             if task == "classification":
-                return self._numbered(places, own, names or own, whose)
+                return self._numbered(places, own, names or own, owner)
             with suppress(KeyError, ValueError):
                 return array_checks.labels(torch.tensor([VALUES[task](name) for name in own])[places], self.name)
         found = ", ".join(own[:5] if own is not None else [f"{value:g}" for value in y[:5].tolist()])
         raise UnalikeError(
-            f"{self.name}: the labels are {KINDS[self.task.name]} ({found}); {whose} has {KINDS[task]}: "
+            f"{self.name}: the labels are {KINDS[self.task.name]} ({found}); {owner} has {KINDS[task]}: "
             "write the labels as it has them"
         )
 
-    def _numbered(self, places: Tensor, own: Sequence[str], names: Sequence[str], whose: str) -> Tensor:
+    def _numbered(self, places: Tensor, own: Sequence[str], names: Sequence[str], owner: str) -> Tensor:
         """Map class indices `places` from the order of `own` to the order of `names`."""
         numbers = [str(i) for i in range(len(names))]
         nameless = self.encoding is None and (self.classes is None or own == numbers[: len(own)])
@@ -181,7 +181,7 @@ class Dataset:
         if unknown:
             found, expected = (", ".join(map(repr, some)) for some in (unknown, names))
             raise UnalikeError(
-                f"found the classes {found}; expected those of {whose}, {expected}: rename or leave them out"
+                f"found the classes {found}; expected those of {owner}, {expected}: rename or leave them out"
             )
         return torch.tensor([known.index(name) for name in own], dtype=torch.int64)[places]
 

@@ -1,4 +1,4 @@
-"""Models whose input includes a statistic of the client's data ("conditioning on local statistics").
+"""Models with a statistic of the client's data as further input ("conditioning on local statistics").
 
 The statistic mu is a vector of m numbers, computed once from the client's training data and never sent. It arrives as
 `context["conditional"]["statistic"]`, shape [m]; a method provides it: `conditional(statistic="covariance")`. m depends on the

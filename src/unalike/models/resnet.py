@@ -117,7 +117,7 @@ def resnet34(input_shape: tuple[int, ...], classes: int | None, *, norm: str = "
 def wrn56_4(input_shape: tuple[int, ...], classes: int | None, *, norm: str = "batch") -> ResNet:
     """ResNet-56, four times as wide, named WRN-56-4 by FedLAW and FedLWS; 13,628,234 parameters with 10 classes.
 
-    The depth is that of He et al. 2016, 6 n + 2 with n = 9. It is not a network of Zagoruyko and Komodakis 2016, whose depths
-    are 6 n + 4 and whose norms come first.
+    The depth is that of He et al. 2016, 6 n + 2 with n = 9. It is not a network of Zagoruyko and Komodakis 2016: there depths
+    are 6 n + 4 and norms come first.
     """
     return ResNet(input_shape, classes, widths=(64, 128, 256), blocks=(9, 9, 9), norm=norm)
