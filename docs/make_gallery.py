@@ -1,4 +1,4 @@
-"""Draw every partition of `partitions.md` into `images/partitions/`: python docs/make_gallery.py"""
+"""Draw the figures of `partitions.md` into `images/partitions/`: python docs/make_gallery.py"""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parent / "images" / "partitions"
 
 
 def balanced(classes: int, each: int) -> Dataset:
-    """Labels alone: `classes` classes of `each` samples; the columns say which ward and which domain they come from."""
+    """Make `each` samples of `classes` classes with zero inputs and the groups "ward" and "domain"."""
     y = np.repeat(np.arange(classes), each)
     rng = np.random.default_rng(0)
     ward = np.array([rng.choice(12, p=rng.dirichlet(np.full(12, 0.4))) for _ in range(len(y) // 25)]).repeat(25)
@@ -40,11 +40,12 @@ BUBBLES: dict[str, tuple[Dataset, str, int | None]] = {
 IMAGES = {"noise": "noise(level=0.1)", "rotation": "rotation(degrees=90)"}
 
 
-def save(name: str, everyone: Population, images: bool = False) -> None:
+def save(name: str, population: Population, images: bool = False) -> None:
+    """Draw a population's images or label counts into a file."""
     figure = (
-        partition_figures.sample_images(everyone, columns=8, title=everyone.plan.spec)
+        partition_figures.sample_images(population, columns=8, title=population.plan.spec)
         if images
-        else partition_figures.bubbles(everyone.plan)
+        else partition_figures.bubbles(population.plan)
     )
     figure.savefig(FOLDER / f"{name}.png", dpi=90)
 

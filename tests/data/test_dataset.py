@@ -10,7 +10,7 @@ def rows(n: int = 6, d: int = 2) -> np.ndarray:
     return np.arange(n * d, dtype=np.float64).reshape(n, d)
 
 
-def test_arrays_are_converted_to_the_dtypes_of_the_library():
+def test_dataset_arrays_are_converted_to_library_dtypes():
     data = Dataset("d", (rows(), np.array([0, 1, 2, 0, 1, 2], np.uint8)))
     assert data.train[0].dtype == torch.float32 and data.train[1].dtype == torch.int64
     assert data.classes == ["0", "1", "2"] and data.task.name == "classification" and data.input_shape == (2,)
@@ -24,18 +24,18 @@ def test_arrays_are_converted_to_the_dtypes_of_the_library():
         (np.linspace(0, 1, 6)[:, None], "regression", None),
     ],
 )
-def test_task_follows_the_labels(y, task, classes):
+def test_dataset_task_follows_label_dtype(y, task, classes):
     data = Dataset("d", (rows(), y))
     assert (data.task.name, data.classes, data.train[1].shape) == (task, classes, (6,))
 
 
-def test_merged_holds_training_samples_first_without_copying_again(blobs):
+def test_merged_puts_training_samples_first_without_copy(blobs):
     x, y = blobs.merged()
     assert torch.equal(x, torch.cat([blobs.train[0], blobs.test[0]])) and torch.equal(y[:600], blobs.train[1])
     assert blobs.train[0].data_ptr() == x.data_ptr() == blobs.merged()[0].data_ptr()
 
 
-def test_fingerprint_sees_values_shapes_and_dtypes_but_not_the_name():
+def test_fingerprint_hashes_values_shapes_and_dtypes_but_not_the_name():
     def made(x, y, name="d"):
         return Dataset(name, (x, y)).fingerprint
 
@@ -57,12 +57,12 @@ def test_fingerprint_sees_values_shapes_and_dtypes_but_not_the_name():
         (rows(), np.eye(6), "one-hot"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_what_was_found(x, y, message):
+def test_dataset_with_unusable_arrays_raises_with_what_was_found(x, y, message):
     with pytest.raises(UnalikeError, match=message):
         Dataset("d", (x, y))
 
 
-def test_numbers_that_are_not_finite_are_counted_and_located():
+def test_dataset_with_nonfinite_numbers_counts_and_locates_them():
     x = rows()
     x[3, 1], x[4, 0], x[5, 0] = np.nan, np.inf, np.nan
     with pytest.raises(UnalikeError, match=r"2 NaN and 1 infinite values, the first in sample 3 at \[1\]"):
@@ -80,29 +80,29 @@ def test_numbers_that_are_not_finite_are_counted_and_located():
         (torch.rand(6, 2, device="meta"), "has no values"),
     ],
 )
-def test_numbers_that_are_not_there_are_refused(wrong, message):
+def test_dataset_with_missing_values_raises(wrong, message):
     with pytest.raises(UnalikeError, match=f"x {message}"):
         Dataset("d", (wrong, np.zeros(6, int)))
     with pytest.raises(UnalikeError, match=f"y {message}"):
         Dataset("d", (rows(), wrong))
 
 
-def test_a_mask_without_masked_values_changes_nothing():
+def test_masked_array_without_masked_values_is_read_unchanged():
     data = Dataset("d", (np.ma.masked_array(rows()), np.zeros(6, int)))
     assert torch.equal(data.train[0], torch.from_numpy(rows()).float())
 
 
-def test_labels_must_fit_the_named_classes():
+def test_dataset_with_label_outside_named_classes_raises():
     with pytest.raises(UnalikeError, match=r"0\.\.2, expected 0\.\.1 for 2 classes"):
         Dataset("d", (rows(), np.array([0, 1, 2, 0, 1, 2])), classes=["a", "b"])
 
 
-def test_test_set_must_look_like_the_training_set():
+def test_dataset_with_different_test_set_raises():
     with pytest.raises(UnalikeError, match=r"test inputs have shape \[3\].*expected.*\[2\]"):
         Dataset("d", (rows(), np.zeros(6, int)), (rows(6, 3), np.zeros(6, int)))
 
 
-def test_groups_keep_one_value_per_sample_in_merged_order_and_enter_the_fingerprint():
+def test_groups_keep_merged_order_and_enter_the_fingerprint():
     train, test = (rows(), np.zeros(6, int)), (rows(2), np.zeros(2, int))
     bare = Dataset("d", train, test)
     data = Dataset("d", train, test, groups={"site": np.array(list("aabbccab"), object), "age": list(range(8))})
@@ -114,12 +114,12 @@ def test_groups_keep_one_value_per_sample_in_merged_order_and_enter_the_fingerpr
 
 
 @pytest.mark.parametrize("values", [[1] * 5, [1.0] * 6, ["a", None, "b", "a", "b", "a"]])
-def test_groups_that_do_not_give_one_value_per_sample_are_refused(values):
+def test_groups_without_one_value_per_sample_raise(values):
     with pytest.raises(UnalikeError, match=r"group 'site': found .*expected one integer or text for each of 6 samples"):
         Dataset("d", (rows(), np.zeros(6, int)), groups={"site": values})
 
 
-def test_divided_shares_the_arrays_it_is_given_and_so_does_a_second_wrapping():
+def test_divided_shares_memory_with_its_arrays():
     x, y = rows().astype(np.float32), np.array([0, 1, 0, 1, 0, 1])
     data = Dataset.divided("d", x, y, train=4)
     assert len(data.train[1]) == 4 and data.test[1].tolist() == [0, 1]
@@ -132,7 +132,7 @@ def test_divided_shares_the_arrays_it_is_given_and_so_does_a_second_wrapping():
 
 
 @pytest.mark.parametrize("x", [torch.rand(6, 10)[:, :5], torch.rand(5, 6).T], ids=["sliced", "transposed"])
-def test_tensors_are_laid_out_in_order(x):
+def test_dataset_tensors_become_contiguous(x):
     """Compiled loops read the samples as one row after the other."""
     held = Dataset("d", (x, torch.arange(6) % 3)).merged()[0]
     assert held.is_contiguous() and torch.equal(held, x)

@@ -17,7 +17,7 @@ def arrows() -> Dataset:
     return Dataset("arrows", (ARROWS[:60], np.arange(60) % 2), (ARROWS[60:], np.arange(20) % 2))
 
 
-def test_noise_has_the_published_variance_for_each_client():
+def test_noise_variance_per_client_matches_paper():
     rows = Dataset("zeros", (np.zeros((4000, 50)), np.zeros(4000, int)))
     everyone = partition(rows, "noise(level=0.5)", clients=4)
     found = [float(everyone[k].train[0].var()) for k in range(4)]
@@ -25,7 +25,7 @@ def test_noise_has_the_published_variance_for_each_client():
     assert everyone.clusters is None and not rows.train[0].any()
 
 
-def test_rotation_turns_groups_of_clients(arrows):
+def test_rotation_rotates_groups_of_clients(arrows):
     everyone = partition(arrows, "rotation(degrees=90)", clients=8)
     assert list(everyone.clusters) == [0, 0, 1, 1, 2, 2, 3, 3]
     for k, edge in enumerate(np.repeat([(0, 2), (2, 0), (5, 2), (2, 5)], 2, axis=0)):
@@ -33,7 +33,7 @@ def test_rotation_turns_groups_of_clients(arrows):
             assert (x[:, 0, edge[0], edge[1]] == 1).all() and (x.sum((1, 2, 3)) == 2).all()
 
 
-def test_other_angles_agree_with_right_ones_in_direction():
+def test_rotation_by_other_angles_has_same_direction_as_right_angles():
     x = torch.rand(2, 1, 8, 8)
     near, exact = Rotation((89.999,))(x, 0, 1, None), Rotation((90,))(x, 0, 1, None)
     assert torch.allclose(near, exact, atol=1e-3)
@@ -41,7 +41,7 @@ def test_other_angles_agree_with_right_ones_in_direction():
     assert torch.allclose(Rotation((179.999,))(wide, 0, 1, None), Rotation((180,))(wide, 0, 1, None), atol=1e-3)
 
 
-def test_changes_join_a_scheme_and_each_other(arrows):
+def test_changes_combine_with_scheme_and_each_other(arrows):
     spec = "dirichlet(alpha=0.5, min_size=3) + rotation(degrees=(0, 180)) + noise"
     everyone = partition(arrows, spec, clients=4, seed=1)
     plain = partition(arrows, "dirichlet(alpha=0.5, min_size=3)", clients=4, seed=1)
@@ -49,14 +49,14 @@ def test_changes_join_a_scheme_and_each_other(arrows):
     assert canonical("noise") == "iid() + noise(level=0.1)"
 
 
-def test_every_sample_keeps_its_label_and_overlaps_are_changed_twice(blobs):
+def test_changes_keep_labels_and_change_shared_samples_per_client(blobs):
     everyone, plain = (partition(blobs, f"zipf(size=100){change}", 3) for change in (" + noise(level=1e-9)", ""))
     for k in range(3):
         for (x, y), (x0, y0) in zip(everyone[k].splits().values(), plain[k].splits().values()):
             assert torch.equal(y, y0) and torch.allclose(x, x0, atol=1e-3) and not torch.equal(x, x0)
 
 
-def test_a_saved_plan_makes_the_same_samples_again(arrows, tmp_path):
+def test_saved_plan_reproduces_changed_samples(arrows, tmp_path):
     everyone = partition(arrows, "rotation(degrees=45) + noise", clients=5, seed=3)
     again = apply_plan(PartitionPlan.load(everyone.plan.save(tmp_path)), arrows)
     assert again.fingerprint == everyone.fingerprint and torch.equal(again.x, everyone.x)
@@ -64,7 +64,7 @@ def test_a_saved_plan_makes_the_same_samples_again(arrows, tmp_path):
     assert other.fingerprint != everyone.fingerprint
 
 
-def test_what_a_sample_becomes_does_not_depend_on_its_part(arrows):
+def test_change_of_sample_does_not_depend_on_its_split(arrows):
     plain, apart = (partition(arrows, "noise(level=1)", clients=5, val=share) for share in (0.0, 0.2))
     for one, other in zip(plain, apart):
         assert torch.equal(one.test[0], other.test[0])
@@ -72,7 +72,7 @@ def test_what_a_sample_becomes_does_not_depend_on_its_part(arrows):
         assert torch.equal(one.train[0].flatten(1).sort(0).values, kept.sort(0).values)
 
 
-def test_what_cannot_be_changed_is_refused(arrows):
+def test_change_of_unsuitable_samples_raises(arrows):
     with pytest.raises(UnalikeError, match="expected images"):
         partition(Dataset("rows", (np.ones((9, 2)), np.zeros(9, int))), "rotation", clients=2)
     with pytest.raises(UnalikeError, match="found tokens"):

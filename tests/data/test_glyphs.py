@@ -15,7 +15,7 @@ def drawn():
     return glyphs(train=6 * BLOCK, test=BLOCK)
 
 
-def test_shape_classes_and_ink_are_emnists(drawn):
+def test_glyphs_shape_classes_and_ink_match_emnist(drawn):
     assert drawn.input_shape == (1, 28, 28) and "".join(drawn.classes[9:12]) == "9AB" and len(drawn.classes) == 62
     assert torch.bincount(drawn.train[1]).tolist() == [96] * 62
     x = drawn.merged()[0]
@@ -23,14 +23,14 @@ def test_shape_classes_and_ink_are_emnists(drawn):
     assert set(drawn.groups["font"]) == set(FONTS)
 
 
-def test_the_same_seed_draws_the_same_and_more_samples_extend_fewer(drawn):
+def test_glyphs_same_seed_gives_same_samples_and_more_extend_fewer(drawn):
     fewer = glyphs(train=100, test=10)
     assert torch.equal(fewer.train[0], drawn.train[0][:100]) and torch.equal(fewer.test[1], drawn.test[1][:10])
     assert glyphs(train=100, test=10).fingerprint == fewer.fingerprint != glyphs(train=100, test=10, seed=1).fingerprint
     assert len(torch.unique(drawn.merged()[0].flatten(1), dim=0)) == 7 * BLOCK
 
 
-def test_it_can_be_learnt_and_is_confused_where_emnist_is(drawn):
+def test_glyphs_trained_model_confuses_similar_letters(drawn):
     (x, y), (test_x, test_y) = drawn.train, drawn.test
     model = RidgeClassifier(alpha=30).fit(x.flatten(1).numpy(), y.numpy())
     wrong = model.predict(test_x.flatten(1).numpy())
@@ -43,13 +43,13 @@ def test_it_can_be_learnt_and_is_confused_where_emnist_is(drawn):
     assert 0.4 < accuracy < 0.9 and np.mean(mistakes) > 0.12
 
 
-def test_the_documentation_says_what_it_is_not():
+def test_glyphs_documentation_says_it_is_not_emnist():
     assert "not EMNIST" in glyphs.__doc__ and load("glyphs", train=3, test=0).test is None
     with pytest.raises(UnalikeError, match="found train=0"):
         load("glyphs(train=0)")
 
 
 @pytest.mark.parametrize("option", ["train=0", "test=-1", "seed=-1", "train=1.5"])
-def test_counts_and_seed_must_make_sense(option):
+def test_glyphs_invalid_counts_or_seed_raise(option):
     with pytest.raises(UnalikeError, match=f"found {option}, expected a whole number"):
         load(f"glyphs({option})")

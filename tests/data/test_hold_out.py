@@ -9,7 +9,7 @@ from unalike.data import Dataset, load, partition
 from unalike.data.partitioning.hold_out import hold_out
 
 
-def test_a_balanced_share_of_the_test_samples_leaves_the_clients():
+def test_hold_out_takes_balanced_share_of_test_samples():
     data = load("digits")
     rest, (x, y) = hold_out(data, 0.1)
     assert torch.bincount(y).tolist() == [round(0.1 * len(data.test[1]) / 10)] * 10
@@ -21,7 +21,7 @@ def test_a_balanced_share_of_the_test_samples_leaves_the_clients():
     assert partition(rest, "iid", clients=3).sizes.sum() < len(data.merged()[1])
 
 
-def test_the_seed_decides_and_groups_stay_with_their_samples():
+def test_hold_out_follows_seed_and_keeps_groups():
     y = np.arange(40) % 2
     data = Dataset.divided("rows", np.arange(40, dtype=np.float32)[:, None], y, 20, ["a", "b"], {"ward": np.arange(40)})
     rest, (x, _) = hold_out(data, 0.2, seed=1)
@@ -29,19 +29,19 @@ def test_the_seed_decides_and_groups_stay_with_their_samples():
     assert rest.merged()[0][:, 0].tolist() == rest.groups["ward"].tolist() and (x >= 20).all() and len(x) == 4
 
 
-def test_regression_and_data_without_tests():
+def test_hold_out_of_regression_without_test_set_takes_training_samples():
     data = Dataset("numbers", (torch.zeros(10, 2), torch.arange(10.0)), None)
     rest, (_, y) = hold_out(data, 0.3)
     assert len(y) == 3 and sorted([*rest.train[1].tolist(), *y.tolist()]) == list(range(10))
 
 
 @pytest.mark.parametrize("share, named", [(0, "share"), (1.5, "share"), (0.99, "expected")])
-def test_shares_that_cannot_be(share, named):
+def test_hold_out_of_impossible_share_raises(share, named):
     y = np.array([0] * 9 + [1])
     with pytest.raises(UnalikeError, match=named):
         hold_out(Dataset("few", (np.zeros((10, 1), np.float32), y), None, ["a", "b"]), share)
 
 
-def test_a_share_that_is_no_number_is_named(blobs):
+def test_hold_out_of_share_of_wrong_type_raises(blobs):
     with pytest.raises(UnalikeError, match=r"found share='0\.1', expected a number"):
         hold_out(blobs, "0.1")

@@ -42,7 +42,7 @@ def pictures(count, mode="L"):
     return [Image.fromarray(np.full(shape, 51 * (k % 6), np.uint8)) for k in range(count)]
 
 
-def test_a_named_set_that_is_not_in_the_folder_comes_from_the_hub(served, tmp_path):
+def test_named_set_missing_in_folder_comes_from_hub(served, tmp_path):
     served["ylecun/mnist"] = {
         "train": Split(list("0123456789"), image=pictures(6), label=[0, 1, 2, 3, 4, 9]),
         "test": Split(list("0123456789"), image=pictures(2), label=[7, 8]),
@@ -52,7 +52,7 @@ def test_a_named_set_that_is_not_in_the_folder_comes_from_the_hub(served, tmp_pa
     assert data.train[0][:, 0, 0, 0].tolist() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
 
 
-def test_any_set_of_the_hub_can_be_named_with_its_columns(served):
+def test_hub_set_with_named_columns_is_loaded(served):
     text = {"title": ["a b", "b"], "content": ["c", "c c"]}
     served["some/news"] = {"train": Split(["x", "y"], label=[0, 1], **text)}
     data = load("hub(path='some/news', x=('title', 'content'), test=None, length=4)")
@@ -61,7 +61,7 @@ def test_any_set_of_the_hub_can_be_named_with_its_columns(served):
     assert load("hub(path='some/colours', test=None)").train[0].shape == torch.Size([2, 3, 28, 28])
 
 
-def test_what_the_hub_does_not_have_is_said(served):
+def test_hub_missing_set_split_or_column_raises(served):
     with pytest.raises(UnalikeError, match=r"could not be fetched .*Couldn't reach.*check the name and the network"):
         load("hub(path='some/thing')")
     served["some/thing"] = {"train": Split(["x"], image=pictures(1), label=[0])}
@@ -71,7 +71,7 @@ def test_what_the_hub_does_not_have_is_said(served):
         load("hub(path='some/thing', x='pixels', test=None)")
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch):
+def test_hub_without_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UnalikeError, match=r"pip install 'unalike\[hub\]'"):
         load("hub(path='some/thing')")

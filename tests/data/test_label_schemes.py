@@ -21,7 +21,7 @@ def top_share(parts, labels):
 
 
 @pytest.mark.parametrize("spec", EXACT)
-def test_every_sample_falls_to_exactly_one_client(spec):
+def test_scheme_gives_every_sample_to_exactly_one_client(spec):
     parts = partition_labels(spec, LABELS, clients=20)
     assert len(parts) == 20 and np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(LABELS)))
 
@@ -30,7 +30,7 @@ def test_every_sample_falls_to_exactly_one_client(spec):
     "spec",
     [*EXACT, "zipf(size=200)", "zipf(size=200, order='swap')", "even(size=50)", "zipf_less", "mixture(even_less=20)"],
 )
-def test_a_partition_is_a_function_of_its_seed(spec):
+def test_scheme_with_same_seed_gives_same_partition(spec):
     first, again, other = (partition_labels(spec, LABELS, clients=20, seed=seed) for seed in (3, 3, 4))
     assert all(np.array_equal(a, b) for a, b in zip(first, again))
     assert any(not np.array_equal(a, b) for a, b in zip(first, other))
@@ -40,7 +40,7 @@ def test_iid_sizes_differ_by_one_at_most():
     assert sizes(partition_labels("iid", [0] * 11, clients=4)).tolist() == [3, 3, 3, 2]
 
 
-def test_shards_give_most_clients_two_classes():
+def test_shards_of_two_give_most_clients_two_classes():
     """200 shards of 30 in 10 classes of 600: a shard holds one class, and two are of one class 9.5 % of the time."""
     parts = partition_labels("shards", LABELS, clients=100)
     held = np.array([len(np.unique(LABELS[part])) for part in parts])
@@ -48,7 +48,7 @@ def test_shards_give_most_clients_two_classes():
     assert np.mean(held == 1) == pytest.approx(19 / 199, abs=0.08)
 
 
-def test_classes_holds_exactly_k_of_them_in_even_shares():
+def test_classes_gives_each_client_k_classes_in_even_shares():
     parts = partition_labels("classes(k=3)", LABELS, clients=20)
     counts = np.array([np.bincount(LABELS[part], minlength=10) for part in parts])
     assert ((counts > 0).sum(1) == 3).all() and all(counts[i, i % 10] for i in range(20))
@@ -58,13 +58,13 @@ def test_classes_holds_exactly_k_of_them_in_even_shares():
     assert all((np.bincount(LABELS[part]) == 120).all() for part in everything)
 
 
-def test_clusters_share_ranges_of_labels():
+def test_clusters_of_clients_share_ranges_of_labels():
     parts = partition_labels("clusters(groups=(2, 3, 5), size=100)", LABELS, clients=6)
     held = [set(np.unique(LABELS[part]).tolist()) for part in parts]
     assert held == [{0, 1}] * 2 + [{2, 3, 4}] * 2 + [{5, 6, 7, 8, 9}] * 2 and set(sizes(parts)) == {100}
 
 
-def test_a_number_of_clusters_cuts_ranges_of_like_width():
+def test_clusters_given_as_number_have_ranges_of_equal_width():
     labels = np.repeat(np.arange(10), np.arange(20, 30))  # classes of unequal sizes
     parts = partition_labels("clusters(groups=3)", labels, clients=3)
     assert [sorted(set(labels[part])) for part in parts] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
@@ -73,7 +73,7 @@ def test_a_number_of_clusters_cuts_ranges_of_like_width():
             partition_labels(f"clusters({mistake})", labels, clients=12)
 
 
-def test_quantity_shares_have_the_variance_of_their_dirichlet_and_labels_stay_mixed():
+def test_quantity_sizes_have_dirichlet_variance_and_labels_stay_mixed():
     """Shares ~ Dir(beta 1_K): mean 1/K, variance (1/K)(1 - 1/K) / (K beta + 1) = 0.09 / 21 for K = 10, beta = 2."""
     draws = [partition_labels("quantity(beta=2, min_size=0)", LABELS, 10, seed) for seed in range(60)]
     shares = np.array([sizes(parts) for parts in draws]) / len(LABELS)
@@ -90,27 +90,27 @@ def test_quantity_shares_have_the_variance_of_their_dirichlet_and_labels_stay_mi
     seed=st.integers(0, 10**6),
 )
 @settings(max_examples=40, deadline=None)
-def test_no_sample_is_lost_or_given_twice(spec, classes, clients, seed):
+def test_scheme_loses_and_repeats_no_sample(spec, classes, clients, seed):
     labels = np.random.default_rng(seed).permutation(np.arange(97) % classes)
     parts = partition_labels(spec, labels, clients, seed)
     assert len(parts) == clients and np.array_equal(np.sort(np.concatenate(parts)), np.arange(97))
 
 
 @pytest.mark.parametrize(("size", "total"), [(6000, 5952), (1000, 992), (600, 558), (100, 62)])
-def test_even_counts_of_62_labels(size, total):
+def test_even_counts_of_62_labels_match_formula(size, total):
     labels = np.repeat(np.arange(62), 200)
     for part in partition_labels(f"even(size={size})", labels, clients=2):
         assert len(part) == len(set(part)) == total and np.ptp(np.bincount(labels[part])) == 0
 
 
-def test_pathological_makes_five_groups_of_four_that_share_a_pair():
+def test_pathological_two_of_ten_classes_makes_five_groups_of_four():
     parts = partition_labels("pathological(classes=2)", LABELS, clients=20)
     held = [set(np.unique(LABELS[part]).tolist()) for part in parts]
     assert held == [{2 * (k // 4), 2 * (k // 4) + 1} for k in range(20)]
     assert set(sizes(parts)) == {300}
 
 
-def test_pathological_unbalanced_sizes_stay_in_their_range():
+def test_pathological_without_balance_keeps_sizes_in_range():
     parts = partition_labels("pathological(classes=2, balance=False, least=40)", LABELS, clients=20)
     for k, part in enumerate(parts):
         counts = np.bincount(LABELS[part], minlength=10)
@@ -120,7 +120,7 @@ def test_pathological_unbalanced_sizes_stay_in_their_range():
 
 
 @pytest.mark.parametrize(("size", "total"), [(6000, 5973), (600, 622), (1000, 1013), (100, 144)])
-def test_zipf_counts_of_62_labels(size, total):
+def test_zipf_counts_of_62_labels_match_formula(size, total):
     labels = np.repeat(np.arange(62), 4000)
     for part in partition_labels(f"zipf(a=2, size={size})", labels, clients=2):
         counts = np.bincount(labels[part], minlength=62)
@@ -128,7 +128,7 @@ def test_zipf_counts_of_62_labels(size, total):
         assert counts.max() == int(size / (1 / np.arange(1.0, 63) ** 2).sum())
 
 
-def test_zipf_orders_labels_at_random_or_by_swapping_the_first():
+def test_zipf_order_is_random_or_swaps_the_first_label():
     def ranked(order):
         parts = partition_labels(f"zipf(size=300, order={order!r})", LABELS, clients=12)
         return [int(np.bincount(LABELS[part]).argmax()) for part in parts]
@@ -137,19 +137,19 @@ def test_zipf_orders_labels_at_random_or_by_swapping_the_first():
     assert len(set(ranked("random"))) > 3
 
 
-def test_zipf_takes_all_where_a_label_lacks_samples():
+def test_zipf_label_with_too_few_samples_gives_all():
     labels = np.array([0] * 3 + [1] * 50)
     parts = partition_labels("zipf(size=40, order='swap')", labels, clients=2)
     assert [np.bincount(labels[part]).tolist() for part in parts] == [[3, 8], [3, 32]]
 
 
-def test_dirichlet_smallest_size_holds():
+def test_dirichlet_every_client_reaches_min_size():
     for seed in range(5):
         assert sizes(partition_labels("dirichlet(alpha=0.1)", LABELS, 20, seed)).min() >= 10
         assert sizes(partition_labels("dirichlet(alpha=0.3, min_size=100)", LABELS, 20, seed)).min() >= 100
 
 
-def test_dirichlet_balance_agrees_with_the_published_forms():
+def test_dirichlet_balance_matches_published_forms():
     """20 clients, 6000 samples, alpha 0.1: top-class share .705 and .641, largest client 638 and 879."""
     balanced = [partition_labels("dirichlet(alpha=0.1, min_size=40)", LABELS, 20, seed) for seed in range(12)]
     plain = [partition_labels("dirichlet(alpha=0.1, balance=False)", LABELS, 20, seed) for seed in range(12)]
@@ -159,7 +159,7 @@ def test_dirichlet_balance_agrees_with_the_published_forms():
     assert largest == pytest.approx([638, 879], rel=0.15)
 
 
-def test_dirichlet_limits():
+def test_dirichlet_alpha_limits_are_iid_and_one_client_per_class():
     even = partition_labels("dirichlet(alpha=1e6)", LABELS, clients=10)
     assert all(np.ptp(np.bincount(LABELS[part], minlength=10)) <= 3 for part in even)
     lone = partition_labels("dirichlet(alpha=1e-4, balance=False)", LABELS, clients=20)
@@ -205,12 +205,12 @@ def test_dirichlet_limits():
         ("clusters(groups=2.0)", 4, r"found groups=2.0, expected a whole number or \(a whole number, \.\.\.\)"),
     ],
 )
-def test_what_cannot_be_satisfied_is_refused_with_the_constraint(spec, clients, message):
+def test_scheme_with_unsatisfiable_constraint_raises_and_names_it(spec, clients, message):
     with pytest.raises(UnalikeError, match=message):
         partition_labels(spec, LABELS, clients)
 
 
-def test_labels_and_seed_must_make_sense():
+def test_partition_labels_with_invalid_labels_or_seed_raises():
     with pytest.raises(UnalikeError, match="N > 0"):
         partition_labels("iid", [], 2)
     with pytest.raises(UnalikeError, match="seed=-1"):
@@ -219,7 +219,7 @@ def test_labels_and_seed_must_make_sense():
         partition_labels("dirichlet(alpha=1)", np.linspace(0, 1, 50), 2)
 
 
-def test_the_global_generator_is_not_touched():
+def test_partition_leaves_global_generator_unchanged():
     before = np.random.get_state()[1].copy()  # noqa: NPY002
     partition_labels("dirichlet(alpha=1)", LABELS, 5)
     assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002

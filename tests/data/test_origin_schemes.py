@@ -31,7 +31,7 @@ def test_natural_clients_keep_their_own_test_samples(sites):
     assert len(everyone.train[1]) == 7 and len(everyone.test[1]) == 3
 
 
-def test_natural_may_divide_or_draw_clients(sites):
+def test_natural_without_own_test_divides_and_fewer_clients_are_drawn(sites):
     everyone = partition(sites, "natural(column='site', own_test=False)")
     assert (everyone.sizes == np.floor(0.75 * (everyone.sizes + everyone.test.sizes))).all()
     two = [partition(sites, "natural(column='site')", clients=2, seed=seed) for seed in range(9)]
@@ -44,17 +44,17 @@ def test_natural_may_divide_or_draw_clients(sites):
         partition(sites, "natural(column='ward')")
 
 
-def test_a_client_in_several_true_clusters_is_refused(sites):
+def test_natural_client_in_several_clusters_raises(sites):
     with pytest.raises(UnalikeError, match="the samples of client 0 lie in several clusters, expected one"):
         partition(sites, "natural(column='coast', cluster='site')")
 
 
-def test_natural_without_merging_sees_training_samples_only(sites):
+def test_natural_without_merge_uses_training_samples_only(sites):
     everyone = partition(sites, "natural(column='site')", merge=False)
     assert list(everyone.names) == ["east", "north", "south"] and everyone.sizes.sum() + everyone.test.sizes.sum() == 60
 
 
-def test_domains_fall_evenly_to_their_own_clients(sites):
+def test_domains_are_divided_evenly_among_their_clients(sites):
     assert list(partition(sites, "domains(column='site')").names) == ["east", "late", "north", "south"]
     everyone = partition(sites, "domains(column='site')", clients=6)
     assert list(everyone.names) == ["east-0", "east-1", "late-0", "late-1", "north", "south"]
@@ -66,19 +66,19 @@ def test_domains_fall_evenly_to_their_own_clients(sites):
         partition(sites, "domains(column='site')", clients=3)
 
 
-def test_domains_that_are_called_like_numbered_clients_keep_their_names_apart():
+def test_domains_named_like_numbered_clients_get_distinct_names():
     data = Dataset("two", (np.zeros((6, 1)), np.arange(6) % 2), groups={"domain": ["a"] * 4 + ["a-0"] * 2})
     assert list(partition(data, "domains", clients=3).names) == ["a-0", "a-1", "a-0-0"]
     assert list(partition(data, "domains", clients=2).names) == ["a", "a-0"]
 
 
-def test_a_plan_keeps_names_and_clusters(sites, tmp_path):
+def test_natural_plan_round_trip_keeps_names_and_clusters(sites, tmp_path):
     plan = partition(sites, "domains(column='site')", clients=5).plan
     again = PartitionPlan.load(plan.save(tmp_path))
     assert again.hash == plan.hash and list(again.names) == list(plan.names) and again.clusters == plan.clusters
 
 
-def test_labels_alone_may_have_columns():
+def test_partition_labels_with_groups_divides_by_column():
     parts = partition_labels("natural(column='ward')", [0, 1, 0, 1], groups={"ward": ["b", "a", "b", "b"]})
     assert [part.tolist() for part in parts] == [[1], [0, 2, 3]]
     with pytest.raises(UnalikeError, match="column 'ward' has shape"):
@@ -96,12 +96,12 @@ def letters() -> Dataset:
     ("kind", "train", "test"),
     [("zipf_more", 5973, 1013), ("zipf_less", 622, 144), ("even_more", 5952, 992), ("even_less", 558, 62)],
 )
-def test_fedmix_kinds_have_their_published_sizes(letters, kind, train, test):
+def test_mixture_kinds_have_published_sizes(letters, kind, train, test):
     everyone = partition(letters, kind, clients=3)
     assert everyone.sizes.tolist() == [train] * 3 and everyone.test.sizes.tolist() == [test] * 3
 
 
-def test_fedmix_kinds_rank_training_and_test_labels_alike(letters):
+def test_mixture_kinds_rank_training_and_test_labels_equally(letters):
     everyone = partition(letters, "zipf_more(order='swap')", clients=4)
     y = everyone.y.numpy()
     for k in range(4):
@@ -109,12 +109,12 @@ def test_fedmix_kinds_rank_training_and_test_labels_alike(letters):
         assert tops[0].tolist() == tops[1].tolist() and tops[0][0] == k
 
 
-def test_mixtures_never_test_on_what_another_client_trains_on(letters):
+def test_mixture_test_samples_are_trained_on_by_no_client(letters):
     everyone = partition(letters, "mixture(zipf_more=3, even_less=2)")
     assert everyone.sizes.tolist() == [5973] * 3 + [558] * 2
     assert not set(everyone.train.values) & set(everyone.test.values)
 
 
-def test_mixtures_take_what_there_is(blobs):
+def test_mixture_of_small_data_takes_all_samples(blobs):
     everyone = partition(blobs, "even_more", clients=3)
     assert set(everyone.sizes) == {680} and set(everyone.test.sizes) == {120}

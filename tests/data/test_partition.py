@@ -11,7 +11,7 @@ from unalike.data.partitioning.partition import canonical
 from unalike.data.partitioning.partition_files import write_partition
 
 
-def test_each_client_trains_on_the_floor_of_three_quarters(blobs):
+def test_partition_default_split_trains_on_three_quarters(blobs):
     everyone = partition(blobs, "dirichlet(alpha=0.5)", clients=8)
     totals = everyone.sizes + everyone.test.sizes
     assert totals.sum() == 800 and everyone.sizes.tolist() == [int(0.75 * n) for n in totals]
@@ -19,24 +19,24 @@ def test_each_client_trains_on_the_floor_of_three_quarters(blobs):
     assert np.array_equal(np.sort(used), np.arange(800))
 
 
-def test_split_shuffles_within_the_client(blobs):
+def test_partition_split_shuffles_within_each_client(blobs):
     everyone = partition(blobs, "pathological(classes=1)", clients=10, split=0.5)
     held = everyone.train[0]
     assert (np.diff(held) < 0).any() and len(everyone[0].train[1].unique()) == 1
 
 
-def test_one_sample_is_for_training(blobs):
+def test_partition_client_with_one_sample_trains_on_it(blobs):
     few = Dataset("few", (blobs.train[0][:3], blobs.train[1][:3]))
     everyone = partition(few, "iid", clients=3)
     assert everyone.sizes.tolist() == [1, 1, 1] and everyone.test.sizes.tolist() == [0, 0, 0]
 
 
-def test_a_client_may_stay_empty_where_the_scheme_allows_it(blobs):
+def test_partition_without_smallest_size_may_leave_client_empty(blobs):
     everyone = partition(blobs, "dirichlet(alpha=1e-3, balance=False)", clients=30)
     assert len(everyone.empty) and (everyone.sizes[everyone.empty] == 0).all()
 
 
-def test_bad_input_is_refused_in_one_message_each(blobs):
+def test_partition_with_bad_input_raises(blobs):
     with pytest.raises(UnalikeError, match="801 clients and 800 samples, expected a sample for each; lower clients"):
         partition(blobs, "iid", clients=801)
     gap = Dataset("gap", (np.ones((6, 2)), np.array([0, 1, 3, 0, 1, 3])), classes=["a", "b", "c", "d"])
@@ -49,24 +49,24 @@ def test_bad_input_is_refused_in_one_message_each(blobs):
         partition(blobs, "iid")
 
 
-def test_only_a_data_set_is_divided():
+def test_partition_of_something_else_than_data_set_raises():
     with pytest.raises(UnalikeError, match=r"found a str to divide, expected a data set: ua.load\('digits'\)"):
         partition("digits", "iid", clients=3)
 
 
-def test_min_test_moves_samples_or_says_who_lacks_them(blobs):
+def test_partition_min_test_moves_samples_or_names_client(blobs):
     everyone = partition(blobs, "iid", clients=100, split=0.9, min_test=3)
     assert set(everyone.test.sizes) == {3} and set(everyone.sizes) == {5}
     with pytest.raises(UnalikeError, match="client 0 has 8 samples, expected 9 for min_test=8"):
         partition(blobs, "iid", clients=100, min_test=8)
 
 
-def test_merge_false_leaves_the_test_set_out(blobs):
+def test_partition_without_merge_leaves_test_set_out(blobs):
     everyone = partition(blobs, "iid", clients=4, merge=False, split=1.0)
     assert len(everyone.x) == everyone.sizes.sum() == 600 and everyone.test.sizes.sum() == 0
 
 
-def test_split_must_be_a_share(blobs):
+def test_partition_with_split_outside_zero_to_one_raises(blobs):
     with pytest.raises(UnalikeError, match="split=0"):
         partition(blobs, "iid", 2, split=0)
 
@@ -81,29 +81,29 @@ def test_split_must_be_a_share(blobs):
         ("merge", "no", "True or False"),
     ],
 )
-def test_options_of_another_kind_are_refused(blobs, option, value, expected):
+def test_partition_with_option_of_wrong_type_raises(blobs, option, value, expected):
     with pytest.raises(UnalikeError, match=f"found {option}={value!r}, expected {expected}$"):
         partition(blobs, **{"spec": "iid", "clients": 2, option: value})
 
 
-def test_split_keeps_the_draw_of_the_scheme(blobs):
+def test_partition_with_other_split_keeps_scheme_draw(blobs):
     half, most = (partition(blobs, "dirichlet(alpha=0.5)", 5, split=split) for split in (0.5, 0.9))
     for k in range(5):
         owned = [set(p.train[k]) | set(p.test[k]) for p in (half, most)]
         assert owned[0] == owned[1] and set(half.train[k]) < set(most.train[k])
 
 
-def test_same_arguments_same_plan_other_seed_other_plan(blobs):
+def test_plan_depends_on_arguments_and_seed(blobs):
     first, again, other = (partition(blobs, "iid", 5, seed=seed).plan for seed in (0, 0, 1))
     assert first.hash == again.hash != other.hash
 
 
-def test_canonical_text_holds_every_parameter():
+def test_canonical_spec_holds_every_parameter():
     assert canonical("iid") == "iid()"
     assert canonical("zipf(size=10)") == "zipf(a=2, size=10, order='random')"
 
 
-def test_plan_round_trip(blobs, tmp_path):
+def test_plan_saved_and_loaded_gives_same_population(blobs, tmp_path):
     everyone = partition(blobs, "dirichlet(alpha=0.3)", clients=6, seed=2)
     file = everyone.plan.save(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"] == [file.name]
@@ -112,14 +112,14 @@ def test_plan_round_trip(blobs, tmp_path):
     assert apply_plan(plan, blobs).fingerprint == everyone.fingerprint
 
 
-def test_plan_refuses_another_data_set(blobs):
+def test_apply_plan_to_another_data_set_raises(blobs):
     plan = partition(blobs, "iid", clients=3).plan
     other = Dataset("others", (blobs.train[0] + 1, blobs.train[1]), blobs.test)
     with pytest.raises(UnalikeError, match=f"{blobs.fingerprint}, found 'others' with {other.fingerprint}"):
         apply_plan(plan, other)
 
 
-def test_plan_files_that_cannot_be_used(blobs, tmp_path):
+def test_plan_file_missing_or_changed_raises(blobs, tmp_path):
     with pytest.raises(UnalikeError, match="found no plan"):
         PartitionPlan.load(tmp_path)
     file = partition(blobs, "iid", clients=3).plan.save(tmp_path / "mine.json")
@@ -141,7 +141,7 @@ def test_plan_of_regression_labels_round_trips_and_shows(tmp_path):
     assert "Gini" in printed(plan) and "JS" not in printed(plan)
 
 
-def test_show_lists_clients_and_divergences(blobs):
+def test_plan_show_lists_clients_and_divergences(blobs):
     text = printed(partition(blobs, "pathological(classes=1)", clients=30).plan)
     assert "client-19" in text and "client-20" not in text and "and 10 more" in text
     assert "top-class share 1" in text and "effective classes 1" in text
@@ -153,7 +153,7 @@ def printed(plan: PartitionPlan) -> str:
     return console.file.getvalue()
 
 
-def test_validation_samples_come_out_of_training(blobs, tmp_path):
+def test_partition_val_takes_samples_from_training(blobs, tmp_path):
     """The test samples stay; training and validation samples together are the training samples without `val`."""
     plain = partition(blobs, "dirichlet(alpha=0.3)", clients=8, seed=2)
     people = partition(blobs, "dirichlet(alpha=0.3)", clients=8, seed=2, val=0.2)
@@ -171,19 +171,19 @@ def test_validation_samples_come_out_of_training(blobs, tmp_path):
     assert all(np.array_equal(np.sort(a), np.sort(b)) for a, b in zip(files.train, people.train))
 
 
-def test_the_only_training_sample_is_never_validated_on():
+def test_partition_val_leaves_the_only_training_sample():
     few = Dataset("few", (np.eye(6, dtype=np.float32), np.arange(6) % 2))
     parts = partition(few, "iid", clients=6, val=0.9)
     assert parts.sizes.tolist() == [1] * 6 and not len(parts.val.values)
 
 
 @pytest.mark.parametrize("val", [-0.1, 1, 1.5])
-def test_a_share_of_validation_samples_is_below_one(blobs, val):
+def test_partition_with_val_outside_zero_to_one_raises(blobs, val):
     with pytest.raises(UnalikeError, match="val="):
         partition(blobs, "iid", clients=2, val=val)
 
 
-def test_changed_samples_keep_their_part(blobs):
+def test_partition_feature_change_keeps_splits(blobs):
     """Feature changes copy the samples of each client; its validation samples are changed and kept apart as well."""
     people = partition(blobs, "iid + noise(level=0.1)", clients=4, val=0.25)
     parts = [people.train, people.test, people.val]

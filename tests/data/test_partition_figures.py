@@ -8,7 +8,7 @@ from unalike.data import Dataset, load, partition
 from unalike.data.partitioning import partition_figures
 
 
-def test_bubbles_have_one_circle_per_client_and_class_with_area_by_count(tmp_path):
+def test_bubbles_areas_are_proportional_to_counts(tmp_path):
     counts = np.array([[5, 0], [10, 20]])
     figure = partition_figures.bubbles(counts, ["cat", "dog"], title="two clients")
     (points,) = figure.axes[0].collections
@@ -20,14 +20,14 @@ def test_bubbles_have_one_circle_per_client_and_class_with_area_by_count(tmp_pat
     assert "matplotlib.pyplot" not in sys.modules
 
 
-def test_a_plan_draws_itself_for_many_clients_and_for_regression(blobs, tmp_path):
+def test_bubbles_of_plan_handle_many_clients_and_regression(blobs, tmp_path):
     partition_figures.bubbles(partition(blobs, "iid", clients=200).plan).savefig(tmp_path / "many.png")
     line = Dataset("line", (np.ones((40, 1)), np.linspace(0, 1, 40)))
     bars = partition_figures.bubbles(partition(line, "quantity(min_size=1)", clients=3).plan)
     assert len(bars.axes[0].patches) == 3
 
 
-def test_samples_show_images_only(blobs):
+def test_sample_images_of_rows_raise(blobs):
     figure = partition_figures.sample_images(partition(load("digits"), "noise(level=0.5)", clients=20), columns=3)
     assert figure.axes[0].images[0].get_array().shape == (10 * 9, 3 * 9, 3)
     with pytest.raises(UnalikeError, match="expected images"):

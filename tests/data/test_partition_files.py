@@ -8,7 +8,7 @@ from unalike.data import ClientData, Dataset, Population, partition, partition_l
 from unalike.data.partitioning.partition_files import write_clients, write_partition
 
 
-def test_index_files_round_trip(blobs, tmp_path):
+def test_write_partition_and_index_files_round_trip(blobs, tmp_path):
     everyone = partition(blobs, "dirichlet(alpha=0.5)", clients=12, seed=5)
     folder = write_partition(everyone.plan, tmp_path / "split")
     assert len(list(folder.iterdir())) == 12
@@ -19,7 +19,7 @@ def test_index_files_round_trip(blobs, tmp_path):
         assert set(again.train[k]) == set(everyone.train[k]) and np.array_equal(again.test[k], everyone.test[k])
 
 
-def test_names_that_file_systems_forbid_survive(blobs, tmp_path):
+def test_write_clients_escapes_forbidden_names(blobs, tmp_path):
     names = ["../ward", ".", "north/south", "ä b%"]
     everyone = Population.of([ClientData(blobs.train, name=name) for name in names])
     folder = write_clients(everyone, tmp_path / "samples")
@@ -28,7 +28,7 @@ def test_names_that_file_systems_forbid_survive(blobs, tmp_path):
     assert np.array_equal(x, blobs.train[0].numpy())
 
 
-def test_folders_are_read_in_the_order_of_their_whole_names(blobs, tmp_path):
+def test_index_files_folders_are_sorted_by_whole_name(blobs, tmp_path):
     names = ["ward.10", "ward.2", ".ward.1", "ward.01", "ward.1"]
     for k, name in enumerate(names):
         folder = tmp_path / name.replace(".ward", "%2Eward")
@@ -40,7 +40,7 @@ def test_folders_are_read_in_the_order_of_their_whole_names(blobs, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "length"), [("", 0), ("n" * 300, 300), ("\u533b" * 40, 360)])
-def test_names_that_no_folder_can_have_are_refused(tmp_path, name, length):
+def test_write_with_empty_or_too_long_name_raises(tmp_path, name, length):
     data = Dataset("one", (np.zeros((4, 1)), np.zeros(4, int)), groups={"client": [name, name, "south", "south"]})
     everyone = partition(data, "natural")
     for write, written in ((write_partition, everyone.plan), (write_clients, everyone)):
@@ -48,7 +48,7 @@ def test_names_that_no_folder_can_have_are_refused(tmp_path, name, length):
             write(written, tmp_path / write.__name__)
 
 
-def test_exported_samples_are_the_clients_own(blobs, tmp_path):
+def test_write_clients_writes_each_clients_samples(blobs, tmp_path):
     everyone = partition(blobs, "iid", clients=3)
     folder = write_clients(everyone, tmp_path / "samples")
     archive = np.load(folder / "client-1" / "test.npz", allow_pickle=False)
@@ -57,7 +57,7 @@ def test_exported_samples_are_the_clients_own(blobs, tmp_path):
         write_clients(everyone, folder)
 
 
-def test_other_tools_files_are_read(tmp_path):
+def test_index_files_of_other_tools_are_read(tmp_path):
     labels = [0, 1, 2, 3, 4]
     texts = tmp_path / "texts"
     texts.mkdir()
@@ -86,14 +86,14 @@ def test_other_tools_files_are_read(tmp_path):
         ('{"north": [0], "north": [1]}', "the name 'north' stands there twice"),
     ],
 )
-def test_files_that_do_not_fit_are_refused(tmp_path, text, message):
+def test_index_files_that_do_not_fit_raise(tmp_path, text, message):
     file = tmp_path / "split.json"
     file.write_text(text)
     with pytest.raises(UnalikeError, match=message):
         partition_labels(f"index_files(path={str(file)!r})", [0, 1, 2, 3, 4])
 
 
-def test_paths_that_hold_nothing_are_refused(tmp_path):
+def test_index_files_at_empty_path_raise(tmp_path):
     with pytest.raises(UnalikeError, match="found no index files"):
         partition_labels("index_files(path='nowhere')", [0, 1])
     with pytest.raises(UnalikeError, match="holds no client"):

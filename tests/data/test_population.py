@@ -16,7 +16,7 @@ def client(labels, name=None, width=2, test=None):
     return ClientData((x, y), None if test is None else (np.zeros((len(test), width)), np.asarray(test)), name=name)
 
 
-def test_population_of_clients_gives_each_its_own_samples_back():
+def test_population_of_clients_returns_their_samples():
     clients = [client([0, 1, 1], "a", test=[2]), client([3], "b"), client(np.zeros(0, int), "c", test=[1, 0])]
     everyone = Population.of(clients)
     assert len(everyone) == 3 and everyone.classes == ["0", "1", "2", "3"] and everyone.outputs == 4
@@ -28,7 +28,7 @@ def test_population_of_clients_gives_each_its_own_samples_back():
     assert torch.equal(everyone[-1].test[1], torch.tensor([1, 0]))
 
 
-def test_label_counts_and_describe():
+def test_label_counts_and_describe_count_each_client():
     everyone = Population.of([client([0, 1, 1], test=[2]), client([2])])
     assert everyone.label_counts().tolist() == [[1, 2, 0], [0, 0, 1]]
     table = everyone.describe()
@@ -36,7 +36,7 @@ def test_label_counts_and_describe():
     assert table.loc[0].tolist() == ["client-0", 3, 1, 2, 1, 2, 0]
 
 
-def test_pooled_is_one_client_with_every_sample_once(blobs):
+def test_pooled_has_one_client_with_every_sample_once(blobs):
     overlapping = partition(blobs, "zipf(size=100)", clients=5)
     pooled = overlapping.pooled()
     assert len(pooled) == 1 and pooled.names == ["pooled"] and pooled.fingerprint != overlapping.fingerprint
@@ -44,7 +44,7 @@ def test_pooled_is_one_client_with_every_sample_once(blobs):
     assert pooled.test[0].tolist() == sorted(set(overlapping.test.values.tolist()))
 
 
-def test_data_are_shown_in_a_line(blobs):
+def test_repr_shows_data_in_one_line(blobs):
     people = partition(blobs, "iid", clients=4)
     for shown, words in ((blobs, "Dataset"), (people, "Population of 4 clients"), (people[0], "ClientData client-0")):
         assert repr(shown).startswith(f"<{words}") and "samples" in repr(shown) and len(repr(shown)) < 132
@@ -52,13 +52,13 @@ def test_data_are_shown_in_a_line(blobs):
     assert sizes in repr(people)
 
 
-def test_what_are_no_clients_is_refused(blobs):
+def test_population_of_something_else_than_clients_raises(blobs):
     for wrong, found in (([blobs.train], "tuple"), (blobs, "Dataset"), ("digits", "str")):
         with pytest.raises(UnalikeError, match=f"found a {found} where clients were expected"):
             Population.of(wrong)
 
 
-def test_index_takes_names_and_positions():
+def test_index_accepts_names_and_positions():
     everyone = Population.of([client([0], "north"), client([1], "south")])
     assert everyone.index("south") == everyone.index(1) == everyone.index(-1) == 1
     with pytest.raises(UnalikeError, match="did you mean 'south'"):
@@ -77,12 +77,12 @@ def test_index_takes_names_and_positions():
         ([client([0], "a"), client([0.5], "b")], "'b', train: labels are float32"),
     ],
 )
-def test_clients_that_do_not_fit_together_are_named(clients, message):
+def test_population_of_different_clients_raises_with_name(clients, message):
     with pytest.raises(UnalikeError, match=message):
         Population.of(clients)
 
 
-def test_a_client_is_named_in_its_own_errors():
+def test_client_data_errors_name_the_client():
     with pytest.raises(UnalikeError, match="client 'west', train: found 2 inputs and 1 labels"):
         ClientData((np.zeros((2, 1)), np.zeros(1)), name="west")
     with pytest.raises(UnalikeError, match="client 'west', test: x holds 1 NaN"):
@@ -93,13 +93,13 @@ def test_a_client_is_named_in_its_own_errors():
         ClientData((np.zeros((1, 1)), np.zeros(1)), name=3)
 
 
-def test_named_classes_bound_the_labels_of_every_client():
+def test_population_with_label_outside_classes_raises():
     with pytest.raises(UnalikeError, match=r"client 'client-1', train: .*expected 0\.\.1"):
         Population.of([client([0]), client([2])], classes=["no", "yes"])
 
 
 @pytest.mark.parametrize("task", ["binary", TASKS["binary"]])
-def test_a_given_task_converts_the_labels(task):
+def test_population_task_converts_labels(task):
     everyone = Population.of([client([0, 1])], task=task)
     assert everyone.y.dtype == torch.bool and everyone.outputs is None and everyone.classes == ["False", "True"]
     assert Population.of([client([0, 7])], task="regression").y.dtype == torch.float32
@@ -107,7 +107,7 @@ def test_a_given_task_converts_the_labels(task):
         Population.of([client([0, 2])], task=task)
 
 
-def test_fingerprint_sees_samples_owners_and_names():
+def test_fingerprint_hashes_samples_owners_and_names():
     def made(*clients):
         return Population.of(list(clients)).fingerprint
 
@@ -126,19 +126,19 @@ def test_fingerprint_sees_samples_owners_and_names():
     )
 
 
-def test_regression_is_described_by_sizes():
+def test_describe_of_regression_has_sizes_only():
     everyone = Population.of([client([0.5, 1.5]), client([2.5])])
     assert everyone.describe().columns.tolist() == ["client", "n_train", "n_test"] and everyone.outputs is None
     with pytest.raises(UnalikeError, match="regression"):
         everyone.label_counts()
 
 
-def test_to_moves_the_samples_only():
+def test_to_moves_samples_only():
     everyone = Population.of([client([0, 1])])
     assert everyone.to("meta").x.device.type == "meta" and everyone.to("meta").train is everyone.train
 
 
-def test_inconsistent_populations_are_refused():
+def test_population_with_inconsistent_fields_raises():
     everyone = Population.of([client([0, 1])])
     with pytest.raises(UnalikeError, match=r"indices lie in 5\.\.5"):
         Population(everyone.x, everyone.y, Ragged.of([[5]]), everyone.test, everyone.val, ["a"], ["0"], everyone.task)
@@ -148,7 +148,7 @@ def test_inconsistent_populations_are_refused():
         )
 
 
-def test_ragged_rows_and_ranges():
+def test_ragged_rows_and_ranges_match_lists():
     rows = Ragged.of([[4, 2], [], [7]])
     assert [row.tolist() for row in rows] == [[4, 2], [], [7]] and rows[-1].tolist() == [7]
     assert rows.owners.tolist() == [0, 0, 2] and [r.tolist() for r in rows[1:]] == [[], [7]]
@@ -161,7 +161,7 @@ def test_ragged_rows_and_ranges():
         Ragged(np.arange(3), np.array([0, 2]))
 
 
-def test_numbered_names_are_found_without_a_search():
+def test_numbered_names_index_parses_the_name():
     names = NumberedNames(10**9)
     assert (
         names[7] == "client-7"
@@ -173,7 +173,7 @@ def test_numbered_names_are_found_without_a_search():
             names.index(wrong)
 
 
-def test_a_million_clients_cost_their_offsets_only():
+def test_ragged_of_million_clients_stores_offsets_only():
     count = 10**6
     x, y = torch.zeros(8, 1), torch.zeros(8, dtype=torch.int64)
     tracemalloc.start()

@@ -18,7 +18,7 @@ def save(folder: Path, name: str = "mine", **arrays: np.ndarray) -> Path:
     return path
 
 
-def test_digits_hold_every_sample_once_with_a_stratified_test_set():
+def test_digits_have_every_sample_once_and_stratified_test_set():
     data = load("digits")
     assert len(data.merged()[1]) == 1797 and data.input_shape == (1, 8, 8) and len(data.classes) == 10
     assert data.train[0].min() == 0 and data.train[0].max() == 1
@@ -50,14 +50,14 @@ def test_npz_rows_round_trip_with_a_test_set_and_float_labels(tmp_path):
     assert np.array_equal(data.merged()[0].numpy(), x) and data.task.name == "regression" and data.classes is None
 
 
-def test_a_name_is_looked_up_in_the_data_folder(tmp_path, monkeypatch):
+def test_load_finds_name_in_data_folder(tmp_path, monkeypatch):
     save(tmp_path, "mine", x=np.zeros((2, 3)), y=np.zeros(2, int))
     assert load("mine", data_dir=tmp_path).name == load("mine.npz", tmp_path).name == "mine"
     monkeypatch.setenv("UNALIKE_DATA", str(tmp_path))
     assert load("mine").input_shape == (3,)
 
 
-def test_unknown_names_list_what_is_known_and_where_a_file_belongs(tmp_path, monkeypatch):
+def test_load_of_unknown_name_lists_known_names_and_folder(tmp_path, monkeypatch):
     with pytest.raises(
         UnalikeError, match=rf"digits.*no yours\.npz or the like in {tmp_path}.*put a folder yours or a file"
     ):
@@ -72,7 +72,7 @@ def test_unknown_names_list_what_is_known_and_where_a_file_belongs(tmp_path, mon
         load(tmp_path / "table.xyz")
 
 
-def test_archives_of_something_else_are_refused(tmp_path):
+def test_npz_of_other_arrays_raises(tmp_path):
     with pytest.raises(UnalikeError, match="holds pictures; expected train_x"):
         load(save(tmp_path, pictures=np.zeros(3)))
     with pytest.raises(UnalikeError, match="cannot be read as an archive of plain arrays"):
@@ -82,7 +82,7 @@ def test_archives_of_something_else_are_refused(tmp_path):
         load(tmp_path / "text.npz")
 
 
-def test_a_registered_source_takes_parameters(monkeypatch, blobs):
+def test_load_passes_parameters_to_registered_source(monkeypatch, blobs):
     monkeypatch.setattr(registry, "_builders", dict(registry._builders))
     registry.register("made")(lambda *, size=1: blobs if size == 2 else None)
     assert load("made(size=2)") is blobs
@@ -93,7 +93,7 @@ def test_a_registered_source_takes_parameters(monkeypatch, blobs):
     ("name", "shape"),
     [("mnist", (1, 28, 28)), ("fashion_mnist", (1, 28, 28)), ("cifar10", (3, 32, 32)), ("cifar100", (3, 32, 32))],
 )
-def test_published_archives(name, shape):
+def test_published_archive_has_expected_shape(name, shape):
     data = load(name)
     assert (
         data.name == name
@@ -104,7 +104,7 @@ def test_published_archives(name, shape):
 
 
 @pytest.mark.skipif("UNALIKE_DATA" not in os.environ, reason="UNALIKE_DATA names no folder of data files")
-def test_published_news_and_reviews():
+def test_published_news_and_reviews_are_read():
     news = load("ag_news(length=20, vocabulary=5000)")
     assert news.input_shape == (20,) and len(news.test[1]) == 7600 and news.merged()[0].max() == 4999
     reviews = load("amazon_reviews(features=300)")
@@ -118,7 +118,7 @@ def test_published_news_and_reviews():
     assert reviews.input_shape == (300,) and torch.bincount(reviews.train[1]).tolist() == [4000, 4000]
 
 
-def test_options_that_a_source_does_not_take_are_refused_with_those_it_takes(tmp_path):
+def test_load_with_unknown_option_raises_and_lists_options(tmp_path):
     file = save(tmp_path, x=np.zeros((2, 3)), y=np.zeros(2, int))
     with pytest.raises(UnalikeError, match=r"\.npz\(target='y'\): got an unexpected keyword argument 'target'"):
         load(file, target="y")
@@ -138,13 +138,13 @@ def test_options_that_a_source_does_not_take_are_refused_with_those_it_takes(tmp
         ("amazon_reviews", r"no amazon_reviews\.npz or amazon\.npz in"),
     ],
 )
-def test_named_sets_that_are_not_there_say_which_files_to_put_where(tmp_path, monkeypatch, name, expected):
+def test_load_of_missing_published_set_names_files_to_add(tmp_path, monkeypatch, name, expected):
     monkeypatch.setitem(sys.modules, "datasets", None)  # as where the package is not installed
     with pytest.raises(UnalikeError, match=expected):
         load(name, tmp_path)
 
 
-def test_reviews_of_both_archives_are_the_same_rows(tmp_path):
+def test_amazon_reviews_of_both_archives_are_equal(tmp_path):
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 3, (8010, 12)).astype(np.uint8)
     y, sizes = rng.integers(0, 2, 8010), np.array([2001, 2002, 2003, 2004])

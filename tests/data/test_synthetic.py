@@ -13,7 +13,7 @@ def rmse(theta, x, y):
     return np.sqrt(np.mean((np.c_[x, np.ones(len(x))] @ theta - y) ** 2))
 
 
-def test_linear_clusters_have_the_published_errors():
+def test_linear_clusters_errors_match_formula():
     """One model for all: sqrt(10 * 100/3 * (1 - 1/c)) over draws; on one client: .1 sqrt(1 + 10/89) = .1055."""
     shared = []
     for seed in range(12):
@@ -28,7 +28,7 @@ def test_linear_clusters_have_the_published_errors():
     assert np.mean(alone) == pytest.approx(0.1055, rel=0.04)
 
 
-def test_clients_of_a_cluster_share_their_law():
+def test_linear_clusters_clients_of_cluster_share_coefficients():
     clients = partition(load("linear_clusters(clusters=2, clients=2, features=3)"), "natural(cluster='cluster')")
     theta = np.array([least_squares(*(t.numpy() for t in client.train)) for client in clients])
     assert np.abs(theta[0] - theta[1]).max() < 0.2 and np.abs(theta[1] - theta[2]).max() > 1
@@ -51,7 +51,7 @@ def test_synthetic_heterogeneity_grows_with_alpha_and_beta():
     assert spread[1] > 5 * spread[0]
 
 
-def test_the_seed_decides_and_counts_must_make_sense():
+def test_synthetic_follows_seed_and_refuses_invalid_counts():
     prints = [load("synthetic(clients=3)", seed=seed).fingerprint for seed in (0, np.int64(0), 1)]
     assert prints[0] == prints[1] != prints[2]
     for spec in ("linear_clusters(clusters=0)", "linear_clusters(seed=-1)", "logistic_clusters(seed=-1)"):

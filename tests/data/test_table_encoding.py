@@ -23,7 +23,7 @@ def sample() -> Encoding:
     return fit(SAMPLE.drop(columns="y"), 4, "sample")
 
 
-def test_what_is_fitted_is_plain_and_can_be_read_by_hand():
+def test_fit_gives_plain_values():
     found = sample()
     age = Number("age", fill=3.0, mean=3.0, scale=np.sqrt(2.0), gaps=True)  # of 1, 3, 3, 5
     ill = Number("ill", fill=1.0, mean=0.75, scale=np.sqrt(3) / 4, truth=True)
@@ -36,7 +36,7 @@ def test_what_is_fitted_is_plain_and_can_be_read_by_hand():
         )
 
 
-def test_it_is_read_as_it_was_written():
+def test_encoding_round_trip_is_equal():
     random = np.random.default_rng(0).normal(size=(9, 3)) * [1e-9, 1.0, 1e9]
     for made in (
         sample(),
@@ -46,7 +46,7 @@ def test_it_is_read_as_it_was_written():
         assert Encoding(**tomllib.loads(tomli_w.dumps(plain(asdict(made))))) == made
 
 
-def test_other_rows_are_read_by_the_numbers_of_the_sample():
+def test_encoding_applied_to_other_rows_uses_fitted_values():
     other = pd.DataFrame({"sex": ["m", "x", None], "more": 0, "ill": [None, True, False], "age": [3, 5, 9]})
     x = sample().apply(other, "other").double()
     root, third = np.sqrt(2), np.sqrt(3) / 4
@@ -73,18 +73,18 @@ def test_other_rows_are_read_by_the_numbers_of_the_sample():
         ({"age": [np.inf]}, "column 'age' is infinite in row 0"),
     ],
 )
-def test_columns_of_another_kind_are_named(change, message):
+def test_encoding_of_column_with_wrong_type_raises_with_name(change, message):
     row = {"age": [1.0], "sex": ["f"], "ill": [True]}
     with pytest.raises(UnalikeError, match=message):
         sample().apply(pd.DataFrame(row | change), "other")
 
 
-def test_missing_columns_are_named():
+def test_encoding_of_missing_column_raises_with_name():
     with pytest.raises(UnalikeError, match=r"other: found no column 'sex', expected one of texts .* it has age, ill"):
         sample().apply(SAMPLE[["age", "ill"]], "other")
 
 
-def test_a_table_is_read_with_the_encoding_of_another(tmp_path):
+def test_load_with_encoding_of_another_table_uses_it(tmp_path):
     SAMPLE.to_parquet(tmp_path / "sample.parquet")
     wider = SAMPLE.assign(age=[100.0, 200, 300, 400], sex="m", id=range(4))
     wider.to_parquet(tmp_path / "other.parquet")
@@ -101,7 +101,7 @@ def test_a_table_is_read_with_the_encoding_of_another(tmp_path):
 
 
 @pytest.mark.parametrize("bag", [False, True])
-def test_words_are_numbered_by_the_vocabulary_that_was_agreed(tmp_path, bag):
+def test_load_of_text_with_encoding_uses_its_vocabulary(tmp_path, bag):
     for name, texts in (("sample", ["a b", "b c", "b"]), ("other", ["c c z", "a", "z"])):
         pd.DataFrame({"t": texts, "y": [0, 1, 0]}).to_json(tmp_path / f"{name}.jsonl", orient="records", lines=True)
     agreed = load(tmp_path / "sample.jsonl", target="y", text="t", length=3, vocabulary=6, bag=bag).encoding
@@ -110,13 +110,13 @@ def test_words_are_numbered_by_the_vocabulary_that_was_agreed(tmp_path, bag):
     assert agreed.width == x.shape[1]
 
 
-def test_what_is_no_table_needs_no_encoding(tmp_path):
+def test_load_of_other_data_ignores_encoding(tmp_path):
     np.savez(tmp_path / "x.npz", x=np.ones((4, 2), np.float32), y=np.arange(4) % 2)
     assert load(tmp_path / "x.npz", encoding=sample()).encoding is None
     assert load("digits", encoding=sample()).input_shape == (1, 8, 8)
 
 
-def test_true_and_false_with_gaps_are_known_again_however_a_file_writes_them(tmp_path):
+def test_encoding_recognizes_true_and_false_in_any_spelling(tmp_path):
     for name, true, false in (("sample", "true", "false"), ("other", "TRUE", "False")):
         rows = "".join(f"{(true, false, '')[i % 3]},{i % 2}\n" for i in range(12))
         (tmp_path / f"{name}.csv").write_text(f"smokes,y\n{rows}")

@@ -40,7 +40,7 @@ def save(frame, path):
 
 
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".parquet", ".jsonl"])
-def test_columns_are_encoded_by_training_statistics(tmp_path, ending):
+def test_table_columns_are_encoded_by_training_statistics(tmp_path, ending):
     frame = patients()
     data = load(save(frame, tmp_path / f"p{ending}"), target="outcome", group="hospital", split="part")
     x, train = data.merged()[0].numpy(), frame[:30]
@@ -54,7 +54,7 @@ def test_columns_are_encoded_by_training_statistics(tmp_path, ending):
     assert data.groups["hospital"].tolist() == frame["hospital"].tolist()
 
 
-def test_test_rows_do_not_touch_the_encoding(tmp_path):
+def test_table_test_rows_do_not_change_the_encoding(tmp_path):
     frame = patients()
     changed = frame.copy()
     changed.loc[30:, "age"], changed.loc[30:, "visits"], changed.loc[30:, "sex"] = 1e6, 77, "other"
@@ -64,7 +64,7 @@ def test_test_rows_do_not_touch_the_encoding(tmp_path):
     assert (second.test[0][:, 3:] == 0).all()  # a category that training never saw
 
 
-def test_without_a_split_every_fifth_row_of_a_class_tests_and_groups_move_along(tmp_path):
+def test_table_without_split_tests_every_fifth_row_and_keeps_groups(tmp_path):
     frame = patients().drop(columns="part")
     file = save(frame, tmp_path / "p.csv")
     data = load(file, target="outcome", group=("hospital", "visits"), drop="age")
@@ -83,7 +83,7 @@ def test_without_a_split_every_fifth_row_of_a_class_tests_and_groups_move_along(
         ([3, 7], "classification", ["3", "7"]),
     ],
 )
-def test_the_target_decides_the_task(tmp_path, values, task, classes):
+def test_table_target_decides_the_task(tmp_path, values, task, classes):
     file = save(pd.DataFrame({"x": range(10), "y": values * 5}), tmp_path / "t.csv")
     data = load(file, target="y")
     assert (data.task.name, data.classes, len(data.test[1])) == (task, classes, 2)
@@ -99,7 +99,7 @@ def test_the_target_decides_the_task(tmp_path, values, task, classes):
         (pd.array([True, False], "boolean"), "binary", ["False", "True"], [True, False]),
     ],
 )
-def test_targets_of_parquet_are_what_they_hold(tmp_path, values, task, classes, labels):
+def test_parquet_target_keeps_its_type(tmp_path, values, task, classes, labels):
     data = load(save(pd.DataFrame({"x": [1, 2], "y": values}), tmp_path / "t.parquet"), target="y")
     assert (data.task.name, data.classes, data.train[1].tolist()) == (task, classes, labels)
 
@@ -112,7 +112,7 @@ def test_targets_of_parquet_are_what_they_hold(tmp_path, values, task, classes, 
         ([[1], [2]], "ndarray"),
     ],
 )
-def test_other_targets_are_no_classes(tmp_path, values, kind):
+def test_table_target_of_other_type_raises(tmp_path, values, kind):
     file = save(pd.DataFrame({"x": [1, 2], "y": values}), tmp_path / "t.parquet")
     with pytest.raises(
         UnalikeError, match=rf"the target 'y' holds {kind}, expected texts, numbers or true/false; convert it"
@@ -123,7 +123,7 @@ def test_other_targets_are_no_classes(tmp_path, values, kind):
 @pytest.mark.parametrize(
     ("values", "kind"), [([1, "a", 2], "int and str"), ([-1, 2**63, 3], "whole numbers beyond 64 bits")]
 )
-def test_whole_numbers_that_are_none_are_told_apart(tmp_path, values, kind):
+def test_column_of_mixed_types_or_huge_integers_raises(tmp_path, values, kind):
     file = tmp_path / "t.jsonl"
     file.write_text("".join(json.dumps({"a": value, "y": 0}) + "\n" for value in values))
     with pytest.raises(UnalikeError, match=f"column 'a' holds {kind}, expected numbers"):
@@ -138,7 +138,7 @@ def test_whole_numbers_that_are_none_are_told_apart(tmp_path, values, kind):
         (pd.array([True, None, True], "boolean"), {"true": 2}),
     ],
 )
-def test_texts_may_have_gaps_whatever_their_column_is(tmp_path, values, known):
+def test_text_column_with_gaps_has_missing_category(tmp_path, values, known):
     file = save(pd.DataFrame({"a": values, "y": [0, 1, 0]}), tmp_path / "t.parquet")
     data = load(file, target="y", text="a", length=1)
     found = ["1" if value is pd.NA or value is None or value != value else str(value).lower() for value in values]
@@ -148,14 +148,14 @@ def test_texts_may_have_gaps_whatever_their_column_is(tmp_path, values, known):
 @pytest.mark.parametrize(
     "options", [{"vocabulary": 3.5, "text": "hospital"}, {"target": ["outcome"]}, {"length": "a"}, {"bag": 1}]
 )
-def test_options_of_another_kind_are_named(tmp_path, options):
+def test_table_option_of_wrong_type_raises(tmp_path, options):
     file = save(patients(), tmp_path / "p.csv")
     with pytest.raises(UnalikeError, match=r"found (vocabulary|target|length|bag)=.*, expected (a|True)"):
         load(file, **{"target": "outcome", **options})
 
 
 @pytest.mark.parametrize("bag", [False, True])
-def test_texts_become_tokens_of_a_training_vocabulary(tmp_path, bag):
+def test_text_column_becomes_tokens_of_training_vocabulary(tmp_path, bag):
     frame = pd.DataFrame({"text": ["a b", "b c", "", "d d d"], "label": [0, 1, 0, 1], "split": [0, 0, 0, 1]})
     for path in (tmp_path / "t.jsonl", tmp_path / "t.jsonl.gz"):
         frame.to_json(path, orient="records", lines=True)
@@ -187,7 +187,7 @@ def test_texts_become_tokens_of_a_training_vocabulary(tmp_path, bag):
         ({}, {"drop": ["age", "visits", "sex", "hospital", "part"]}, "no column left for features"),
     ],
 )
-def test_what_a_table_cannot_offer_is_refused(tmp_path, change, options, message):
+def test_table_without_requested_columns_raises(tmp_path, change, options, message):
     file = save(patients().assign(**change), tmp_path / "p.csv")
     if options or change:
         options = {"target": "outcome"} | options
@@ -195,7 +195,7 @@ def test_what_a_table_cannot_offer_is_refused(tmp_path, change, options, message
         load(file, **options)
 
 
-def test_kinds_of_columns_that_are_no_features_are_named(tmp_path):
+def test_table_feature_of_other_type_raises_with_name(tmp_path):
     frame = patients().assign(day=pd.Timestamp("2020-01-01"))
     with pytest.raises(UnalikeError, match="column 'day' holds Timestamp, expected numbers, texts or true/false"):
         load(save(frame, tmp_path / "p.parquet"), target="outcome")
@@ -205,14 +205,14 @@ def test_kinds_of_columns_that_are_no_features_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("rows", ["r7,1,2,ill\nr9,3,4,well\n", "0,1,2,ill\n1,3,4,well\n", "1,5;2;ill\n3,5;4;well\n"])
-def test_rows_longer_than_the_header_do_not_move_columns(tmp_path, rows):
+def test_csv_rows_longer_than_header_raise(tmp_path, rows):
     file = tmp_path / "t.csv"
     file.write_text(("a;b;outcome\n" if ";" in rows else "a,b,outcome\n") + rows)
     with pytest.raises(UnalikeError, match=r"rows have more fields than the header has names.*commas between columns"):
         load(file, target="outcome")
 
 
-def test_commas_at_the_ends_of_rows_and_question_marks_are_read_as_they_are_meant(tmp_path):
+def test_csv_trailing_commas_are_ignored_and_question_marks_are_missing(tmp_path):
     file = tmp_path / "t.csv"
     file.write_text("a,outcome\n1,ill,\n?,well,\n3,ill,\n")
     data = load(file, target="outcome")
@@ -220,13 +220,13 @@ def test_commas_at_the_ends_of_rows_and_question_marks_are_read_as_they_are_mean
     assert data.merged()[0][:, 1].tolist() == [0, 1, 0]  # whether it is missing
 
 
-def test_other_separators_are_named(tmp_path):
+def test_csv_with_other_separator_names_it(tmp_path):
     (tmp_path / "t.csv").write_text("a;outcome\n1;x\n2;y\n")
     with pytest.raises(UnalikeError, match="no column 'outcome'; expected commas between columns, found ';'"):
         load(tmp_path / "t.csv", target="outcome")
 
 
-def test_columns_that_number_the_rows_are_no_silent_features(tmp_path):
+def test_row_number_column_warns_or_raises(tmp_path):
     frame = pd.DataFrame({"x": [0.5, 1.5] * 20, "y": [0] * 20 + [1] * 20})
     frame.to_csv(tmp_path / "i.csv")
     with pytest.raises(UnalikeError, match=r"a column has no name in the header.*drop='Unnamed: 0'"):
@@ -238,7 +238,7 @@ def test_columns_that_number_the_rows_are_no_silent_features(tmp_path):
         load(save(frame.assign(id=[f"P{k}" for k in range(40)]), tmp_path / "t.csv"), target="y")
 
 
-def test_texts_between_numbers_do_not_make_them_categories(tmp_path):
+def test_number_column_with_few_texts_raises(tmp_path):
     values = [f"{k / 2}" for k in range(30)]
     frame = pd.DataFrame({"lab": [*values, "<0.5", "<0.5"], "y": [0, 1] * 16})
     with pytest.raises(UnalikeError, match=r"column 'lab' holds numbers and, between them, texts such as '<0.5'"):
@@ -247,7 +247,7 @@ def test_texts_between_numbers_do_not_make_them_categories(tmp_path):
     assert load(save(few, tmp_path / "f.csv"), target="y").input_shape == (4,)
 
 
-def test_amounts_are_no_classes(tmp_path):
+def test_integer_target_with_many_values_raises(tmp_path):
     frame = pd.DataFrame({"x": [0.5, 1.5] * 20, "price": np.arange(40) * 1000, "name": [f"n{k}" for k in range(40)]})
     file = save(frame, tmp_path / "t.csv")
     with pytest.raises(
@@ -266,7 +266,7 @@ def test_amounts_are_no_classes(tmp_path):
 
 
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".parquet", ".jsonl"])
-def test_mislabelled_and_empty_tables_are_refused(tmp_path, ending):
+def test_mislabelled_or_empty_table_raises(tmp_path, ending):
     file = tmp_path / f"t{ending}"
     for content in (b"\x89PNG\r\n\x1a\n\0\xff\xfe", b""):
         file.write_bytes(content)
@@ -274,14 +274,14 @@ def test_mislabelled_and_empty_tables_are_refused(tmp_path, ending):
             load(file, target="y")
 
 
-def test_categories_and_nullable_columns_of_parquet(tmp_path):
+def test_parquet_categories_and_nullable_columns_are_encoded(tmp_path):
     ward = pd.Categorical(["b", "a"] * 5, categories=["c", "b", "a"])
     frame = pd.DataFrame({"beds": pd.array([1, None] * 5, "Int64"), "ward": ward, "y": [0, 1] * 5})
     data = load(save(frame, tmp_path / "t.parquet"), target="y")
     assert data.train[0][:2].tolist() == [[0, 0, 0, 1], [0, 1, 1, 0]]
 
 
-def test_codes_are_categories_in_a_file_where_all_of_them_look_like_numbers(tmp_path):
+def test_encoding_reads_numeric_codes_as_categories(tmp_path):
     first, second = tmp_path / "first.csv", tmp_path / "second.csv"
     first.write_text("grade,y\n" + "1,a\n2a,b\n" * 10)
     second.write_text("grade,y\n1,a\n,b\n1,b\n")
@@ -295,7 +295,7 @@ def test_codes_are_categories_in_a_file_where_all_of_them_look_like_numbers(tmp_
     ]
 
 
-def test_a_name_that_two_columns_have_is_refused(tmp_path):
+def test_table_with_duplicate_column_name_raises(tmp_path):
     rows = "".join(f"{i * i % 7},{i % 2},{i % 2}\n" for i in range(20))
     (tmp_path / "t.csv").write_text("age,y,y\n" + rows)
     with pytest.raises(UnalikeError, match="two columns have the name 'y'; expected each name once"):
@@ -303,20 +303,20 @@ def test_a_name_that_two_columns_have_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"text": "y"}, {"drop": "t"}, {"group": "t"}, {"split": "t"}])
-def test_a_text_that_is_something_else_too_is_refused(tmp_path, options):
+def test_text_column_with_second_role_raises(tmp_path, options):
     (tmp_path / "t.csv").write_text("t,y\n" + "".join(f"{i % 2},{'ab'[i % 2]}\n" for i in range(20)))
     with pytest.raises(UnalikeError, match="which is the target, a group, the split or dropped, too"):
         load(tmp_path / "t.csv", target="y", **{"text": "t", **options})
 
 
 @pytest.mark.parametrize("options", [{"length": 3}, {"vocabulary": 9}, {"bag": True}])
-def test_how_a_text_is_read_without_a_text_is_refused(tmp_path, options):
+def test_text_options_without_text_column_raise(tmp_path, options):
     (tmp_path / "t.csv").write_text("t,y\n" + "".join(f"{i % 2},{'ab'[i % 2]}\n" for i in range(20)))
     with pytest.raises(UnalikeError, match="say how a column of text is read; name it with text="):
         load(tmp_path / "t.csv", target="y", **options)
 
 
-def test_a_length_of_nothing_is_named(tmp_path):
+def test_text_length_zero_raises(tmp_path):
     (tmp_path / "t.csv").write_text("t,y\n" + "".join(f"w{i % 3},{'ab'[i % 2]}\n" for i in range(20)))
     with pytest.raises(UnalikeError, match=r"\): length=0: "):
         load(tmp_path / "t.csv", target="y", text="t", length=0)

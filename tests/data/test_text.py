@@ -15,19 +15,19 @@ from unalike.runtime.run_config import prepare_run
 SENTENCES = ["The cat saw the dog.", "A dog!", "...", "the unseen"]
 
 
-def test_tokens_follow_frequency_then_the_alphabet():
+def test_vocabulary_orders_words_by_frequency_then_alphabet():
     known = text.vocabulary(SENTENCES[:2], 6)
     assert known == {"dog": 2, "the": 3, "a": 4, "cat": 5}
     assert text.encode(SENTENCES, known, 4).tolist() == [[3, 5, 1, 3], [4, 2, 0, 0], [1, 0, 0, 0], [3, 1, 0, 0]]
 
 
-def test_the_mask_covers_words_and_bags_count_them():
+def test_mask_marks_words_and_bag_counts_them():
     x = torch.tensor([[3, 2, 3, 0], [1, 0, 0, 0]])
     assert text.mask(x).tolist() == [[True, True, True, False], [True, False, False, False]]
     assert text.bag(x, 5).tolist() == [[1, 2, 0], [0, 0, 0]]
 
 
-def test_the_vocabulary_of_training_clients_knows_no_test_word():
+def test_restrict_vocabulary_removes_test_words():
     x = torch.tensor([[2, 3, 0], [4, 3, 3], [5, 2, 0], [1, 0, 0]])
     y = torch.tensor([0, 1, 0, 1])
     one = ClientData(train=(x[:2], y[:2]), test=(x[2:], y[2:]))
@@ -51,7 +51,7 @@ def news(folder, name, header, first):
     ("folder", "name", "header", "first"),
     [("ag_news_csv", "", [], 1), ("ag_news", "", [], 1), ("", "ag_news_", [("label", "text")], 0)],
 )
-def test_news_are_read_as_published_and_with_a_header(tmp_path, folder, name, header, first):
+def test_news_files_with_and_without_header_are_read(tmp_path, folder, name, header, first):
     news(tmp_path / folder, name, header, first)
     data = load("ag_news(length=5)", tmp_path)
     assert data.classes[3] == "Sci/Tech" and data.train[1][:5].tolist() == [0, 1, 2, 3, 0] and len(data.test[1]) == 8
@@ -61,7 +61,7 @@ def test_news_are_read_as_published_and_with_a_header(tmp_path, folder, name, he
     assert torch.equal(again.merged()[0], data.merged()[0])
 
 
-def test_news_with_a_label_out_of_range_or_no_table_are_refused(tmp_path):
+def test_news_with_invalid_label_or_no_table_raise(tmp_path):
     news(tmp_path / "sogou_news_csv", "", [], 3)
     with pytest.raises(UnalikeError, match=r"labels lie in 2\.\.5, expected 0\.\.4"):
         load("sogou_news", tmp_path)
@@ -76,7 +76,7 @@ def test_news_with_a_label_out_of_range_or_no_table_are_refused(tmp_path):
         load("sogou_news", tmp_path)
 
 
-def test_samples_of_the_server_know_the_words_of_training_clients_only():
+def test_server_samples_keep_trained_words_only():
     x, y = torch.tensor([[2, 4], [4, 2], [3, 3], [3, 2]]), torch.tensor([0, 1, 0, 1])
     clients = partition(Dataset("notes", (x, y), None, ["a", "b"]), "iid", clients=1, split=0.5)
     kept = torch.tensor([[2, 3, 4, 0], [4, 9, 3, 2]])
@@ -92,7 +92,7 @@ def test_samples_of_the_server_know_the_words_of_training_clients_only():
     assert job.test[0].tolist() == [[t if t in trained else text.UNKNOWN for t in row] for row in kept[:, :2].tolist()]
 
 
-def test_a_partition_takes_its_words_from_training_clients_only():
+def test_partition_of_tokens_keeps_trained_words_only():
     """Word 3 stands in what becomes a test sample only: it is unknown, and the words left keep their numbers."""
     x, y = torch.tensor([[2, 2, 4], [4, 2, 0], [3, 3, 3], [3, 3, 2]]), torch.tensor([0, 1, 0, 1])
     data = Dataset("notes", (x, y), None, ["a", "b"])

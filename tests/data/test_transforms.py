@@ -9,7 +9,7 @@ from unalike.data.transforms import numbers, transform
 ALL = transform("normalize(mean=(0.4, 0.5, 0.6), std=0.2) + crop(padding=2) + flip")
 
 
-def test_a_client_alone_and_stacked_are_transformed_alike():
+def test_transform_of_stacked_clients_equals_each_client_alone():
     x = torch.rand(3, 5, 3, 8, 6)
     u = torch.stack([numbers(seed=1, round=2, client=k, samples=5, draws=ALL.draws) for k in range(3)])
     alone = torch.stack([ALL(x[k], u[k]) for k in range(3)])
@@ -17,7 +17,7 @@ def test_a_client_alone_and_stacked_are_transformed_alike():
     assert torch.equal(ALL(x, u), alone) and torch.equal(vmap(ALL)(x, u), alone)
 
 
-def test_numbers_are_a_function_of_seed_round_and_client():
+def test_numbers_depend_on_seed_round_and_client():
     first = numbers(0, 1, 2, samples=4, draws=3)
     assert torch.equal(first, numbers(0, 1, 2, samples=9, draws=3)[:4])
     others = [numbers(*path, samples=4, draws=3) for path in ((1, 1, 2), (0, 2, 2), (0, 1, 3))]
@@ -34,13 +34,13 @@ def test_crop_shifts_and_fills_with_zeros():
     assert down.tolist() == [[4, 5, 6], [7, 8, 9], [0, 0, 0]]
 
 
-def test_crop_draws_every_offset_alike():
+def test_crop_offsets_are_uniform():
     u = numbers(0, 0, 0, samples=9000, draws=2)
     counts = np.bincount((u * 9).floor().long().numpy()[:, 0], minlength=9)
     assert counts.min() > 850 and counts.max() < 1150
 
 
-def test_flip_and_its_limits():
+def test_flip_with_p_zero_and_one_never_and_always_flips():
     x, u = torch.rand(2, 1, 2, 3), torch.tensor([[0.2], [0.7]])
     flipped = transform("flip")(x, u)
     assert torch.equal(flipped[0], x[0].flip(-1)) and torch.equal(flipped[1], x[1])
@@ -48,7 +48,7 @@ def test_flip_and_its_limits():
     assert torch.equal(transform("crop(padding=0)")(x, torch.rand(2, 2)), x)
 
 
-def test_evaluation_keeps_what_draws_nothing():
+def test_fixed_keeps_transforms_without_draws():
     x = torch.rand(2, 3, 4, 4)
     expected = (x - torch.tensor([0.4, 0.5, 0.6]).reshape(3, 1, 1)) / 0.2
     assert ALL.draws == 3 and ALL.fixed.draws == 0
@@ -70,11 +70,11 @@ def test_evaluation_keeps_what_draws_nothing():
         ("normalize(std=())", r"found std=\(\), expected numbers above 0"),
     ],
 )
-def test_what_cannot_be_built_is_refused(spec, message):
+def test_transform_with_invalid_spec_raises(spec, message):
     with pytest.raises(UnalikeError, match=message):
         transform(spec)
 
 
-def test_normalise_needs_a_number_per_channel():
+def test_normalize_with_wrong_number_of_channels_raises():
     with pytest.raises(UnalikeError, match="found 2 numbers, expected 1 or one for each of 3 channels"):
         transform("normalize(mean=(0.1, 0.2))")(torch.rand(1, 3, 2, 2), torch.empty(1, 0))

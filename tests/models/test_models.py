@@ -27,18 +27,18 @@ def size(module: torch.nn.Module) -> int:
         ("cnn(norm='group', channels=(4, 6), hidden=5)", (1, 8, 9), 2, 40 + 8 + 222 + 12 + 6 * 16 * 5 + 5 + 12),
     ],
 )
-def test_parameter_counts_and_outputs(spec, shape, classes, expected):
+def test_model_has_expected_parameters_and_outputs(spec, shape, classes, expected):
     module = model(spec, shape, classes)
     assert size(module) == expected
     assert module(torch.rand(4, *shape)).shape == (4, classes or 1)
     assert isinstance(module.head, torch.nn.Linear) and module.head.out_features == (classes or 1)
 
 
-def test_published_cnn_has_122570_parameters():
+def test_cnn_as_published_has_122570_parameters():
     assert size(model("cnn", (3, 32, 32), 10)) == 122_570
 
 
-def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone():
+def test_model_seed_decides_weights_and_leaves_global_generator():
     before = torch.get_rng_state()
     first, again, other = (model("mlp", (4,), 3, seed=seed).state_dict() for seed in (1, 1, 2))
     assert torch.equal(before, torch.get_rng_state())
@@ -46,7 +46,7 @@ def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone():
     assert not torch.equal(first["head.weight"], other["head.weight"])
 
 
-def test_options_may_stand_beside_the_spec():
+def test_model_options_beside_spec_are_used():
     assert size(model("mlp", (4,), 3, hidden=(5,))) == size(model("mlp(hidden=(5,))", (4,), 3))
 
 
@@ -55,11 +55,11 @@ def test_mlp_without_hidden_layers_is_linear():
     assert all(torch.equal(a, b) for a, b in zip(mlp.parameters(), linear.parameters()))
 
 
-def test_a_width_may_stand_alone_or_in_a_list():
+def test_mlp_hidden_accepts_number_or_list():
     assert size(model("mlp(hidden=3)", (4,), 2)) == size(model("mlp", (4,), 2, hidden=[3])) == 5 * 3 + 4 * 2
 
 
-def test_a_seed_is_a_number():
+def test_model_with_invalid_seed_raises():
     with pytest.raises(UnalikeError, match="found seed=None, expected a whole number"):
         model("mlp", (4,), 3, seed=None)
     for seed in (-1, 2**63):
@@ -68,7 +68,7 @@ def test_a_seed_is_a_number():
     assert size(model("mlp", (4,), 3, seed=2**63 - 1)) == size(model("mlp", (4,), 3))
 
 
-def test_padding_may_be_chosen():
+def test_cnn_padding_option_is_used():
     assert size(model("cnn(padding=1)", (3, 32, 32), 10)) > 122_570
 
 
@@ -95,6 +95,6 @@ def test_padding_may_be_chosen():
         ("conditional_ensemble(experts=(1, 2))", (4,), r"found experts=\(1, 2\), expected a whole number"),
     ],
 )
-def test_what_cannot_be_built_is_refused(spec, shape, message):
+def test_model_with_invalid_spec_or_shape_raises(spec, shape, message):
     with pytest.raises(UnalikeError, match=message):
         model(spec, shape, 10)

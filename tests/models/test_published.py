@@ -66,12 +66,12 @@ COUNTS = [
 
 
 @pytest.mark.parametrize(("spec", "shape", "classes", "by_layers", "published"), COUNTS)
-def test_parameter_counts(spec, shape, classes, by_layers, published):
+def test_published_model_has_published_parameters(spec, shape, classes, by_layers, published):
     assert size(model(spec, shape, classes)) == by_layers == published
 
 
 @pytest.mark.parametrize("name", sorted(set(registry) - {"textcnn"}))
-def test_two_images_go_through(name):
+def test_published_model_maps_two_images_to_logits(name):
     torch.manual_seed(0)
     shape, context = (3, 32, 32), {}
     statistic = {"statistic": 4} if name in ("conditional_linear", "conditional_ensemble", "conditional_mlp") else {}
@@ -83,21 +83,21 @@ def test_two_images_go_through(name):
     assert out.shape == (2, 5) and out.isfinite().all()
 
 
-def test_residual_networks_take_images_of_other_sizes():
+def test_resnet_accepts_images_of_other_sizes():
     for shape in ((3, 64, 64), (1, 28, 28), (1, 7, 9)):
         assert model("resnet20", shape, 4).eval()(torch.rand(2, *shape)).shape == (2, 4)
 
 
-def test_group_norm_leaves_no_buffers():
+def test_resnet_with_group_norm_has_no_buffers():
     for name in ("resnet20", "resnet18", "wrn56_4", "densenet121"):
         assert not list(model(name, (3, 32, 32), 10, norm="group").buffers())
 
 
-def test_model_has_published_defaults():
+def test_model_defaults_are_published():
     assert size(model("resnet20")) == 272_474
 
 
-def test_attention_is_torchs_multi_head_attention():
+def test_attention_equals_torch_multi_head_attention():
     ours, theirs = Attention(12, 3), torch.nn.MultiheadAttention(12, 3, batch_first=True)
     state = {"in_proj_weight": ours.qkv.weight, "in_proj_bias": ours.qkv.bias}
     theirs.load_state_dict(state | {"out_proj.weight": ours.out.weight, "out_proj.bias": ours.out.bias})
@@ -105,7 +105,7 @@ def test_attention_is_torchs_multi_head_attention():
     assert torch.allclose(ours(x), theirs(x, x, x, need_weights=False)[0], atol=1e-6)
 
 
-def test_padding_does_not_change_what_a_text_says():
+def test_textcnn_logits_do_not_depend_on_padding():
     module = model("textcnn(vocabulary=30)", (12,), 3).eval()
     text = torch.randint(1, 30, (2, 6))
     alone, padded = (module(torch.nn.functional.pad(text, (0, extra))) for extra in (0, 6))
@@ -129,13 +129,13 @@ def test_padding_does_not_change_what_a_text_says():
         ("3nn", (9,), "cannot read|unknown model"),
     ],
 )
-def test_what_cannot_be_built_is_refused(spec, shape, message):
+def test_published_model_with_invalid_spec_or_shape_raises(spec, shape, message):
     with pytest.raises(UnalikeError, match=message):
         model(spec, shape, 10)
 
 
 @pytest.mark.parametrize("name", ["conditional_linear", "conditional_ensemble", "conditional_mlp"])
-def test_conditional_models_need_their_statistic(name):
+def test_conditional_model_without_statistic_raises(name):
     module = model(name, (4,), None)
     with pytest.raises(UnalikeError, match=r"found none.*conditional\(statistic="):
         module(torch.rand(2, 4), {})
@@ -143,21 +143,21 @@ def test_conditional_models_need_their_statistic(name):
         module(torch.rand(2, 4), {"conditional": {"statistic": torch.rand(3)}})
 
 
-def test_the_conditional_cnn_names_the_option_that_it_has():
+def test_conditional_cnn_error_names_its_option():
     module = model("conditional_cnn(components=2)", (1, 8, 8), 3)
     wanted = r"shape \(192,\), expected \(134,\); condition it by conditional\(statistic='pca', components=2\), as it was built"
     with pytest.raises(UnalikeError, match=wanted):
         module(torch.rand(2, 1, 8, 8), {"conditional": {"statistic": torch.rand(192)}})
 
 
-def test_conditional_linear_is_bilinear():
+def test_conditional_linear_is_bilinear_in_input_and_statistic():
     module, x, mu = model("conditional_linear", (3,), None), torch.rand(5, 3), torch.rand(3)
     w = module.head.weight.reshape(3, 4)  # the transpose of the paper's W
     expected = torch.cat([x, torch.ones(5, 1)], 1) @ w.T @ mu
     assert torch.allclose(module(x, {"conditional": {"statistic": mu}})[:, 0], expected, atol=1e-6)
 
 
-def test_conditional_ensemble_mixes_its_experts():
+def test_conditional_ensemble_equals_mixture_of_experts():
     module, x, mu = model("conditional_ensemble(experts=2)", (3,), None), torch.rand(5, 3), torch.rand(3)
     experts = torch.cat([x, torch.ones(5, 1)], 1) @ module.head.weight.reshape(2, 4).T
     expected = experts @ (module.gate[0].weight @ mu).softmax(0)

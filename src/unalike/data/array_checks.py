@@ -1,6 +1,6 @@
-"""What arrays must look like before anything is computed with them: one place for conversions and for refusals.
+"""Conversion and validation of arrays that users give: inputs, labels, groups and class names.
 
-`where` names the owner in every message, such as "client 'north', train".
+In every function `where` is the text that error messages start with, such as "client 'north', train".
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ MOST_CLASSES, MOST_TOKENS = 100_000, 2**24
 Pair = tuple[Tensor, Tensor]
 """Inputs [N, ...] and labels [N]."""
 Arrays = tuple[Tensor | npt.ArrayLike, Tensor | npt.ArrayLike]
-"""What `pair` makes one of."""
+"""Inputs and labels that `pair` converts to a `Pair`."""
 
 
 def pair(found: Any, where: str) -> Pair:
-    """Inputs and labels as tensors of equal length. Raises `UnalikeError` for anything that cannot be one."""
+    """Convert (x, y) to tensors of equal length.
+
+    Raises:
+        UnalikeError: `found` is not a pair, its lengths differ, or `inputs` or `labels` refuses it.
+    """
     if not isinstance(found, Sequence) or len(found) != 2:
         raise UnalikeError(f"{where}: found {type(found).__name__}, expected (x, y): inputs [N, ...] and labels [N]")
     x, y = inputs(found[0], where), labels(found[1], where)
@@ -35,10 +39,11 @@ def pair(found: Any, where: str) -> Pair:
 
 
 def inputs(found: Any, where: str) -> Tensor:
-    """Float32 images [N, C, H, W] or rows [N, D], or int64 tokens [N, T]; other floats and integers are converted.
+    """Convert inputs to float32 images [N, C, H, W] or rows [N, D], or to int64 tokens [N, T].
 
-    Raises `UnalikeError` for bytes (pixels or tokens? that must be said), fewer than two dimensions, numbers that are
-    not finite and negative tokens.
+    Raises:
+        UnalikeError: The inputs are uint8, which could be pixels or tokens; they have fewer than two dimensions, numbers that
+            are not finite, or negative tokens.
     """
     x = _tensor(found, f"{where}: x")
     if x.dtype == torch.uint8:
@@ -62,7 +67,7 @@ def inputs(found: Any, where: str) -> Tensor:
 
 
 def labels(found: Any, where: str) -> Tensor:
-    """Labels [N] (or [N, 1]): int64 (classes) from integers, bool (binary), float32 (regression) from floats."""
+    """Convert labels [N] or [N, 1]: integers to int64 classes, floats to float32 for regression; bool (binary) stays."""
     y = _tensor(found, f"{where}: y")
     if y.dim() == 2 and y.shape[1] == 1:
         y = y[:, 0]
@@ -74,7 +79,7 @@ def labels(found: Any, where: str) -> Tensor:
 
 
 def label_range(y: Tensor, classes: int, where: str) -> None:
-    """Refuse class labels outside 0..classes-1; labels that are not classes pass."""
+    """Raise `UnalikeError` for class labels outside 0..classes-1; labels of other tasks are not checked."""
     if y.dtype != torch.int64 or not len(y):
         return
     low, high = int(y.min()), int(y.max())
@@ -86,7 +91,7 @@ def label_range(y: Tensor, classes: int, where: str) -> None:
 
 
 def group(found: Any, samples: int, where: str) -> np.ndarray:
-    """One integer or text per sample [N], read-only. Raises `UnalikeError` for anything else, missing values too."""
+    """Convert a group column to a read-only array of integers or texts, [N]. Raises `UnalikeError` for missing values too."""
     values = np.asarray(found)
     if values.dtype == object and all(isinstance(value, str) for value in values.flat):
         values = values.astype(str)
@@ -101,9 +106,10 @@ def group(found: Any, samples: int, where: str) -> np.ndarray:
 
 
 def class_names(y: Tensor, names: Sequence[str] | None) -> list[str] | None:
-    """The names given, or "0", "1", ... up to the largest label; "False" and "True" for bool, None for regression.
+    """Return the given names, or "0", "1", ... up to the largest label; "False" and "True" for bool, None for regression.
 
-    Raises `UnalikeError` for a name that occurs twice and for labels that can be no numbers of classes.
+    Raises:
+        UnalikeError: A name occurs twice, or a label is too large for the index of a class.
     """
     if y.is_floating_point():
         return None
@@ -129,7 +135,7 @@ def _tensor(found: Any, what: str) -> Tensor:
         if found.layout != torch.strided or found.is_meta:
             kind = "has no values (device meta)" if found.is_meta else f"is {found.layout}, see to_dense()"
             raise UnalikeError(f"{what} {kind}; expected a tensor with all its numbers")
-        return found.detach().contiguous()  # as the compiled loops read it
+        return found.detach().contiguous()  # the compiled loops need contiguous memory
     if isinstance(found, np.ma.MaskedArray) and (masked := int(np.ma.count_masked(found))):
         raise UnalikeError(f"{what} holds {masked} masked values; fill them or leave those samples out")
     array = np.asarray(found)
@@ -145,7 +151,7 @@ def _tensor(found: Any, what: str) -> Tensor:
 
 
 def _finite(values: Tensor, what: str) -> Tensor:
-    # A block at a time: data mapped from disk may be larger than memory, and so may a mask of it.
+    # Check a block at a time: data mapped from disk may be larger than memory, and so may a mask of it.
     if not all(block.isfinite().all() for block in values.split(4096)):
         wrong = ~values.isfinite()
         first = wrong.nonzero()[0].tolist()

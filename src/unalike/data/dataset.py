@@ -1,4 +1,4 @@
-"""A data set before it is divided among clients."""
+"""A data set that is not divided among clients yet."""
 
 from __future__ import annotations
 
@@ -22,23 +22,33 @@ from unalike.data.table_encoding import Encoding
 
 TRUTHS = {"0": False, "false": False, "1": True, "true": True}
 VALUES: Mapping[str, Callable[[str], float]] = {"binary": lambda name: TRUTHS[name.lower()], "regression": float}
-"""Task without classes -> the value that a class's name stands for."""
+"""Map a task without classes to the function that reads a label's value from a class name."""
 KINDS = {"classification": "classes", "binary": "true/false", "regression": "numbers"}
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Named inputs and labels, with the published train/test division where there is one.
+    """Inputs and labels under a name, with the published division into training and test samples if there is one.
 
-    `train` and `test` are (x, y): x is float32 images [N, C, H, W] in 0..1, float32 rows [N, D] or int64 tokens [N, T];
-    y [N] is int64 (classes 0..C-1), bool (binary) or float32 (regression). Arrays of other widths are converted.
-    `classes` names the classes; None names them "0", "1", ... (and stays None for regression).
-    `groups` says where each sample comes from, such as {"domain": [N]}: integers or texts, over the training
-    samples and then the test samples. Models never see them; partitions by domain, hospital or writer do.
-    `encoding` says how a table's columns became x; None for what was no table.
+    >>> Dataset("mine", train=([[0.1, 0.2], [0.3, 0.4]], [0, 1]))
+    <Dataset mine: 2 training and 0 test samples of shape (2,), classification>
 
-    Raises `UnalikeError` for unequal lengths, no samples, numbers that are not finite, labels out of range, and a test
-    set whose shape or kind differs from the training set's.
+    Args:
+        name: The name of the data set.
+        train: The training samples (x, y). Arrays of other widths are converted.
+        test: The test samples (x, y).
+        classes: The names of the classes; None names them "0", "1", ..., and stays None for regression.
+        groups: The origin of each sample, such as {"domain": [N]}: integers or texts, for the training samples and then
+            the test samples. Models never see groups; partitions by domain, hospital or writer use them.
+        encoding: The encoding that turned a table's columns into x; None for data that was no table.
+
+    Shapes:
+        x: float32 images [N, C, H, W] in 0..1 or rows [N, D], or int64 tokens [N, T].
+        y: [N], int64 for classes 0..C-1, bool for binary labels, float32 for regression.
+
+    Raises:
+        UnalikeError: Lengths differ, there are no samples, numbers are not finite, labels are out of range, or the test set
+            has another shape or type than the training set.
     """
 
     name: str
@@ -49,7 +59,7 @@ class Dataset:
     encoding: Encoding | None = None
     _whole: Pair = field(init=False, repr=False)
 
-    if TYPE_CHECKING:  # what is given as arrays is held as tensors
+    if TYPE_CHECKING:  # the arguments may be arrays, the fields are tensors
 
         def __init__(
             self,
@@ -79,7 +89,7 @@ class Dataset:
             if found is not None and classes is not None:
                 array_checks.label_range(found[1], len(classes), f"{self.name}, {part}")
         if test is not None:
-            # Both parts become views of one tensor, so that merging them for every partition costs no memory.
+            # Both sets become views of one tensor, so that merging them for every partition costs no memory.
             n = len(train[1])
             train, test = (whole[0][:n], whole[1][:n]), (whole[0][n:], whole[1][n:])
         groups = {
@@ -101,7 +111,7 @@ class Dataset:
         groups: Mapping[str, Any] | None = None,
         encoding: Encoding | None = None,
     ) -> Dataset:
-        """The data set whose first `train` samples are for training and whose others test; nothing is copied."""
+        """Make a data set from one pair of arrays without a copy: the first `train` samples train, the others test."""
         x, y = array_checks.pair((x, y), name)
         test = (x[train:], y[train:]) if train < len(y) else None
         return cls(name, (x[:train], y[:train]), test, classes, groups or {}, encoding)
@@ -117,7 +127,7 @@ class Dataset:
 
     @property
     def task(self) -> Task:
-        """What the labels ask for: classification, binary or regression."""
+        """The task that the type of the labels implies: classification, binary or regression."""
         return task_for(self.train[1])
 
     @property
@@ -126,35 +136,44 @@ class Dataset:
         return tuple(self.train[0].shape[1:])
 
     def merged(self) -> Pair:
-        """Training and test samples in one (x, y), the training samples first."""
+        """Return the training samples and then the test samples as one (x, y)."""
         return self._whole
 
-    def labelled(self, y: Tensor, task: str, names: Sequence[str] | None, whose: str) -> Tensor:
-        """Labels y [N] of this data set as others have them, who train for `task` and number their classes `names`: int64, bool or
-        float32, as the task asks for.
+    def labelled(self, y: Tensor, task: str, names: Sequence[str] | None, owner: str) -> Tensor:
+        """Translate labels of this data set to the task and the class order of another one, such as the data of a finished run.
 
-        Classes go by their names, since a file that lacks one numbers the rest anew; numbers by their values, of which a table has
-        classes where they are whole: 9, 10 and 12 are 9.0, 10.0 and 12.0, or the classes "9", "10" and "12". A file of numbers
-        without names has the others' numbers already.
+        Classes are matched by name, because a file that lacks a class numbers the remaining ones differently. Numbers are
+        matched by value: a table turns whole numbers into classes, so the classes "9", "10" and "12" match 9.0, 10.0 and 12.0.
+        Class indices without names are taken to be in the other data set's order already.
 
-        Raises `UnalikeError` for a class that is not among theirs, and for labels that the task cannot have.
+        Args:
+            y: Labels [N] of this data set.
+            task: The name of the other task.
+            names: The other data set's class names in order.
+            owner: The name of the other data set for error messages.
+
+        Returns:
+            Labels [N]: int64, bool or float32, as the task needs.
+
+        Raises:
+            UnalikeError: A class is unknown there, or the task cannot have these labels.
         """
         if self.task.name == task != "classification":
             return y
         own, places = (self.classes, y.long()) if self.classes is not None else _kinds(y)
         if own is not None:
             if task == "classification":
-                return self._numbered(places, own, names or own, whose)
+                return self._numbered(places, own, names or own, owner)
             with suppress(KeyError, ValueError):
                 return array_checks.labels(torch.tensor([VALUES[task](name) for name in own])[places], self.name)
         found = ", ".join(own[:5] if own is not None else [f"{value:g}" for value in y[:5].tolist()])
         raise UnalikeError(
-            f"{self.name}: the labels are {KINDS[self.task.name]} ({found}); {whose} has {KINDS[task]}: "
+            f"{self.name}: the labels are {KINDS[self.task.name]} ({found}); {owner} has {KINDS[task]}: "
             "write the labels as it has them"
         )
 
-    def _numbered(self, places: Tensor, own: Sequence[str], names: Sequence[str], whose: str) -> Tensor:
-        """The numbers that classes called `own` have among `names`."""
+    def _numbered(self, places: Tensor, own: Sequence[str], names: Sequence[str], owner: str) -> Tensor:
+        """Map class indices `places` from the order of `own` to the order of `names`."""
         numbers = [str(i) for i in range(len(names))]
         nameless = self.encoding is None and (self.classes is None or own == numbers[: len(own)])
         known = numbers if nameless and not set(own) <= set(names) else names
@@ -162,26 +181,26 @@ class Dataset:
         if unknown:
             found, expected = (", ".join(map(repr, some)) for some in (unknown, names))
             raise UnalikeError(
-                f"found the classes {found}; expected those of {whose}, {expected}: rename or leave them out"
+                f"found the classes {found}; expected those of {owner}, {expected}: rename or leave them out"
             )
         return torch.tensor([known.index(name) for name in own], dtype=torch.int64)[places]
 
     @cached_property
     def fingerprint(self) -> str:
-        """The blake2b hash of all arrays, shapes and dtypes, and of the groups; other names do not enter."""
+        """The blake2b hash of all arrays, shapes, dtypes and groups; the names of data set and classes are not hashed."""
         groups = [part for column in sorted(self.groups) for part in (f"group {column}", self.groups[column])]
         return digest("train", *self.train, "test", *(self.test or ()), *groups)
 
 
 def _kinds(y: Tensor) -> tuple[list[str] | None, Tensor]:
-    """Decimals as classes: the names of those there are and the place of each label among them; no names where one is not whole."""
+    """Read whole float labels as classes: their names and each label's index; None instead of names if one is not whole."""
     kinds, places = y.unique(return_inverse=True)
     return [str(int(kind)) for kind in kinds] if torch.equal(kinds, kinds.round()) else None, places
 
 
 def _joined(first: Tensor, second: Tensor) -> Tensor:
-    """Both in one tensor: a view where `second` follows `first` in memory, as after `divided`; else a copy."""
-    storages = {part.untyped_storage().data_ptr() for part in (first, second)}
+    """Concatenate two tensors: a view if `second` follows `first` in memory, as after `divided`, else a copy."""
+    storages = {tensor.untyped_storage().data_ptr() for tensor in (first, second)}
     follows = second.storage_offset() == first.storage_offset() + first.numel()
     if len(storages) == 1 and follows and first.is_contiguous() and second.is_contiguous():
         return first.as_strided((len(first) + len(second), *first.shape[1:]), first.stride())

@@ -1,4 +1,4 @@
-"""A short name for data: the same arrays give the same fingerprint on every machine."""
+"""Hashes of arrays and texts: the same content has the same fingerprint on every machine."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 from torch import Tensor
 
 PIECE = 1 << 20
-"""Numbers that are widened at a time."""
+"""Number of values that are converted to int64 at a time."""
 
 
 class Widened(NamedTuple):
-    """Whole numbers that count as int64 and are not copied for it."""
+    """Integers that are hashed as int64 without a converted copy of the whole array."""
 
     values: np.ndarray
 
 
 def digest(*parts: Tensor | np.ndarray | Widened | str) -> str:
-    """blake2b (128 bits, hex) over texts and over each array's dtype, shape and values, in the order given."""
+    """Hash texts and arrays (dtype, shape, values) in the order given: blake2b, 128 bits, as a hex text."""
     total = hashlib.blake2b(digest_size=16)
     for part in parts:
         if isinstance(part, str):

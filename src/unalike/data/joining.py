@@ -1,4 +1,4 @@
-"""Join the data of separate clients into one population."""
+"""Concatenate the data of separate clients into the arrays of one population."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LABELS = {"classification": torch.int64, "binary": torch.bool, "regression": tor
 
 
 class Joined(NamedTuple):
-    """The fields of a population, in its order."""
+    """The first fields of `Population`, in its order."""
 
     x: Tensor
     y: Tensor
@@ -33,10 +33,11 @@ class Joined(NamedTuple):
 
 
 def join(clients: list[ClientData], classes: Sequence[str] | None = None, task: Task | str | None = None) -> Joined:
-    """Lay the clients' samples one after the other, each client's training, test and validation samples in turn.
+    """Concatenate the samples client by client: training, then test, then validation samples.
 
-    Raises `UnalikeError`, which names the client, for inputs of different shapes, labels the task cannot take, labels
-    outside the classes and names that occur twice.
+    Raises:
+        UnalikeError: Input shapes differ, the task cannot have the labels, a label is outside the classes, or a name occurs
+            twice. The message names the client.
     """
     if not clients:
         raise UnalikeError("found no clients, expected at least one ClientData(train=(x, y))")
@@ -84,12 +85,12 @@ def _kind(x: Tensor) -> str:
 
 
 def _first_task(blocks: dict[str, array_checks.Pair]) -> Task:
-    """The task of the first labels there are; an empty array says nothing about it by its dtype."""
+    """Return the task of the first labels that are not empty; the dtype of an empty array implies no task."""
     return task_for(next((y for _, y in blocks.values() if len(y)), torch.empty(0, dtype=torch.int64)))
 
 
 def _labels(y: Tensor, task: Task, owner: str) -> Tensor:
-    """Labels in the dtype of the task; nothing is rounded, and no two labels become one."""
+    """Convert labels to the task's dtype. Raises `UnalikeError` if that would round a label or merge two."""
     expected = LABELS[task.name]
     converted = y.to(expected)
     if (converted.to(y.dtype) != y).any():

@@ -1,4 +1,4 @@
-"""Counting labels by client."""
+"""Number of samples per client and class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unalike.data.ragged import Ragged
 
 
 def label_counts(y: Tensor, classes: list[str] | None, owned: Ragged) -> np.ndarray:
-    """How many of each client's samples carry each label, int64 [K, C]; [K, 0] for regression (`classes` None)."""
+    """Count each client's samples of each class: int64 [K, C]; [K, 0] for regression (`classes` is None)."""
     wide = len(classes or ())
     if not wide:
         return np.zeros((len(owned), 0), np.int64)

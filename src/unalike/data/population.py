@@ -1,4 +1,4 @@
-"""All clients of a federation, as index arrays into one tensor of samples."""
+"""All clients of a federation as index arrays into one tensor of samples."""
 
 from __future__ import annotations
 
@@ -29,11 +29,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Population(Sequence[ClientData]):
-    """K clients as index arrays into one set of samples, so that a million clients cost no Python objects.
+    """K clients as index arrays into one set of samples, so that a million clients need no Python objects.
 
-    `x` [N, ...] and `y` [N] hold every sample; `train`, `test` and `val` say which of them each client has (a sample
-    may have several owners). `classes` names the classes, None for regression. `plan` is the partition that made it, if
-    one did; `clusters` numbers the true cluster of each client, where it is known. `encoding` says how a table became x.
+    It is a sequence of `ClientData`: `population[k]` is client k. `ua.partition` makes one from a data set,
+    `Population.of` from separate clients.
+
+    >>> population = Population.of([ClientData(train=([[0.1, 0.2], [0.3, 0.4]], [0, 1])) for _ in range(3)])
+    >>> population.sizes, population.classes
+    (array([2, 2, 2]), ['0', '1'])
+
+    Args:
+        x: The inputs of all samples.
+        y: The labels of all samples.
+        train: The indices of each client's training samples. Several clients may have the same sample.
+        test: The indices of each client's test samples.
+        val: The indices of each client's validation samples.
+        names: The clients' names.
+        classes: The names of the classes; None for regression.
+        task: The task.
+        plan: The partition plan, if a partition made the population.
+        clusters: The true cluster of each client, if it is known.
+        encoding: The encoding that turned a table into x.
+
+    Shapes:
+        x: [N, C, H, W], [N, D] or [N, T].
+        y: [N].
+
+    Raises:
+        UnalikeError: Lengths do not fit together, or an index is not in 0..N-1.
     """
 
     x: Tensor
@@ -69,11 +92,20 @@ class Population(Sequence[ClientData]):
     def of(
         cls, clients: Iterable[ClientData], classes: Sequence[str] | None = None, task: Task | str | None = None
     ) -> Population:
-        """Join clients whose inputs have one shape and kind; without `classes`, C is the largest label of all + 1.
+        """Join separate clients; their inputs must have one shape and dtype.
 
-        `task` overrides what the labels' dtype asks for: 0/1 integers as binary, integers as regression.
-        Raises `UnalikeError` for what are no clients and, with the client's name, for shapes, kinds or labels that do not fit
-        together.
+        Args:
+            clients: The clients.
+            classes: The names of the classes; without them C is the largest label + 1.
+            task: The task, if it is not the one that the labels' dtype implies: 0/1 integers as binary, integers as
+                regression.
+
+        Returns:
+            The population, which holds a copy of the samples.
+
+        Raises:
+            UnalikeError: `clients` holds something else than clients, or shapes, dtypes or labels do not fit together. The
+                message names the client.
         """
         found: list[Any] = list(clients) if isinstance(clients, Iterable) else [clients]
         wrong = next((client for client in found if not isinstance(client, ClientData)), None)
@@ -91,7 +123,7 @@ class Population(Sequence[ClientData]):
 
     @property
     def outputs(self) -> int | None:
-        """What `model(..., classes=)` takes: the number of classes; None (one output) for binary and regression."""
+        """The argument `classes` of `ua.model`: the number of classes; None (one output) for binary and regression."""
         return len(self.classes) if self.classes is not None and self.task.name == "classification" else None
 
     @property
@@ -101,12 +133,12 @@ class Population(Sequence[ClientData]):
 
     @property
     def empty(self) -> np.ndarray:
-        """The clients without a training sample: never selected, but listed."""
+        """The indices of clients without a training sample, which are listed but never selected."""
         return np.flatnonzero(self.sizes == 0)
 
     @cached_property
     def fingerprint(self) -> str:
-        """The blake2b hash of the samples, of who owns them and of the names."""
+        """The blake2b hash of the samples, of each client's indices and of the names."""
         parts = (array for part in (self.train, self.test, self.val) for array in part.hashed)
         return digest(self.x, self.y, *parts, "\n".join(self.names))
 
@@ -128,7 +160,7 @@ class Population(Sequence[ClientData]):
         return self.x[index], self.y[index]
 
     def index(self, client: Any, start: int = 0, stop: int | None = None) -> int:
-        """The position of a client given by name or by position (negative from the end)."""
+        """Return the position of a client given by name or by position (negative from the end)."""
         if isinstance(client, int | np.integer):
             if not -len(self) <= client < len(self):
                 raise UnalikeError(f"client {client} was asked for, expected 0..{len(self) - 1}: there are {len(self)}")
@@ -139,17 +171,17 @@ class Population(Sequence[ClientData]):
             raise unknown("client", str(client), self.names) from None
 
     def to(self, device: torch.device | str) -> Population:
-        """The same population with its samples on `device`."""
+        """Return the population with its samples on `device`."""
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 
     def label_counts(self) -> np.ndarray:
-        """Training samples per client and class, int64 [K, C]. Raises `UnalikeError` for regression."""
+        """Count training samples per client and class, int64 [K, C]. Raises `UnalikeError` for regression."""
         if self.classes is None:
             raise UnalikeError("label_counts needs classes, found regression labels; use `sizes` instead")
         return label_counts(self.y, self.classes, self.train)
 
     def describe(self) -> pd.DataFrame:
-        """One row per client: client, n_train, n_test, and for classes how many are present and the count of each."""
+        """Make a table with one row per client: client, n_train, n_test; with classes also n_classes and a count of each."""
         import pandas as pd
 
         table = pd.DataFrame({"client": list(self.names), "n_train": self.sizes, "n_test": self.test.sizes})
@@ -160,9 +192,10 @@ class Population(Sequence[ClientData]):
         return pd.concat([table, pd.DataFrame(counts, columns=self.classes)], axis=1)
 
     def pooled(self) -> Population:
-        """One client with the union of all training data and of all test data: the centralised reference.
+        """Make one client with all training data and all test data, for the centralized reference.
 
-        Where clients overlap (`zipf`), a sample counts once; it may be one client's training and another's test sample.
+        A sample that several clients have (`zipf`) counts once. It may be a training sample of one client and a test sample of
+        another.
         """
         train, test, val = (Ragged.of([np.unique(part.values)]) for part in (self.train, self.test, self.val))
         return replace(self, train=train, test=test, val=val, names=["pooled"], plan=None, clusters=None)

@@ -1,4 +1,4 @@
-"""Sequences for very many clients that cost arrays, not objects."""
+"""Compact sequences for millions of clients: index arrays of different lengths, and numbered names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unalike.data.fingerprint import Widened
 class Ragged(Sequence[np.ndarray]):
     """K index arrays of different lengths, stored as one array and K + 1 offsets.
 
-    Both are int32 where that holds them, which halves what a million clients cost; `ragged[k]` and `sizes` are int64.
+    Both are int32 where the values fit, which halves the memory of a million clients; `ragged[k]` and `sizes` are int64.
 
     >>> rows = Ragged.of([[4, 2], [], [7]])
     >>> rows[0], rows.sizes
@@ -34,13 +34,13 @@ class Ragged(Sequence[np.ndarray]):
 
     @classmethod
     def of(cls, arrays: Iterable[Any]) -> Ragged:
-        """From one array of indices per client."""
+        """Concatenate one array of indices per client."""
         rows = [np.asarray(array, np.int64) for array in arrays]
         return cls(np.concatenate([*rows, np.empty(0, np.int64)]), _offsets(np.array([len(r) for r in rows], np.int64)))
 
     @classmethod
     def ranges(cls, starts: np.ndarray, sizes: np.ndarray) -> Ragged:
-        """Row k holds starts[k], starts[k] + 1, ..., `sizes[k]` numbers in all."""
+        """Make rows of consecutive numbers: row k is starts[k], ..., starts[k] + sizes[k] - 1."""
         offsets = _offsets(sizes)
         last = max((starts + sizes).max(initial=0), offsets[-1])
         kind = np.int32 if last <= NARROW else np.int64
@@ -50,13 +50,13 @@ class Ragged(Sequence[np.ndarray]):
 
     @classmethod
     def zeros(cls, sizes: np.ndarray) -> Ragged:
-        """Row k holds `sizes[k]` zeros, which take no memory however many they are."""
+        """Make rows of `sizes[k]` zeros; a broadcast view, so the zeros take no memory."""
         offsets = _offsets(sizes)
         return cls(np.broadcast_to(np.int32(0), offsets[-1]), offsets)
 
     @classmethod
     def empty(cls, count: int) -> Ragged:
-        """`count` rows without an entry."""
+        """Make `count` empty rows."""
         return cls(np.empty(0, np.int32), np.broadcast_to(np.int32(0), count + 1))
 
     @property
@@ -66,12 +66,12 @@ class Ragged(Sequence[np.ndarray]):
 
     @property
     def hashed(self) -> tuple[Widened, Widened]:
-        """What fingerprints are made of: the values and the offsets as int64."""
+        """The values and the offsets as fingerprints hash them, as int64."""
         return Widened(self.values), Widened(self.offsets)
 
     @property
     def owners(self) -> np.ndarray:
-        """For each entry of `values`, the row that holds it."""
+        """The row of each entry of `values`."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class Ragged(Sequence[np.ndarray]):
 
 
 class NumberedNames(Sequence[str]):
-    """The names client-0, client-1, ... without storing them."""
+    """The names client-0, client-1, ..., made when they are asked for."""
 
     __slots__ = ("total",)
 
@@ -110,7 +110,7 @@ class NumberedNames(Sequence[str]):
         return client_name(range(self.total)[k])
 
     def index(self, name: Any, start: int = 0, stop: int | None = None) -> int:
-        """The number in the name. Raises `ValueError` for any other name."""
+        """Return the number in the name. Raises `ValueError` for any other name."""
         number = str(name).removeprefix("client-")
         if not number.isdecimal() or client_name(int(number)) != name or int(number) >= self.total:
             raise ValueError(f"{name!r} is not one of client-0 to client-{self.total - 1}")
@@ -118,7 +118,7 @@ class NumberedNames(Sequence[str]):
 
 
 def client_name(k: int) -> str:
-    """The name of the k-th client when it has none of its own."""
+    """Return the name of the k-th client if it has none of its own."""
     return f"client-{k}"
 
 
@@ -126,7 +126,7 @@ NARROW = np.iinfo(np.int32).max
 
 
 def _narrow(values: np.ndarray) -> np.ndarray:
-    """The same whole numbers in the smaller of two types."""
+    """Convert integers to int32 if they fit, else to int64."""
     if values.dtype == np.int32:
         return values
     fits = not len(values) or -NARROW <= values.min() <= values.max() <= NARROW

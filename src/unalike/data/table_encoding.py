@@ -1,4 +1,7 @@
-"""The columns of a table as one matrix of numbers: an encoding that is fitted once and read by whoever agreed to it."""
+"""Encoding of a table's columns as one matrix of numbers.
+
+An encoding is fitted once on training rows and then applied to other tables, so that a column is the same input at every client.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +26,21 @@ if TYPE_CHECKING:
 
 MOST_CATEGORIES = 256
 FEW_ROWS = 10
-"""So many rows may all differ in a column without its being taken for a name or a number of the row."""
+"""Tables with fewer rows than this may have columns in which every value differs; in longer ones these are row names or numbers."""
 SURELY_NUMBERS = 20
-"""Of so many different numbers in a column, the few texts between them are taken for mistakes."""
+"""In a column with at least this many different numbers, a few texts among them are taken for mistakes."""
 MISSING = "(missing)"
 NOTHING, NUMBERS, TRUTH, TEXTS = "nothing", "numbers", "true/false", "texts"
-"""What a column may hold; of other kinds the names of the types are said."""
+"""The contents of a column that can be read; `kind_of` names the types of any other content."""
 
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @validated
 class Number:
-    """A column of numbers, or with `truth` of true/false as 0 and 1: z = (x - mean) / scale, a missing x being `fill`.
+    """A column of numbers, encoded as z = (x - mean) / scale with `fill` for a missing x.
 
-    `gaps`: one more column is 1 where x is missing.
+    With `gaps` a second column is 1 where x is missing. With `truth` the column holds true/false, read as 1 and 0.
     """
 
     name: str
@@ -48,30 +51,31 @@ class Number:
     truth: bool = False
 
     def read(self, frame: pd.DataFrame, where: str) -> np.ndarray:
-        """The column as float64 [N], NaN where it is missing."""
+        """Read the column as float64 [N], NaN for missing values."""
         column = _column(frame, self.name, [TRUTH if self.truth else NUMBERS], where)
         return _floats(column, where)
 
     def scaled(self, x: np.ndarray) -> np.ndarray:
+        """Fill and standardize the column: float64 [N]."""
         z: np.ndarray = (np.where(np.isnan(x), self.fill, x) - self.mean) / self.scale
         return z
 
 
 @validated
 class Category:
-    """A column of texts: one 0/1 column for each of its `values`, of which "(missing)" may be one; others are all zeros."""
+    """A column of texts, one-hot encoded over `values`, one of which may be "(missing)"; any other text is all zeros."""
 
     name: str
     values: tuple[str, ...]
 
     @property
     def truth(self) -> bool:
-        """Whether the texts stand for true/false, which a file may write in several ways."""
+        """Whether the texts mean true/false, which a file may write in several ways."""
         truths = {str(True), str(False)}
         return not truths.isdisjoint(self.values) and {*self.values} <= truths | {MISSING}
 
     def apply(self, frame: pd.DataFrame, where: str) -> np.ndarray:
-        """Bool [N, len(values)]."""
+        """Encode the column: bool [N, len(values)]."""
         such = f", such as {', '.join(map(repr, self.values[:3]))}"
         found = texts_of(_column(frame, self.name, [TEXTS, TRUTH], where, such))
         forms = (str, str.lower, str.upper) if self.truth else (str,)
@@ -81,9 +85,9 @@ class Category:
 
 @validated
 class Words:
-    """A column of text as tokens [N, length] of a vocabulary, or with `bag` as counts [N, size - 2] of its words.
+    """A column of text, encoded as tokens [N, length] of a vocabulary, or with `bag` as word counts [N, size - 2].
 
-    Words count from token 2; an empty one stands for a token that no text has.
+    The first of `words` is token 2; an empty word marks a token that no text has.
     """
 
     name: str
@@ -93,6 +97,7 @@ class Words:
     bag: bool = False
 
     def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
+        """Encode the column: int64 [N, length], or float32 [N, size - 2] with `bag`."""
         column = _column(frame, self.name, [TEXTS, TRUTH, NUMBERS], where)
         known = {word: token for token, word in enumerate(self.words, start=texts.UNKNOWN + 1) if word}
         x = torch.from_numpy(texts.encode(texts_of(column, ""), known, self.length))
@@ -101,10 +106,9 @@ class Words:
 
 @validated
 class Encoding:
-    """How a table becomes numbers: its number columns, which of them have gaps, then its categories; or the `words` of one.
+    """The encoding of a table: its number columns, their gap columns, then its categories; or one column of `words`.
 
-    Plain values, so that it can be written down, agreed to and read again by others: then a column is the same input
-    everywhere. `fit` and `fit_words` make one.
+    It holds plain values only, so that it can be saved, agreed on and applied by others. `fit` and `fit_words` make one.
     """
 
     numbers: tuple[Number, ...] = ()
@@ -120,14 +124,15 @@ class Encoding:
 
     @property
     def names(self) -> list[str]:
-        """The columns that are read."""
+        """The names of the columns that are read."""
         words = () if self.words is None else (self.words,)
         return [column.name for column in (*self.numbers, *self.categories, *words)]
 
     def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
-        """Float32 [N, width] from a table, or what `words` gives; columns that the encoding does not name are not read.
+        """Encode a table: float32 [N, width], or the tokens of `words`. Columns that the encoding does not name are ignored.
 
-        Raises `UnalikeError`, which names the column, for one that is not there, one of another kind and infinite numbers.
+        Raises:
+            UnalikeError: A column is missing, has another type, or holds infinite numbers. The message names the column.
         """
         if self.words is not None:
             return self.words.apply(frame, where)
@@ -138,12 +143,12 @@ class Encoding:
         return torch.from_numpy(np.column_stack([part.astype(np.float32) for part in (*scaled, *missing, *kinds)]))
 
     def save(self, path: Path) -> None:
-        """Write JSON, whole or not at all."""
+        """Write the encoding as JSON; a reader never sees half a file."""
         write_bytes(path, (json.dumps(asdict(self)) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> Encoding | None:
-        """Read what `save` wrote; None where there is no file. Raises `UnalikeError` for one that cannot be read."""
+        """Read an encoding that `save` wrote; None if there is no file. Raises `UnalikeError` for an unreadable file."""
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -153,16 +158,18 @@ class Encoding:
 
 
 def fit(frame: pd.DataFrame, train: int, where: str) -> Encoding:
-    """The encoding of all columns of `frame`, fitted on its first `train` rows only.
+    """Fit the encoding of all columns of `frame` on its first `train` rows.
 
-    Numbers (true/false as 0 and 1): a missing value becomes the training median, then z = (x - mean) / std of the
-    training rows (std 1 for a constant column); each number column with a missing training value adds one that is 1
-    where it is missing. Texts and categories: one 0/1 column per value seen in training, a missing value being one of
-    them; a value that training never saw is all zeros. Numbers come first, then the missing ones, then categories.
+    Numbers (true/false as 1 and 0): a missing value becomes the training median, then z = (x - mean) / std of the training
+    rows, with std 1 for a constant column. A number column with a missing training value adds a gap column, which is 1 where
+    the value is missing. Texts and categories: one 0/1 column per value seen in training, where "missing" is a value too; a
+    value not seen in training is all zeros. Numbers come first, then gap columns, then categories.
 
-    Raises `UnalikeError`, which names the column, for dates and other kinds, infinite numbers, texts between numbers, columns
-    that are empty in training, columns without a name, and more than 256 categories or one in every row. Warns of numbers that
-    only count the rows.
+    Warns of number columns that only count the rows.
+
+    Raises:
+        UnalikeError: A column holds dates or another type, infinite numbers or texts among numbers, is empty in training, has
+            no name, or has more than 256 categories or another one in every row. The message names the column.
     """
     from pandas.api.types import is_numeric_dtype
 
@@ -185,7 +192,7 @@ def fit(frame: pd.DataFrame, train: int, where: str) -> Encoding:
 
 
 def fit_words(column: pd.Series, train: int, length: int, vocabulary: int, bag: bool) -> Encoding:
-    """The encoding of one column of text: the `vocabulary` of its first `train` rows."""
+    """Fit the encoding of one column of text: a vocabulary of that size from its first `train` rows."""
     words = texts.vocabulary(texts_of(column, "")[:train], vocabulary)
     return Encoding(words=Words(name=str(column.name), words=tuple(words), length=length, size=vocabulary, bag=bag))
 
@@ -215,7 +222,7 @@ def _counts_rows(column: pd.Series) -> bool:
 
 
 def _check_texts(column: pd.Series, where: str) -> None:
-    """Raise `UnalikeError` for many different numbers with a few texts between them, such as "<0.5"."""
+    """Raise `UnalikeError` for many different numbers with a few texts among them, such as "<0.5"."""
     found = set(texts_of(column[column.notna()]))
     others = sorted(text for text in found if not _is_number(text))
     if others and len(found) - len(others) >= max(SURELY_NUMBERS, 4 * len(others)):
@@ -251,7 +258,7 @@ def _category(column: pd.Series, train: int, where: str) -> Category:
 
 
 def kind_of(column: pd.Series) -> str:
-    """What a column holds, missing values aside: `NOTHING`, `NUMBERS`, `TRUTH`, `TEXTS`, or of which types the values are."""
+    """Return the content of a column without its missing values: `NOTHING`, `NUMBERS`, `TRUTH`, `TEXTS`, or the types' names."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     present = column[column.notna()]
@@ -266,7 +273,7 @@ def kind_of(column: pd.Series) -> str:
 
 
 def _column(frame: pd.DataFrame, name: str, kinds: Sequence[str], where: str, such: str = "") -> pd.Series:
-    """The column of this name, which holds one of `kinds` or nothing at all."""
+    """Return the column of this name. Raises `UnalikeError` unless it holds one of `kinds` or nothing."""
     expected = " or ".join(kinds) + such
     if name not in frame.columns:
         raise UnalikeError(
@@ -279,7 +286,7 @@ def _column(frame: pd.DataFrame, name: str, kinds: Sequence[str], where: str, su
 
 
 def texts_of(column: pd.Series, missing: str = MISSING) -> list[str]:
-    """The values of a column as texts, `missing` where there is none."""
+    """Convert the values of a column to texts, missing values to `missing`."""
     plain = column.astype(object)
     return [str(value) for value in plain.where(plain.notna(), missing)]
 

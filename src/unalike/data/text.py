@@ -1,6 +1,6 @@
-"""Text as tokens: words, a vocabulary, padding and its mask, and bags of words.
+"""Conversion of text to tokens or to bags of words.
 
-Token 0 is padding, token 1 a word outside the vocabulary; words count from 2, the most frequent first.
+Token 0 is padding, token 1 is any word outside the vocabulary, and words start at token 2, the most frequent first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORD = re.compile(r"\w+(?:'\w+)?")
 
 
 def words(text: str) -> list[str]:
-    """Lower-case runs of letters and digits, with what follows an apostrophe.
+    """Split a text into lower-case runs of letters and digits; an apostrophe inside a word belongs to it.
 
     >>> words("It's 5 o'clock -- run!")
     ["it's", '5', "o'clock", 'run']
@@ -30,7 +30,7 @@ def words(text: str) -> list[str]:
 
 
 def vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
-    """The `size` - 2 most frequent words with their tokens, equally frequent ones in alphabetical order."""
+    """Map the `size` - 2 most frequent words to their tokens, equally frequent words in alphabetical order."""
     if size < 3:
         raise UnalikeError(f"found vocabulary={size}, expected at least 3: padding, the unknown word and one word")
     counts = Counter(chain.from_iterable(map(words, texts)))
@@ -39,9 +39,9 @@ def vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
 
 
 def encode(texts: Sequence[str], known: Mapping[str, int], length: int) -> np.ndarray:
-    """Tokens int64 [N, length]: the first `length` words of each text, then padding.
+    """Convert texts to tokens int64 [N, length]: the first `length` words of each text, then padding.
 
-    A text without a word is one unknown word, so that no sample is padding alone.
+    A text without a word becomes one unknown word, so that no sample consists of padding alone.
     """
     if length < 1:
         raise UnalikeError(f"found length={length}, expected at least one word")
@@ -53,12 +53,12 @@ def encode(texts: Sequence[str], known: Mapping[str, int], length: int) -> np.nd
 
 
 def mask(x: Tensor) -> Tensor:
-    """Which tokens are words, bool of the shape of `x`; the others are padding and must not count."""
+    """Mark the tokens that are words and not padding: bool of the shape of `x`."""
     return x != PADDING
 
 
 def bag(x: Tensor, size: int) -> Tensor:
-    """How often each word of the vocabulary occurs: tokens [N, T] to float32 rows [N, size - 2].
+    """Count each word of the vocabulary: tokens [N, T] to float32 rows [N, size - 2].
 
     Padding and unknown words are left out, so column j counts token j + 2.
     """

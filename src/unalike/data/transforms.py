@@ -1,7 +1,7 @@
-"""Normalization and augmentation of a batch, as pure functions of the samples and of numbers drawn beforehand.
+"""Normalization and augmentation of image batches as pure functions of the images and of random numbers.
 
-A transform takes `draws` numbers in [0, 1) for each sample. An executor draws them per client and round with `numbers`,
-so that a client's images are cropped and flipped the same whether it trains alone or stacked with others.
+A transform takes `draws` numbers in [0, 1) per sample. An executor draws them per client and round with `numbers`, so that a
+client's images are cropped and flipped in the same way whether it trains alone or stacked with others.
 
 >>> augment = transform("normalize(mean=0.5, std=0.25) + crop(padding=4) + flip")
 >>> u = numbers(seed=0, round=3, client=1, samples=8, draws=augment.draws)
@@ -29,9 +29,13 @@ registry = Registry("transform", home="unalike.data.transforms")
 
 
 class Transform(Protocol):
-    """`transform(x, u)`: images `x` [..., C, H, W] and numbers `u` [..., draws] to images of the same shape.
+    """A function `transform(x, u)` from images and random numbers to images of the same shape.
 
-    One that draws nothing belongs to evaluation too; the others are for training only.
+    A transform with `draws` 0 is applied in evaluation too; the others are for training only.
+
+    Shapes:
+        x: [..., C, H, W].
+        u: [..., draws].
     """
 
     @property
@@ -41,21 +45,25 @@ class Transform(Protocol):
 
 
 def transform(spec: str) -> TransformChain:
-    """The transforms of a spec, applied from left to right. Raises `UnalikeError` for an unknown name or option."""
+    """Build the transforms of a spec; they are applied from left to right.
+
+    Raises:
+        UnalikeError: A name or option is unknown.
+    """
     return TransformChain(tuple(registry.build(call) for call in parse(spec)))
 
 
 def numbers(seed: int, round: int, client: int, samples: int, draws: int) -> Tensor:
-    """Numbers in [0, 1) for the samples a client trains on in a round, float32 [samples, draws].
+    """Draw the random numbers of a client's training samples in a round: float32 [samples, draws] in [0, 1).
 
-    Row i belongs to the i-th sample in the order of training. Asking for more samples does not change the first rows.
+    Row i belongs to the i-th sample in training order. More samples do not change the first rows.
     """
     return torch.from_numpy(generator(seed, "augment", round, client).random((samples, draws), np.float32))
 
 
 @dataclass(frozen=True)
 class TransformChain:
-    """One transform after the other; each takes its own of the numbers."""
+    """Several transforms, applied in order; each takes its own columns of the random numbers."""
 
     parts: tuple[Transform, ...]
 
@@ -64,28 +72,28 @@ class TransformChain:
         return sum(part.draws for part in self.parts)
 
     def numbers(self, seed: int, round: int, client: int, samples: int) -> Tensor:
-        """The numbers of a client's round, [samples, draws]: see `numbers`."""
+        """Draw the random numbers of a client in a round, [samples, draws]; see the function `numbers`."""
         return numbers(seed, round, client, samples, self.draws)
 
     @property
     def fixed(self) -> TransformChain:
-        """What evaluation applies: the transforms that draw nothing."""
+        """The transforms without random numbers, which evaluation applies too."""
         return TransformChain(tuple(part for part in self.parts if not part.draws))
 
     def before(self, predict: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """`predict` on samples that went through this chain of fixed transforms."""
+        """Return `predict` preceded by this chain, which must draw no random numbers."""
         return lambda x: predict(self(x, x.new_zeros(len(x), 0)))
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        for part, mine in zip(self.parts, u.split([part.draws for part in self.parts], -1)):
-            x = part(x, mine)
+        for part, own in zip(self.parts, u.split([part.draws for part in self.parts], -1)):
+            x = part(x, own)
         return x
 
 
 @registry.register("normalize")
 @dataclass(frozen=True)
 class Normalize:
-    """(x - mean) / std, one number for all channels or one for each."""
+    """(x - mean) / std with one number for all channels or one for each channel."""
 
     mean: float | tuple[float, ...] = 0.5
     std: float | tuple[float, ...] = 0.5
@@ -111,7 +119,7 @@ class Normalize:
 @registry.register("crop")
 @dataclass(frozen=True)
 class Crop:
-    """Surround with `padding` zeros and cut the old size out again, anywhere (He et al. 2016). padding=0: no change."""
+    """Pad with `padding` zeros and crop to the old size at a random place (He et al. 2016). padding=0: no change."""
 
     padding: int = 4
     draws: ClassVar[int] = 2
@@ -126,7 +134,7 @@ class Crop:
         corner = (u * (2 * self.padding + 1)).floor().long()[..., None, None]
         rows = corner[..., 0, :, :] + torch.arange(height, device=x.device)
         columns = corner[..., 1, :, :] + torch.arange(width, device=x.device)
-        # Gathered by index, as slices would differ between samples and could not be stacked.
+        # Indexed by tensors: slices would differ between samples and could not be stacked.
         cut = padded.take_along_dim(rows[..., None], -2)
         return cut.take_along_dim(columns[..., None, :], -1)
 
@@ -134,7 +142,7 @@ class Crop:
 @registry.register("flip")
 @dataclass(frozen=True)
 class Flip:
-    """Mirror left and right with probability `p`. p=0: no change."""
+    """Mirror horizontally with probability `p`. p=0: no change."""
 
     p: float = 0.5
     draws: ClassVar[int] = 1

@@ -1,4 +1,4 @@
-"""What a model's options and inputs must look like: one place for the refusals that models share."""
+"""Validation of model options and input shapes, and the normalization layers that models share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unalike._utils.errors import UnalikeError, unknown
 
 
 def widths(model: str, option: str, found: int | tuple[int, ...], least: int = 0) -> tuple[int, ...]:
-    """The widths as a tuple; a single number counts as one layer. Refuses anything but `least` or more whole numbers from 1 on."""
+    """Return widths as a tuple; a number is one layer. Raises `UnalikeError` unless they are `least` or more positive integers."""
     several = (found,) if isinstance(found, int) else tuple(found)
     if len(several) < least or not all(isinstance(n, int) and n >= 1 for n in several):
         raise UnalikeError(
@@ -21,7 +21,7 @@ def widths(model: str, option: str, found: int | tuple[int, ...], least: int = 0
 
 
 def images(model: str, input_shape: tuple[int, ...], smallest: int = 1) -> tuple[int, int, int]:
-    """The shape as (channels, height, width). Refuses rows, tokens and sides below `smallest` pixels."""
+    """Return (channels, height, width). Raises `UnalikeError` for rows, tokens and sides below `smallest` pixels."""
     if len(input_shape) != 3:
         raise UnalikeError(
             f"{model}: found samples of shape {input_shape}, expected images (channels, height, width); "
@@ -37,7 +37,7 @@ def images(model: str, input_shape: tuple[int, ...], smallest: int = 1) -> tuple
 
 
 Norm = Callable[[int], nn.Module]
-"""From a number of channels to the layer that normalizes them."""
+"""A function from a number of channels to a normalization layer."""
 
 
 def _group_norm(channels: int) -> nn.Module:
@@ -45,18 +45,18 @@ def _group_norm(channels: int) -> nn.Module:
 
 
 NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": _group_norm}
-"""Batch normalization, and group normalization (Wu and He 2018) in up to 8 groups, which has no running statistics."""
+"""Batch normalization; group normalization (Wu and He 2018) in up to 8 groups, which keeps no running statistics."""
 
 
 def norm_of(model: str, name: str) -> Norm:
-    """The norm of this name. Raises `UnalikeError` for another one."""
+    """Return the normalization of this name. Raises `UnalikeError` if it is unknown."""
     if name not in NORMS:
         raise unknown(f"norm for {model}", name, NORMS)
     return NORMS[name]
 
 
 def he_init(module: nn.Module) -> None:
-    """Draw every convolution's weight from N(0, 2 / fan_out) (He et al. 2015), as the residual networks' papers do."""
+    """Draw the weights of every convolution from N(0, 2 / fan_out) (He et al. 2015)."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

@@ -12,15 +12,23 @@ from unalike.models import check
 from unalike.models.registry import registry
 
 PUBLISHED = 22
-"""From this height and width on (pixels), the published form without padding fits."""
+"""Smallest height and width, in pixels, for the published form without padding."""
 
 
 @registry.register("cnn")
 class CNN(nn.Module):
-    """FedLWS's SimpleCNN: convolutions 3x3 with ReLU, max-pooling 2x2 between them, a hidden linear layer, the head.
+    """SimpleCNN of FedLWS: 3x3 convolutions with ReLU, 2x2 max-pooling between them, a hidden linear layer, the head.
 
-    `norm` ("batch" or "group", up to 8 groups) follows each convolution. `padding` None is 0, as published, for images
-    of 22 pixels or more and 1 for smaller ones. Raises `UnalikeError` for rows and for images that shrink to nothing.
+    122,570 parameters for 3x32x32 images and 10 classes. `norm` ("batch" or "group", up to 8 groups) follows each convolution.
+    `padding=None` is 0, as published, for images of 22 pixels or more and 1 for smaller ones.
+
+    Source: the code of FedLWS.
+
+    Shapes:
+        input: float32 [B, channels, height, width].
+
+    Raises:
+        UnalikeError: The samples are not images, or are too small for the convolutions.
     """
 
     def __init__(
@@ -34,10 +42,10 @@ class CNN(nn.Module):
         padding: int | None = None,
     ):
         super().__init__()
-        colours, *sides = check.images("cnn", input_shape)
+        in_channels, *sides = check.images("cnn", input_shape)
         widths = check.widths("cnn", "channels", channels, least=1)
         (units,) = check.widths("cnn", "hidden", hidden)
-        self.convolutions, area = convolutions(colours, sides, widths, norm, padding)
+        self.convolutions, area = convolutions(in_channels, sides, widths, norm, padding)
         self.hidden = nn.Sequential(nn.Flatten(), nn.Linear(area * widths[-1], units), nn.ReLU())
         self.head = nn.Linear(units, classes or 1)
 
@@ -48,18 +56,23 @@ class CNN(nn.Module):
 
 @registry.register("emnist_cnn")
 class EmnistCNN(nn.Module):
-    """FedMix's network: convolutions 5x5 of 16 and 32 channels, each with ReLU and max-pooling 2x2, then the head.
+    """FedMix's network: 5x5 convolutions of 16 and 32 channels, each with ReLU and 2x2 max-pooling, then the head.
 
-    The paper gives the widths only; padding 2 keeps 28x28 images at 7x7 before the head: 110,526 parameters for the 62
-    classes of EMNIST.
+    110,526 parameters for 1x28x28 images and the 62 classes of EMNIST. The paper gives the widths only; with padding 2 the
+    head sees 7x7 positions of a 28x28 image.
+
+    Source: FedMix.
+
+    Shapes:
+        input: float32 [B, channels, height, width], sides of 4 pixels or more.
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int | None):
         super().__init__()
-        colours, height, width = check.images("emnist_cnn", input_shape, smallest=4)
+        in_channels, height, width = check.images("emnist_cnn", input_shape, smallest=4)
         layers = [
             (nn.Conv2d(before, after, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2))
-            for before, after in pairwise((colours, 16, 32))
+            for before, after in pairwise((in_channels, 16, 32))
         ]
         self.body = nn.Sequential(*(layer for block in layers for layer in block), nn.Flatten())
         self.head = nn.Linear(32 * (height // 4) * (width // 4), classes or 1)
@@ -70,16 +83,16 @@ class EmnistCNN(nn.Module):
 
 
 def convolutions(
-    colours: int, sides: list[int], widths: tuple[int, ...], norm: str | None, padding: int | None
+    in_channels: int, sides: list[int], widths: tuple[int, ...], norm: str | None, padding: int | None
 ) -> tuple[nn.Sequential, int]:
-    """Convolutions 3x3 (norm, ReLU) with pooling between them, and the number of pixels that they leave."""
+    """Make 3x3 convolutions (norm, ReLU) with pooling between them; returns them and the pixels of their output."""
     if padding is None:
         padding = 0 if min(sides) >= PUBLISHED else 1
     if padding < 0:
         raise UnalikeError(f"cnn: found padding={padding}, expected 0 or more pixels, or None to choose by the image")
     area = math.prod(_side(side, len(widths), padding) for side in sides)
     layers: list[nn.Module] = []
-    for before, after in pairwise((colours, *widths)):
+    for before, after in pairwise((in_channels, *widths)):
         if layers:
             layers.append(nn.MaxPool2d(2))
         layers.append(nn.Conv2d(before, after, 3, padding=padding))
@@ -90,7 +103,7 @@ def convolutions(
 
 
 def _side(pixels: int, convolutions: int, padding: int) -> int:
-    """Height or width after the convolutions and the pooling between them."""
+    """Return the height or width after the convolutions and the pooling between them."""
     side = pixels
     for i in range(convolutions):
         side = (side if i == 0 else side // 2) - 2 + 2 * padding

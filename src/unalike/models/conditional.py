@@ -1,9 +1,9 @@
-"""Models that see a statistic of their client's data beside each sample ("conditioning on local statistics").
+"""Models with a statistic of the client's data as further input ("conditioning on local statistics").
 
 The statistic mu is a vector of m numbers, computed once from the client's training data and never sent. It arrives as
-`context["conditional"]["statistic"]`, shape [m]; a method provides it: `conditional(statistic="covariance")`. m must
-be what the conditioner makes of the data: with k numbers a sample and C outputs, `covariance` has k C, `ols` (k + 1) C,
-`mean` k, `moments(order)` order k, `label_histogram` C and `pca(components)` components (k + C).
+`context["conditional"]["statistic"]`, shape [m]; a method provides it: `conditional(statistic="covariance")`. m depends on the
+statistic: with k numbers per sample and C outputs, `covariance` has k C numbers, `ols` (k + 1) C, `mean` k, `moments(order)`
+order k, `label_histogram` C and `pca(components)` components (k + C).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from unalike.models.dense import hidden_layers
 from unalike.models.registry import read, registry
 
 ENTRY, NAME = "conditional", "statistic"
-"""Where a client's statistic stands in its context."""
+"""The keys of a client's statistic in its context."""
 
 
 def statistic(model: nn.Module, context: Context, length: int, remedy: str | None = None) -> Tensor:
-    """The statistic [m] of this client. Raises `UnalikeError` where there is none, and with a remedy one of another length."""
+    """Return the client's statistic [m]. Raises `UnalikeError` if there is none or it has another length than `length`."""
     kind = type(model).__name__
     if ENTRY not in context or NAME not in context[ENTRY]:
         raise UnalikeError(
@@ -44,7 +44,7 @@ def statistic(model: nn.Module, context: Context, length: int, remedy: str | Non
 
 
 def fitted(name_or_spec: str, context: Context) -> str:
-    """The model's text with the length of the client's statistic, where the model asks for one and the text leaves it open.
+    """Add the length of the client's statistic to a model's spec, if the model has this option and the spec leaves it open.
 
     >>> fitted("conditional_mlp(hidden=8)", {"conditional": {"statistic": torch.zeros(11)}})
     'conditional_mlp(hidden=8, statistic=11)'
@@ -59,7 +59,7 @@ def fitted(name_or_spec: str, context: Context) -> str:
 
 
 class _Interaction(nn.Module):
-    """A linear head, without bias, on the products of a gate of the statistic and the sample, [x, 1]."""
+    """A linear head without bias on the products of gate(mu) and [x, 1]."""
 
     def __init__(self, input_shape: tuple[int, ...], classes: int | None, length: int, gate: nn.Module, gates: int):
         super().__init__()
@@ -76,9 +76,14 @@ class _Interaction(nn.Module):
 
 @registry.register("conditional_linear")
 class ConditionalLinear(_Interaction):
-    """y = [x, 1]^T W mu, W (k + 1) x m for each output: a client's linear model is linear in its statistic.
+    """y = [x, 1]^T W mu with W [k + 1, m] for each output: the client's linear model is linear in its statistic.
 
-    `statistic` is m; None is that of the covariance of inputs and outputs, k C.
+    `statistic` is m; None is k C, the length of the covariance of inputs and outputs.
+
+    Source: conditioning on local statistics.
+
+    Shapes:
+        input: float32 [B, ...]. mu: [m].
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int | None, *, statistic: int | None = None):
@@ -88,9 +93,14 @@ class ConditionalLinear(_Interaction):
 
 @registry.register("conditional_ensemble")
 class ConditionalEnsemble(_Interaction):
-    """y = v . softmax(u) with the linear `experts` v = [x, 1]^T W_v, mixed by u = mu^T W_u.
+    """y = v . softmax(u) with linear `experts` v = [x, 1]^T W_v and mixture weights from u = mu^T W_u.
 
-    `statistic` is m; None is that of the covariance of inputs and outputs, k C. experts=1 is `linear`.
+    `statistic` is m; None is k C, the length of the covariance of inputs and outputs.
+
+    Source: conditioning on local statistics. Limit: experts=1 is `linear`.
+
+    Shapes:
+        input: float32 [B, ...]. mu: [m].
     """
 
     def __init__(
@@ -104,7 +114,15 @@ class ConditionalEnsemble(_Interaction):
 
 @registry.register("conditional_mlp")
 class ConditionalMLP(nn.Module):
-    """MLP([x, mu]): the statistic is more input. `statistic` is m; None is that of the covariance, k C."""
+    """MLP([x, mu]): the statistic is appended to the input.
+
+    `statistic` is m; None is k C, the length of the covariance of inputs and outputs.
+
+    Source: conditioning on local statistics.
+
+    Shapes:
+        input: float32 [B, ...]. mu: [m].
+    """
 
     def __init__(
         self,
@@ -128,10 +146,15 @@ class ConditionalMLP(nn.Module):
 
 @registry.register("conditional_cnn")
 class ConditionalCNN(nn.Module):
-    """`cnn` that sees the principal components of its client's [pixels, one-hot label].
+    """`cnn` with the principal components of the client's [pixels, one-hot label] as further input.
 
-    mu holds `components` vectors one after the other, each k pixels and then C labels. The pixels enter as more input
-    channels, the labels beside the features before the dense layer (the paper leaves the place open).
+    mu holds `components` vectors, each of k pixels and then C labels. The pixels are further input channels; the labels are
+    appended to the features before the dense layer, as the paper does not say where they enter.
+
+    Source: conditioning on local statistics.
+
+    Shapes:
+        input: float32 [B, channels, height, width]. mu: [components (k + C)].
     """
 
     def __init__(
@@ -146,12 +169,12 @@ class ConditionalCNN(nn.Module):
     ):
         super().__init__()
         self.image = check.images("conditional_cnn", input_shape)
-        colours, *sides = self.image
+        in_channels, *sides = self.image
         (self.components,) = check.widths("conditional_cnn", "components", components)
         self.labels = classes or 1
         widths = check.widths("conditional_cnn", "channels", channels, least=1)
         (units,) = check.widths("conditional_cnn", "hidden", hidden)
-        self.convolutions, area = convolutions(colours * (1 + self.components), sides, widths, norm, None)
+        self.convolutions, area = convolutions(in_channels * (1 + self.components), sides, widths, norm, None)
         width = area * widths[-1] + self.components * self.labels
         self.hidden = nn.Sequential(nn.Linear(width, units), nn.ReLU())
         self.head = nn.Linear(units, classes or 1)
@@ -162,9 +185,9 @@ class ConditionalCNN(nn.Module):
         remedy = f"condition it by conditional(statistic='pca', components={self.components}), as it was built"
         mu = statistic(self, context, self.components * (pixels + self.labels), remedy)
         mu = mu.unflatten(0, (self.components, -1))
-        colours, height, width = self.image
-        seen = mu[:, :pixels].reshape(self.components * colours, height, width).expand(len(x), -1, -1, -1)
-        features = self.convolutions(torch.cat([x, seen], 1)).flatten(1)
+        in_channels, height, width = self.image
+        extra = mu[:, :pixels].reshape(self.components * in_channels, height, width).expand(len(x), -1, -1, -1)
+        features = self.convolutions(torch.cat([x, extra], 1)).flatten(1)
         labels = mu[:, pixels:].flatten().expand(len(x), -1)
         return self.head(self.hidden(torch.cat([features, labels], 1)))
 

@@ -1,4 +1,4 @@
-"""Models that see a sample as one row of numbers."""
+"""Linear models and multilayer perceptrons, which read a sample as one row of numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from unalike.models.registry import registry
 @registry.register("logistic")
 @registry.register("linear")
 class Linear(nn.Module):
-    """Flatten, then one linear layer: softmax regression, or with one output linear or logistic regression."""
+    """Flatten, then one linear layer: softmax regression, or with one output linear or logistic regression.
+
+    7,850 parameters for 1x28x28 images and 10 classes.
+
+    Shapes:
+        input: float32 [B, ...].
+    """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int | None):
         super().__init__()
@@ -28,9 +34,12 @@ class Linear(nn.Module):
 
 @registry.register("mlp")
 class MLP(nn.Module):
-    """Flatten, a linear layer and ReLU for each width in `hidden`, then the head.
+    """Flatten, then a linear layer and ReLU for each width in `hidden`, then the head.
 
-    hidden=() is `linear`.
+    199,210 parameters for 1x28x28 images and 10 classes. Limit: hidden=() is `linear`.
+
+    Shapes:
+        input: float32 [B, ...].
     """
 
     def __init__(
@@ -48,10 +57,10 @@ class MLP(nn.Module):
 
 @registry.register("two_nn")
 def two_nn(input_shape: tuple[int, ...], classes: int | None) -> MLP:
-    """The 2NN of McMahan et al. 2017: two hidden layers of 200; 199,210 parameters on MNIST. Also written "2nn"."""
+    """The 2NN of McMahan et al. 2017: two hidden layers of 200 units, 199,210 parameters on MNIST. Also written "2nn"."""
     return MLP(input_shape, classes, hidden=(200, 200))
 
 
 def hidden_layers(widths: list[int]) -> list[nn.Module]:
-    """A linear layer and ReLU for each step from one width to the next."""
+    """Make a linear layer and ReLU for each step from one width to the next."""
     return [layer for before, after in pairwise(widths) for layer in (nn.Linear(before, after), nn.ReLU())]

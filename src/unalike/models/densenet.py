@@ -26,14 +26,17 @@ class Layer(nn.Module):
 
 
 def _transition(before: int, norm: Norm) -> nn.Module:
-    """Halve channels (compression, "C") and sides."""
+    """Make the transition that halves the channels (compression, "C") and the sides."""
     return nn.Sequential(norm(before), nn.ReLU(), nn.Conv2d(before, before // 2, 1, bias=False), nn.AvgPool2d(2))
 
 
 class DenseNet(nn.Module):
-    """A 3x3 stem of 2 growth channels, blocks of so many layers with transitions between them, norm, ReLU, mean, head.
+    """A 3x3 stem of 2 growth channels, dense blocks with transitions between them, norm, ReLU, mean, head.
 
-    Images need a side of 2^(blocks - 1) pixels.
+    `blocks` are the numbers of layers in each block.
+
+    Shapes:
+        input: float32 [B, channels, height, width], sides of 2^(blocks - 1) pixels or more.
     """
 
     def __init__(
@@ -46,9 +49,9 @@ class DenseNet(nn.Module):
         norm: str = "batch",
     ):
         super().__init__()
-        colours, _, _ = check.images("densenet", input_shape, smallest=2 ** (len(blocks) - 1))
+        in_channels, _, _ = check.images("densenet", input_shape, smallest=2 ** (len(blocks) - 1))
         layer, width = check.norm_of("densenet", norm), 2 * growth
-        layers: list[nn.Module] = [nn.Conv2d(colours, width, 3, padding=1, bias=False)]
+        layers: list[nn.Module] = [nn.Conv2d(in_channels, width, 3, padding=1, bias=False)]
         for i, count in enumerate(blocks):
             if i:
                 layers.append(_transition(width, layer))

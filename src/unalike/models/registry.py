@@ -1,4 +1,4 @@
-"""Models by name, built the same from the same seed."""
+"""The registry of models, and `model`, which builds one from a spec and a seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unalike._utils.spec import Call, parse_one
 registry = Registry("model", home="unalike.models")
 
 ALIASES = {"2nn": "two_nn"}
-"""Published names that are no identifiers, and the registered names they stand for."""
+"""Published names that are not Python identifiers, and their registered names."""
 
 
 def model(
@@ -25,14 +25,28 @@ def model(
     seed: int = 0,
     **options: Any,
 ) -> nn.Module:
-    """A freshly initialized model for samples of `input_shape` and `classes` outputs (None: one, binary or regression).
+    """Build a model with new weights.
 
-    The same arguments give the same weights; torch's global generator is as it was afterwards.
+    The same arguments give the same weights; the state of torch's global generator does not change.
 
     >>> sum(p.numel() for p in model("mlp(hidden=(64, 32))", (1, 8, 8), 10).parameters())
     6570
 
-    Raises `UnalikeError` for an unknown name or option, and for inputs the model cannot take.
+    Args:
+        name_or_spec: A registered name, with options if wanted: "resnet20", "mlp(hidden=(64, 32))".
+        input_shape: The shape of one sample.
+        classes: The number of outputs; None for one output, for binary labels and regression.
+        seed: The seed of the weights.
+        options: Options of the model, as in the spec.
+
+    Returns:
+        The module. Its last layer is `head`.
+
+    Shapes:
+        The module maps [B, *input_shape] to logits [B, classes], or [B, 1] if `classes` is None.
+
+    Raises:
+        UnalikeError: A name or option is unknown, or the model cannot take inputs of this shape.
     """
     asked = {"name_or_spec": name_or_spec, "input_shape": input_shape, "classes": classes, "seed": seed}
     check_kinds(model, asked)
@@ -50,6 +64,6 @@ def model(
 
 
 def read(name_or_spec: str) -> Call:
-    """The call that a model's text stands for, published names such as "2nn" included."""
+    """Parse a model's spec; published names such as "2nn" are allowed."""
     name, bracket, options = name_or_spec.strip().partition("(")
     return parse_one(ALIASES.get(name, name) + bracket + options)

@@ -1,4 +1,4 @@
-"""Residual networks for small images: a 3x3 stem without pooling, for 32x32, 64x64 and whatever is near."""
+"""Residual networks with a 3x3 stem without pooling, for images of about 32x32 to 64x64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unalike.models.registry import registry
 
 
 class Pad(nn.Module):
-    """The shortcut without parameters (option A of He et al. 2016): every `stride`-th pixel, zeros for new channels."""
+    """The shortcut without parameters, option A of He et al. 2016: every `stride`-th pixel, zeros for new channels."""
 
     def __init__(self, before: int, after: int, stride: int, norm: Norm):
         super().__init__()
@@ -30,11 +30,11 @@ def _projection(before: int, after: int, stride: int, norm: Norm) -> nn.Module:
 
 
 SHORTCUTS: dict[str, Callable[[int, int, int, Norm], nn.Module]] = {"projection": _projection, "pad": Pad}
-"""How a block's input meets its output where their shapes differ: option B and option A of He et al. 2016."""
+"""Shortcuts for blocks that change the shape: option B and option A of He et al. 2016."""
 
 
 class Block(nn.Module):
-    """relu(norm(conv(relu(norm(conv(x))))) + shortcut(x)), convolutions 3x3 (He et al. 2016, the basic block)."""
+    """The basic block of He et al. 2016: relu(norm(conv(relu(norm(conv(x))))) + shortcut(x)) with 3x3 convolutions."""
 
     def __init__(self, before: int, after: int, stride: int, norm: Norm, shortcut: str):
         super().__init__()
@@ -50,7 +50,11 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A stem, then for each width `blocks` basic blocks (halving the side from the second width on), mean, head."""
+    """A stem, then `blocks[i]` basic blocks of width `widths[i]`, which halve the sides from the second width on, mean, head.
+
+    Shapes:
+        input: float32 [B, channels, height, width].
+    """
 
     def __init__(
         self,
@@ -63,11 +67,11 @@ class ResNet(nn.Module):
         shortcut: str = "projection",
     ):
         super().__init__()
-        colours, _, _ = check.images("resnet", input_shape)
+        in_channels, _, _ = check.images("resnet", input_shape)
         if shortcut not in SHORTCUTS:
             raise unknown("shortcut for resnet", shortcut, SHORTCUTS)
         layer = check.norm_of("resnet", norm)
-        self.stem = nn.Sequential(nn.Conv2d(colours, widths[0], 3, 1, 1, bias=False), layer(widths[0]), nn.ReLU())
+        self.stem = nn.Sequential(nn.Conv2d(in_channels, widths[0], 3, 1, 1, bias=False), layer(widths[0]), nn.ReLU())
         stages: list[nn.Module] = []
         before = widths[0]
         for after, count in zip(widths, blocks, strict=True):
@@ -88,9 +92,11 @@ class ResNet(nn.Module):
 def resnet20(
     input_shape: tuple[int, ...], classes: int | None, *, norm: str = "batch", shortcut: str = "projection"
 ) -> ResNet:
-    """ResNet-20 for 32x32 images (He et al. 2016, section 4.2): 272,474 parameters with 10 classes.
+    """ResNet-20 for 32x32 images: 272,474 parameters with 10 classes.
 
-    The shortcuts are projections, as in the code of FedLAW and FedLWS; shortcut="pad" is He's own (269,722).
+    The shortcuts are projections, as in the code of FedLAW and FedLWS; shortcut="pad" is the paper's (269,722 parameters).
+
+    Source: He et al. 2016, section 4.2.
     """
     return ResNet(input_shape, classes, widths=(16, 32, 64), blocks=(3, 3, 3), norm=norm, shortcut=shortcut)
 
@@ -109,9 +115,9 @@ def resnet34(input_shape: tuple[int, ...], classes: int | None, *, norm: str = "
 
 @registry.register("wrn56_4")
 def wrn56_4(input_shape: tuple[int, ...], classes: int | None, *, norm: str = "batch") -> ResNet:
-    """ResNet-56, four times as wide: what FedLAW and FedLWS call WRN-56-4; 13,628,234 parameters with 10 classes.
+    """ResNet-56, four times as wide, named WRN-56-4 by FedLAW and FedLWS; 13,628,234 parameters with 10 classes.
 
-    Depth counts as in He et al. 2016, 6 n + 2 with n = 9. In Zagoruyko and Komodakis 2016 depths are 6 n + 4 and norms
-    come first, so that no network of that paper has this name.
+    The depth is that of He et al. 2016, 6 n + 2 with n = 9. It is not a network of Zagoruyko and Komodakis 2016: there depths
+    are 6 n + 4 and norms come first.
     """
     return ResNet(input_shape, classes, widths=(64, 128, 256), blocks=(9, 9, 9), norm=norm)

@@ -1,4 +1,4 @@
-"""The vision transformer (Dosovitskiy et al. 2021) for small images."""
+"""Vision transformer (Dosovitskiy et al. 2021) for small images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unalike.models.registry import registry
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: softmax(q k^T / sqrt(d)) v for each of `heads` heads of d = width / heads."""
+    """Multi-head self-attention: softmax(q k^T / sqrt(d)) v for each head, with d = width / heads."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -27,7 +27,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)) with one hidden layer of 4 width and GELU."""
+    """x + attention(norm(x)), then x + mlp(norm(x)) with one hidden layer of 4 * width units and GELU."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -43,10 +43,15 @@ class Block(nn.Module):
 
 @registry.register("vit")
 class ViT(nn.Module):
-    """ViT-Tiny (Touvron et al. 2021) on patches of 4x4: 5,362,762 parameters for 32x32 colour images and 10 classes.
+    """ViT-Tiny on 4x4 patches: 5,362,762 parameters for 3x32x32 images and 10 classes.
 
-    Patches and a class token, learnt positions, `depth` pre-norm blocks, the head on the class token. It has no
-    normalization over the batch and no buffers.
+    Patches and a class token with learned positions, `depth` pre-norm blocks, the head on the class token. It has no batch
+    normalization and no buffers.
+
+    Source: Touvron et al. 2021.
+
+    Shapes:
+        input: float32 [B, channels, height, width], sides divisible by `patch`.
     """
 
     def __init__(
@@ -60,7 +65,7 @@ class ViT(nn.Module):
         heads: int = 3,
     ):
         super().__init__()
-        colours, height, wide = check.images("vit", input_shape)
+        channels, height, wide = check.images("vit", input_shape)
         check.widths("vit", "patch, width, depth and heads", (patch, width, depth, heads))
         if height % patch or wide % patch:
             raise UnalikeError(
@@ -69,7 +74,7 @@ class ViT(nn.Module):
             )
         if width % heads:
             raise UnalikeError(f"vit: width={width} does not divide among heads={heads}; choose heads that divide it")
-        self.patches = nn.Conv2d(colours, width, patch, patch)
+        self.patches = nn.Conv2d(channels, width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.positions = nn.Parameter(torch.empty(1, 1 + (height // patch) * (wide // patch), width))
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))

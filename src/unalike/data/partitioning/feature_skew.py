@@ -1,7 +1,7 @@
-"""Changes of the samples themselves: clients whose images are noisier, or turned, than others' (feature skew).
+"""Feature skew: changes of the samples themselves, such as noise or rotation that differs between clients.
 
-A change is a value: frozen, drawn from nothing but its parameters and the generator it is handed, so that a saved plan
-can make the same samples again. It may stand alone (`noise(level=0.1)`, on an IID division) or beside a scheme
+A change depends on its parameters and on the generator that it receives, and on nothing else, so that a saved plan makes the same
+samples again. It may stand alone (`noise(level=0.1)`, on an IID division) or beside a scheme
 (`dirichlet(alpha=0.1) + rotation(degrees=90)`).
 """
 
@@ -23,18 +23,21 @@ registry = Registry("feature change", home="unalike.data.partitioning.feature_sk
 
 
 class Change(Protocol):
-    """What becomes of the samples `x` [n, ...] of one client among `clients`."""
+    """A function from the samples `x` [n, ...] of client k of `clients` to the changed samples."""
 
     def __call__(self, x: Tensor, client: int, clients: int, rng: np.random.Generator) -> Tensor: ...
 
     def clusters(self, clients: int) -> np.ndarray | None:
-        """Which clients are changed alike: a number for each, or None when no two are."""
+        """Number the groups of clients that are changed in the same way, [clients]; None if no two are."""
 
 
 @registry.register("noise")
 @dataclass(frozen=True)
 class Noise:
-    """x + N(0, level k / K) for client k of 1..K, level k / K being the variance (Li et al. 2022, NIID-Bench)."""
+    """Gaussian noise that grows with the client: x + N(0, level k / K) for client k of 1..K; level k / K is the variance.
+
+    Source: Li et al. 2022, NIID-Bench. Limit: level -> 0 leaves the samples as they are.
+    """
 
     level: float = 0.1
 
@@ -56,11 +59,12 @@ class Noise:
 @registry.register("rotation")
 @dataclass(frozen=True)
 class Rotation:
-    """Groups of clients see their images turned counter-clockwise by different angles (Ghosh et al. 2020, IFCA).
+    """Images rotated counter-clockwise, by another angle in each group of clients: client k of K by angle floor(k G / K) of G.
 
-    `degrees` are the angles; a single number d stands for 0, d, 2 d, ... below 360. Client k turns by angle
-    floor(k G / K) of G. Multiples of 90 move pixels exactly where height and width allow it; other angles interpolate
-    bilinearly and fill with 0.
+    `degrees` are the G angles; a single number d stands for 0, d, 2 d, ... below 360. Multiples of 90 move pixels exactly where
+    height and width allow it; other angles interpolate bilinearly and fill with 0.
+
+    Source: Ghosh et al. 2020, IFCA. Limit: degrees=(0,) leaves the samples as they are.
     """
 
     degrees: float | tuple[float, ...] = (0, 90, 180, 270)
@@ -90,16 +94,16 @@ class Rotation:
         square = x.shape[-1] == x.shape[-2]
         if rest == 0 and (square or quarters % 2 == 0):
             return torch.rot90(x, int(quarters), (-2, -1))
-        return _turned(x, np.deg2rad(angle))
+        return _rotated(x, np.deg2rad(angle))
 
     def clusters(self, clients: int) -> np.ndarray | None:
         return np.arange(clients) * len(self.angles) // clients
 
 
-def _turned(x: Tensor, angle: float) -> Tensor:
-    """Images turned counter-clockwise by `angle` (radians) about their centre."""
+def _rotated(x: Tensor, angle: float) -> Tensor:
+    """Rotate images counter-clockwise by `angle` (radians) about their center."""
     height, width = x.shape[-2:]
-    # affine_grid works in coordinates of -1..1 on either axis, so the aspect ratio enters the off-diagonal terms.
+    # affine_grid uses coordinates of -1..1 on either axis, so the aspect ratio enters the off-diagonal terms.
     rows = [
         [np.cos(angle), -np.sin(angle) * height / width, 0],
         [np.sin(angle) * width / height, np.cos(angle), 0],

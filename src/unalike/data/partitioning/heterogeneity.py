@@ -1,4 +1,4 @@
-"""How unlike are the clients? Numbers on their label counts [K, C] and sizes [K]; empty clients are left out."""
+"""Measures of heterogeneity, from label counts [K, C] and sizes [K]. Clients without samples are left out."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ import numpy as np
 
 
 def label_distributions(counts: np.ndarray) -> np.ndarray:
-    """Label distributions of the clients that have samples, [K', C]."""
+    """Return the label distributions of the K' clients that have samples, [K', C]."""
     counts = counts[counts.sum(1) > 0]
     return counts / counts.sum(1, keepdims=True)
 
 
 def entropy(p: np.ndarray) -> np.ndarray:
-    """Entropy in nats along the last axis, with 0 log 0 = 0."""
+    """Return the entropy in nats along the last axis, with 0 log 0 = 0.
+
+    Not `scipy.stats.entropy`, which normalizes p again and so changes the last digits of recorded measures.
+    """
     return -(p * np.log(np.where(p > 0, p, 1))).sum(-1)
 
 
 def js_divergence(counts: np.ndarray) -> np.ndarray:
-    """Jensen-Shannon divergence of each client's labels to all clients' labels, in bits, [K'].
+    """Return the Jensen-Shannon divergence between each client's labels and all clients' labels, in bits, [K'].
 
-    JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2: 0 for equal distributions, 1 for disjoint ones (Lin 1991).
+    JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2 (Lin 1991): 0 for equal distributions, 1 for disjoint ones.
     """
     p, q = label_distributions(counts), label_distributions(counts.sum(0, keepdims=True))
     return np.maximum(0, entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2) / np.log(2)
 
 
 def total_variation(counts: np.ndarray) -> float:
-    """Mean over pairs of clients of sum_c |p_ic - p_jc| / 2: 0 when all are alike, 1 when no two share a label.
+    """Return the mean over pairs of clients of sum_c |p_ic - p_jc| / 2: 0 if all are equal, 1 if no two share a label.
 
-    By sorting each class it costs K log K instead of K^2: the i-th smallest of K values enters (2 i - K + 1) times.
+    Sorting each class makes it K log K instead of K^2: the i-th smallest of K values enters (2 i - K + 1) times.
     """
     p = np.sort(label_distributions(counts), axis=0)
     clients = len(p)
@@ -39,17 +42,17 @@ def total_variation(counts: np.ndarray) -> float:
 
 
 def effective_classes(counts: np.ndarray) -> np.ndarray:
-    """exp(entropy) of each client's labels, [K']: C when all classes are equally frequent, 1 for a single class."""
+    """Return exp(entropy) of each client's labels, [K']: C if all classes are equally frequent, 1 for a single class."""
     return np.exp(entropy(label_distributions(counts)))
 
 
 def top_share(counts: np.ndarray) -> np.ndarray:
-    """The share of each client's most frequent class, [K']."""
+    """Return the share of each client's most frequent class, [K']."""
     return label_distributions(counts).max(1)
 
 
 def gini(sizes: np.ndarray) -> float:
-    """Gini coefficient of the sizes: 0 when equal, (K - 1) / K when one client has everything."""
+    """Return the Gini coefficient of the sizes: 0 if they are equal, (K - 1) / K if one client has everything."""
     clients, total = len(sizes), sizes.sum()
     if not total:
         return 0.0
@@ -57,7 +60,7 @@ def gini(sizes: np.ndarray) -> float:
 
 
 def summary(sizes: np.ndarray, counts: np.ndarray) -> dict[str, float]:
-    """The numbers in one table; `counts` without a column (regression) gives those of the sizes only."""
+    """Return all measures by name; for regression (`counts` [K, 0]) those of the sizes only."""
     held = sizes[sizes > 0]
     table = {
         "smallest": float(sizes.min()),

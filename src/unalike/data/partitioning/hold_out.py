@@ -1,4 +1,4 @@
-"""Samples set apart for the server before the clients get theirs."""
+"""Samples that are held out for the server before the data is divided among clients."""
 
 from __future__ import annotations
 
@@ -13,12 +13,21 @@ from unalike.data.dataset import Dataset
 
 
 def hold_out(data: Dataset, share: float, seed: int = 0) -> tuple[Dataset, Pair]:
-    """The data without a public share of its test samples, and that share: proxy data for methods that learn on the server.
+    """Hold out a share of the test samples as proxy data for methods that learn on the server.
 
-    The share holds the same number of each class, round(share * tests / classes), at least one (Li et al. 2023, FedLAW, take
-    2 %); for regression it is drawn at random. Data without test samples gives training samples.
+    The held-out samples have the same number of each class, round(share * tests / classes), at least one; for regression they
+    are drawn at random. If there are no test samples, training samples are taken. Li et al. 2023 (FedLAW) hold out 2 %.
 
-    Raises `UnalikeError` for a share that is not between 0 and 1, or a class with too few samples.
+    Args:
+        data: The data set.
+        share: The share of the test samples to hold out.
+        seed: The seed of the draw.
+
+    Returns:
+        The data set without the held-out samples, and the held-out (x, y).
+
+    Raises:
+        UnalikeError: The share is not between 0 and 1, or a class has too few samples.
     """
     check_kinds(hold_out, {"share": share, "seed": seed})
     if not 0 < share < 1:
@@ -42,7 +51,7 @@ def hold_out(data: Dataset, share: float, seed: int = 0) -> tuple[Dataset, Pair]
 
 
 def test_apart(data: Dataset, share: float = 0.2) -> tuple[Dataset, Pair]:
-    """The training samples for the clients, and the published test set for the server: a `share` of all where there is none."""
+    """Hold out the published test set for the server; without one, a `share` of all samples. Returns the rest and (x, y)."""
     if data.test is None:
         return hold_out(data, share)
     count = len(data.train[1])

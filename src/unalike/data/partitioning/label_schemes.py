@@ -22,7 +22,7 @@ from unalike.data.partitioning.scheme import (
 
 @registry.register("iid")
 def iid(samples: int, clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """A random permutation cut into equal parts (sizes differ by one at most)."""
+    """Equal shares of a random permutation; sizes differ by one at most. The reference for all other schemes."""
     return np.array_split(rng.permutation(samples), clients)
 
 
@@ -36,12 +36,15 @@ def dirichlet(
     balance: bool = True,
     min_size: int | None = None,
 ) -> list[np.ndarray]:
-    """Label skew: each class is divided in proportions p ~ Dir(alpha 1_K) (Yurochkin et al. 2019; Hsu et al. 2019).
+    """Label skew: each class is divided in proportions p ~ Dir(alpha 1_K).
 
-    With `balance`, p_k = 0 for a client that already holds N / K samples, then p is normalized, and everything is drawn
-    again until the smallest client holds `min_size`: 10, NIID-Bench's form; 40, PFLlib's. With `balance=False` neither
-    is done unless `min_size` is given (FedLWS's form: clients may stay empty). Every sample is used once.
-    alpha -> infinity: every client has the global mixture of labels; alpha -> 0: each class goes to one client.
+    With `balance`, p_k = 0 for a client that already holds N / K samples, then p is normalized, and the whole division is
+    drawn again until the smallest client holds `min_size` samples: 10 as in NIID-Bench; PFLlib takes 40. With
+    `balance=False` neither is done unless `min_size` is given, as in FedLWS; clients may stay empty. Every sample is used
+    once.
+
+    Source: Yurochkin et al. 2019; Hsu et al. 2019; Li et al. 2022, NIID-Bench.
+    Limit: alpha -> infinity gives every client the global mixture of labels; alpha -> 0 gives each class to one client.
     """
     name = f"dirichlet(alpha={alpha})"
     check_positive(name, alpha=alpha)
@@ -63,7 +66,7 @@ def dirichlet(
 def _dirichlet_counts(
     lengths: list[int], clients: int, rng: np.random.Generator, alpha: float, balance: bool
 ) -> np.ndarray | None:
-    """Counts [C, K] of one draw; None where no client is left to take a class (all its proportions are zero)."""
+    """Draw counts [C, K] once; None if no client is left to take a class, so that all its proportions are zero."""
     counts = np.zeros((len(lengths), clients), np.int64)
     quota = sum(lengths) / clients
     for row, length in zip(counts, lengths):
@@ -81,13 +84,16 @@ def _dirichlet_counts(
 def pathological(
     labels: np.ndarray, clients: int, rng: np.random.Generator, *, classes: int, balance: bool = True, least: int = 40
 ) -> list[np.ndarray]:
-    """Each client holds `classes` classes, and groups of clients the same ones (PFLlib's form).
+    """Each client holds `classes` classes, and groups of clients hold the same ones.
 
-    Class c goes to the first ceil(K classes / C) clients that hold fewer than `classes`, in equal parts; without
-    `balance` in parts drawn from U[max(n / 10, least / C), n), n being the equal part. The last one takes the rest.
-    Every sample is used once; the last clients may hold fewer classes. classes = C: equal shares of every class.
+    Class c goes to the first ceil(K classes / C) clients that hold fewer than `classes`: in equal parts n, or without
+    `balance` in parts drawn from U[max(n / 10, least / C), n). The last client takes the rest. Every sample is used once;
+    the last clients may hold fewer classes.
 
-    Raises `UnalikeError` where the form would leave classes to no client.
+    Source: PFLlib. Limit: classes = C gives equal shares of every class.
+
+    Raises:
+        UnalikeError: The rule would leave a class to no client.
     """
     check_count("pathological", 0, least=least)
     rows = by_class(labels)
@@ -119,10 +125,15 @@ def _parts(total: int, holders: int, rng: np.random.Generator, balance: bool, le
 
 @registry.register("shards")
 def shards(labels: np.ndarray, clients: int, rng: np.random.Generator, *, per_client: int = 2) -> list[np.ndarray]:
-    """Sorted by label and cut into K per_client shards, of which each client draws `per_client` (McMahan et al. 2017).
+    """The samples, sorted by label, are cut into K per_client shards; each client draws `per_client` of them.
 
-    Every sample is used once. A shard holds one class where shards divide the classes, so that most clients hold
-    `per_client` classes or fewer. Raises `UnalikeError` for more shards than samples.
+    Every sample is used once. If the shards divide the classes evenly, a shard holds one class, and a client at most
+    `per_client` classes.
+
+    Source: McMahan et al. 2017. Limit: per_client -> N / K is `iid`.
+
+    Raises:
+        UnalikeError: There are more shards than samples.
     """
     check_count("shards", per_client=per_client)
     total = clients * per_client
@@ -138,10 +149,14 @@ def shards(labels: np.ndarray, clients: int, rng: np.random.Generator, *, per_cl
 
 @registry.register("classes")
 def classes(labels: np.ndarray, clients: int, rng: np.random.Generator, *, k: int) -> list[np.ndarray]:
-    """#label = k: client i holds class i mod C and k - 1 others at random (Li et al. 2022, NIID-Bench).
+    """Each client holds k classes: client i holds class i mod C and k - 1 others, drawn at random.
 
-    Each class is divided evenly among those that hold it; every sample is used once. k = C: `iid` class by class.
-    Raises `UnalikeError` where no client holds a class, which needs fewer clients than classes.
+    Each class is divided evenly among the clients that hold it; every sample is used once.
+
+    Source: Li et al. 2022, NIID-Bench (#label = k). Limit: k = C is `iid` class by class.
+
+    Raises:
+        UnalikeError: No client holds some class, which can happen with fewer clients than classes only.
     """
     rows = by_class(labels)
     if not 1 <= k <= len(rows):
@@ -166,9 +181,9 @@ def classes(labels: np.ndarray, clients: int, rng: np.random.Generator, *, k: in
 def quantity(
     samples: int, clients: int, rng: np.random.Generator, *, beta: float = 0.5, min_size: int = 10
 ) -> list[np.ndarray]:
-    """Sizes alone differ: N Dir(beta 1_K), drawn again until the smallest is `min_size` (Li et al. 2022, NIID-Bench).
+    """Only the sizes differ: they are N Dir(beta 1_K), drawn again until the smallest is at least `min_size`.
 
-    Every sample is used once. beta -> infinity: `iid`.
+    Every sample is used once. Source: Li et al. 2022, NIID-Bench. Limit: beta -> infinity is `iid`.
     """
     name = f"quantity(beta={beta})"
     check_positive(name, beta=beta)
@@ -192,11 +207,13 @@ def clusters(
     groups: int | tuple[int, ...] = 3,
     size: int | None = None,
 ) -> Division:
-    """Clusters of clients that share a range of labels: digits, upper case, lower case (Local Statistics).
+    """Clusters of clients, each with a range of the classes, such as digits, upper case and lower case.
 
-    `groups` are the widths of the ranges, (10, 26, 26) for the 62 classes of EMNIST; a number cuts as many ranges of
-    equal width. Client k belongs to cluster floor(k G / K). Its samples are divided evenly among its clients,
-    `size` for each at most; without it every sample is used once.
+    `groups` are the widths of the G ranges, such as (10, 26, 26) for the 62 classes of EMNIST; a single number makes as many
+    ranges of equal width. Client k of K belongs to cluster floor(k G / K). A cluster's samples are divided evenly among its
+    clients, at most `size` for each; without `size` every sample is used once.
+
+    Source: conditioning on local statistics. Limit: groups=1 is `iid`.
     """
     rows = by_class(labels)
     if size is not None:

@@ -1,4 +1,4 @@
-"""Schemes by the rank of a client's labels: `zipf`, `even`, and the kinds of clients of the FedMix testbed."""
+"""Schemes in which a class's rank decides its count: `zipf`, `even`, and the FedMix testbed `mixture` with its kinds of clients."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from unalike.data.partitioning.scheme import Division, by_class, registry
 def zipf(
     labels: np.ndarray, clients: int, rng: np.random.Generator, *, a: float = 2, size: int = 6000, order: str = "random"
 ) -> list[np.ndarray]:
-    """Label skew by rank: a client's r-th label gets max(1, floor(size p_r)) samples, p_r ~ r^-a over C (FedMix).
+    """Label skew by Zipf's law: a client's r-th class gets max(1, floor(size p_r)) samples, p_r ~ r^-a over the C classes.
 
-    `order`: "random", a permutation of the labels per client; "swap", client k's first label is k mod C in place of 0
-    (the FedMix authors' code). Drawn without replacement within a client; clients may overlap; a label with fewer
-    samples gives all. a = 0 is `even`.
+    `order` ranks the classes of each client: "random" is a permutation per client; "swap" exchanges class 0 and class k mod C
+    for client k, as in the FedMix authors' code. A client draws without replacement; clients may overlap; a class with too few
+    samples gives all it has.
+
+    Source: FedMix. Limit: a = 0 is `even`.
     """
     rows = by_class(labels)
     counts = _counts(size, a, len(rows))
@@ -30,12 +32,12 @@ def zipf(
 
 @registry.register("even")
 def even(labels: np.ndarray, clients: int, rng: np.random.Generator, *, size: int = 6000) -> list[np.ndarray]:
-    """Every client has max(1, floor(size / C)) samples of each label (FedMix): `zipf(a=0)`. Clients may overlap."""
+    """Every client has max(1, floor(size / C)) samples of each class: `zipf(a=0)`. Clients may overlap. Source: FedMix."""
     return zipf(labels, clients, rng, a=0, size=size)
 
 
 class Kind(NamedTuple):
-    """A kind of client: the exponent of its labels' ranks, and how many samples it trains and tests on."""
+    """A kind of client: the exponent a of `zipf`, and its numbers of training and test samples."""
 
     a: float
     train: int
@@ -51,7 +53,7 @@ KINDS = {
 """The kinds of clients in the FedMix testbed."""
 
 TRAIN_SHARE = 6 / 7
-"""The share of each class that is drawn for training, so that no client trains on what another tests on."""
+"""Share of each class that is reserved for training, so that no client trains on another client's test samples."""
 
 
 @registry.register("mixture")
@@ -66,11 +68,13 @@ def mixture(
     even_less: int = 0,
     order: str = "random",
 ) -> Division:
-    """Clients of several kinds, such as mixture(zipf_more=9, even_more=1) (FedMix): how many there are of each.
+    """Clients of several kinds: the number of each, such as mixture(zipf_more=9, even_more=1).
 
-    "zipf" and "even" as in the schemes of those names; "more" trains on 6000 and tests on 1000 samples, "less" on 600
-    and 100, the same order of labels for both. Training and test samples are drawn from separate parts of each class;
-    clients overlap within a part; a label that lacks samples gives all it has there. `split` is not used.
+    "zipf" and "even" are the schemes of those names. "more" has 6000 training and 1000 test samples, "less" 600 and 100, both
+    with the same order of classes. Training and test samples come from separate parts of each class; clients may overlap within
+    a part; a class with too few samples gives all it has there. `split` is not used.
+
+    Source: FedMix.
     """
     numbers = {"zipf_more": zipf_more, "zipf_less": zipf_less, "even_more": even_more, "even_less": even_less}
     if min(numbers.values()) < 0 or not any(numbers.values()):
@@ -87,7 +91,7 @@ def _register_uniform(name: str, kind: Kind) -> None:
     def uniform(labels: np.ndarray, clients: int, rng: np.random.Generator, *, order: str = "random") -> Division:
         return _testbed(labels, [kind] * clients, order, rng)
 
-    uniform.__doc__ = f"All clients of the FedMix kind {name}: {kind.train} training and {kind.test} test samples."
+    uniform.__doc__ = f"All clients are of the FedMix kind {name}: {kind.train} training and {kind.test} test samples."
     registry.register(name)(uniform)
 
 
@@ -111,7 +115,7 @@ def _testbed(labels: np.ndarray, kinds: list[Kind], order: str, rng: np.random.G
 
 
 def _counts(size: int, a: float, classes: int) -> np.ndarray:
-    """max(1, floor(size p_r)) for each rank r, [C]."""
+    """Return max(1, floor(size p_r)) for each rank r, [C]."""
     if size < classes:
         raise UnalikeError(f"zipf: found size={size}, expected at least one sample for each of the {classes} classes")
     if not 0 <= a < math.inf:
@@ -126,7 +130,7 @@ def _draw(rows: list[np.ndarray], rank: np.ndarray, counts: np.ndarray, rng: np.
 
 
 def _ranks(order: str, clients: int, classes: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Each client's labels, the most frequent first."""
+    """Return each client's classes, the most frequent first."""
     if order not in ORDERS:
         raise unknown("order", order, ORDERS)
     return [ORDERS[order](k, classes, rng) for k in range(clients)]

@@ -1,4 +1,4 @@
-"""Schemes by where samples come from: `natural`, `domains`, and a division made elsewhere, `index_files`."""
+"""Schemes by the origin of samples: `natural`, `domains`, and `index_files` for a division made by another tool."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ def natural(
     cluster: str | None = None,
     own_test: bool = True,
 ) -> Division:
-    """The data's own clients: one for each value of `column`, such as a writer, a hospital or a device.
+    """The data set's own clients: one for each value of `column`, such as a writer, a hospital or a device.
 
-    `clients=` fewer than there are draws that many at random; otherwise every sample is used once. `cluster` is the
-    column of the clients' true clusters, for references that may know them. With `own_test` a client that has both
-    training and test samples of its own keeps them as they are; every other client's are divided by `split`.
+    `clients=` below the number of clients draws that many at random; otherwise every sample is used once. `cluster` is the
+    column of the clients' true clusters, for references that may know them. With `own_test` a client that has both training
+    and test samples keeps this division; the samples of any other client are divided by `split`.
+
+    Source: LEAF (Caldas et al. 2018).
     """
     values = _column("natural", columns, column)
     names, owner = np.unique(values, return_inverse=True)
@@ -56,10 +58,12 @@ def natural(
 
 @registry.register("domains")
 def domains(columns: Columns, wanted: int | None, rng: np.random.Generator, *, column: str = "domain") -> Division:
-    """Feature skew by domain: each domain's samples fall evenly, at random, to K / D clients of its own (FedLWS).
+    """Feature skew by domain: the samples of each of D domains are divided evenly, at random, among K / D clients.
 
-    Without `clients=` every domain is one client; where D does not divide K the first domains get one client more.
-    Every sample is used once. Clients are called after their domain, with a number where it has several.
+    If D does not divide K, the first domains have one client more. Every sample is used once. A client has the name of its
+    domain, with a number if the domain has several clients.
+
+    Source: FedLWS. Limit: without `clients=`, or with K = D, every domain is one client.
     """
     values = _column("domains", columns, column)
     names, owner = np.unique(values, return_inverse=True)
@@ -77,10 +81,10 @@ def domains(columns: Columns, wanted: int | None, rng: np.random.Generator, *, c
 
 @registry.register("index_files")
 def index_files(samples: int, wanted: int | None, *, path: str) -> Division:
-    """A division made by another tool: text files of sample numbers, or one JSON file (see `PartitionPlan.export`).
+    """A division made by another tool: text files of sample numbers, or one JSON file, as `write_partition` writes them.
 
-    Numbers count from 0 through the training samples and then the test samples. A client without test samples of its
-    own is divided by `split`, one without validation samples by `val`.
+    Numbers count from 0 through the training samples and then the test samples. The samples of a client without test samples
+    are divided by `split`; a client without validation samples gets a share `val`.
     """
     clients = read_indices(path, samples)
     if wanted not in (None, len(clients)):
@@ -101,13 +105,13 @@ def _column(scheme: str, columns: Columns, column: str) -> np.ndarray:
 
 
 def _numbered(names: np.ndarray, shares: list[int]) -> list[str]:
-    """`a-0`, `a-1`, ... for the clients of domain a, or `a` where it has one; all with numbers where a domain is called `a-0`."""
+    """Name the clients of domain a `a-0`, `a-1`, ..., or `a` if it has one; always with numbers if a domain is called `a-0`."""
     numbers = [f"{name}-{i}" for name, share in zip(names, shares) for i in range(share)]
     called = [str(name) if share == 1 else f"{name}-{i}" for name, share in zip(names, shares) for i in range(share)]
     return called if len(set(called)) == len(called) else numbers
 
 
 def _members(owner: np.ndarray, count: int) -> list[np.ndarray]:
-    """The samples of each owner, in order."""
+    """Return the samples of each owner, in order."""
     ends = np.cumsum(np.bincount(owner, minlength=count))[:-1]
     return np.split(np.argsort(owner, kind="stable"), ends)

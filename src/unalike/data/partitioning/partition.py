@@ -1,4 +1,4 @@
-"""Divide a data set among clients."""
+"""Division of a data set, or of labels alone, among clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 
 USUAL = "dirichlet(alpha=0.1)"
-"""What a comparison draws unless told otherwise."""
+"""The default partition of runs and comparisons."""
 
 
 def partition(
@@ -35,24 +35,34 @@ def partition(
     merge: bool = True,
     val: float = 0.0,
 ) -> Population:
-    """Divide `data` by the scheme `spec`, then each client's samples into a training, a test and maybe a validation set.
+    """Divide a data set among clients, and each client's samples into training, test and validation samples.
 
-    `spec` is a scheme, `"dirichlet(alpha=0.1)"`, with changes of the samples beside it if wanted,
-    `"dirichlet(alpha=0.1) + noise(level=0.1)"`; changes alone divide IID. `clients` may be left out where the scheme
-    knows the number (`natural`, `domains`, `mixture`, `index_files`).
-
-    Training and test samples are merged first (`merge=False`: only training samples are divided, `data.test` stays held
-    out). A client with n samples, shuffled and not stratified, trains on floor(split n), at least 1, and tests on the
-    rest, unless the scheme says which samples test. A share `val` of the training samples, floor(val n), never the last
-    one, is set apart to choose by (early stopping, the best round, tuning), so that nothing is chosen on test samples;
-    the test samples are the same for every `val`. The same arguments give the same population.
+    Each client's samples are shuffled and not stratified. Of n samples, floor(split n), at least 1, train and the others test,
+    unless the scheme says which samples test. Then floor(val n) of the n training samples, never all, become validation
+    samples. The same arguments give the same population.
 
     >>> partition(load("digits"), "dirichlet(alpha=0.1)", clients=20).sizes.sum()   # doctest: +SKIP
     1339
 
-    Raises `UnalikeError` for what is no data set, an unknown scheme, more clients than samples, an empty class in a scheme
-    that divides by classes, a column that the data lacks, any other constraint that cannot be met (which, and by how
-    much), and a client that would have fewer than `min_test` test samples.
+    Args:
+        data: The data set.
+        spec: A scheme, such as "dirichlet(alpha=0.1)", and optional feature changes:
+            "dirichlet(alpha=0.1) + noise(level=0.1)". Feature changes alone divide IID.
+        clients: The number of clients; optional if the scheme knows it (`natural`, `domains`, `mixture`, `index_files`).
+        seed: The seed of the division.
+        split: The training share of each client's samples.
+        min_test: The smallest number of test samples that a client may have.
+        merge: Merge training and test samples first; False: divide training samples only, and leave `data.test` held out.
+        val: The share of each client's training samples set apart for choices (early stopping, the best round, tuning), so
+            that nothing is chosen on test samples. The test samples are the same for every `val`.
+
+    Returns:
+        The clients. `.plan` is the record of the partition.
+
+    Raises:
+        UnalikeError: `data` is not a data set; the scheme is unknown; there are more clients than samples; a class is empty in
+            a scheme that divides by classes; the data lacks a column; a client would have fewer than `min_test` test samples;
+            or another constraint cannot be met. The message says which, and by how much.
     """
     if not isinstance(data, Dataset):
         raise UnalikeError(
@@ -92,7 +102,7 @@ def partition(
 
 
 def divided_already(what: str, remedy: str, partition: str, val: float, clients: int | None = None) -> None:
-    """Raises `UnalikeError` for what only a new partition takes, given where `what` is divided already."""
+    """Raise `UnalikeError` if options of a new partition are given although `what` is divided already."""
     asked = {"partition": partition if partition != USUAL else None, "clients": clients, "val": val or None}
     given = [f"{name}={value!r}" for name, value in asked.items() if value is not None]
     if given:
@@ -102,7 +112,7 @@ def divided_already(what: str, remedy: str, partition: str, val: float, clients:
 
 
 def usual_clients(spec: str) -> int | None:
-    """How many clients `spec` gets where a person names no number: 10, or None where the scheme knows it itself."""
+    """Return the default number of clients of `spec`: 10, or None if the scheme knows the number."""
     call, _ = read(spec)
     return 10 if "clients" in inspect.signature(registry[call.name]).parameters else None
 
@@ -110,15 +120,26 @@ def usual_clients(spec: str) -> int | None:
 def partition_labels(
     spec: str, labels: Any, clients: int | None = None, seed: int = 0, groups: Mapping[str, Any] | None = None
 ) -> list[np.ndarray]:
-    """The indices of each client's samples, for labels [N] of any library: a list of int64 arrays, one per client.
-
-    `groups` (column -> [N] values) says where samples come from, for `natural` and `domains`. Where the scheme says
-    which samples test, a client's test samples are among its indices. Feature changes need samples: use `partition`.
+    """Divide samples by their labels alone, for use with another library.
 
     >>> [len(rows) for rows in partition_labels("iid", [0, 1, 2, 0, 1], clients=2)]
     [3, 2]
 
-    Raises `UnalikeError` as `partition` does.
+    Args:
+        spec: The scheme. Feature changes need samples: use `partition`.
+        labels: The labels, as an array or a list.
+        clients: The number of clients, as in `partition`.
+        seed: The seed of the division.
+        groups: The origin of each sample by column, for `natural` and `domains`.
+
+    Returns:
+        The sample indices of each client. If the scheme says which samples test, these are among them.
+
+    Shapes:
+        labels: [N]. groups: [N] per column. Returned: K int64 arrays [n_k].
+
+    Raises:
+        UnalikeError: A feature change is named, or an error of `partition` occurs.
     """
     found = np.asarray(labels)
     columns = {column: np.asarray(values) for column, values in (groups or {}).items()}
@@ -133,7 +154,7 @@ def partition_labels(
 
 
 def read(spec: str) -> tuple[Call, list[Call]]:
-    """The scheme of a spec (`iid` where it names none) and the changes of the samples beside it."""
+    """Parse a spec into its scheme (`iid` if it names none) and its feature changes."""
     calls = parse(spec)
     for call in calls:
         if call.name not in registry and call.name not in feature_skew.registry:
@@ -148,7 +169,7 @@ def read(spec: str) -> tuple[Call, list[Call]]:
 
 
 def canonical(spec: str) -> str:
-    """The spec with every parameter, defaults included: `noise` is "iid() + noise(level=0.1)"."""
+    """Write a spec with all its parameters and defaults: `noise` becomes "iid() + noise(level=0.1)"."""
     scheme, changes = read(spec)
     tables = [(scheme, registry), *((change, feature_skew.registry) for change in changes)]
     return " + ".join(str(_complete(call, inspect.signature(table[call.name]))) for call, table in tables)
@@ -212,7 +233,7 @@ def _check_classes(labels: np.ndarray, classes: Sequence[str], call: Call) -> No
 
 
 def _clusters(spec: str, division: Division) -> list[int] | None:
-    """The true cluster of each client, by the scheme and by the changes together."""
+    """Number the true clusters of the clients, which the scheme and the feature changes define together."""
     _, calls = read(spec)
     count = len(division.owned)
     columns = [division.clusters, *(feature_skew.registry.build(call).clusters(count) for call in calls)]
@@ -245,14 +266,14 @@ def _split(division: Division, split: float, min_test: int, seed: int) -> tuple[
 
 
 def share_apart(rows: np.ndarray, share: float, seed: int, client: int) -> tuple[np.ndarray, np.ndarray]:
-    """A client's validation samples, floor(share n) of its training samples but never the last one, and those that are left."""
+    """Draw a client's validation samples, floor(share n) of its n training samples but never all; returns them and the rest."""
     count = min(int(share * len(rows) + 1e-9), len(rows) - 1) if len(rows) else 0
     own, left = np.split(generator(seed, "validation", client).permutation(rows), [count])
     return own, left
 
 
 def _set_apart(division: Division, train: Ragged, share: float, seed: int) -> tuple[Ragged, Ragged]:
-    """The training samples that are left, and the validation samples: the scheme's own, or a share drawn for each client."""
+    """Return the remaining training samples and the validation samples: the scheme's own, or a share drawn for each client."""
     if division.val is None and not share:
         return train, Ragged.empty(len(train))
     left, apart = [], []

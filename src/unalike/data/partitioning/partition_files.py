@@ -1,8 +1,8 @@
-"""Divisions and clients as plain files, for other tools and from them.
+"""Partitions and clients as plain files, to exchange them with other tools.
 
-Index files are a folder with one folder per client, which holds `train.txt`, `test.txt` and maybe `val.txt`: one sample
-number per line, counted from 0. A text file per client (`north.txt`, undivided) and a JSON file are read as well: a list of lists,
-`{"north": [0, 4], ...}` or `{"north": {"train": [0], "test": [4]}, ...}`.
+Index files are a folder with one folder per client, which holds `train.txt`, `test.txt` and optionally `val.txt`: one sample
+number per line, counted from 0. Two more forms are read: one text file per client (`north.txt`, not split), and a JSON file with a
+list of lists, `{"north": [0, 4], ...}` or `{"north": {"train": [0], "test": [4]}, ...}`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from unalike.data.ragged import client_name
 from unalike.data.sources.registry import reading
 
 LONGEST = 255
-"""How many bytes file systems allow in a name."""
+"""Longest file name that file systems allow, in bytes."""
 _NONE = np.empty(0, np.int64)
 
 
 class Indices(NamedTuple):
-    """The sample numbers of one client; without a test or validation set of its own these are empty."""
+    """The sample numbers of one client; `test` and `val` are empty if the client has none."""
 
     name: str
     train: np.ndarray
@@ -83,10 +83,10 @@ def write_clients(population: Population, folder: Path | str) -> Path:
 
 
 def read_indices(path: Path | str, samples: int) -> list[Indices]:
-    """The clients in a folder or JSON file, those of a folder in the order of their names, numbers by value.
+    """Read the clients of a folder or JSON file; those of a folder are sorted by name, digits by their value.
 
-    Raises `UnalikeError` for a path that holds no index files, and for numbers outside 0..samples-1 or given twice to
-    one client.
+    Raises:
+        UnalikeError: There are no index files at the path, a number is outside 0..samples-1, or a client has one twice.
     """
     found = Path(path)
     if not found.exists():
@@ -111,7 +111,7 @@ def _read_folder(root: Path) -> list[Indices]:
 
 
 def _counted(name: str) -> list[tuple[bool, int | str]]:
-    """What to sort names by, so that client-2 comes before client-10."""
+    """Make a sort key from a name, so that client-2 comes before client-10."""
     tokens = [token for token in re.split(r"(\d+)", name) if token]
     return [(not token.isdecimal(), int(token) if token.isdecimal() else token) for token in tokens]
 
@@ -140,7 +140,7 @@ def _read_json(file: Path) -> list[Indices]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A table of JSON, in which no name may stand twice."""
+    """Make a dict from a JSON object. Raises `ValueError` if a name occurs twice."""
     twice = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
     if twice:
         raise ValueError(f"the name {twice[0]!r} stands there twice")
@@ -182,7 +182,7 @@ def _new_folder(folder: Path | str) -> Path:
 
 
 def _own_folder(root: Path, name: str) -> Path:
-    """The folder of a client, whose name may hold what file systems forbid, but must not be empty or too long for them."""
+    """Make a client's folder. Characters that file systems forbid are escaped; an empty or too long name is an error."""
     safe = quote(name, safe=" ")
     own = safe.replace(".", "%2E") if safe.startswith(".") else safe
     if not 0 < len(own) <= LONGEST:

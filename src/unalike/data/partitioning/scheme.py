@@ -1,14 +1,15 @@
-"""The table of partition schemes.
+"""The registry of partition schemes, and the functions that schemes share.
 
-A scheme is a pure function that asks for what it needs by the names of its positional parameters, takes its options as
-keyword-only parameters and returns a list of index arrays, or a `Division` that says more:
+A scheme is a pure function. The names of its positional parameters select its inputs, its keyword-only parameters are options,
+and it returns a list of index arrays, or a `Division` with more detail. The inputs are:
 
     samples   the number of samples N
-    labels    [N] integers, booleans or (regression) floats; a scheme that asks for them divides by classes
-    columns   column -> [N] integers or texts: where each sample comes from
-    held_out  [N] booleans: whether the data publishes the sample as a test sample
-    clients   the number of clients asked for; `wanted` for a scheme that can do without (None: it was not said)
-    rng       the scheme's only randomness
+    labels    [N] integers, booleans or (regression) floats; every class must then have a sample
+    columns   column -> [N] integers or texts: the origin of each sample
+    held_out  [N] booleans: True for the test samples of the data set
+    clients   the number of clients, which the user must give
+    wanted    the number of clients, for a scheme that can choose it; None if the user gave none
+    rng       the scheme's only source of randomness
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from unalike._utils.registry import Registry
 registry = Registry("partition", home="unalike.data.partitioning")
 
 DRAWS = 1000
-"""How often a scheme with a smallest size draws before it gives up."""
+"""Number of draws before a scheme with a smallest size gives up."""
 
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """Who owns what: `owned[k]` are the samples of client k.
+    """The result of a scheme: `owned[k]` are the samples of client k.
 
-    `test[k]` are those of them that test (none: the client's samples are divided by `split`), `val[k]` those that
-    validate (none: a share `val` of its training samples); `names` are the clients' names; `clusters` [K] numbers the
-    true cluster of each.
+    `test[k]` and `val[k]` are its test and validation samples, a subset of `owned[k]`. If `test[k]` is empty or None, the
+    samples are divided by `split`; if `val[k]` is empty or None, a share `val` of the training samples is drawn.
+    `names` are the clients' names, `clusters` [K] their true clusters.
     """
 
     owned: list[np.ndarray]
@@ -44,7 +45,7 @@ class Division:
 
 
 def by_class(labels: np.ndarray) -> list[np.ndarray]:
-    """The indices of each class that occurs, smallest label first. Raises `UnalikeError` for regression labels."""
+    """Return the indices of each class that occurs, smallest label first. Raises `UnalikeError` for regression labels."""
     if labels.dtype.kind == "f":
         raise UnalikeError("this scheme divides by classes, found regression labels; use 'iid' or 'quantity(beta=0.5)'")
     kinds, inverse = np.unique(labels, return_inverse=True)
@@ -53,34 +54,34 @@ def by_class(labels: np.ndarray) -> list[np.ndarray]:
 
 
 def deal(rows: list[np.ndarray], counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """Shuffle each class's indices and deal them out: client k gets `counts[c, k]` of `rows[c]`."""
-    hands = [np.split(rng.permutation(row), np.cumsum(count)[:-1]) for row, count in zip(rows, counts)]
-    return [np.concatenate(hand) for hand in zip(*hands)]
+    """Shuffle each class's indices and give client k `counts[c, k]` of `rows[c]`."""
+    shares = [np.split(rng.permutation(row), np.cumsum(count)[:-1]) for row, count in zip(rows, counts)]
+    return [np.concatenate(share) for share in zip(*shares)]
 
 
 def check_positive(name: str, **values: float) -> None:
-    """Refuse a parameter that is not a finite number above 0."""
+    """Raise `UnalikeError` for a parameter that is not a finite number above 0."""
     for parameter, value in values.items():
         if not (isinstance(value, Real) and 0 < value < np.inf):
             raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a finite number above 0")
 
 
 def check_not_negative(name: str, **values: float) -> None:
-    """Refuse a parameter that is not a finite number of 0 or more."""
+    """Raise `UnalikeError` for a parameter that is not a finite number of 0 or more."""
     for parameter, value in values.items():
         if not (isinstance(value, Real) and 0 <= value < np.inf):
             raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a finite number of 0 or more")
 
 
 def check_count(name: str, least: int = 1, /, **values: int) -> None:
-    """Refuse a parameter that is not a whole number of `least` or more."""
+    """Raise `UnalikeError` for a parameter that is not a whole number of `least` or more."""
     for parameter, value in values.items():
         if not (isinstance(value, Integral) and value >= least):
             raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a whole number of {least} or more")
 
 
 def check_smallest(name: str, min_size: int, clients: int, samples: int) -> None:
-    """Refuse a smallest size below 0, and one that the samples cannot give to every client."""
+    """Raise `UnalikeError` for a smallest size below 0, or one that there are too few samples for."""
     check_count(name, 0, min_size=min_size)
     if min_size * clients > samples:
         raise UnalikeError(
@@ -90,7 +91,7 @@ def check_smallest(name: str, min_size: int, clients: int, samples: int) -> None
 
 
 def gave_up(name: str, best: int, min_size: int) -> UnalikeError:
-    """The error after `DRAWS` draws of which none gave every client enough."""
+    """Make the error for `DRAWS` draws without one that gave every client `min_size` samples."""
     return UnalikeError(
         f"{name}: the smallest client reached {best} of min_size={min_size} in the best of {DRAWS} draws; "
         "lower min_size or clients, or make the partition more even"

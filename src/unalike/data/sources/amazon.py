@@ -22,18 +22,22 @@ WIDTH = 5000
 TRAIN = 2000
 
 Reviews: TypeAlias = "tuple[csr_matrix, np.ndarray, np.ndarray, np.ndarray]"
-"""Counts [N, D], labels [N], domains [N] as texts, and which reviews test [N]."""
+"""Counts [N, D], labels [N], domains [N] as texts, and a mask of the test reviews [N]."""
 
 
 @registry.register("amazon_reviews")
 def amazon_reviews(data_dir: Path | None, *, features: int = WIDTH) -> Dataset:
     """Positive and negative reviews of books, DVDs, electronics and kitchen appliances: float32 rows of word counts.
 
-    27677 reviews (8000 train) with the group "domain"; the counts are as published, neither scaled nor logarithms.
+    27677 reviews (8000 train) with the group "domain"; the counts are as published, without scaling or logarithm.
     `features` keeps the columns with the largest sums over the training reviews (5000 columns take 0.55 GB).
+    The file is `amazon_reviews.npz` (compressed sparse rows: indptr, indices, counts, y, domain, split, domains) or the
+    `amazon.npz` of Zhao et al. (2018).
 
-    Raises `UnalikeError` that says which file to put where: `amazon_reviews.npz` (compressed sparse rows: indptr,
-    indices, counts, y, domain, split, domains) or the `amazon.npz` of Zhao et al. (2018).
+    Source: Blitzer et al. 2007; Chen et al. 2012.
+
+    Raises:
+        UnalikeError: There is no such file. The message says which file to put where.
     """
     if features < 1:
         raise UnalikeError(f"amazon_reviews: found features={features}, expected at least one column")
@@ -72,7 +76,7 @@ def _rows(arrays: Mapping[str, np.ndarray]) -> Reviews:
 
 
 def _columns(arrays: Mapping[str, np.ndarray]) -> Reviews:
-    """The transposed matrix of Zhao et al., domain after domain, of which the first 2000 reviews train."""
+    """Read the transposed matrix of Zhao et al., domain after domain; the first 2000 reviews of each domain train."""
     from scipy.sparse import csr_matrix
 
     entries = (arrays["xx_data"], (arrays["xx_col"], arrays["xx_row"]))

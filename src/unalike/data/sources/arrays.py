@@ -1,4 +1,4 @@
-"""Arrays saved by NumPy: `.npz` archives, and folders of `.npy` files that stay on disk."""
+"""Readers of NumPy files: `.npz` archives, and folders of `.npy` files that are mapped from disk."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from unalike.data.sources.registry import formats, layouts, reading
 NAMES = ("train_x", "train_y", "test_x", "test_y", "x", "y", "classes")
 GROUP = "group_"
 CHANNELS = (1, 3, 4)
-"""How many an axis of channels has: grey, colour, colour with transparency."""
+"""Possible lengths of a channel axis: gray, color, color with transparency."""
 
 Arrays = tuple[np.ndarray, np.ndarray]
-"""Inputs [N, ...] and labels [N] as a file holds them."""
+"""Inputs [N, ...] and labels [N] as stored in a file."""
 
 
 @formats.register(".npz")
 def read_npz(path: Path) -> Dataset:
     """NumPy archive with `train_x train_y [test_x test_y] [classes]`, or `x y [classes]`.
 
-    Bytes of three or four dimensions are images: divided by 255; [N, H, W] becomes [N, 1, H, W] and [N, H, W, C], C being 1,
-    3 or 4, becomes [N, C, H, W]. Integer labels are classes, floats are regression. `group_hospital` [N] becomes the group
+    Bytes of three or four dimensions are images and are divided by 255. [N, H, W] becomes [N, 1, H, W], and [N, H, W, C] with C
+    of 1, 3 or 4 becomes [N, C, H, W]. Integer labels are classes, floats are regression. `group_hospital` [N] becomes the group
     "hospital": one value per sample, training samples first.
     """
     with reading(path, "an archive of plain arrays"):
@@ -45,20 +45,20 @@ def read_npz(path: Path) -> Dataset:
 def read_npy_folder(path: Path) -> Dataset:
     """A folder with the arrays of an archive as files: `x.npy` and `y.npy`, or `train_x.npy`, `train_y.npy`, ...
 
-    Files are mapped, not read: float32 images [N, C, H, W] or rows [N, D], and int64 tokens [N, T], may be larger than
-    memory and are read when a client's samples are used. Other dtypes and other orders of axes are converted in memory,
-    and so are two parts (`train_x`, `test_x`), which are joined: data larger than memory goes into `x.npy` and `y.npy`.
+    Files are mapped, not read: float32 images [N, C, H, W] or rows [N, D], and int64 tokens [N, T], may be larger than memory
+    and are read when a client's samples are used. Other dtypes and axis orders are converted in memory, and `train_x` and
+    `test_x` are joined in memory: save data larger than memory as `x.npy` and `y.npy`.
     """
     arrays = {}
     for file in sorted(path.glob("*.npy")):
         with reading(file, "a plain array"):
-            # "c": pages are private, so that nothing written to a tensor by mistake reaches the file.
+            # "c" makes pages private, so that a write to a tensor by mistake does not reach the file.
             arrays[file.stem] = np.load(file, mmap_mode="c", allow_pickle=False)
     return _dataset(path, arrays, ", ".join(arrays))
 
 
 def images(x: np.ndarray) -> np.ndarray:
-    """Images as [N, C, H, W], bytes scaled to 0..1, other whole numbers as floats; rows [N, D] and tokens [N, T] stay."""
+    """Convert images to [N, C, H, W], bytes to 0..1 and other integers to float32; rows [N, D] and tokens [N, T] stay."""
     if x.ndim == 3:
         x = x[:, None]
     elif x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
@@ -78,10 +78,10 @@ def joined(
     classes: list[str] | None = None,
     groups: Mapping[str, np.ndarray] | None = None,
 ) -> Dataset:
-    """The data set of one or two raw parts, which are joined while they are bytes: that takes half the memory."""
+    """Make a data set of raw training and test arrays; they are joined while they are bytes, which halves the memory."""
     alike = test is not None and all(a.dtype == b.dtype and a.shape[1:] == b.shape[1:] for a, b in zip(train, test))
     if test is None or not alike or any(not y.ndim or x.shape[:1] != y.shape[:1] for x, y in (train, test)):
-        # Parts that do not fit together are told apart, and refused, by the data set itself.
+        # `Dataset` reports arrays that do not fit together.
         tested = None if test is None else array_checks.pair((images(test[0]), test[1]), f"{name}, test")
         return Dataset(
             name, array_checks.pair((images(train[0]), train[1]), f"{name}, train"), tested, classes, groups or {}
@@ -105,7 +105,7 @@ def _dataset(path: Path, arrays: Mapping[str, np.ndarray], found: str) -> Datase
 
 
 def _texts(names: np.ndarray | None) -> list[str] | None:
-    """Names stored as an array of texts or bytes, as a list of texts."""
+    """Convert names stored as texts or bytes to a list of texts."""
     if names is None:
         return None
     return [name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist()]

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as published: the Python batches and the binary ones."""
+"""Readers of the published CIFAR-10 and CIFAR-100 files: Python batches and binary batches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read_binary100(path: Path) -> Dataset:
     return _dataset(path, _with_suffix(HUNDRED), lambda file: _binary_batch(file, 2), names)
 
 
-# What a stored array names, under the module names of NumPy 1 and of NumPy 2; an empty array tells its function.
+# The names that a pickled array needs, for NumPy 1 and NumPy 2. Reducing an empty array yields the function itself.
 RECONSTRUCT = np.empty(0).__reduce__()[0]
 ARRAYS = {
     ("numpy", "ndarray"): np.ndarray,
@@ -60,9 +60,9 @@ ARRAYS = {
 
 
 class ArraysOnly(pickle.Unpickler):
-    """Reads lists, dicts, texts, numbers and NumPy arrays; a file that names anything else runs nothing and is refused.
+    """Unpickler for lists, dicts, texts, numbers and NumPy arrays; it refuses a file that names anything else, and runs none of it.
 
-    CIFAR's Python batches are published in this format only; an ordinary reader of it runs whatever code a file names.
+    CIFAR's Python batches are published as pickles only, and an ordinary unpickler runs any code that a file names.
     """
 
     def __init__(self, path: Path):
@@ -79,7 +79,7 @@ class ArraysOnly(pickle.Unpickler):
 
 
 def _table(path: Path, key: bytes) -> dict[bytes, Any]:
-    """The dictionary in one Python file, which must hold `key`."""
+    """Read the dictionary in one Python batch. Raises `UnalikeError` if it lacks `key`."""
     with reading(path, "a CIFAR batch", pickle.UnpicklingError, TypeError, AttributeError, OverflowError):
         found = ArraysOnly(path).load()
     if not isinstance(found, dict) or key not in found:

@@ -1,4 +1,4 @@
-"""Printed characters, distorted: a stand-in for EMNIST that needs no download. It is not EMNIST."""
+"""Distorted printed characters: a substitute for EMNIST that needs no download. It is not EMNIST."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ FONTS = (
     *("STIXGeneral", "STIXGeneralItalic", "STIXGeneralBol", "STIXGeneralBolIta"),
     *("cmr10", "cmss10", "cmtt10", "cmb10", "cmmi10"),
 )
-"""The fonts Matplotlib bundles that hold all 62 characters."""
+"""The fonts bundled with Matplotlib that have all 62 characters."""
 
 STROKES = (0, 1, 2)
-"""How much a pen thickens the outline, in pixels of the canvas."""
+"""Stroke widths, in pixels of the canvas."""
 
 SIDE, CANVAS, GLYPH = 28, 64, 48
 BLOCK = 16 * len(CLASSES)
-"""Samples are drawn in blocks in which every class occurs 16 times."""
+"""Number of samples in a block; each block has 16 samples of every class."""
 
 
 @registry.register("glyphs")
 def glyphs(*, train: int = 20000, test: int = 4000, seed: int = 0) -> Dataset:
-    """A stand-in for EMNIST, not EMNIST: 62 printed characters in 18 fonts, randomly distorted, 28x28 grey.
+    """A stand-in for EMNIST, not EMNIST: 62 printed characters in 18 fonts, randomly distorted, 28x28 gray.
 
-    As in EMNIST each character fills the same box, so that 0 O o, 1 I l, 2 Z z, C c, S s, ... are easily confused. One
-    sample = a font, a stroke width, a random affine map (turn, shear, stretch, shift), a smooth elastic displacement
-    (Simard et al. 2003), a random ink and noise. Classes are equally frequent. The group "font" [N] plays the writer.
+    As in EMNIST each character fills the same box, so that 0 O o, 1 I l, 2 Z z, C c, S s, ... are easily confused. Each sample
+    has a font, a stroke width, a random affine map (rotation, shear, stretch, shift), a smooth elastic displacement (Simard et
+    al. 2003), a random ink level and noise. Classes are equally frequent. The group "font" [N] takes the place of the writer.
 
-    Sample i is a function of (seed, part, i): more samples extend fewer. Results on it must be reported as results on
-    glyphs; accuracies on EMNIST are different ones.
+    Sample i depends on (seed, training or test, i) only: a larger data set begins with the smaller one. Report results on
+    glyphs as results on glyphs; accuracies on EMNIST differ.
     """
     check_count("glyphs", train=train)
     check_count("glyphs", 0, test=test, seed=seed)
@@ -61,20 +61,20 @@ def _part(count: int, seed: int, part: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _block(rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Images [BLOCK, 1, 28, 28] in steps of 1/255, labels [BLOCK] and fonts [BLOCK]."""
+    """Draw images [BLOCK, 1, 28, 28] in steps of 1/255, labels [BLOCK] and fonts [BLOCK]."""
     y = rng.permutation(np.arange(BLOCK) % len(CLASSES))
     font, stroke = rng.integers(len(FONTS), size=BLOCK), rng.integers(len(STROKES), size=BLOCK)
     drawn = templates()[font, stroke, y][:, None].float() / 255
     x = F.grid_sample(drawn, _affine(rng) + _elastic(rng), padding_mode="zeros", align_corners=False)
     ink = torch.from_numpy(rng.uniform(0.7, 1.0, (BLOCK, 1, 1, 1)).astype(np.float32))
     noise = torch.from_numpy(rng.normal(0, 0.04, x.shape).astype(np.float32))
-    # Rounded as bytes are, so that the last bits of a machine's arithmetic do not change the data.
+    # Rounded to bytes, so that the last bits of a machine's arithmetic do not change the data.
     x = ((x * ink + noise).clamp(0, 1) * 255).round() / 255
     return x, torch.from_numpy(y), torch.from_numpy(font)
 
 
 def _affine(rng: np.random.Generator) -> Tensor:
-    """Where each pixel looks on the canvas, [BLOCK, 28, 28, 2] in -1..1: x -> A x + b."""
+    """Draw affine maps x -> A x + b as sampling positions on the canvas: [BLOCK, 28, 28, 2] in -1..1."""
     turn, shear = rng.normal(0, 0.12, BLOCK), rng.normal(0, 0.15, BLOCK)
     stretch = rng.uniform(0.9, 1.2, (BLOCK, 2))
     rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
@@ -85,14 +85,14 @@ def _affine(rng: np.random.Generator) -> Tensor:
 
 
 def _elastic(rng: np.random.Generator) -> Tensor:
-    """A smooth displacement [BLOCK, 28, 28, 2]: normal at 5x5 points, cubic between them."""
+    """Draw smooth displacements [BLOCK, 28, 28, 2]: normal at 5x5 points, bicubic between them."""
     coarse = torch.from_numpy(rng.normal(0, 0.05, (BLOCK, 2, 5, 5)).astype(np.float32))
     return F.interpolate(coarse, size=(SIDE, SIDE), mode="bicubic", align_corners=True).permute(0, 2, 3, 1)
 
 
 @cache
 def templates() -> Tensor:
-    """Every character in every font and stroke width: bytes [fonts, strokes, 62, 64, 64], ink 255 on 0."""
+    """Draw every character in every font and stroke width: bytes [fonts, strokes, 62, 64, 64], ink 255 on 0."""
     return torch.stack([torch.stack([_drawn(font, stroke) for stroke in STROKES]) for font in FONTS])
 
 
@@ -106,7 +106,7 @@ def _drawn(font: str, stroke: int) -> Tensor:
         image = Image.new("L", (3 * GLYPH, 3 * GLYPH))
         ImageDraw.Draw(image).text((GLYPH, GLYPH), character, fill=255, font=pen, stroke_width=stroke)
         box = image.crop(image.getbbox())
-        # EMNIST's own step: the longer side fills the box, the other keeps its proportion, both are centred.
+        # As in EMNIST: the longer side fills the box, the other keeps its proportion, both are centered.
         scale = GLYPH / max(box.size)
         width, height = (max(1, round(side * scale)) for side in box.size)
         left, top = (CANVAS - width) // 2, (CANVAS - height) // 2

@@ -29,13 +29,14 @@ def hub(
     length: int = 64,
     vocabulary: int = 20000,
 ) -> Dataset:
-    """A data set of the Hugging Face hub, with its column `x` of images, rows or texts and its column `y` of labels.
+    """A data set of the Hugging Face hub, such as `hub(path='ylecun/mnist')`.
 
-    `hub(path='ylecun/mnist')`. Several columns of texts are joined by a space. `train` and `test` name the splits
-    (None: no test set); `length`, `vocabulary` and `encoding` are as for text files.
+    Column `x` holds images, rows or texts, column `y` the labels. Several text columns are joined by a space. `train` and
+    `test` name the splits (None: no test set); `length`, `vocabulary` and `encoding` are as for text files.
     Needs the extra: pip install 'unalike[hub]'.
 
-    Raises `UnalikeError` without the package, without a network, and for splits or columns that are not there.
+    Raises:
+        UnalikeError: The package or the network is missing, or a split or column does not exist.
     """
     parts = [split for split in (train, test) if split is not None]
     columns = (x,) if isinstance(x, str) else x
@@ -53,7 +54,7 @@ def hub(
 
 
 def available() -> bool:
-    """Whether the package `datasets` can be imported."""
+    """Return whether the package `datasets` can be imported."""
     try:
         import datasets  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
     except ImportError:
@@ -88,10 +89,10 @@ def _joined(row: Sequence[Any]) -> Any:
 
 
 def _stacked(samples: Sequence[Any], path: str) -> np.ndarray:
-    """Images of one size and one kind, or rows, as one array. A few grey images among coloured ones become RGB."""
+    """Stack images of one size, or rows, into one array. If any image has colors, gray ones become RGB."""
     arrays = [np.asarray(sample) for sample in samples]
-    colour = any(array.ndim == 3 for array in arrays)
-    arrays = [np.stack([array] * 3, -1) if colour and array.ndim == 2 else array for array in arrays]
+    in_color = any(array.ndim == 3 for array in arrays)
+    arrays = [np.stack([array] * 3, -1) if in_color and array.ndim == 2 else array for array in arrays]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         raise UnalikeError(f"{path} holds samples of shapes {sorted(shapes)[:5]}, expected one: save it with one size")

@@ -1,4 +1,4 @@
-"""IDX, the format of MNIST, Fashion-MNIST and EMNIST (`train-images-idx3-ubyte.gz`)."""
+"""Reader of IDX files, the format of MNIST, Fashion-MNIST and EMNIST (`train-images-idx3-ubyte.gz`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_idx_folder(path: Path, *, prefix: str = "") -> Dataset:
 
 
 def parts(path: Path, prefix: str) -> tuple[Arrays, Arrays | None]:
-    """Training and test images and labels as the folder's files hold them."""
+    """Read a folder's training and test arrays as they are stored; None if there is no test set."""
     train = first_file(path, f"{prefix}train-images-idx?-ubyte*")
     if train is None:
         raise UnalikeError(
@@ -48,10 +48,10 @@ def parts(path: Path, prefix: str) -> tuple[Arrays, Arrays | None]:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """The array in one IDX file.
+    """Read the array in one IDX file.
 
-    Raises `UnalikeError` for a magic number that is not 0, 0, kind, dimensions, and for a file shorter or longer than
-    its header says.
+    Raises:
+        UnalikeError: The magic number is not 0, 0, kind, dimensions, or the file is not as long as its header says.
     """
     data = content(path)
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in KINDS or len(data) < 4 + 4 * data[3]:
@@ -72,7 +72,7 @@ def read_array(path: Path) -> np.ndarray:
 
 def _pair(file: Path) -> Arrays:
     labels = _labels_of(file, "labels-idx1")
-    # Published sets are also unpacked by halves: the labels may be compressed where the images are not.
+    # The labels may be compressed although the images are not, or the other way round.
     found = first_file(file.parent, labels, labels.removesuffix(".gz"), f"{labels}.gz")
     if found is None:
         raise UnalikeError(f"{file} has no labels beside it, expected {labels} in {file.parent}: put it there")

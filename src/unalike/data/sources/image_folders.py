@@ -1,4 +1,4 @@
-"""Folders of images, one sub-folder per class, and Tiny-ImageNet's own layout."""
+"""Readers of image folders: one sub-folder per class, and the layout of Tiny-ImageNet."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".
 DEEP = {"I;16", "I;16L", "I;16B", "I;16N"}
 GREY = {"1", "L", "LA"} | DEEP
 UNBOUNDED = {"I", "F"}
-"""Pillow's modes of 16 bits, of grey, and of numbers that no number of bits bounds."""
+"""Pillow's modes with 16 bits (DEEP), of gray images (GREY), and without a largest value (UNBOUNDED)."""
 
 ORIENTATION, SIDEWAYS = 0x0112, 5
-"""EXIF's tag that says how a camera was held, and the first of its values for which height and width change places."""
+"""EXIF's tag for the orientation of the camera, and its first value for which height and width are exchanged."""
 
 TESTS = ("test", "val", "valid")
 
@@ -28,7 +28,7 @@ Size = int | tuple[int, int] | None
 
 
 class Image(NamedTuple):
-    """Where an image is, the name of its class, whether it tests, and the folder of its client where there are several."""
+    """One image: its file, the name of its class, whether it is a test image, and its client's folder if there are several."""
 
     file: Path
     name: str
@@ -40,13 +40,14 @@ class Image(NamedTuple):
 def read_image_folder(path: Path, *, group: str | None = None, size: Size = None) -> Dataset:
     """`cats/1.png`, `dogs/7.jpg`, ...: the sub-folder is the class, classes in alphabetical order.
 
-    With `train/` and `test/` (or `val/`), however capitalised, above the classes that division is kept; without, every fifth
-    image of a class tests. Images are turned upright as their EXIF says and become float32 [C, H, W] in 0..1, grey (C = 1)
-    where every one is grey, else RGB. `size` (a number or (height, width)) resizes them; without it they must all be of one
-    size. With `group="hospital"` the sub-folders are such folders themselves, one per hospital: `north/cats/1.png`.
+    If the classes lie in `train/` and `test/` (or `val/`; case does not matter), that division is kept; otherwise every fifth
+    image of a class tests. Images are rotated upright by their EXIF tag and become float32 [C, H, W] in 0..1: gray (C = 1) if
+    all are gray, else RGB. `size` (a number, or (height, width)) resizes them; without it all must have one size. With
+    `group="hospital"` each sub-folder is such a folder itself, one per hospital: `north/cats/1.png`.
 
-    Raises `UnalikeError` for a class without images, images of several sizes, pixels that are floats or whole numbers of
-    32 bits, and files that are no images.
+    Raises:
+        UnalikeError: A class has no images, images differ in size, pixels are floats or 32-bit integers, or a file is not an
+            image.
     """
     if group is None:
         images = _divided(path)
@@ -61,7 +62,7 @@ def read_image_folder(path: Path, *, group: str | None = None, size: Size = None
 
 
 def _divided(path: Path) -> list[Image]:
-    """The images of a folder, with their division or one of our own."""
+    """List the images of a folder with its own division, or with every fifth image of a class for testing."""
     parts = {folder.name.lower(): folder for folder in _folders(path)}
     if "train" not in parts:
         images = _by_folder(path)
@@ -77,7 +78,7 @@ def _divided(path: Path) -> list[Image]:
 def read_tiny_imagenet(path: Path, *, size: Size = None) -> Dataset:
     """Tiny-ImageNet as published (`tiny-imagenet-200`): train/<id>/images and val/val_annotations.txt; val tests.
 
-    `size` is as for a folder of images. `words.txt` names the classes, where it is there.
+    `size` is as for a folder of images. If there is a `words.txt`, it names the classes.
     """
     images = [
         Image(file, folder.name, False) for folder in _folders(path / "train") for file in _images(folder / "images")
@@ -92,7 +93,7 @@ def read_tiny_imagenet(path: Path, *, size: Size = None) -> Dataset:
 
 
 def decode(files: Sequence[Path], size: Size) -> np.ndarray:
-    """Images as float32 [N, C, H, W] in 0..1, all of one size."""
+    """Decode images to float32 [N, C, H, W] in 0..1, all of one size."""
     from PIL import Image, ImageOps
 
     asked = (size, size) if isinstance(size, int | np.integer) else size
@@ -104,9 +105,9 @@ def decode(files: Sequence[Path], size: Size) -> np.ndarray:
     grey = True
     for file in files:
         with reading(file, "an image", Image.DecompressionBombError), Image.open(file) as image:
-            # TIFF's sizes are turned already
-            lying = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= SIDEWAYS
-            headers[(image.width, image.height) if lying else (image.height, image.width)] += 1
+            # Pillow's sizes of TIFF files take the orientation into account
+            sideways = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= SIDEWAYS
+            headers[(image.width, image.height) if sideways else (image.height, image.width)] += 1
             grey = grey and image.mode in GREY
             if image.mode in UNBOUNDED:
                 raise UnalikeError(
@@ -124,7 +125,7 @@ def decode(files: Sequence[Path], size: Size) -> np.ndarray:
     for row, file in zip(x, files):
         with reading(file, "an image", Image.DecompressionBombError), Image.open(file) as image:
             ImageOps.exif_transpose(image, in_place=True)
-            deep = image.mode in DEEP  # which `convert` would clip to 8 bits
+            deep = image.mode in DEEP  # `convert` would clip these to 8 bits
             pixels = Image.fromarray(np.asarray(image, np.float32)) if deep else image.convert("L" if grey else "RGB")
             if pixels.size != (width, height):
                 pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
@@ -141,7 +142,7 @@ def _dataset(
     groups: Mapping[str, np.ndarray] | None = None,
     named: Mapping[str, str] | None = None,
 ) -> Dataset:
-    """The data set of images of which those that test are the last."""
+    """Make a data set of images; the test images must come last."""
     classes, y = np.unique([image.name for image in images], return_inverse=True)
     called = [(named or {}).get(text, text) for text in classes.tolist()]
     train = sum(not image.tests for image in images)

@@ -1,4 +1,4 @@
-"""Where data sets come from: a registered name, or a file or folder known by its name."""
+"""Loading of data sets by registered name, or by the name or path of a file or folder."""
 
 from __future__ import annotations
 
@@ -16,20 +16,31 @@ from unalike.data.sources.registry import FOLDER, data_folder, ending, every_fif
 from unalike.data.table_encoding import Encoding
 
 REGISTERED = (amazon, arrays, cifar, glyphs, hub, idx, image_folders, published, synthetic, tables)
-"""The modules that add names, formats and layouts when they are imported."""
+"""The modules that register names, formats and layouts when they are imported."""
 
 
 def load(
     name_or_path: str | Path, data_dir: str | Path | None = None, *, encoding: Encoding | None = None, **options: Any
 ) -> Dataset:
-    """A data set by its registered name ("digits", "glyphs(train=5000)"), by the path of a file or folder
-    ("my/data.npz"), or by the name of either in `data_dir` or $UNALIKE_DATA, without its suffix ("mine").
+    """Load a data set by name or path.
 
-    `options` go to the reader: load("patients.csv", target="outcome", group="hospital"). The same as text:
-    "file(path='patients.csv', target='outcome', group='hospital')". A table is read with `encoding` where one is given,
-    such as the `encoding` of another table; what is no table has no use for it.
+    >>> load("digits")
+    <Dataset digits: 1442 training and 355 test samples of shape (1, 8, 8), classification>
 
-    Raises `UnalikeError` with the names known, the folder looked in and the file to put there.
+    Args:
+        name_or_path: A registered name ("digits", "glyphs(train=5000)"), the path of a file or folder ("my/data.npz"), or the
+            name of a file or folder in `data_dir` without its suffix ("mine").
+        data_dir: The folder of data files; $UNALIKE_DATA by default.
+        encoding: The encoding to read a table with, such as the `encoding` of another table. Ignored for data that is no table.
+        options: Options of the reader: load("patients.csv", target="outcome", group="hospital"). The same as one text is
+            "file(path='patients.csv', target='outcome', group='hospital')".
+
+    Returns:
+        The data set.
+
+    Raises:
+        UnalikeError: There is no such data set, or its files are missing or damaged. The message lists the known names, the
+            folder that was searched and the file to put there.
     """
     folder = data_folder(data_dir)
     found = _named(str(name_or_path), folder)
@@ -39,7 +50,7 @@ def load(
 
 
 def table_at(name_or_path: str, data_dir: str | Path | None = None) -> Path | None:
-    """The file of a table that `load` would read; None for other data. Raises `UnalikeError` where there is nothing."""
+    """Return the table file that `load` would read; None for other data. Raises `UnalikeError` if there is nothing."""
     found = _named(name_or_path, data_folder(data_dir))
     if isinstance(found, Path):
         return found if ending(found.name) in tables.OPEN else None
@@ -50,13 +61,13 @@ def table_at(name_or_path: str, data_dir: str | Path | None = None) -> Path | No
 
 @registry.register("file")
 def file(data_dir: Path | None, encoding: Encoding | None = None, *, path: str, **options: Any) -> Dataset:
-    """A file or folder with its reader's options: file(path='patients.csv', target='outcome')."""
+    """A file or folder with options of its reader: file(path='patients.csv', target='outcome')."""
     return load(path, data_dir, encoding=encoding, **options)
 
 
 @registry.register("digits")
 def digits() -> Dataset:
-    """scikit-learn's 1797 handwritten digits, 8x8 grey (Alpaydin and Kaynak 1998); every fifth of a class tests."""
+    """scikit-learn's 1797 handwritten digits, 8x8 gray (Alpaydin and Kaynak 1998); every fifth of a class tests."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -66,7 +77,7 @@ def digits() -> Dataset:
 
 
 def _named(text: str, folder: Path | None) -> Call | Path:
-    """What the text stands for: a registered data set, or a file or folder that is there."""
+    """Find the registered data set, or the existing file or folder, that the text names."""
     if ending(text) is not None or Path(text).is_absolute():
         return _existing(Path(text), folder)
     if text.isidentifier() or "(" in text:

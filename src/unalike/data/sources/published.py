@@ -1,4 +1,4 @@
-"""Published data sets by name: looked up in the folder of data files, then on the Hugging Face hub."""
+"""Published images and news by name: read from the folder of data files, or fetched from the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from unalike.data.table_encoding import Encoding
 
 CLOTHES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 IDX = "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz"
-# Where upper and lower case look alike EMNIST merges them; these lower-case letters stay classes of their own.
+# EMNIST merges letters that look alike in upper and lower case; these lower-case letters stay separate classes.
 MERGED = string.digits + string.ascii_uppercase + "abdefghnqrt"
 EMNIST = {
     "byclass": string.digits + string.ascii_uppercase + string.ascii_lowercase,
@@ -41,13 +41,13 @@ NEWS_FILES = "train.csv and test.csv"
 
 @registry.register("mnist")
 def mnist(data_dir: Path | None) -> Dataset:
-    """60000 + 10000 handwritten digits, 28x28 grey (LeCun et al. 1998)."""
+    """60000 + 10000 handwritten digits, 28x28 gray (LeCun et al. 1998)."""
     return find("mnist", data_dir, ["mnist", "MNIST/raw"], IDX, {"path": "ylecun/mnist"})
 
 
 @registry.register("fashion_mnist")
 def fashion_mnist(data_dir: Path | None) -> Dataset:
-    """60000 + 10000 pictures of clothes, 28x28 grey, 10 classes (Xiao et al. 2017)."""
+    """60000 + 10000 pictures of clothes, 28x28 gray, 10 classes (Xiao et al. 2017)."""
     places = ["fashion_mnist", "FashionMNIST/raw"]
     data = find("fashion_mnist", data_dir, places, IDX, {"path": "zalando-datasets/fashion_mnist"})
     return replace(data, classes=CLOTHES)
@@ -55,7 +55,7 @@ def fashion_mnist(data_dir: Path | None) -> Dataset:
 
 @registry.register("emnist")
 def emnist(data_dir: Path | None, *, split: str = "byclass") -> Dataset:
-    """Handwritten digits and letters, 28x28 grey (Cohen et al. 2017): byclass (62 classes), balanced, letters, ..."""
+    """Handwritten digits and letters, 28x28 gray (Cohen et al. 2017): byclass (62 classes), balanced, letters, ..."""
     if split not in EMNIST:
         raise unknown("split of EMNIST", split, EMNIST)
     put = f"emnist-{split}-train-images-idx3-ubyte.gz, its labels and its test files"
@@ -65,14 +65,14 @@ def emnist(data_dir: Path | None, *, split: str = "byclass") -> Dataset:
 
 @registry.register("cifar10")
 def cifar10(data_dir: Path | None) -> Dataset:
-    """50000 + 10000 photographs, 32x32 colour, 10 classes (Krizhevsky 2009)."""
+    """50000 + 10000 photographs, 32x32 color, 10 classes (Krizhevsky 2009)."""
     places = ["cifar-10-batches-py", "cifar-10-batches-bin", "cifar10"]
     return find("cifar10", data_dir, places, "data_batch_1 ... test_batch", {"path": "uoft-cs/cifar10", "x": "img"})
 
 
 @registry.register("cifar100")
 def cifar100(data_dir: Path | None) -> Dataset:
-    """50000 + 10000 photographs, 32x32 colour, 100 classes in 20 coarse ones (Krizhevsky 2009)."""
+    """50000 + 10000 photographs, 32x32 color, 100 classes in 20 coarse ones (Krizhevsky 2009)."""
     places = ["cifar-100-python", "cifar-100-binary", "cifar100"]
     columns = {"path": "uoft-cs/cifar100", "x": "img", "y": "fine_label"}
     return find("cifar100", data_dir, places, "train, test and meta", columns)
@@ -80,7 +80,7 @@ def cifar100(data_dir: Path | None) -> Dataset:
 
 @registry.register("tiny_imagenet")
 def tiny_imagenet(data_dir: Path | None) -> Dataset:
-    """100000 + 10000 photographs, 64x64 colour, 200 classes (Le and Yang 2015); the validation set tests."""
+    """100000 + 10000 photographs, 64x64 color, 200 classes (Le and Yang 2015); the validation set tests."""
     places = ["tiny-imagenet-200", "tiny_imagenet"]
     put = "train/, val/val_annotations.txt and val/images/"
     return find("tiny_imagenet", data_dir, places, put, {"path": "zh-plus/tiny-imagenet", "test": "valid"})
@@ -112,10 +112,10 @@ def find(
     fetch: Mapping[str, Any] | None,
     reader: Callable[[Path], Dataset] = read,
 ) -> Dataset:
-    """The data set called `name`: `name.npz` in `data_dir`, else the first of the folders `places` there, which
-    `reader` reads, else what `hub(**fetch)` fetches.
+    """Read `name.npz` in `data_dir`, else with `reader` the first of the folders `places` there, else call `hub(**fetch)`.
 
-    Raises `UnalikeError` that says which files to `put` where, and how to have them fetched.
+    Raises:
+        UnalikeError: None of these is there. The message says which files to `put` where, and how to have them fetched.
     """
     if data_dir is not None:
         archive = data_dir / f"{name}.npz"
@@ -135,7 +135,7 @@ def find(
 
 
 def _upright(path: Path, prefix: str, classes: str) -> Dataset:
-    """EMNIST's files hold each image with rows and columns exchanged, and count the letters from 1."""
+    """Read EMNIST's files, which store each image with rows and columns exchanged and count the letters from 1."""
     first = np.uint8(prefix == "emnist-letters-")
     (x, y), test = parts(path, prefix)
     turned = None if test is None else (test[0].swapaxes(1, 2), test[1] - first)
@@ -171,7 +171,7 @@ def _part(folder: Path, stem: str) -> Path:
 
 
 def _rows(file: Path) -> tuple[np.ndarray, Sequence[str]]:
-    """Labels and texts of one file: as published (no header; class from 1, title, text), or `label,text` from 0."""
+    """Read labels and texts of one file: as published (no header; class from 1, title, text), or `label,text` from 0."""
     with reading(file, "a table of news"):
         import pandas as pd
 

@@ -1,9 +1,9 @@
-"""The tables of data sets, of file formats and of folder layouts, and what their readers share.
+"""The registries of data sets, file formats and folder layouts, and the functions that readers share.
 
-A new named data set is one function under `@registry.register("name")`, which returns a `Dataset`; parameters a person
-may write are keyword-only, and a first parameter `data_dir` receives the folder of data files (None where none is set).
-A new file format is one function `(path, *, options) -> Dataset` under `@formats.register(".ending")`; a new folder
-layout the same under `@layouts.register("pattern of a file that only such folders hold")`.
+A new named data set is a function under `@registry.register("name")` that returns a `Dataset`. Its options are keyword-only; a
+first parameter `data_dir` receives the folder of data files (None if none is set).
+A new file format is a function `(path, *, options) -> Dataset` under `@formats.register(".ending")`. A new folder layout is such
+a function under `@layouts.register("pattern of a file that only such folders contain")`.
 """
 
 from __future__ import annotations
@@ -38,27 +38,28 @@ FOLDER = "UNALIKE_DATA"
 
 
 def data_folder(named: str | Path | None) -> Path | None:
-    """The folder of data files: the one named, else $UNALIKE_DATA, else None."""
+    """Return the folder of data files: `named` if given, else $UNALIKE_DATA, else None."""
     found = named if named is not None else os.environ.get(FOLDER)
     return Path(found).expanduser() if found else None
 
 
 def ending(name: str) -> str | None:
-    """The longest registered ending of a file name (".csv.gz" before ".gz"), None where no format has it."""
+    """Return the longest registered ending of a file name (".csv.gz" before ".gz"); None if there is none."""
     fitting = [end for end in formats if name.lower().endswith(end)]
     return max(fitting, key=len, default=None)
 
 
 def layout(folder: Path) -> str | None:
-    """The pattern of the layout a folder has, the most particular (longest) first; None where none fits."""
+    """Return the longest layout pattern that matches a file in the folder; None if none does."""
     patterns = sorted(layouts, key=len, reverse=True)
     return next((pattern for pattern in patterns if any(folder.glob(pattern))), None)
 
 
 def read(path: Path, encoding: Encoding | None = None, **options: Any) -> Dataset:
-    """The data set in a file or folder, by its ending or layout; `encoding` goes to readers that take one, those of tables.
+    """Read a file by its ending, or a folder by its layout; `encoding` is passed to readers of tables.
 
-    Raises `UnalikeError` for a file or folder that has no reader.
+    Raises:
+        UnalikeError: No reader fits.
     """
     if path.is_dir():
         pattern = layout(path)
@@ -87,14 +88,14 @@ DAMAGED: tuple[type[Exception], ...] = (
     *(OSError, ValueError, EOFError, LookupError, NotImplementedError, MemoryError),
     *(TokenError, BadZipFile, zlib.error),
 )
-"""What decoders raise for damaged files (found by damaging files of every format)."""
+"""Errors that decoders raise for damaged files, found by damaging files of every format."""
 
 
 @contextmanager
 def reading(path: Path, kind: str, *more: type[Exception]) -> Iterator[None]:
-    """Turn what a damaged or mislabelled file makes a decoder raise into one `UnalikeError` that names the file.
+    """Convert the errors of a decoder, for a damaged or mislabelled file, to one `UnalikeError` that names the file.
 
-    `more` are errors that only this decoder raises. Nothing but the decoder's own call belongs into the block.
+    `more` are further errors of this decoder. Put only the call of the decoder into the block.
     """
     try:
         yield
@@ -107,20 +108,20 @@ def reading(path: Path, kind: str, *more: type[Exception]) -> Iterator[None]:
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file, decompressed where its name ends in `.gz`."""
+    """Read the bytes of a file, decompressed if its name ends in `.gz`."""
     with reading(path, "a compressed file" if path.suffix == ".gz" else "a file"):
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
 def first_file(folder: Path, *patterns: str) -> Path | None:
-    """The first file in `folder` that fits one of the patterns, tried in order."""
+    """Return the first file in `folder` that matches one of the patterns, tried in order; None if there is none."""
     return next((file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()), None)
 
 
 def every_fifth(y: np.ndarray) -> np.ndarray:
-    """Which samples test where no division is published, bool [N]: of each class every fifth, in the order given.
+    """Mark the test samples of data without a published division, bool [N]: every fifth of each class, in order.
 
-    For regression (float labels) every fifth sample. A class with fewer than five samples only trains.
+    For regression (float labels) every fifth sample. A class with fewer than five samples has no test sample.
     """
     if y.dtype.kind == "f":
         return np.arange(len(y)) % 5 == 4

@@ -1,8 +1,8 @@
-"""Synthetic tasks that come divided: each sample's client is in the column `client`, for the scheme `natural`.
+"""Synthetic data sets that are divided already: the group `client` holds each sample's client, for the scheme `natural`.
 
 >>> clients = partition(load("linear_clusters(clusters=3)"), "natural(cluster='cluster')")   # doctest: +SKIP
 
-Every client has training and test samples of its own, drawn from its own law.
+Every client has its own training and test samples, drawn from its own distribution.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from unalike.data.partitioning.scheme import check_count, check_not_negative
 from unalike.data.sources.registry import registry
 
 Labels = Callable[[np.ndarray, np.random.Generator], np.ndarray]
-"""From scores [N] to labels [N]."""
+"""A function from scores [N] to labels [N]."""
 
 
 @registry.register("linear_clusters")
 def linear_clusters(
     clusters: int = 3, clients: int = 100, points: int = 100, features: int = 10, seed: int = 0, noise: float = 0.1
 ) -> Dataset:
-    """Regression y = x . theta_c + N(0, noise^2), x ~ N(0, I), theta_c ~ U[-10, 10]^features of the client's cluster.
+    """Regression y = x . theta_c + N(0, noise^2) with one theta_c ~ U[-10, 10]^features per cluster and x ~ N(0, I).
 
-    `clients` are those of each cluster; each has `points` training and `points` test samples (Local Statistics).
-    One model for all reaches rmse sqrt(features 100/3 (1 - 1/clusters)) at best, 14.9 for 3 clusters; least squares on
-    one client reach noise sqrt(1 + (features + 1) / points) or so, 0.106.
+    Each cluster has `clients` clients; each client has `points` training and `points` test samples. One model for all reaches
+    an rmse of sqrt(features 100/3 (1 - 1/clusters)) at best, 14.9 for 3 clusters; least squares on one client reaches about
+    noise sqrt(1 + (features + 1) / points), 0.106.
+
+    Source: conditioning on local statistics.
     """
     check_not_negative("linear_clusters", noise=noise)
     return _clustered(
@@ -41,7 +43,7 @@ def linear_clusters(
 def logistic_clusters(
     clusters: int = 3, clients: int = 100, points: int = 100, features: int = 10, seed: int = 0
 ) -> Dataset:
-    """Binary labels [x . theta_c > 0], otherwise as `linear_clusters` and without noise."""
+    """Binary labels [x . theta_c > 0] without noise; otherwise as `linear_clusters`."""
     return _clustered("logistic_clusters", clusters, clients, points, features, seed, lambda s, rng: s > 0)
 
 
@@ -66,15 +68,15 @@ def synthetic(
 ) -> Dataset:
     """Synthetic(alpha, beta) of FedProx (Li et al. 2020): y = argmax(W_k x + b_k) for client k.
 
-    W_k, b_k ~ N(u_k, 1), u_k ~ N(0, alpha): how far the clients' models differ; x ~ N(v_k, diag(j^-1.2)),
-    v_k ~ N(B_k, 1), B_k ~ N(0, beta): how far their inputs do. alpha and beta are standard deviations, as in the
-    authors' code. Client k has floor(lognormal(4, 2)) + 50 samples, of which the last tenth tests.
+    W_k, b_k ~ N(u_k, 1) with u_k ~ N(0, alpha), so alpha sets how much the clients' models differ; x ~ N(v_k, diag(j^-1.2))
+    with v_k ~ N(B_k, 1), B_k ~ N(0, beta), so beta sets how much their inputs differ. alpha and beta are standard deviations,
+    as in the authors' code. Client k has floor(lognormal(4, 2)) + 50 samples; the last tenth of them test.
     """
     check_count("synthetic", clients=clients, features=features, classes=classes)
     check_count("synthetic", 0, seed=seed)
     check_not_negative("synthetic", alpha=alpha, beta=beta)
     scale = np.arange(1, features + 1) ** -0.6
-    parts: list[list[tuple[np.ndarray, np.ndarray]]] = [[], []]
+    splits: list[list[tuple[np.ndarray, np.ndarray]]] = [[], []]
     for k in range(clients):
         rng = generator(seed, "synthetic", k)
         u, mean = rng.normal(0, alpha), rng.normal(rng.normal(0, beta), 1, features)
@@ -82,11 +84,11 @@ def synthetic(
         size = int(rng.lognormal(4, 2)) + 50
         x = mean + scale * rng.standard_normal((size, features))
         y, cut = (x @ w + b).argmax(1), int(0.9 * size)
-        for part, rows in zip(parts, (slice(cut), slice(cut, None))):
-            part.append((x[rows], y[rows]))
+        for split, rows in zip(splits, (slice(cut), slice(cut, None))):
+            split.append((x[rows], y[rows]))
     train, test = (
-        array_checks.pair([np.concatenate(columns) for columns in zip(*part)], "synthetic") for part in parts
+        array_checks.pair([np.concatenate(columns) for columns in zip(*split)], "synthetic") for split in splits
     )
-    owner = [np.repeat(np.arange(clients), [len(y) for _, y in part]) for part in parts]
+    owner = [np.repeat(np.arange(clients), [len(y) for _, y in split]) for split in splits]
     names = [str(c) for c in range(classes)]
     return Dataset("synthetic", train, test, names, {"client": np.concatenate(owner)})

@@ -1,4 +1,4 @@
-"""Tables of a person's own: `.csv`, `.parquet` and `.jsonl`, with a column to predict."""
+"""Readers of tables (`.csv`, `.parquet`, `.jsonl`) with a column to predict."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Columns = str | Sequence[str]
 
 
 def _typed(reader: str, path: Path, texts: Sequence[str], **options: object) -> pd.DataFrame:
-    """A file that says itself what is a text."""
+    """Read a file that stores the types of its columns."""
     import pandas as pd
 
     frame: pd.DataFrame = getattr(pd, reader)(path, **options)
@@ -43,7 +43,7 @@ def _typed(reader: str, path: Path, texts: Sequence[str], **options: object) -> 
 
 
 def _csv(path: Path, texts: Sequence[str]) -> pd.DataFrame:
-    """A CSV file, in which a question mark is a missing value, too. The columns `texts` hold texts, whatever they look like."""
+    """Read a CSV file; a question mark is a missing value too. The columns `texts` are read as texts even if they hold numbers."""
     import pandas as pd
 
     names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
@@ -59,7 +59,7 @@ def _csv(path: Path, texts: Sequence[str]) -> pd.DataFrame:
             )
         except pd.errors.ParserWarning:
             raise UnalikeError(
-                f"{path.name}: rows have more fields than the header has names, so nobody knows which name is whose; expected a "
+                f"{path.name}: rows have more fields than the header has names, so that fields have no known name; expected a "
                 "name for every column (the first too, where it numbers the rows), commas between columns and points in decimals"
             ) from None
 
@@ -72,9 +72,9 @@ OPEN: Mapping[str, Callable[[Path, Sequence[str]], pd.DataFrame]] = {
     ".jsonl.gz": partial(_typed, "read_json", lines=True, dtype=False),
 }
 PARTS = {"train": False, "0": False, "false": False, "test": True, "1": True, "true": True}
-"""What a split column may say, and whether it means a test row."""
+"""Values of a split column, and whether each means a test row."""
 LENGTH, VOCABULARY = 64, 20000
-"""How many words of a text are read, and how many different ones are known, unless told."""
+"""Default number of words that are read of a text, and default size of the vocabulary."""
 
 
 def read_table(
@@ -91,21 +91,29 @@ def read_table(
     bag: bool = False,
     encoding: Encoding | None = None,
 ) -> Dataset:
-    """One row per sample. `target` names the column to predict: texts and whole numbers are classes (numbered in
-    sorted order), true/false is binary, other numbers (decimals too) are regression; `regression` makes whole numbers
-    regression as well.
+    """One row per sample; `target` names the column to predict.
 
-    The other columns are features, as `columns.fit` describes them; or the column `text` alone is read, as the tokens
-    of its first `length` words, from a `vocabulary` of that size (`bag`: as rows that count the words). Columns in
-    `drop` are left out. Columns in `group` (a hospital, a writer) become groups for partitions, and are no features.
-    `split` names a column that says train or test (or 0 or 1); without it every fifth row of a class tests. Scaling,
-    categories and vocabulary come from the training rows only; the data set's `encoding` says what they are.
+    A target of texts or whole numbers is classes, numbered in sorted order; true/false is binary; other numbers (decimals too)
+    are regression. Scaling, categories and vocabulary come from the training rows only; the data set keeps them as its
+    `encoding`.
 
-    `encoding` is one that is agreed already, such as another file's: it alone decides what is read and how, and columns
-    that it does not name are left out.
+    Args:
+        path: The file.
+        target: The column to predict.
+        text: The only column to read as a feature, as tokens; without it all other columns are features, encoded as
+            `table_encoding.fit` says.
+        drop: Columns to leave out.
+        group: Columns that become groups for partitions, such as a hospital or a writer; they are not features.
+        split: A column that says train or test (or 0 or 1); without it every fifth row of a class tests.
+        regression: Read a target of whole numbers as regression.
+        length: The number of words that are read of each text.
+        vocabulary: The size of the vocabulary of `text`.
+        bag: Read `text` as rows of word counts, not as tokens.
+        encoding: An agreed encoding, such as that of another file. It alone decides which columns are read and how.
 
-    Raises `UnalikeError` for a file that cannot be read, a column that is not there and a target that is missing or of
-    another kind, such as dates, or has hardly two rows of a class.
+    Raises:
+        UnalikeError: The file cannot be read, a column is missing, or the target has missing values, another type such as
+            dates, or hardly two rows per class.
     """
     frame = opened(path, encoding)
     drop, group = _several(drop), _several(group)
@@ -141,9 +149,10 @@ for name in OPEN:
 
 
 def opened(path: Path, encoding: Encoding | None = None) -> pd.DataFrame:
-    """The columns of a table as they are in the file, categories of the `encoding` as texts where the file cannot say.
+    """Read the columns of a table; if the file stores no types, categories of the `encoding` are read as texts.
 
-    Raises `UnalikeError` for one that cannot be read.
+    Raises:
+        UnalikeError: The file cannot be read.
     """
     texts = [category.name for category in encoding.categories if not category.truth] if encoding else []
     with reading(path, "a table"):
@@ -153,8 +162,9 @@ def opened(path: Path, encoding: Encoding | None = None) -> pd.DataFrame:
 def tokens(
     found: Sequence[str], train: int, length: int, vocabulary: int, encoding: Encoding | None = None
 ) -> tuple[torch.Tensor, Encoding]:
-    """Texts as tokens int64 [N, length] by an encoding of the column "text", and that one: where none is agreed already its
-    vocabulary comes from the first `train` texts.
+    """Encode texts as tokens int64 [N, length]; returns the tokens and their encoding.
+
+    Without an agreed `encoding` the vocabulary comes from the first `train` texts.
     """
     import pandas as pd
 
@@ -164,9 +174,10 @@ def tokens(
 
 
 def labels(column: pd.Series, where: str, regression: bool = False) -> tuple[np.ndarray, list[str] | None]:
-    """Labels and class names of a column: classes, true/false, or numbers, as which `regression` takes whole ones, too.
+    """Convert a target column to labels and class names; `regression` reads whole numbers as numbers, not as classes.
 
-    Raises `UnalikeError` for missing values and other kinds, such as dates.
+    Raises:
+        UnalikeError: Values are missing, or the column has another type, such as dates.
     """
     from pandas.api.types import is_float_dtype
 
@@ -192,7 +203,7 @@ def labels(column: pd.Series, where: str, regression: bool = False) -> tuple[np.
 
 
 def _check_classes(column: pd.Series, classes: int, where: str) -> None:
-    """Raise `UnalikeError` for a target that is rather a number or a name than a class."""
+    """Raise `UnalikeError` for a target with so many values that it is probably an amount or a name, not a class."""
     numbers = kind_of(column) == NUMBERS
     if len(column) >= FEW_ROWS and (2 * classes > len(column) or (numbers and classes > MOST_CATEGORIES)):
         remedy = "write regression=True, if they are amounts" if numbers else "name another column"

@@ -32,7 +32,7 @@ def idx_set(folder, prefix="", zipped=".gz", test="t10k", labels=LABELS):
 
 
 @pytest.mark.parametrize("zipped", [".gz", ""])
-def test_idx_folders_and_files_give_the_pixels_they_hold(tmp_path, zipped):
+def test_idx_folder_and_file_give_stored_pixels(tmp_path, zipped):
     idx_set(tmp_path / "mine", zipped=zipped)
     data = load(tmp_path / "mine")
     assert (len(data.train[1]), len(data.test[1]), data.input_shape) == (5, 2, (1, 28, 28))
@@ -43,7 +43,7 @@ def test_idx_folders_and_files_give_the_pixels_they_hold(tmp_path, zipped):
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
-def test_named_sets_are_found_in_their_official_layout(tmp_path, name):
+def test_named_set_in_official_layout_is_found(tmp_path, name):
     idx_set(tmp_path / name)
     data = load(name, tmp_path)
     assert data.name == name and len(data.train[1]) == 5
@@ -51,7 +51,7 @@ def test_named_sets_are_found_in_their_official_layout(tmp_path, name):
         assert data.classes[9] == "Ankle boot"
 
 
-def test_emnist_is_turned_upright_and_its_letters_count_from_one(tmp_path):
+def test_emnist_is_transposed_and_letters_start_at_zero(tmp_path):
     idx_set(tmp_path / "emnist", "emnist-letters-", test="test", labels=LABELS + 1)
     idx_set(tmp_path / "emnist", "emnist-byclass-", test="test")
     letters, whole = load("emnist(split='letters')", tmp_path), load("emnist", tmp_path)
@@ -75,21 +75,21 @@ def test_emnist_is_turned_upright_and_its_letters_count_from_one(tmp_path):
         (lambda f: f.with_name("train-labels-idx1-ubyte").unlink(), "no labels beside it"),
     ],
 )
-def test_spoilt_idx_files_are_refused_by_name(tmp_path, spoil, message):
+def test_damaged_idx_file_raises_with_its_name(tmp_path, spoil, message):
     idx_set(tmp_path, zipped="")
     spoil(tmp_path / "train-images-idx3-ubyte")
     with pytest.raises(UnalikeError, match=message):
         load(tmp_path)
 
 
-def test_idx_sets_of_another_prefix_are_named(tmp_path):
+def test_idx_set_with_prefix_is_chosen_by_option(tmp_path):
     idx_set(tmp_path, "other-")
     assert len(load(tmp_path, prefix="other-").train[1]) == 5
     with pytest.raises(UnalikeError, match=r"holds no train-images-idx3-ubyte or \.gz.*prefix="):
         load(tmp_path)
 
 
-def test_a_broken_compressed_file_is_refused(tmp_path):
+def test_broken_compressed_file_raises(tmp_path):
     idx_set(tmp_path)
     file = tmp_path / "train-images-idx3-ubyte.gz"
     file.write_bytes(file.read_bytes()[:-30])
@@ -139,7 +139,7 @@ def cifar10(folder, **replaced):
     return folder.parent
 
 
-def test_cifar10_python_batches(tmp_path):
+def test_cifar10_python_batches_are_read(tmp_path):
     data = load("cifar10", cifar10(tmp_path / "cifar-10-batches-py"))
     assert (data.name, len(data.train[1]), len(data.test[1]), data.classes[5]) == ("cifar10", 15, 3, "class 5")
     assert torch.equal((data.test[0] * 255).round().byte().flatten(1), torch.from_numpy(IMAGES))
@@ -158,7 +158,7 @@ def test_cifar100_keeps_the_coarse_classes_as_a_group(tmp_path):
 
 
 @pytest.mark.parametrize(("labels", "names"), [(1, "batches.meta.txt"), (2, "fine_label_names.txt")])
-def test_cifar_binary_records(tmp_path, labels, names):
+def test_cifar_binary_records_are_read(tmp_path, labels, names):
     records = np.concatenate([np.array([[1, 0], [0, 1], [1, 1]], np.uint8)[:, :labels], IMAGES], 1).tobytes()
     files = (
         [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"] if labels == 1 else ["train.bin", "test.bin"]
@@ -174,7 +174,7 @@ def test_cifar_binary_records(tmp_path, labels, names):
         load(tmp_path)
 
 
-def test_a_hostile_batch_runs_nothing(tmp_path):
+def test_hostile_cifar_batch_raises_and_runs_nothing(tmp_path):
     mark = tmp_path / "was-run"
     attack = b"\x80\x02cos\nsystem\n(" + text(f"touch {mark}".encode()) + b"tR."
     cifar10(tmp_path / "cifar10", data_batch_3=attack)
@@ -203,7 +203,7 @@ def test_a_hostile_batch_runs_nothing(tmp_path):
         (table(data=array(IMAGES), labels=numbers([1, 2, 9])), r"labels lie in 0\.\.9, expected 0\.\.5"),
     ],
 )
-def test_spoilt_batches_are_refused(tmp_path, content, message):
+def test_damaged_cifar_batch_raises(tmp_path, content, message):
     cifar10(tmp_path / "cifar10", data_batch_2=content)
     with pytest.raises(UnalikeError, match=message):
         load("cifar10", tmp_path)
@@ -214,7 +214,7 @@ def picture(path, size=(6, 4), colour=(255, 0, 51), mode="RGB"):
     Image.new(mode, size, colour).save(path)
 
 
-def test_image_folders_take_classes_from_sub_folders(tmp_path):
+def test_image_folder_classes_are_its_subfolders(tmp_path):
     for part, count in (("train", 3), ("test", 1)):
         for kind in ("cat", "dog"):
             for k in range(count):
@@ -227,7 +227,7 @@ def test_image_folders_take_classes_from_sub_folders(tmp_path):
         load(tmp_path)
 
 
-def test_image_folders_without_a_division_test_every_fifth_and_stay_grey(tmp_path):
+def test_image_folder_without_division_tests_every_fifth_and_stays_gray(tmp_path):
     for kind in ("a", "b"):
         for k in range(6):
             picture(tmp_path / kind / f"{k}.png", colour=k * 51, mode="L")
@@ -236,7 +236,7 @@ def test_image_folders_without_a_division_test_every_fifth_and_stay_grey(tmp_pat
     assert data.test[0][:, 0, 0, 0].tolist() == pytest.approx([0.8, 0.8]) and data.test[1].tolist() == [0, 1]
 
 
-def test_photographs_are_turned_upright(tmp_path):
+def test_image_with_exif_orientation_is_rotated_upright(tmp_path):
     (tmp_path / "a").mkdir()
     pixels = np.zeros((4, 6), np.uint8)
     pixels[:2] = 255
@@ -248,7 +248,7 @@ def test_photographs_are_turned_upright(tmp_path):
     assert x.shape == (2, 1, 6, 4) and torch.equal(x[0], x[1])
 
 
-def test_folders_of_images_of_several_clients_become_a_group(tmp_path):
+def test_image_folders_of_several_clients_become_a_group(tmp_path):
     for client, part, kind, count in [
         ("north", ".", "ant", 6),
         ("north", ".", "bee", 5),
@@ -267,7 +267,7 @@ def test_folders_of_images_of_several_clients_become_a_group(tmp_path):
     assert [len(c.test[1]) for c in clients] == [2, 2]
 
 
-def test_parts_of_an_image_folder_may_be_capitalised(tmp_path):
+def test_image_folder_split_names_ignore_case(tmp_path):
     for part in ("Train", "TEST"):
         for kind in ("cat", "dog"):
             picture(tmp_path / part / kind / "0.png")
@@ -276,7 +276,7 @@ def test_parts_of_an_image_folder_may_be_capitalised(tmp_path):
 
 
 @pytest.mark.parametrize(("ending", "order"), [("png", "<"), ("tif", "<"), ("tif", ">")])
-def test_sixteen_bits_are_scaled_alone_and_among_colours(tmp_path, ending, order):
+def test_sixteen_bit_image_is_scaled_alone_and_among_color_images(tmp_path, ending, order):
     grey = np.array([[0, 13107], [52428, 65535]], f"{order}u2")
     for kind in ("a", "b"):
         (tmp_path / kind).mkdir()
@@ -290,7 +290,7 @@ def test_sixteen_bits_are_scaled_alone_and_among_colours(tmp_path, ending, order
 
 
 @pytest.mark.parametrize(("kind", "mode"), [(np.int32, "I"), (np.float32, "F")])
-def test_pixels_without_a_largest_number_are_refused(tmp_path, kind, mode):
+def test_image_with_unbounded_pixels_raises(tmp_path, kind, mode):
     picture(tmp_path / "a" / "1.png")
     Image.fromarray(np.ones((4, 6), kind)).save(tmp_path / "a" / "2.tif")
     with pytest.raises(UnalikeError, match=rf"2\.tif holds pixels of mode '{mode}' \(32 bits each\), expected 8 bits"):
@@ -298,13 +298,13 @@ def test_pixels_without_a_largest_number_are_refused(tmp_path, kind, mode):
 
 
 @pytest.mark.parametrize("size", [-3, 0, (4, 0), "a", (1, 2, 3), 2.5])
-def test_sizes_are_whole_numbers_of_pixels(tmp_path, size):
+def test_image_folder_with_invalid_size_raises(tmp_path, size):
     picture(tmp_path / "a" / "1.png")
     with pytest.raises(UnalikeError, match=r"found size=.*, expected"):
         load(tmp_path, size=size)
 
 
-def test_images_of_several_sizes_need_a_size(tmp_path):
+def test_images_of_several_sizes_without_size_raise(tmp_path):
     picture(tmp_path / "a" / "1.png")
     picture(tmp_path / "a" / "2.png")
     picture(tmp_path / "b" / "1.jpg", size=(5, 5))
@@ -316,7 +316,7 @@ def test_images_of_several_sizes_need_a_size(tmp_path):
     assert load(tmp_path, size=np.int64(8)).input_shape == (3, 8, 8)
 
 
-def test_empty_classes_and_broken_images_are_named(tmp_path):
+def test_empty_class_or_broken_image_raises_with_its_name(tmp_path):
     picture(tmp_path / "a" / "1.png")
     (tmp_path / "b").mkdir()
     with pytest.raises(UnalikeError, match=r"the class .*b has no images"):
@@ -326,7 +326,7 @@ def test_empty_classes_and_broken_images_are_named(tmp_path):
         load(tmp_path)
 
 
-def test_tiny_imagenet_as_published(tmp_path):
+def test_tiny_imagenet_as_published_is_read(tmp_path):
     root = tmp_path / "tiny-imagenet-200"
     for kind in ("n01", "n02"):
         for k in range(2):
@@ -339,12 +339,12 @@ def test_tiny_imagenet_as_published(tmp_path):
     assert data.classes == ["goldfish", "salamander"] and data.input_shape == (3, 4, 6)
 
 
-def test_a_folder_of_nothing_known_is_refused(tmp_path):
+def test_folder_of_unknown_layout_raises(tmp_path):
     with pytest.raises(UnalikeError, match="is a folder of no known layout; expected"):
         load(tmp_path)
 
 
-def test_npy_files_stay_on_disk_and_are_not_changed(tmp_path):
+def test_npy_files_stay_mapped_and_unchanged(tmp_path):
     x, y = RNG.normal(size=(50, 4)).astype(np.float32), np.arange(50) % 2
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", y)
@@ -356,7 +356,7 @@ def test_npy_files_stay_on_disk_and_are_not_changed(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc to measure memory")
-def test_mapped_rows_cost_no_memory_of_their_own(tmp_path):
+def test_npy_rows_take_no_memory(tmp_path):
     np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (40000, 500)).flush()
     np.save(tmp_path / "y.npy", np.zeros(40000, np.int64))
 
@@ -370,7 +370,7 @@ def test_mapped_rows_cost_no_memory_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["int32", "uint16", "int64"])
-def test_images_of_whole_numbers_stay_on_their_scale_and_are_no_tokens(tmp_path, kind):
+def test_integer_images_keep_their_scale_as_floats(tmp_path, kind):
     x = np.arange(24 * 6).reshape(24, 2, 3).astype(kind)
     np.savez(tmp_path / "x.npz", x=x, y=np.arange(24) % 2)
     data = load(tmp_path / "x.npz")
@@ -378,7 +378,7 @@ def test_images_of_whole_numbers_stay_on_their_scale_and_are_no_tokens(tmp_path,
     assert len(partition(data, "iid", clients=2)) == 2
 
 
-def test_npz_groups_follow_the_samples(tmp_path):
+def test_npz_groups_become_dataset_groups(tmp_path):
     np.savez(tmp_path / "mine.npz", x=np.zeros((3, 2)), y=np.arange(3), group_writer=np.array([5, 5, 6]))
     assert load("mine", tmp_path).groups["writer"].tolist() == [5, 5, 6]
     np.savez(tmp_path / "mine.npz", x=np.zeros((3, 2)), y=np.arange(3), test_x=np.zeros((3, 2)))
@@ -386,7 +386,7 @@ def test_npz_groups_follow_the_samples(tmp_path):
         load("mine", tmp_path)
 
 
-def test_archives_that_are_none_and_names_that_are_no_text_are_refused(tmp_path):
+def test_npz_with_single_array_or_unreadable_class_names_raises(tmp_path):
     file = tmp_path / "mine.npz"
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     (tmp_path / "x.npy").rename(file)
@@ -398,7 +398,7 @@ def test_archives_that_are_none_and_names_that_are_no_text_are_refused(tmp_path)
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
-def test_a_single_label_is_refused(tmp_path, part):
+def test_npz_with_scalar_label_raises(tmp_path, part):
     arrays = {
         f"{name}_{kind}": np.zeros((3, 2)[: 2 if kind == "x" else 1]) for name in ("train", "test") for kind in "xy"
     }
@@ -419,7 +419,7 @@ def damaged(good: bytes, rng: np.random.Generator) -> bytes:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("ending", ["idx", "batch", "names", "npz", "npy", "png", "jpg", "gif", "tif", "bmp"])
-def test_any_damage_is_either_read_or_refused_in_words(tmp_path, ending):
+def test_damaged_file_of_any_format_is_read_or_raises_unalike_error(tmp_path, ending):
     if ending == "idx":
         idx_set(tmp_path)
         file, path = tmp_path / "train-images-idx3-ubyte.gz", tmp_path
