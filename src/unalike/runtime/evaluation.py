@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, unknown
-from unalike._utils.profiler_regions import profiled_function
+from unalike._utils.profiler_regions import profiled
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.data.transforms import TransformChain
@@ -28,7 +28,8 @@ from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.methods.return_checks import untouched
 from unalike.metrics.metrics import USUAL, Custom, Metrics, measure, metric_names, per_client
 from unalike.metrics.scoring import Predict, Scores, SharedModel, score
-from unalike.runtime.stage_runner import RoundResult, StageRunner
+from unalike.runtime.stage_runner import StageRunner
+from unalike.runtime.stage_state import RoundResult, StageState
 from unalike.runtime.worker_handlers import own_models
 
 Row = dict[str, Any]
@@ -46,6 +47,10 @@ class ProtocolMetrics(NamedTuple):
 
     together: Metrics
     clients: list[Metrics] | None
+
+
+MeasuredSplits = dict[str, ProtocolMetrics | None]
+"""Prefix of metric names ("", "val_") -> the metrics on these samples; None where there is no such model."""
 
 
 class Split(Protocol):
@@ -119,46 +124,52 @@ class Evaluator:
         if test is not None:
             self.splits["server"] = ServerSplit(test)
 
-    def names(self, runner: StageRunner) -> tuple[str, ...]:
+    def names(self, stage: StageState) -> tuple[str, ...]:
         """The protocols to record: those asked for, and "personal" where clients have something of their own."""
-        extra = ("personal",) if runner.is_personal else ()
+        extra = ("personal",) if stage.is_personal else ()
         return tuple(dict.fromkeys((*self.protocols, *extra)))
 
-    @profiled_function("evaluation")
-    def __call__(self, runner: StageRunner, done: RoundResult | None) -> tuple[Row, list[Row]]:
-        """The metrics of the round `done` (None: before training), and one row per client."""
-        values = {f"{group}: {n}": t for group, state in runner.states.items() for n, t in state.params.items()}
-        with untouched(runner.method, values):
-            return self._assessed(runner, done)
+    def __call__(self, runner: StageRunner, result: RoundResult | None) -> tuple[Row, list[Row]]:
+        """The metrics of a round (None: before training), and one row per client."""
+        with profiled("evaluation"):
+            return self.tables(runner.state, result, lambda protocol: self.measured(protocol, runner, result))
 
-    def _assessed(self, runner: StageRunner, done: RoundResult | None) -> tuple[Row, list[Row]]:
-        task, everybody, custom = self.population.task, shown(runner, done), self.custom
-        nothing = dict.fromkeys(metric_names(task, custom), float("nan"))
+    def tables(
+        self, stage: StageState, result: RoundResult | None, measured: Callable[[str], MeasuredSplits]
+    ) -> tuple[Row, list[Row]]:
+        """The same, where `measured` gives the metrics under each protocol."""
+        values = {f"{group}: {n}": t for group, state in stage.states.items() for n, t in state.params.items()}
+        with untouched(stage.method, values):
+            return self._tables(stage, result, measured)
+
+    def _tables(
+        self, stage: StageState, result: RoundResult | None, measured: Callable[[str], MeasuredSplits]
+    ) -> tuple[Row, list[Row]]:
+        everybody = shown(stage, result)
+        nothing = dict.fromkeys(metric_names(self.population.task, self.custom), float("nan"))
         row: Row = {}
         table: dict[str, list[Metrics]] = {}
-        for place, name in enumerate(self.names(runner)):
+        for place, name in enumerate(self.names(stage)):
             plain = place == 0
-            for infix, found in self.measured(name, runner, done).items():
+            for infix, found in measured(name).items():
                 prefix = infix if plain else f"{name}_{infix}"
                 row |= {prefix + k: v for k, v in (nothing if found is None else found.together).items()}
                 if found is not None and found.clients is not None:
                     table[prefix] = found.clients
                 elif plain:  # the plain columns are always there
                     table[prefix] = [nothing] * len(everybody)
-        return row, self._clients(runner, done, table, everybody)
+        return row, self._clients(stage, result, table, everybody)
 
-    def measured(
-        self, protocol: str, runner: StageRunner, done: RoundResult | None
-    ) -> dict[str, ProtocolMetrics | None]:
-        """What is put before the names of metrics -> the metrics; None where there is no such model."""
+    def measured(self, protocol: str, runner: StageRunner, result: RoundResult | None) -> MeasuredSplits:
+        """The metrics of the round's models under a protocol."""
         test = "server" if protocol == "server" and "server" in self.splits else "test"
         splits = {"": test, "val_": "val"} if "val" in self.splits else {"": test}
-        worker_pool, everybody = runner.worker_pool, shown(runner, done)
+        worker_pool, everybody = runner.worker_pool, shown(runner.state, result)
         if protocol == "personal" and not everybody:  # at the start, where they are very many
             return dict.fromkeys(splits)
-        if protocol == "personal" and runner.is_personal and worker_pool is not None and not worker_pool.closed:
+        if protocol == "personal" and runner.state.is_personal and worker_pool is not None and not worker_pool.closed:
             return self._measures(splits, self._own(splits, runner, everybody, worker_pool), everybody)
-        return self.scored(splits, PROTOCOLS[protocol](runner, done), everybody, worker_pool)
+        return self.scored(splits, PROTOCOLS[protocol](runner, result), everybody, worker_pool)
 
     def scored(
         self,
@@ -166,14 +177,14 @@ class Evaluator:
         models: Models | None,
         everybody: Sequence[int] | None = None,
         worker_pool: WorkerPool | None = None,
-    ) -> dict[str, ProtocolMetrics | None]:
+    ) -> MeasuredSplits:
         """The metrics of models on these splits, and by themselves those of `everybody` (None: of all clients)."""
         if models is None:
             return dict.fromkeys(splits)
         shown = range(len(self.population)) if everybody is None else everybody
         return self._measures(splits, self._found(splits, models, worker_pool), shown)
 
-    def _measures(self, splits: Splits, found: Found, shown: Sequence[int]) -> dict[str, ProtocolMetrics | None]:
+    def _measures(self, splits: Splits, found: Found, shown: Sequence[int]) -> MeasuredSplits:
         return {infix: self._metrics(split, Scores.join(found[infix]), shown) for infix, split in splits.items()}
 
     def _found(self, splits: Splits, models: Models, worker_pool: WorkerPool | None = None) -> Found:
@@ -215,7 +226,7 @@ class Evaluator:
         else:
             x = self.population.x
             params, buffers = ({n: t.to(x.device) for n, t in message[v].items()} for v in ("params", "buffers"))
-            predict, clients = SharedModel(runner.settings.model, params, buffers), message["clients"].tolist()
+            predict, clients = SharedModel(runner.state.settings.model, params, buffers), message["clients"].tolist()
             rows = {infix: _part(self.splits[split].of(clients), worker_pool) for infix, split in splits.items()}
             found = {infix: [self.score(predict, split, rows[infix])] for infix, split in splits.items()}
         return {"scores": {infix: Scores.join(scores).tensors for infix, scores in found.items()}}
@@ -229,7 +240,7 @@ class Evaluator:
 
     def _clients(
         self,
-        runner: StageRunner,
+        stage: StageState,
         done: RoundResult | None,
         table: dict[str, list[Metrics]],
         everybody: Sequence[int],
@@ -246,7 +257,7 @@ class Evaluator:
             row["status"] = "no training data" if not n_train else "idle"
             rows.append(row | scored)
         of = {row["client"]: row for row in rows}
-        for k in done.trained if done and not runner.stage.pooled else ():
+        for k in done.trained if done and not stage.stage.pooled else ():
             of[k]["status"] = "trained"
         for k, why in done.faults.items() if done else ():
             of[k]["status"] = why
@@ -273,18 +284,18 @@ def _part(rows: Rows, worker_pool: WorkerPool) -> Rows:
     return numbers[at], owner[at]
 
 
-def shown(runner: StageRunner, done: RoundResult | None) -> Sequence[int]:
+def shown(stage: StageState, done: RoundResult | None) -> Sequence[int]:
     """The clients with a row of their own: everybody, or among very many the participants of the round.
 
     Where clients do not train, as in a stage that pools their data, those are shown who would have been drawn.
     """
-    clients = len(runner.population)
+    clients = len(stage.population)
     if clients <= MANY:
         return range(clients)
     if done is None:
         return []
-    if runner.stage.pooled or not runner.stage.trained:
-        return runner.draw(runner.done - 1)
+    if stage.stage.pooled or not stage.stage.trained:
+        return stage.draw(stage.done - 1)
     return sorted({*done.trained, *done.faults})
 
 
@@ -297,45 +308,46 @@ def _of(everybody: Sequence[int], scores: Scores) -> Scores:
     return replace(own, client=np.searchsorted(numbers, own.client))
 
 
-def _server(runner: StageRunner, done: RoundResult | None) -> Models | None:
-    if len(runner.groups) > 1 or not runner.has_shared_model:
+def server_models(stage: StageState) -> Models | None:
+    """The shared model for all clients. Raises `UnalikeError` where clients use it in different ways."""
+    if len(stage.groups) > 1 or not stage.has_shared_model:
         return None
-    if not runner.is_everybodys:
+    if not stage.is_everybodys:
         own = (
             "is fed each client's statistic"
-            if runner.is_conditioned
+            if stage.is_conditioned
             else "has buffers of each client's (buffers='local')"
         )
         raise UnalikeError(f"protocol 'server' has one model for everybody, and this one {own}; use 'clients'")
-    [state] = runner.states.values()
-    everybody = range(len(runner.population))
-    return [(everybody, SharedModel(runner.settings.model, state.params, state.buffers))]
+    [state] = stage.states.values()
+    return [(range(len(stage.population)), SharedModel(stage.settings.model, state.params, state.buffers))]
 
 
-def _clients(runner: StageRunner, done: RoundResult | None) -> Models | None:
-    if not runner.has_shared_model:
+def _clients(runner: StageRunner, result: RoundResult | None) -> Models | None:
+    stage = runner.state
+    if not stage.has_shared_model:
         return None
-    model, members, states = runner.settings.model, runner.members, runner.states
-    if not runner.is_everybodys:
+    model, members = stage.settings.model, stage.members
+    if not stage.is_everybodys:
         everybody = sorted(k for ids in members.values() for k in ids)
         return (([k], runner.shared_model(k)) for k in everybody)
-    return [(members[g], SharedModel(model, s.params, s.buffers)) for g, s in states.items() if members[g]]
+    return [(members[g], SharedModel(model, s.params, s.buffers)) for g, s in stage.states.items() if members[g]]
 
 
-def _personal(runner: StageRunner, done: RoundResult | None) -> Models | None:
-    if not runner.is_personal:
+def _personal(runner: StageRunner, result: RoundResult | None) -> Models | None:
+    if not runner.state.is_personal:
         return None
-    return (([k], predict) for k, predict in runner.personal_models(shown(runner, done)))
+    return (([k], predict) for k, predict in runner.personal_models(shown(runner.state, result)))
 
 
-def _local(runner: StageRunner, done: RoundResult | None) -> Models | None:
-    if done is None or not done.trained or runner.stage.pooled:
+def _local(runner: StageRunner, result: RoundResult | None) -> Models | None:
+    if result is None or not result.trained or runner.state.stage.pooled:
         return None
-    return (([k], runner.local_model(done, k)) for k in done.trained)
+    return (([k], runner.local_model(result, k)) for k in result.trained)
 
 
 PROTOCOLS: dict[str, Callable[[StageRunner, RoundResult | None], Models | None]] = {
-    "server": _server,
+    "server": lambda runner, result: server_models(runner.state),
     "clients": _clients,
     "personal": _personal,
     "local": _local,

@@ -6,7 +6,7 @@ processes always gives the same bits. Of other methods every report is sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapreplace
@@ -21,6 +21,14 @@ from unalike.engine.base import AcceptedRounds, BaseExecutor, ClientPool, Execut
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.training.aggregation import BufferedUpdates, StreamingSum, UpdateSink, UpdateSums
 from unalike.training.client_states import ClientStates
+
+KEEPING: dict[str, Callable[[ClientStates, AcceptedRounds], None]] = {
+    "pin": ClientStates.pin,
+    "save": ClientStates.save,
+    "prune": ClientStates.prune,
+    "adopt": ClientStates.adopt,
+}
+"""Word in a message -> what each process does with the client states that it keeps."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +146,7 @@ class SharedClientStates(ClientStates):
         others = () if self._team.closed else range(1, self._team.size)
         if others:
             self._team.tell(self._place | {"do": "keep", "what": what, "accepted": _pairs(accepted)}, others)
-        getattr(self._own, what)(accepted)
+        KEEPING[what](self._own, accepted)
         for rank in others:
             self._team.answer(rank)
 
