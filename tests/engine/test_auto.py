@@ -14,11 +14,11 @@ from unalike.core.model import Model
 from unalike.engine import auto
 from unalike.engine.batched import Batched, cuts
 from unalike.engine.dense import compiled_training
-from unalike.methods.part import Objective
 from unalike.methods.plan import steps_of
+from unalike.methods.roles import Objective
 from unalike.runtime import worker_loop
-from unalike.runtime.run_config import prepare_run
 from unalike.runtime.round_loop import run_round
+from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
 
 
@@ -52,9 +52,7 @@ def test_a_short_run_is_decided_by_a_rule(monkeypatch):
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     assert simulation(clients()).why == "batched: the model is small and dense"
     assert simulation(clients(1)).why.startswith("loop: one participant")
-    assert simulation(clients(3)).why == "batched: the model is small and dense"  # by hand, which pays earlier
-    few = simulation(clients(3), precision="bf16")
-    assert few.why.startswith("loop: stacking would do the work of 3.0 clients")
+    assert simulation(clients(3)).why.startswith("loop: stacking would do the work of 3.0 clients")
     assert simulation(clients(), executor="loop").why == "loop: asked for"
 
 
@@ -118,14 +116,13 @@ class Decided(torch.nn.Module):
         return self.head(x) if x.sum() > 0 else self.head(-x)
 
 
-@pytest.mark.parametrize("asked", ["batched", "batched(compile=True)"])
 @pytest.mark.parametrize(
     "model, why",
     [(Decided(), "control flow"), (torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(8, 3)), "")],
 )
-def test_what_cannot_be_stacked_is_refused_where_it_is_asked_for(model, why, asked):
+def test_what_cannot_be_stacked_is_refused_where_it_is_asked_for(model, why):
     with pytest.raises(ua.UnalikeError, match=f"batched.*cannot be stacked: .*{why}.*; write 'loop' or 'auto'"):
-        run_round(simulation(clients(), model=model, executor=asked))
+        run_round(simulation(clients(), model=model, executor="batched"))
     run_round(simulation(clients(), model=model))
 
 
@@ -271,7 +268,7 @@ def test_a_run_that_goes_on_keeps_its_executor(tmp_path, monkeypatch, measures):
 
 
 def test_a_team_is_not_started_for_compiled_loops(monkeypatch):
-    """They train on all cores as it is; steps by hand do not."""
+    """Compiled loops use all cores in one process; torch does not."""
     run_config = prepare_run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
     assert not worker_loop._is_worth_a_pool(run_config)
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)

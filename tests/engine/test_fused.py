@@ -25,11 +25,12 @@ from unalike._utils import compiled_loops
 from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
 from unalike.engine.dense import compiled_training
+from unalike.engine.dense.layout import layout_of
 from unalike.engine.threads import threads_for
 from unalike.methods.method import Method
-from unalike.methods.part import Personalizer, Phase
 from unalike.methods.parts.objectives import Proximal
 from unalike.methods.plan import steps_of
+from unalike.methods.roles import Personalizer, Phase
 from unalike.runtime import stage_runner
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
@@ -166,25 +167,20 @@ def test_they_are_as_exact_as_torch():
     exact, usual = trained(torch.float64), trained(torch.float32)
     loops, names = compiled_training.kernels(), dict(module.named_parameters())
     model = Model(module)
-    layout = compiled_training._layout(model.chain, tuple((n, p.shape) for n, p in names.items()), frozenset(names))
-    found = torch.empty(1, len(exact))
+    layout = layout_of(model.chain, tuple((n, p.shape) for n, p in names.items()), frozenset(names))
     start = torch.cat([p.detach().flatten() for p in names.values()])[None]
-    labels = y.flatten().numpy(), np.empty(0, np.float32)
-    rows = (x.flatten(0, 1).numpy(), np.arange(100).reshape(1, 10, 10), *labels, np.full((1, 10), 10))
-    numbers = (loops.CLASSES, np.float32(0.05), np.float32(0.9), False, False, np.empty(0, np.float32))
-    nothing = (layout.strengths(0.0, 0.0, ()), np.empty((0, 0), np.float32))
-    loops.train(
-        start.numpy(),
-        *rows,
-        layout.table,
-        layout.held,
-        *nothing,
-        *numbers,
-        np.arange(2),
-        np.zeros((3, 1)),
-        found.numpy(),
-        np.zeros(1, np.int64),
+    found = torch.empty(1, len(exact))
+    data = loops.Data(
+        x.flatten(0, 1).numpy(),
+        np.arange(100).reshape(1, 10, 10),
+        np.full((1, 10), 10),
+        y.flatten().numpy(),
+        np.empty(0, np.float32),
     )
+    no_pull = np.empty((0, 0), np.float32)
+    step = loops.Step(loops.CLASSES, np.float32(0.05), np.float32(0.9), False, layout.decays(0.0, 0.0, ()), no_pull)
+    results = loops.Results(False, np.empty(0, np.float32), np.arange(2), np.zeros((3, 1)), found.numpy())
+    loops.train(start.numpy(), data, loops.Model(layout.table, layout.held), step, results, np.zeros(1, np.int64))
     assert (found[0].double() - exact).norm() <= 1.5 * (usual - exact).norm()
 
 
@@ -468,7 +464,7 @@ binding.get_host_cpu_features = lambda: found  # what numba compiles for, too
 import torch
 import unalike as ua
 from unalike._utils import simd as vectors
-from unalike.engine.dense import compiled_training as fused
+from unalike.engine.dense import compiled_training
 
 rng = np.random.default_rng(0)
 people = [

@@ -9,9 +9,9 @@ from simulation import Clients, Simulation, mlp
 from torch import nn
 from torch.func import functional_call
 
-from unalike.methods.part import Objective
 from unalike.methods.plan import plan
-from unalike.training.local_step import MODEL, _asked, _everywhere, autograd_gradient
+from unalike.methods.roles import Objective
+from unalike.training.local_step import MODEL, _backward, _gradients_of, autograd_gradient
 
 
 class Words(nn.Module):
@@ -40,7 +40,7 @@ def test_both_ways_find_the_same_gradients_and_leave_none_behind():
         return nn.functional.cross_entropy(logits, y), logits.detach()
 
     (one, (value, _)), (other, (again, _)) = (
-        autograd_gradient(function, find)({MODEL: params}) for find in (_asked, _everywhere)
+        autograd_gradient(function, find)({MODEL: params}) for find in (_gradients_of, _backward)
     )
     torch.testing.assert_close(one, other, rtol=0, atol=0)
     assert value == again and all(t.grad is None for t in leaves)

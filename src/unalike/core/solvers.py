@@ -1,14 +1,14 @@
 """Local solvers as pure functions: parameters and gradients in, parameters and state out.
 
-Each reports its *accumulated weight* ||a||_1 after tau steps: how far it moves under a constant unit gradient at learning rate 1
-(Wang et al. 2020, FedNova). For plain SGD that is tau.
+Each solver gives its *accumulated weight* ||a||_1 after tau steps: how far it moves along a constant unit gradient at learning
+rate 1 (Wang et al. 2020, FedNova). For plain SGD that is tau.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,55 +16,35 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import PartTrees, Tree
 
-KERNELS = ("cpu", "cuda")
-"""Devices with a fused step."""
-
-
-class Direct(NamedTuple):
-    """A tree that takes gradients in as they are made: onto <- keep onto + g."""
-
-    onto: Tree
-    keep: float
+FUSED_DEVICES = ("cpu", "cuda")
+"""Devices on which torch has a fused SGD step."""
 
 
 class Solver(Protocol):
-    """One rule of local optimization. `elementwise`: stacked parameters make the step of each client alone."""
-
-    elementwise: ClassVar[bool]
+    """A rule of local optimization."""
 
     def init(self, params: Tree) -> PartTrees:
-        """A fresh state, slot -> tree; empty when the rule remembers nothing."""
+        """A fresh state, slot -> tree; empty for a rule without state."""
 
     def step(
         self, params: Tree, grads: Tree, state: PartTrees, lr: float, *, owned: bool = False, fused: bool = False
     ) -> tuple[Tree, PartTrees]:
-        """The parameters and the state after one step; `grads` has the names of `params`.
+        """One step.
 
-        `owned`: the caller made `params` and `state` itself and lets them be overwritten, which saves memory traffic.
-        `fused`: nothing is stacked, so that one kernel may make the step of all tensors.
+        Args:
+            params: the parameters before the step.
+            grads: their gradients, under the same names.
+            state: the solver's state before the step.
+            lr: the learning rate.
+            owned: whether `params` and `state` may be overwritten, which saves memory traffic.
+            fused: whether one fused kernel may update all tensors; it cannot be stacked by `torch.vmap`.
+
+        Returns:
+            The parameters and the state after the step.
         """
-
-    def direct(self, params: Tree, state: PartTrees, lr: float) -> Direct | None:
-        """Where the gradients of a step may go at once, so that they need no memory of their own; None: nowhere.
-
-        Then `collect_client_states` makes the rest of the step. Both write over `params` and `state`.
-        """
-
-    def collect_client_states(self, params: Tree, state: PartTrees, lr: float) -> None:
-        """What is left of a step when the gradients are where `direct` said."""
 
     def weight(self, steps: Tensor) -> Tensor:
         """The accumulated weight ||a||_1 after `steps` steps from a fresh state."""
-
-
-class Gathering:
-    """A rule that needs the gradient itself."""
-
-    def direct(self, params: Tree, state: PartTrees, lr: float) -> Direct | None:
-        return None
-
-    def collect_client_states(self, params: Tree, state: PartTrees, lr: float) -> None:
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -74,7 +54,6 @@ class SGD:
     ||a||_1 = tau without momentum, [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho) with it.
     """
 
-    elementwise: ClassVar[bool] = True
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
@@ -85,12 +64,16 @@ class SGD:
     def step(
         self, params: Tree, grads: Tree, state: PartTrees, lr: float, *, owned: bool = False, fused: bool = False
     ) -> tuple[Tree, PartTrees]:
-        if owned and fused and _alike(params):
-            return params, self._at_once(params, grads, state, lr)
+        if owned and fused and _one_kernel(params):
+            return params, self._fused_step(params, grads, state, lr)
         if self.weight_decay:
             grads = tree.map(lambda g, w: g.add(w, alpha=self.weight_decay), grads, params)
         if self.momentum:
-            state = {"momentum": tree.map(self._held if owned else self._new, state["momentum"], grads)}
+            state = {
+                "momentum": tree.map(
+                    self._accumulated_in_place if owned else self._accumulated, state["momentum"], grads
+                )
+            }
             if self.nesterov:
                 grads = tree.map(lambda g, m: g.add(m, alpha=self.momentum), grads, state["momentum"])
             else:
@@ -98,24 +81,14 @@ class SGD:
         move = Tensor.sub_ if owned else Tensor.sub
         return tree.map(lambda w, g: move(w, g, alpha=lr), params, grads), state
 
-    def direct(self, params: Tree, state: PartTrees, lr: float) -> Direct | None:
-        # not onto the parameters: next to them the small terms of a gradient would be rounded one by one
-        return Direct(state["momentum"], self.momentum) if self.momentum and not self.nesterov else None
-
-    def collect_client_states(self, params: Tree, state: PartTrees, lr: float) -> None:
-        step_state, held = list(params.values()), list(state["momentum"].values())
-        if self.weight_decay:
-            torch._foreach_add_(held, step_state, alpha=self.weight_decay)
-        torch._foreach_add_(step_state, held, alpha=-lr)
-
-    def _new(self, m: Tensor, g: Tensor) -> Tensor:
+    def _accumulated(self, m: Tensor, g: Tensor) -> Tensor:
         return g.add(m, alpha=self.momentum)
 
-    def _held(self, m: Tensor, g: Tensor) -> Tensor:
+    def _accumulated_in_place(self, m: Tensor, g: Tensor) -> Tensor:
         return m.mul_(self.momentum).add_(g)
 
-    def _at_once(self, params: Tree, grads: Tree, state: PartTrees, lr: float) -> PartTrees:
-        """The same formula in one pass over memory, by the kernel of `torch.optim.SGD(fused=True)`."""
+    def _fused_step(self, params: Tree, grads: Tree, state: PartTrees, lr: float) -> PartTrees:
+        """The same formula in one pass over memory, by the kernel of `torch.optim.SGD(fused=True)`; writes into `params`."""
         state = {slot: _laid_out(held, params) for slot, held in state.items()}
         torch._fused_sgd_(
             [*params.values()],
@@ -141,13 +114,12 @@ class SGD:
 
 
 @dataclass(frozen=True)
-class Adam(Gathering):
+class Adam:
     """Adam (Kingma & Ba 2015), betas (0.9, 0.999), weight decay added to the gradient.
 
-    Its a_k is not defined; the accumulated weight is the number of steps, as in the FedMix paper.
+    Its a_k is not defined: the accumulated weight is the number of steps, as in the FedMix paper.
     """
 
-    elementwise: ClassVar[bool] = False  # it counts its steps
     weight_decay: float = 0.0
     eps: float = 1e-8
 
@@ -172,10 +144,9 @@ class Adam(Gathering):
 
 
 @dataclass(frozen=True)
-class AdamW(Gathering):
+class AdamW:
     """Adam with decoupled weight decay: w <- (1 - lr wd) w before the Adam step (Loshchilov & Hutter 2019)."""
 
-    elementwise: ClassVar[bool] = False
     weight_decay: float = 0.0
 
     def init(self, params: Tree) -> PartTrees:
@@ -190,13 +161,13 @@ class AdamW(Gathering):
         return steps
 
 
-def _alike(params: Tree) -> bool:
-    """Whether one kernel can take all of them."""
+def _one_kernel(params: Tree) -> bool:
+    """Whether one fused kernel can take all of the tensors."""
     first = next(iter(params.values()))
-    return first.device.type in KERNELS and len({t.dtype for t in params.values()}) == 1
+    return first.device.type in FUSED_DEVICES and len({t.dtype for t in params.values()}) == 1
 
 
 def _laid_out(values: Tree, like: Tree) -> Tree:
-    """`values` in the order and the memory formats of `like`: the fused kernel reads all of them from front to back."""
+    """`values` in the order and the memory formats of `like`, as the fused kernel needs them: it reads memory front to back."""
     found = [(n, values[n], w) for n, w in like.items()]
     return {n: t if t.stride() == w.stride() else torch.empty_like(w).copy_(t) for n, t, w in found}

@@ -1,4 +1,4 @@
-"""What the labels ask for: the per-sample loss and the shape of a prediction."""
+"""Tasks: the per-sample loss and the prediction that go with a kind of labels."""
 
 from __future__ import annotations
 
@@ -13,22 +13,19 @@ from unalike._utils.errors import UnalikeError
 
 
 class Task(Protocol):
-    """A task turns logits and labels into losses, and logits into predictions."""
+    """Losses from logits and labels, and predictions from logits."""
 
     name: str
 
     @property
     def stacked(self) -> Task:
-        """The same task as it is fastest in `torch.vmap`."""
+        """The same task in the form that is fastest under `torch.vmap`."""
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         """Per-sample losses [B] from logits [B, C] and labels [B]."""
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Their mean."""
-
-    def slopes(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The losses [B], and the derivative of each in its own logits, [B, C]."""
+        """The mean of the losses."""
 
     def predict(self, logits: Tensor) -> Tensor:
         """Predictions [B] from logits [B, C]."""
@@ -49,17 +46,15 @@ class Classification:
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(logits, y)
 
-    def slopes(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        true, log_sum = y.unsqueeze(1), torch.logsumexp(logits, 1, keepdim=True)
-        losses = (log_sum - logits.gather(1, true)).squeeze(1)
-        return losses, (logits - log_sum).exp_().scatter_add_(1, true, logits.new_full((1, 1), -1.0).expand_as(true))
-
     def predict(self, logits: Tensor) -> Tensor:
         return logits.argmax(-1)
 
 
 class StackedClassification(Classification):
-    """log sum_c exp z_c - z_y: torch's own kernel takes a row of few classes at a time, which is slow for many clients."""
+    """Cross-entropy as log sum_c exp z_c - z_y.
+
+    Under `torch.vmap` torch's own kernel works on one short row of classes at a time, which is slow for many clients.
+    """
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         return torch.logsumexp(logits, 1) - logits.gather(1, y.unsqueeze(1)).squeeze(1)
@@ -83,9 +78,6 @@ class Binary:
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(logits.reshape(y.shape), y.to(logits.dtype))
 
-    def slopes(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return self.losses(logits, y), logits.sigmoid() - y.to(logits.dtype).reshape(logits.shape)
-
     def predict(self, logits: Tensor) -> Tensor:
         return logits.flatten(0) > 0 if logits.dim() == 1 else logits[..., 0] > 0
 
@@ -105,9 +97,6 @@ class Regression:
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         return F.mse_loss(logits.reshape(y.shape), y)
 
-    def slopes(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return self.losses(logits, y), 2 * (logits - y.reshape(logits.shape))
-
     def predict(self, logits: Tensor) -> Tensor:
         return logits.reshape(logits.shape[0])
 
@@ -116,20 +105,20 @@ TASKS: dict[str, Task] = {task.name: task for task in (Classification(), Binary(
 
 
 def task_for(y: Tensor) -> Task:
-    """The task that labels of this dtype ask for: integers classification, booleans binary, floats regression."""
+    """The task for labels of this dtype: integers classification, booleans binary, floats regression."""
     if y.dtype == torch.bool:
         return TASKS["binary"]
     return TASKS["regression" if y.is_floating_point() else "classification"]
 
 
 def check_task(asker: str, tasks: Sequence[str], task: Task) -> None:
-    """Raise `UnalikeError` where what `asker` does means nothing for such labels."""
+    """Raise `UnalikeError` if `asker` is not defined for the task; `tasks` are those for which it is."""
     if task.name not in tasks:
         raise UnalikeError(f"{asker} needs classes (integer labels); found a task of {task.name}: leave it out")
 
 
 def find_task(name: str) -> Task:
-    """The task of this name. Raises `UnalikeError` for another one."""
+    """The task of this name. Raises `UnalikeError` for an unknown name."""
     if name not in TASKS:
         raise UnalikeError(f"unknown task {name!r}; expected one of {', '.join(TASKS)}")
     return TASKS[name]

@@ -1,4 +1,7 @@
-"""Choose the executor: small dense models want stacking, convolutions on a CPU want one client at a time."""
+"""Choose the executor: small dense models are fastest stacked, convolutions on a CPU one client at a time.
+
+Start reading at `decide`.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,9 @@ from unalike._utils.errors import UnalikeError, unknown
 from unalike.core import tree
 from unalike.engine.base import ClientPool, Executor
 from unalike.engine.batched import CACHE, Batched, cuts
-from unalike.engine.client_chunk import out_of_client_state
-from unalike.engine.dense.step import supports_dense
+from unalike.engine.client_chunk import is_out_of_memory
 from unalike.engine.loop import Loop
-from unalike.engine.padding_checks import FewClients, counting
+from unalike.engine.padding_checks import FewClients, padding_problem
 from unalike.training.aggregation import UpdateBuffer
 from unalike.training.client_states import ClientStates
 from unalike.training.client_update import initial_client_state
@@ -29,49 +31,50 @@ from unalike.training.server_update import initial_server_state, make_broadcast
 EXECUTORS: dict[str, Callable[..., Executor]] = {"loop": Loop, "batched": Batched}
 
 LONG = 20.0
-"""Seconds of training from which on measuring pays."""
+"""Seconds of training from which on the executors are measured."""
 TRIALS = 3
 
-PAYS = 900.0
-"""Seconds of stacked training from which on its steps are compiled: they get 1.2 to 1.5 times faster, after 15 to 50 seconds."""
-
 WORTH = 5.0
-"""A stacked step of small dense models costs about as much as four steps of one client (measured on a CPU)."""
-MUCH = 10e6
-"""Floating-point operations of a forward pass that keep a CPU busy for as long as a step's overhead takes, or longer: stacking,
-which spares the overhead, gains nothing beyond them (measured; of models that are trained by hand it does)."""
-BY_HAND = 2.0
-"""The same of models that are trained by hand, where it costs little more than one."""
+"""Clients' work per stacked step from which on stacking pays: a stacked step of a small dense model costs about as much as four
+steps of one client (measured on a CPU)."""
+MUCH = 20e6
+"""Floating-point operations of a forward pass beyond which stacking gains nothing on a CPU: it spares the overhead of a step, which
+is then short beside the step itself (measured: chunks of a transformer with 13 million are 1.75 times as fast as the loop)."""
 
 
 def build(text: str, client_pool: ClientPool) -> Executor:
-    """The executor of one process that `text` names: "loop", "batched" or "batched(chunk=20, compile=True)"."""
+    """The executor of one process that `text` names: "loop", "batched" or "batched(chunk=20)"."""
     call = spec.parse_one(text)
     if call.name not in EXECUTORS:
         raise unknown("executor", call.name, [*EXECUTORS, "auto", "distributed"])
     try:
         return EXECUTORS[call.name](client_pool, **call.parameters)
     except TypeError as error:
-        raise UnalikeError(
-            f"executor {call}: {error}; write 'loop', 'batched' or 'batched(chunk=20, compile=True)'"
-        ) from None
+        raise UnalikeError(f"executor {call}: {error}; write 'loop', 'batched' or 'batched(chunk=20)'") from None
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An executor as text, and why it was chosen."""
+    """An executor as text, and the reason for choosing it."""
 
     executor: str
     why: str
 
 
 def decide(text: str, client_pool: ClientPool, participants: int, rounds: int) -> Choice:
-    """What "auto" stands for; any other text stands for itself.
+    """Replace "auto" by the executor to use; any other text stands for itself.
 
-    A rule decides short runs, so that they are repeated bit by bit. A run long enough to pay for it (`LONG`) is decided by
-    measurement: the loop against chunks of several widths, on a few clients whose reports are thrown away.
+    A rule decides short runs, so that they repeat bit for bit. Runs of at least `LONG` seconds are measured: the loop against
+    chunks of several widths, on a few clients whose updates are thrown away.
 
-    Raises `UnalikeError` where chunks are asked for and the model, or a part, cannot be stacked.
+    Args:
+        text: the executor as the user wrote it.
+        client_pool: the clients.
+        participants: clients per round.
+        rounds: rounds of the run.
+
+    Raises:
+        UnalikeError: chunks were asked for, but the model or a part cannot be stacked.
     """
     call = spec.parse_one(text)
     if call.name == "batched" and (problem := _obstacle(client_pool)):
@@ -83,16 +86,16 @@ def decide(text: str, client_pool: ClientPool, participants: int, rounds: int) -
         return found
     if work_seconds(client_pool, participants, rounds) < LONG:
         return Choice("batched", found)
-    return _compiling(_measured(client_pool, participants), client_pool, participants, rounds)
+    return _measured(client_pool, participants)
 
 
 def work_seconds(client_pool: ClientPool, participants: int, rounds: int) -> float:
-    """About how long one process trains, one client after the other."""
+    """An estimate of the training time in seconds in one process, one client after the other."""
     return rounds * participants * _seconds_of_a_client(client_pool)
 
 
 def _rule(client_pool: ClientPool, participants: int) -> Choice | str:
-    """The choice where no measurement could change it; else why clients can be stacked."""
+    """The choice where a measurement could not change it; else the reason to stack."""
     model = client_pool.settings.model
     on_cpu = client_pool.source.x.device.type == "cpu"
     if Batched(client_pool).fuses:
@@ -106,12 +109,10 @@ def _rule(client_pool: ClientPool, participants: int) -> Choice | str:
     if on_cpu and 4 * tree.nbytes(model.params) > CACHE:
         return Choice("loop", "the model is too large for several of them to share the processor's cache")
     gain = _parallelism(client_pool, participants)
-    by_hand = supports_dense(client_pool.method, client_pool.settings, client_pool.source.x)
-    worth = BY_HAND if by_hand else WORTH
-    if on_cpu and not by_hand and (work := _operations(client_pool)) > MUCH:
+    if on_cpu and (work := _operations(client_pool)) > MUCH:
         return Choice("loop", f"a step is work enough for a processor ({work / 1e6:.0f} million operations forward)")
-    if gain < worth:
-        return Choice("loop", f"stacking would do the work of {gain:.1f} clients at a time, and pays from {worth:g} on")
+    if gain < WORTH:
+        return Choice("loop", f"stacking would do the work of {gain:.1f} clients at a time, and pays from {WORTH:g} on")
     problem = _obstacle(client_pool)
     if problem:
         return Choice("loop", f"the model cannot be stacked: {problem}")
@@ -129,55 +130,32 @@ def _measured(client_pool: ClientPool, participants: int) -> Choice:
     return Choice(best, f"measured {1e3 * seconds[best]:.2f} ms a client; {others}")
 
 
-def _compiling(found: Choice, client_pool: ClientPool, participants: int, rounds: int) -> Choice:
-    """The same choice with compiled steps, where there are few kinds of them and the run is by far long enough."""
-    settings, chosen, sizes = client_pool.settings, spec.parse_one(found.executor), client_pool.sizes
-    rows = np.minimum(sizes[sizes > 0], settings.work.batch_size or sizes.max())
-    by_hand = supports_dense(client_pool.method, settings, client_pool.source.x)
-    few = len(np.unique(rows)) == 1 and settings.work.schedule == 1 and client_pool.source.x.device.type == "cpu"
-    if chosen.name != "batched" or by_hand or not few:
-        return found
-    width = chosen.parameters["chunk"]
-    seconds = rounds * participants * _trial(client_pool, partial(Batched, chunk=width), width)
-    if seconds < PAYS:
-        return found
-    why = f"{found.why}; about {seconds / 60:.0f} minutes of steps are worth compiling"
-    return Choice(f"batched(chunk={width}, compile=True)", why)
-
-
 def _trial(client_pool: ClientPool, make: Callable[[ClientPool], Executor], clients: int) -> float:
-    """Seconds that one of so many typical clients takes, the best of three rounds after one that warms up."""
+    """Seconds per client in a round of this many clients of typical size: the best of `TRIALS` rounds after one to warm up."""
     sizes = client_pool.sizes
     filled = np.flatnonzero(sizes)
     typical = filled[np.argsort(sizes[filled], kind="stable")]
     ids = typical[len(typical) // 2 - min(clients, len(typical)) // 2 :][:clients].tolist()
-    probe = make(
-        replace(client_pool, client_states=ClientStates(initial_client_state(client_pool.method, client_pool.settings)))
-    )
-    order = make_broadcast(
-        client_pool.method,
-        client_pool.settings,
-        initial_server_state(client_pool.method, client_pool.settings),
-        len(filled),
-        ids,
-    )
+    method, settings = client_pool.method, client_pool.settings
+    executor = make(replace(client_pool, client_states=ClientStates(initial_client_state(method, settings))))
+    broadcast = make_broadcast(method, settings, initial_server_state(method, settings), len(filled), ids)
     times = []
     for _ in range(TRIALS + 1):
-        reports, started = UpdateBuffer(ids), time.perf_counter()
-        probe.feed(order, ids, {}, reports)
-        assert reports.taken is not None
-        _wait_for([*reports.taken.stacked.update.values(), reports.taken.stacked.loss])
+        updates, started = UpdateBuffer(ids), time.perf_counter()
+        executor.feed(broadcast, ids, {}, updates)
+        assert updates.taken is not None
+        _wait_for([*updates.taken.stacked.update.values(), updates.taken.stacked.loss])
         times.append(time.perf_counter() - started)
     return min(times[1:]) / len(ids)
 
 
 def _seconds_of_a_client(client_pool: ClientPool) -> float:
-    """What a client of mean size takes in the loop: its steps times that of one forward and backward pass."""
+    """Seconds of a client of mean size in the loop: its steps times the seconds of one forward and backward pass."""
     settings, size = client_pool.settings, client_pool.typical
     x, y = _batch(client_pool)
     leaves = {n: w.detach().requires_grad_(settings.model.trainable(n)) for n, w in settings.model.params.items()}
     times = []
-    with seeds.isolated(0, x.device), torch.enable_grad():  # dropout; and whoever runs this may have gradients off
+    with seeds.isolated(0, x.device), torch.enable_grad():  # dropout draws numbers; the caller may have gradients off
         for _ in range(TRIALS):
             started = time.perf_counter()
             output = settings.model(
@@ -190,7 +168,7 @@ def _seconds_of_a_client(client_pool: ClientPool) -> float:
 
 
 def _operations(client_pool: ClientPool) -> int:
-    """What the forward pass of a batch of a client of mean size comes to, in floating-point operations of products."""
+    """Floating-point operations of matrix products in the forward pass of a batch of a client of mean size."""
     model = client_pool.settings.model
     x, _ = _batch(client_pool)
     with seeds.isolated(0, x.device), torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -199,21 +177,21 @@ def _operations(client_pool: ClientPool) -> int:
 
 
 def _batch(client_pool: ClientPool) -> tuple[Tensor, Tensor]:
-    """As many samples as a batch of a client of mean size has."""
+    """As many samples and labels as a batch of a client of mean size has."""
     size = client_pool.typical
     rows = min(len(client_pool.source.x), client_pool.settings.work.batch_size or size, size)
     return client_pool.source.x[:rows], client_pool.source.y[:rows]
 
 
-def _wait_for(found: Iterable[Tensor | None]) -> None:
-    """Return when the device has computed these: an accelerator is told what to do and answers later."""
-    for t in found:
+def _wait_for(tensors: Iterable[Tensor | None]) -> None:
+    """Return when these are computed: an accelerator works asynchronously."""
+    for t in tensors:
         if t is not None and t.device.type != "cpu":
             t.sum().item()
 
 
 def _parallelism(client_pool: ClientPool, participants: int) -> float:
-    """Steps of a typical cohort over the stacked steps that do the same: what padding leaves of the width of a chunk."""
+    """Clients' steps per stacked step in a typical cohort: the width of a chunk less its padding."""
     sizes = client_pool.sizes
     sizes = sizes[sizes > 0]
     cohort = np.sort(sizes)[np.arange(participants) * len(sizes) // participants]
@@ -224,8 +202,8 @@ def _parallelism(client_pool: ClientPool, participants: int) -> float:
 
 
 def _obstacle(client_pool: ClientPool) -> str | None:
-    """Why clients cannot be trained stacked, most of it found by doing it with two; None when they can."""
-    if problem := counting(client_pool):
+    """The reason why clients cannot be trained stacked, found by training two of them; None if they can."""
+    if problem := padding_problem(client_pool):
         return problem
     few = FewClients(
         client_pool.source, [client_pool.source.train[k][:2] for k in np.flatnonzero(client_pool.sizes)[:2].tolist()]
@@ -236,7 +214,7 @@ def _obstacle(client_pool: ClientPool) -> str | None:
     except UnalikeError:
         raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-        if isinstance(error, RuntimeError) and out_of_client_state(error):
+        if isinstance(error, RuntimeError) and is_out_of_memory(error):
             return None  # chunks are halved until they fit
         return str(error).split("\n")[0][:200] or type(error).__name__
     return None

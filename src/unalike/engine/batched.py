@@ -1,7 +1,7 @@
-"""Many clients at once: their models stacked along a leading dimension, one `torch.vmap(train)` per chunk.
+"""The executor `batched`: clients stacked in chunks, trained by `torch.vmap` or, for dense models, in compiled loops.
 
-Clients are sorted by their number of samples and cut into chunks of like ones. Within a chunk shorter batches and finished clients
-are padded with rows of weight 0, which never count; a step of padding alone changes nothing.
+Clients are sorted by their number of samples and cut into chunks of similar ones. Within a chunk shorter batches and finished
+clients are padded with rows of weight 0, which never count; a step of padding alone changes nothing.
 """
 
 from __future__ import annotations
@@ -27,42 +27,40 @@ from unalike.core.views import ClientBatches, StageSettings
 from unalike.core.work import Batches
 from unalike.engine.base import AcceptedRounds, BaseExecutor, ClientPool, client_costs
 from unalike.engine.batch_schedule import BatchSchedule
-from unalike.engine.client_chunk import ClientChunk, ClientInputs, StackedBatches, out_of_client_state
-from unalike.engine.compiled_step import CompiledPrograms, NotCompiled
-from unalike.engine.dense.compiled_training import supports_compiled
-from unalike.engine.dense.step import supports_dense
-from unalike.engine.stacked_training import StackedTraining
+from unalike.engine.client_chunk import ClientChunk, ClientInputs, StackedBatches, is_out_of_memory
+from unalike.engine.dense import compiled_training
 from unalike.engine.threads import KEPT
-from unalike.methods.part import Personalizer
+from unalike.methods.method import Method
+from unalike.methods.roles import Personalizer, Phase
 from unalike.training.aggregation import UpdateSink
-from unalike.training.client_update import begin_training, train, tune, without_solver_state
+from unalike.training.client_update import begin_training, train, tune
 from unalike.training.local_step import functional_gradient
 from unalike.training.update_checks import find_faults
 
 CACHE = 15 * 2**20
-"""Bytes that the parameters, gradients and momenta of a chunk may take on a CPU: about what stays in its caches."""
+"""Bytes of the parameters, gradients and momenta of a chunk on a CPU: about as much as its caches hold."""
 DEVICE = 2**30
 """The same on an accelerator."""
 SUMMED = 4
-"""How many times as many clients are in a chunk of which nothing but a sum is written."""
+"""Chunks of compiled loops hold this many times as many clients if only the sum of their updates is written."""
 STRETCH = 2**36
-"""Products of weights and samples in a chunk of compiled loops: a second or two, for which an interruption waits."""
+"""Products of weights and samples in a chunk of compiled loops: one or two seconds, for which an interrupt has to wait."""
 
 
 @dataclass(frozen=True)
 class Batched(BaseExecutor):
-    """Runs `train` for chunks of stacked clients. `chunk`: clients per chunk, None: by the size of the model.
+    """Trains chunks of stacked clients.
 
-    `compile`: steps that are not made by hand are compiled; where that fails, `remark` says why and nothing else changes.
-    `fused`: dense models train in compiled loops, where the extra `fast` is installed and the method adds at most a
-    pull (`Part.pull`) to the gradient of the task's loss.
+    Args:
+        client_pool: the clients.
+        chunk: clients per chunk; None: as many as fit the cache, or the accelerator's memory.
+        fused: whether compiled loops may train dense models (they need the extra `fast`, see `engine.dense`).
     """
 
     client_pool: ClientPool
     chunk: int | None = None
-    compile: bool = False
     fused: bool = True
-    _fits: list[int] = field(default_factory=list, compare=False)  # clients that were left when memory ran out
+    _fits: list[int] = field(default_factory=list, compare=False)  # smaller widths, found when memory ran out
 
     def __post_init__(self) -> None:
         if self.chunk is not None and (not isinstance(self.chunk, int) or self.chunk < 1):
@@ -79,14 +77,14 @@ class Batched(BaseExecutor):
             yield from ((client, tree.row(tuned, i)) for i, client in enumerate(chunk))
 
     def _each_chunk(self, ids: Sequence[int], work: Callable[[list[int]], Any]) -> Iterator[tuple[list[int], Any]]:
-        """Chunks with what `work` makes of them. One that does not fit into memory is halved, and so are all after it."""
+        """Each chunk and `work(chunk)`. A chunk that does not fit into memory is halved, and so are all after it."""
         waiting = deque(self._chunks(ids))
         while waiting:
             chunk = waiting.popleft()
             try:
                 done = work(chunk)
             except RuntimeError as error:
-                if len(chunk) == 1 or not out_of_client_state(error):
+                if len(chunk) == 1 or not is_out_of_memory(error):
                     raise
                 self._fits.append(-(-len(chunk) // 2))
                 waiting = deque(part for c in (chunk, *waiting) for part in _cut(c, self._fits[-1]))
@@ -95,14 +93,14 @@ class Batched(BaseExecutor):
 
     @cached_property
     def settings(self) -> StageSettings:
-        """The setting with the task as it is fastest when stacked."""
+        """The stage's settings with the task in the form that is fastest under `torch.vmap`."""
         return replace(self.client_pool.settings, task=self.client_pool.settings.task.stacked)
 
     def _chunks(self, ids: Sequence[int]) -> list[list[int]]:
-        """The clients by their number of samples, cut into chunks; none where all who train are other processes'."""
+        """The clients sorted by their number of samples and cut into chunks; [] without clients."""
         clients, sizes = np.array(ids, np.int64), self.client_pool.counts(ids)
-        broadcast = np.lexsort((clients, sizes))
-        chunks = np.split(clients[broadcast], cuts(sizes[broadcast], self.width))
+        order = np.lexsort((clients, sizes))
+        chunks = np.split(clients[order], cuts(sizes[order], self.width))
         return [chunk.tolist() for chunk in chunks if len(chunk)]
 
     @property
@@ -111,13 +109,13 @@ class Batched(BaseExecutor):
         if self._fits or self.chunk is not None:
             return min([*self._fits, *([self.chunk] if self.chunk else [])])
         if self.fuses:
-            return self._fused_width
+            return self._loops_width
         model = tree.nbytes(self.client_pool.settings.model.params)
         return max(1, (CACHE if self.client_pool.source.x.device.type == "cpu" else DEVICE) // (3 * model))
 
     @cached_property
-    def _fused_width(self) -> int:
-        """The same for compiled loops: what clients come to is written to memory that is kept, and a chunk is soon done."""
+    def _loops_width(self) -> int:
+        """Clients per chunk in compiled loops: few enough that the results stay in memory that is kept, and a chunk takes a second."""
         client_pool, params = self.client_pool, self.client_pool.settings.model.params
         [rows] = client_costs(client_pool.method, client_pool.settings.work, np.array([client_pool.typical]))
         kept = max(1, KEPT // tree.nbytes(params)) * (
@@ -127,53 +125,39 @@ class Batched(BaseExecutor):
 
     @cached_property
     def fuses(self) -> bool:
-        """Whether compiled loops train the clients, even those with the largest batches."""
-        client_pool, settings, largest = self.client_pool, self.settings, int(self.client_pool.sizes.max(initial=0))
-        rows = min(settings.work.batch_size or largest, largest)
-        by_hand = self.fused and supports_dense(client_pool.method, settings, client_pool.source.x)
-        return by_hand and supports_compiled(
-            client_pool.method, client_pool.method.phases, settings, client_pool.source.x, rows
+        """Whether compiled loops train all clients, also those with the largest batches."""
+        method, x, largest = (
+            self.client_pool.method,
+            self.client_pool.source.x,
+            int(self.client_pool.sizes.max(initial=0)),
         )
+        rows = min(self.settings.work.batch_size or largest, largest)
+        return self.fused and compiled_training.supports(method, method.phases, self.settings, x, rows)
+
+    def _in_loops(self, method: Method, phases: Sequence[Phase], chunk: ClientChunk) -> bool:
+        """Whether compiled loops train the phases of this chunk."""
+        filled = [batches for batches in chunk.phases if batches]
+        if not self.fused or not filled:
+            return False
+        rows = max(batches.index.shape[2] for batches in filled)
+        return compiled_training.supports(method, phases, self.settings, filled[0].samples, rows)
 
     def _train(
         self, sink: UpdateSink, broadcast: Broadcast, accepted: AcceptedRounds, ids: list[int]
     ) -> tuple[ClientUpdate, bool]:
-        """The reports of a chunk, and whether their updates are summed up already."""
+        """The updates of a chunk, and whether they are summed up already."""
         client_pool, method, summed = self.client_pool, self.client_pool.method, False
-        schedules = self.client_pool.schedules(ids, broadcast.round)
+        schedules = client_pool.schedules(ids, broadcast.round)
         with self._chunk(broadcast, "dropout of chunks", ids, schedules, accepted) as chunk:
-            if supports_dense(method, self.settings, self.client_pool.source.x):
-                course = StackedTraining(
-                    method, method.phases, self.settings, chunk, None, self.fused, sink.factors(ids)
-                )
-                (client_update, kept), summed = course.client_updates, course.summed
-                if summed and find_faults(ids, client_update):  # whose it is shows when they are apart
-                    (client_update, kept), summed = replace(course, factors=None).client_updates, False
+            if self._in_loops(method, method.phases, chunk):
+                train = partial(compiled_training.train, method, self.settings, chunk)
+                client_update, kept, summed = train(sink.factors(ids))
+                if summed and find_faults(ids, client_update):  # each client's own update shows which one is at fault
+                    client_update, kept, summed = train()
             else:
-                client_update, kept = self._compiled(chunk) or chunk.each(self._trained)
+                client_update, kept = chunk.each(self._trained)
         client_pool.client_states.put_stacked(ids, broadcast.round, kept, accepted)
         return client_update, summed
-
-    @cached_property
-    def programs(self) -> CompiledPrograms:
-        """What was compiled."""
-        return CompiledPrograms(
-            "" if self.client_pool.settings.work.schedule == 1 else "the learning rate changes from round to round"
-        )
-
-    @property
-    def remark(self) -> str:
-        return self.programs.remark if self.compile else ""
-
-    def _compiled(self, chunk: ClientChunk) -> tuple[ClientUpdate, PartTrees] | None:
-        """Reports and memories by compiled steps, if there are any."""
-        method = self.client_pool.method
-        if not self.compile or self.programs.problem:
-            return None
-        try:
-            return StackedTraining(method, method.phases, self.settings, chunk, self.programs).client_updates
-        except NotCompiled:
-            return None
 
     def _trained(
         self, given: ClientInputs, broadcast: Broadcast, data: ClientBatches
@@ -185,13 +169,8 @@ class Batched(BaseExecutor):
     def _tune(self, broadcast: Broadcast, accepted: AcceptedRounds, ids: list[int]) -> Tree:
         method, schedules = self.client_pool.method, self.client_pool.tuning_schedules(ids, broadcast.round)
         with self._chunk(broadcast, "dropout of tuned chunks", ids, schedules, accepted) as chunk:
-            if method.tuning is not None and supports_dense(method.tuner, self.settings, self.client_pool.source.x):
-                client_state = without_solver_state(chunk.given["client_state"])
-                chunk = replace(chunk, given=chunk.given | {"client_state": client_state})
-                trained = StackedTraining(
-                    method.tuner, (method.tuning,), self.settings, chunk, fused=self.fused
-                ).trained
-                return trained.params | trained.buffers
+            if method.tuning is not None and self._in_loops(method.tuner, (method.tuning,), chunk):
+                return compiled_training.tune(method.tuner, method.tuning, self.settings, chunk)
             return chunk.each(self._tuned)
 
     def _tuned(self, given: ClientInputs, broadcast: Broadcast, data: ClientBatches) -> Tree:
@@ -209,59 +188,61 @@ class Batched(BaseExecutor):
         schedules: list[BatchSchedule],
         accepted: AcceptedRounds,
     ) -> Iterator[ClientChunk]:
-        """The clients stacked, while torch draws numbers of their own."""
+        """The clients stacked, with torch's generator seeded for them as long as the context lasts."""
         client_pool = self.client_pool
-        lots = self._lots(broadcast.round, ids, [*schedules, client_pool.whole(ids, broadcast.round)])
-        # by its first client, whom no other process and no other group trains in this round
+        *phases, whole = self._batches(broadcast.round, ids, [*schedules, client_pool.whole(ids, broadcast.round)])
+        # seeded by the first client, which no other process and no other model group trains in this round
         dropout = seeds.number(client_pool.settings.seed, purpose, broadcast.round, ids[0])
         with seeds.isolated(dropout, client_pool.source.x.device), torch.no_grad():
-            told = ids if self._tells(broadcast) else ids[:1]  # nothing, which is the same for all
-            own = zip(told, *schedules)
+            asked = ids if self._has_own_inputs(broadcast) else ids[:1]  # without own inputs one client stands for all
+            own = zip(asked, *schedules)
             given = {
                 "client_state": client_pool.client_states.stacked(ids, accepted),
                 "size": client_pool.sizes_of(ids),
             }
-            given |= join_nests([self._given(k, broadcast, lesson, accepted.get(k)) for k, *lesson in own], torch.stack)
-            yield ClientChunk(broadcast, given, lots[:-1], lots[-1], [lot.kinds for lot in lots])
+            given |= join_nests(
+                [self._given(k, broadcast, batches, accepted.get(k)) for k, *batches in own], torch.stack
+            )
+            yield ClientChunk(broadcast, given, phases, whole)
 
     @cached_property
     def _begins_stacked(self) -> bool:
-        """Whether nobody has to look at clients one by one before their training starts."""
+        """Whether `begin` of all parts can be stacked; else it runs for one client after another."""
         return all(p.vmappable for p in self.client_pool.method.role(Personalizer))
 
-    def _tells(self, broadcast: Broadcast) -> bool:
-        """Whether clients are told anything of their own beside their memories."""
+    def _has_own_inputs(self, broadcast: Broadcast) -> bool:
+        """Whether clients have inputs of their own beside their states and sizes."""
         return bool(broadcast.own) or self.client_pool.method.has_facts or not self._begins_stacked
 
-    def _given(self, client: int, broadcast: Broadcast, lesson: list[Batches], accepted: int | None) -> ClientInputs:
-        """What `train` is told of a client beside its size and its memory, all of it tensors; with how it begins, if need be."""
+    def _given(self, client: int, broadcast: Broadcast, batches: list[Batches], accepted: int | None) -> ClientInputs:
+        """A client's inputs beside its state and size; with the parameters it begins with, if `begin` cannot be stacked."""
         client_pool, context = self.client_pool, self.client_pool.context(client)
         given = {"context": context, "messages": broadcast.own.get(client, {})}
         if self._begins_stacked:
             return given
         client_state = client_pool.client_states.get(client, accepted)
-        data = client_pool.data(client, broadcast.round, lesson, client_pool.settings.model)
+        data = client_pool.data(client, broadcast.round, batches, client_pool.settings.model)
         begun, client_state = begin_training(
             client_pool.method, client_pool.settings, broadcast.to(client), client_state, data, context
         )
         return given | {"begun": begun, "client_state": client_state}
 
     @profiled_function("data")
-    def _lots(self, round: int, ids: list[int], parts: list[BatchSchedule]) -> list[StackedBatches]:
-        """Each part of the clients' batches stacked, transformed."""
+    def _batches(self, round: int, ids: list[int], parts: list[BatchSchedule]) -> list[StackedBatches]:
+        """The clients' batches stacked and transformed, one entry per schedule."""
         source, transform = self.client_pool.source, self.client_pool.transform
         found = [StackedBatches.of(source.x, source.y, part) for part in parts]
         if transform is None:
             return found
         drawn = [self.client_pool.numbers(k, round, own) for k, *own in zip(ids, *parts, strict=True)]
         return [
-            lot.transformed(transform(lot.x, _laid_out(numbers, lot.index.shape).to(lot.x.device))) if lot else lot
-            for lot, numbers in zip(found, zip(*drawn), strict=True)
+            rows.transformed(transform(rows.x, _padded(numbers, rows.index.shape).to(rows.x.device))) if rows else rows
+            for rows, numbers in zip(found, zip(*drawn), strict=True)
         ]
 
 
 def cuts(sizes: np.ndarray, width: int) -> list[int]:
-    """Where clients of ascending `sizes` are cut into chunks of at most `width`, of whose rows at most half are padding."""
+    """The positions at which clients of ascending `sizes` are cut into chunks of at most `width` clients and half padding."""
     if 0 < len(sizes) <= width and sizes[0] == sizes[-1]:
         return []
     found, first, rows = [], 0, 0
@@ -277,8 +258,8 @@ def _cut(clients: list[int], width: int) -> list[list[int]]:
     return [clients[i : i + width] for i in range(0, len(clients), width)]
 
 
-def _laid_out(drawn: Sequence[list[Tensor]], shape: torch.Size) -> Tensor:
-    """Numbers [b, draws] of every batch as one tensor [K, T, B, draws]; padding gets zeros."""
+def _padded(drawn: Sequence[list[Tensor]], shape: torch.Size) -> Tensor:
+    """The random numbers [b, draws] of every batch as one tensor [K, T, B, draws]; padding gets zeros."""
     some = next(u for batches in drawn for u in batches)
     laid = torch.zeros(*shape[:3], some.shape[1], dtype=some.dtype)
     for k, batches in enumerate(drawn):

@@ -1,4 +1,4 @@
-"""A chunk of clients: what each of them is told, stacked, and functions of one client for all of them."""
+"""A chunk of stacked clients: their inputs and their batches, and functions of one client applied to all of them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,34 @@ import torch
 from torch import Tensor
 
 from unalike.core import tree
-from unalike.core.types import Batch, Broadcast, StackedBatch
+from unalike.core.types import Batch, Broadcast
 from unalike.core.views import ClientBatches
 from unalike.engine.batch_schedule import BatchSchedule
 
 ClientInputs = dict[str, Any]
-"""What `train` is told of a client, by name; stacked, every tensor has a leading [K]."""
+"""The arguments of `training.client_update.train` for a client, by name; stacked, every tensor has a leading [K]."""
 Rows = Mapping[str, Tensor]
-"""Batches of a chunk: `x` [K, T, B, ...], `y` [K, T, B], and `weight` [K, T, B] where some rows are padding."""
+"""Batches of one client: `x` [T, B, ...], `y` [T, B], and `weight` [T, B] where some rows are padding."""
 
 
 class StepPadding(NamedTuple):
-    """What is known of a step of a chunk: whether every row counts, and whether some client has no rows at all."""
+    """What is known about a step of a chunk: whether every row counts, and whether some client has no row that counts."""
 
     full: bool
     idle: bool
 
 
 @dataclass(frozen=True, eq=False)
-class StackedBatches(Rows):
-    """Batches of stacked clients: sample index[k, t, b] of all `samples` and its label, of which sizes[k, t] count.
+class StackedBatches(Mapping[str, Tensor]):
+    """The batches of stacked clients in one phase, fetched when they are needed.
 
-    As rows they have a `weight` where some do not count; without any batches they have no names.
+    As a mapping: `x` [K, T, B, ...], `y` [K, T, B] and, if some rows are padding, `weight` [K, T, B]; empty without batches.
+
+    Args:
+        samples: all samples [N, ...].
+        labels: all labels [N].
+        index: the sample of each row [K, T, B]; rows of padding repeat the client's first sample.
+        sizes: rows that count in each step [K, T].
     """
 
     samples: Tensor
@@ -43,7 +49,7 @@ class StackedBatches(Rows):
 
     @classmethod
     def of(cls, samples: Tensor, labels: Tensor, schedules: BatchSchedule) -> StackedBatches:
-        """Those of one phase. Padding repeats a client's first sample, whatever its numbers are."""
+        """The batches of a schedule."""
         sizes = schedules.sizes
         most = sizes.max(initial=0)
         if sizes.min(initial=most) == most:
@@ -56,7 +62,7 @@ class StackedBatches(Rows):
         return cls(samples, labels, torch.from_numpy(places).to(samples.device), sizes)
 
     def transformed(self, x: Tensor) -> StackedBatches:
-        """The same with other samples `x` [K, T, B, ...]."""
+        """The same batches with other samples `x` [K, T, B, ...]."""
         index = torch.arange(self.index.numel(), device=self.index.device).view(self.index.shape)
         return replace(self, samples=x.flatten(0, 2), labels=self.y.flatten(), index=index)
 
@@ -74,8 +80,8 @@ class StackedBatches(Rows):
         return torch.from_numpy(counts.astype(np.float32)).to(self.samples.device)
 
     @cached_property
-    def kinds(self) -> list[StepPadding]:
-        """What is known of every step."""
+    def paddings(self) -> list[StepPadding]:
+        """What is known about each step."""
         return [StepPadding(least == self.index.shape[2], least == 0) for least in self.sizes.min(0).tolist()]
 
     def __getitem__(self, name: str) -> Tensor:
@@ -92,69 +98,54 @@ class StackedBatches(Rows):
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
-        if not self.kinds:
+        if not self.paddings:
             return ()
-        return ("x", "y") if all(kind.full for kind in self.kinds) else ("x", "y", "weight")
+        return ("x", "y") if all(padding.full for padding in self.paddings) else ("x", "y", "weight")
 
 
 @dataclass(frozen=True)
 class ClientChunk:
-    """Stacked clients: the order to all, what each is `given`, the rows of each phase and all of their rows where asked for.
+    """Stacked clients.
 
-    `kinds` says what is known of the steps of each phase, and of those over all rows.
+    Args:
+        broadcast: the server's broadcast, the same for all of them.
+        given: each client's inputs.
+        phases: the batches of each phase.
+        whole: all of the clients' samples once, for methods that need them.
     """
 
     broadcast: Broadcast
     given: ClientInputs
-    phases: Sequence[Rows]
-    whole: Rows
-    kinds: list[list[StepPadding]]
+    phases: Sequence[StackedBatches]
+    whole: StackedBatches
 
     def __len__(self) -> int:
         return len(self.given["size"])
 
     def each(self, function: Callable[..., Any], *stacked: Any) -> Any:
-        """`function(given, broadcast, data, *own)` of every client, its own of the `stacked` things; stacked again."""
-        # norms update buffers in place, which needs a row of them for each client
+        """`function(given, broadcast, data, *own)` of every client by `torch.vmap`, stacked; `own` are its entries of `stacked`."""
+        # batch norms update buffers in place, which needs a row of them for each client
         buffers = tree.map(lambda b: b.expand(len(self), *b.shape), self.broadcast.buffers)
-        *kinds, last = self.kinds
         phases, whole = [dict(rows) for rows in self.phases], dict(self.whole)
 
         def one(given: ClientInputs, buffers: Any, phases: list[dict[str, Tensor]], whole: Rows, *own: Any) -> Any:
-            data = ClientBatches(
-                [BatchSequence(rows, k) for rows, k in zip(phases, kinds, strict=True)], BatchSequence(whole, last)
-            )
-            return function(
-                given, self.broadcast.with_messages(given["messages"])._replace(buffers=buffers), data, *own
-            )
+            batches = [BatchSequence(rows, known.paddings) for rows, known in zip(phases, self.phases, strict=True)]
+            data = ClientBatches(batches, BatchSequence(whole, self.whole.paddings))
+            broadcast = self.broadcast.with_messages(given["messages"])._replace(buffers=buffers)
+            return function(given, broadcast, data, *own)
 
         return torch.vmap(one, randomness="different")(self.given, buffers, phases, whole, *stacked)
-
-    @property
-    def alike(self) -> ClientChunk:
-        """The same where nothing is known of single steps: all of a phase are masked if one has to be."""
-        return replace(self, kinds=[[StepPadding("weight" not in r, "weight" in r)] * len(k) for r, k in self._parts])
-
-    @property
-    def schedules(self) -> list[BatchSequence]:
-        """The stacked batches of each phase."""
-        return [BatchSequence(*part, stacked=True) for part in self._parts[:-1]]
-
-    @property
-    def _parts(self) -> list[tuple[Rows, list[StepPadding]]]:
-        return [*zip([*self.phases, self.whole], self.kinds, strict=True)]
 
 
 @dataclass(frozen=True)
 class BatchSequence(Sequence[Batch]):
-    """The batches [T, B, ...] of one client one by one, cut out when somebody looks; of `stacked` ones from [K, T, B, ...]."""
+    """One client's batches, each cut out of `rows` when it is asked for; `paddings` as in `StackedBatches`."""
 
     rows: Rows
-    kinds: list[StepPadding]
-    stacked: bool = False
+    paddings: list[StepPadding]
 
     def __len__(self) -> int:
-        return len(self.kinds)
+        return len(self.paddings)
 
     @overload
     def __getitem__(self, t: int) -> Batch: ...
@@ -163,13 +154,12 @@ class BatchSequence(Sequence[Batch]):
     def __getitem__(self, t: int | slice) -> Batch | list[Batch]:
         if isinstance(t, slice):
             return [self[i] for i in range(*t.indices(len(self)))]
-        full, idle = self.kinds[t]
-        at = (slice(None), t) if self.stacked else (t,)
-        weight = None if full or "weight" not in self.rows else self.rows["weight"][at]
-        return (StackedBatch if self.stacked else Batch)(self.rows["x"][at], self.rows["y"][at], weight, idle)
+        full, idle = self.paddings[t]
+        weight = None if full or "weight" not in self.rows else self.rows["weight"][t]
+        return Batch(self.rows["x"][t], self.rows["y"][t], weight, idle)
 
 
-def out_of_client_state(error: RuntimeError) -> bool:
+def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether an allocation failed, on an accelerator or on the CPU."""
-    told = "can't allocate memory", "out of memory"  # by the CPU, and by Apple's devices
-    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in told)
+    messages = "can't allocate memory", "out of memory"  # of the CPU, and of Apple's devices
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in messages)

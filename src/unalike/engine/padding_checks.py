@@ -1,4 +1,7 @@
-"""Why padding would count for stacked clients, if it would: in the model, or in a part that is not of the catalogue."""
+"""Find models and parts of the user that would count rows of padding, by training a client with padding and without.
+
+Start reading at `padding_problem`.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,21 @@ from unalike.core.views import StageSettings
 from unalike.engine.base import ClientPool, SampleSource
 from unalike.engine.batched import Batched
 from unalike.methods.method import Method
-from unalike.methods.part import Part, Upload
+from unalike.methods.part import Part
+from unalike.methods.roles import Upload
 from unalike.training.client_states import ClientStates
 from unalike.training.client_update import initial_client_state
 from unalike.training.server_update import initial_server_state, make_broadcast
 
 SHORT, LONG = 4, 8
-"""Rows of the client that is tried, and of the one beside which its batch is padded."""
+"""Samples of the client that is tried, and of the client stacked with it, to whose length its batch is padded."""
 ROUNDING = 1e-2
-"""What of a report the order of sums may change; padding that counts changes it by far more."""
+"""Relative tolerance for the order of summation; padding that counts changes an update by far more."""
 
 
 @dataclass(frozen=True)
 class FewClients:
-    """A few samples of a few clients."""
+    """A few clients with a few samples each, as a `SampleSource`."""
 
     source: SampleSource
     train: Sequence[np.ndarray]
@@ -48,17 +52,15 @@ class FewClients:
         return len(self.train)
 
     def stacked(self, method: Method, settings: StageSettings, count: int) -> ClientUpdate:
-        """What the first `count` of the clients report of a round, trained stacked."""
-        probe, ids = (
-            Batched(ClientPool(method, settings, self, ClientStates(initial_client_state(method, settings)))),
-            range(count),
-        )
-        order = make_broadcast(method, settings, initial_server_state(method, settings), len(self), ids)
-        return probe.run(order, ids, {}, len(self)).stacked
+        """The updates of the first `count` clients after one round, trained stacked."""
+        client_pool = ClientPool(method, settings, self, ClientStates(initial_client_state(method, settings)))
+        ids = range(count)
+        broadcast = make_broadcast(method, settings, initial_server_state(method, settings), len(self), ids)
+        return Batched(client_pool).run(broadcast, ids, {}, len(self)).stacked
 
 
-def counting(client_pool: ClientPool) -> str | None:
-    """Why padding would count, if it would; found by training with it and without. The catalogue's parts leave it out."""
+def padding_problem(client_pool: ClientPool) -> str | None:
+    """The reason why padding would count, or None. The catalogue's parts are known to leave it out and are not tried."""
     found = client_pool.settings.model.counting_padding(client_pool.source.x, client_pool.some_context)
     own = [p.name for p in client_pool.method.parts if not _is_ours(p)]
     if found or not own or not _changes(client_pool):
@@ -74,18 +76,18 @@ def _is_ours(part: Part) -> bool:
 
 
 def _changes(client_pool: ClientPool) -> bool:
-    """Whether a client's report changes with the padding of its batch; what differs between two seeds is drawn, and left out."""
+    """Whether padding changes a client's update. Tensors that differ between two seeds are random and are not compared."""
     try:
-        alone, again, beside = (_report(client_pool, seed, count) for seed, count in ((0, 1), (1, 1), (0, 2)))
+        alone, again, padded = (_update(client_pool, seed, count) for seed, count in ((0, 1), (1, 1), (0, 2)))
     except UnalikeError:
         raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError):
-        return False  # there is another reason why it cannot be stacked
-    return any(_apart(alone[n], beside[n]) and not _apart(alone[n], again[n]) for n in alone)
+        return False  # the model or a part cannot be stacked for another reason
+    return any(_differ(alone[n], padded[n]) and not _differ(alone[n], again[n]) for n in alone)
 
 
-def _report(client_pool: ClientPool, seed: int, count: int) -> Tree:
-    """What the first of `count` stacked clients reports of one epoch; what would compress it could leap."""
+def _update(client_pool: ClientPool, seed: int, count: int) -> Tree:
+    """The update of the first of `count` stacked clients after one epoch; without compression, which may enlarge last bits."""
     method = Method(*(p for p in client_pool.method.parts if not isinstance(p, Upload)))
     work = replace(client_pool.settings.work, epochs=1, steps=None, batch_size=LONG)
     settings = replace(client_pool.settings, seed=seed, work=work, model=_without_dropout(client_pool.settings.model))
@@ -97,7 +99,7 @@ def _report(client_pool: ClientPool, seed: int, count: int) -> Tree:
 
 
 def _without_dropout(model: Model) -> Model:
-    """The model without the numbers that would hide what padding does."""
+    """The model without dropout, whose random numbers would hide the effect of padding."""
     module = model.module(model.params, model.buffers)
     for layer in module.modules():
         if isinstance(layer, _DropoutNd):
@@ -105,6 +107,6 @@ def _without_dropout(model: Model) -> Model:
     return Model(module).to(next(iter(model.params.values())).device)
 
 
-def _apart(a: Tensor, b: Tensor) -> bool:
+def _differ(a: Tensor, b: Tensor) -> bool:
     a, b = tree.exact(a), tree.exact(b)
     return bool(torch.linalg.vector_norm(a - b) > ROUNDING * torch.linalg.vector_norm(a))

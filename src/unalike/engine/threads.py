@@ -1,4 +1,4 @@
-"""How many threads a run computes with, within torch's operations or over clients, and what becomes of the memory it frees."""
+"""Number of threads of a run, within torch's operations and over clients, and the handling of freed memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from unalike.core.model import Model
 
 @contextmanager
 def threads_for(model: Model, alone: bool = True) -> Iterator[None]:
-    """Within operations one thread for models without convolutions, else torch's own number, which is put back afterwards;
-    over clients (`share_out`) as many as torch had. Each of several processes has one.
+    """Set the number of threads; torch's own number is restored afterwards.
 
-    A dense model's products are too small for several threads to pay, and when anything else runs on the machine they wait for
-    each other: rounds become ten times and more slower. Threads that train clients of their own wait once.
+    Within torch's operations: one thread for models without convolutions, else torch's own number. Over clients (`share_out`): as
+    many as torch had. With `alone=False`, for one of several worker processes: one thread.
+
+    The products of dense models are too small for several threads to pay, and threads within an operation wait for each other
+    as soon as anything else runs on the machine: rounds take ten times as long and more. Threads over clients wait once a chunk.
     """
     before = torch.get_num_threads()
-    keep_freed_client_state()
+    keep_freed_memory()
     torch.set_num_threads(before if model.convolutional and alone else 1)
     try:
         with crew_of(before if alone else 1):
@@ -33,17 +35,17 @@ def threads_for(model: Model, alone: bool = True) -> Iterator[None]:
 
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
-"""The C library's numbers of these settings."""
+"""Numbers of these settings in the C library."""
 KEPT = 2**25
-"""Bytes below which a tensor's memory is kept; the library allows no more."""
+"""Bytes of the largest tensor whose memory is kept; the library allows no more."""
 
 
 @cache
-def keep_freed_client_state() -> None:
-    """Let the process keep what it frees, up to 1 GiB, for its next tensors: stacked gradients come and go in every step.
+def keep_freed_memory() -> None:
+    """Let the process keep freed memory, up to 1 GiB, for its next tensors.
 
-    Given back to the system, their pages have to be cleared anew each time, which costs a fifth of a stacked step. Only glibc has
-    this setting; elsewhere nothing happens.
+    Stacked gradients come and go in every step. If their pages were returned to the system, it would clear them again each time,
+    which costs a fifth of a stacked step. Only glibc has this setting; elsewhere nothing happens.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if set_option is not None:

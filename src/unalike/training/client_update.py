@@ -18,7 +18,8 @@ from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTree
 from unalike.core.views import ClientBatches, ClientView, StageSettings
 from unalike.core.work import Work
 from unalike.methods.method import Method
-from unalike.methods.part import Part, Personalizer, Phase, Upload, initial_part_states
+from unalike.methods.part import Part, initial_part_states
+from unalike.methods.roles import Personalizer, Phase, Upload
 from unalike.training.local_step import (
     MODEL,
     Gradient,

@@ -1,4 +1,4 @@
-"""One step of local training: the loss of all parts, its gradient, the corrections, the solver."""
+"""Steps of local training: the loss of all parts, its gradient, the corrections, the solver."""
 
 from __future__ import annotations
 
@@ -14,27 +14,34 @@ from torch.func import grad_and_value
 from unalike._utils.profiler_regions import profiled
 from unalike.core import tree
 from unalike.core.solvers import Solver
-from unalike.core.types import Batch, Output, PartTrees, Tree
+from unalike.core.types import Batch, PartTrees, Tree
 from unalike.core.views import ClientView
 from unalike.core.work import Work
 from unalike.methods import return_checks
 from unalike.methods.method import Method
-from unalike.methods.part import Correction
+from unalike.methods.roles import Correction
 
 MODEL = "model"
-"""The drawer of the shared model among the variables that the solver moves."""
+"""Name of the shared model among the variables of the solver; the others are models of parts, under the parts' names."""
 
 Loss = Callable[[PartTrees], tuple[Tensor, Any]]
 Gradient = Callable[[Loss], Callable[[PartTrees], tuple[PartTrees, Any]]]
 ViewFunction = Callable[..., "ClientView"]
 Leaf = Callable[[Tensor], Tensor]
 TrainerFactory = Callable[..., "LocalTrainer"]
-"""What makes the practice of a phase, from its work and, by name, the `params` and the `client_state` at its start."""
+"""Makes the trainer of a phase from its work and, by name, the `params` and the `client_state` at its start."""
 
 
 @dataclass(frozen=True)
 class StepState:
-    """What a step changes: the variables of the solver by drawer, its state, the model's buffers, the parts' own buffers."""
+    """Everything that a step changes.
+
+    Args:
+        variables: the parameters that the solver trains, by model (`MODEL`, or the name of a part).
+        state: the solver's state, by model.
+        buffers: the shared model's buffers.
+        own: the buffers of the parts' models, by part.
+    """
 
     variables: PartTrees
     state: dict[str, PartTrees]
@@ -43,9 +50,13 @@ class StepState:
 
 
 class StepSums(NamedTuple):
-    """What steps add up to: the task's losses of their samples, the samples, the steps that were not of padding alone.
+    """Sums over the steps of a phase.
 
-    `gained` is what they added to the model's parameters, where a practice tells that instead of what has become of them.
+    Args:
+        loss: the task's losses of all samples.
+        rows: samples.
+        steps: steps with at least one sample.
+        gained: what the steps added to the model's parameters; None where the `StepState` holds the new parameters.
     """
 
     loss: Tensor | float = 0.0
@@ -55,68 +66,24 @@ class StepSums(NamedTuple):
 
 
 class LocalTrainer(Protocol):
-    """All steps of a phase, of one client or of stacked ones."""
+    """Trains one phase, of one client or of stacked ones."""
 
     def phase(self, before: StepState, batches: Sequence[Batch]) -> tuple[StepSums, StepState]:
-        """What the steps add up to, and what has moved. Without a state it starts fresh."""
+        """Make all steps; `before` without a solver state starts a fresh solver."""
 
 
-class StepwiseTrainer:
-    """A practice that makes one step after the other. `leaf` copies a parameter, so that steps may overwrite it."""
+class LocalStep:
+    """Trains one phase step by step; everything that does not change between steps is computed once.
 
-    solver: Solver
-    leaf: Leaf | None
-    keeps: bool
-    """Whether somebody still looks at the values before a step."""
-
-    def __call__(self, before: StepState, batch: Batch, number: int, owned: bool) -> tuple[Tensor, StepState]:
-        """The task's loss before the step, and what has moved. `owned`: `before` may be overwritten."""
-        raise NotImplementedError
-
-    def phase(self, before: StepState, batches: Sequence[Batch]) -> tuple[StepSums, StepState]:
-        variables = before.variables
-        if self.leaf is not None:
-            variables = {name: tree.map(self.leaf, v) for name, v in variables.items()}
-        state = before.state or initial_solver_state(self.solver, variables)
-        step_state = StepState(variables, state, before.buffers, before.own)
-        means: list[Tensor] = []
-        rows: list[Tensor | float] = []
-        for i, batch in enumerate(batches):
-            # else it is common to all, or still needed
-            owned = not batch.idle and (self.leaf is not None or (i > 0 and not self.keeps))
-            mean, step_state = self(step_state, batch, i, owned)
-            means.append(mean)
-            rows.append(batch.rows)
-        return _tally(means, rows), step_state
-
-
-def _tally(means: list[Tensor], rows: list[Tensor | float]) -> StepSums:
-    """What steps add up to, from their mean losses and the rows that counted."""
-    if not means:
-        return StepSums()
-    losses = torch.stack(means)
-    if all(isinstance(n, float) for n in rows):
-        counts = torch.tensor(rows, dtype=losses.dtype, device=losses.device).reshape(-1, *[1] * (losses.dim() - 1))
-    else:
-        each = [torch.as_tensor(n, dtype=losses.dtype, device=losses.device).expand(losses.shape[1:]) for n in rows]
-        counts = torch.stack(each)
-    return StepSums((counts * losses).sum(0), sum(rows, 0.0), sum((n > 0 for n in rows), 0.0))
-
-
-def own_copy(t: Tensor) -> Tensor:
-    """A copy with memory of its own for every entry, where those of `t` may be shared by stacked clients."""
-    return t.clone(memory_format=torch.contiguous_format)
-
-
-def initial_solver_state(solver: Solver, variables: PartTrees) -> dict[str, PartTrees]:
-    """The solver's state before its first step, by drawer."""
-    return {name: solver.init(v) for name, v in variables.items()}
-
-
-class LocalStep(StepwiseTrainer):
-    """The steps of one phase; what does not change from step to step is found once.
-
-    `params` and `client_state` are those at the start of the phase, `sent` names the parameters that are shared.
+    Args:
+        method: the method whose losses and corrections apply.
+        work: the phase's work (solver, learning rate, clipping).
+        view_of: makes a part's view of the client (`training.client_update.view_function`).
+        params: all parameters at the start of the phase.
+        client_state: the client's state at the start of the phase.
+        sent: names of the shared parameters.
+        gradient: `autograd_gradient` or `functional_gradient`.
+        leaf: copies a parameter, so that steps may overwrite it in place; None: steps make new tensors.
     """
 
     def __init__(
@@ -131,20 +98,47 @@ class LocalStep(StepwiseTrainer):
         gradient: Gradient,
         leaf: Leaf | None = None,
     ):
-        self.solver, self.leaf, self.keeps = work.solver, leaf, bool(method.trained)
+        self.solver, self.leaf = work.solver, leaf
         self.losses, self.trained, self.corrections = method.losses, method.trained, method.role(Correction)
         self.params, self.client_state, self.sent = params, client_state, sent
         self.view_of, self.clip = partial(view_of, lr=work.lr), work.clip
         self.gradient = (
-            partial(autograd_gradient, find=_everywhere) if gradient is autograd_gradient and method.plain else gradient
+            partial(autograd_gradient, find=_backward) if gradient is autograd_gradient and method.plain else gradient
         )
         self.solve = partial(work.solver.step, lr=work.lr, fused=gradient is autograd_gradient)
 
+    def phase(self, before: StepState, batches: Sequence[Batch]) -> tuple[StepSums, StepState]:
+        variables = before.variables
+        if self.leaf is not None:
+            variables = {name: tree.map(self.leaf, v) for name, v in variables.items()}
+        state = before.state or initial_solver_state(self.solver, variables)
+        step_state = StepState(variables, state, before.buffers, before.own)
+        means: list[Tensor] = []
+        rows: list[Tensor | float] = []
+        for i, batch in enumerate(batches):
+            # without copies the first step's input belongs to the caller, and parts that train read the values before a step
+            owned = not batch.idle and (self.leaf is not None or (i > 0 and not self.trained))
+            mean, step_state = self(step_state, batch, i, owned)
+            means.append(mean)
+            rows.append(batch.rows)
+        return _sums(means, rows), step_state
+
     def __call__(self, before: StepState, batch: Batch, number: int, owned: bool) -> tuple[Tensor, StepState]:
+        """One step.
+
+        Args:
+            before: the values before the step; with `owned` they may be overwritten.
+            batch: the step's samples.
+            number: the step's number in its phase, from 0.
+            owned: whether the tensors of `before` may be overwritten.
+
+        Returns:
+            The task's mean loss before the step, and the values after it.
+        """
         with profiled("forward and backward"):
             find = self.gradient(partial(self._loss, before, batch, number))
             grads, (_, (value, buffers, own)) = find(before.variables)
-            grads = self.corrected(grads, before, number)
+            grads = self._corrected(grads, before, number)
         with profiled("step"):
             done = {
                 name: self.solve(v, grads[name], before.state[name], owned=owned)
@@ -158,8 +152,8 @@ class LocalStep(StepwiseTrainer):
         after = StepState(variables, {name: s for name, (_, s) in done.items()}, buffers, own)
         return value, _unless_padding(batch, after, before) if batch.idle else after
 
-    def corrected(self, grads: PartTrees, before: StepState, number: int) -> PartTrees:
-        """The gradients that the solver sees."""
+    def _corrected(self, grads: PartTrees, before: StepState, number: int) -> PartTrees:
+        """The gradients after the method's corrections and clipping."""
         for correction in self.corrections:
             now = self.params | before.variables[MODEL]
             view = self.view_of(correction, now, before.buffers, self.client_state, step=number)
@@ -171,39 +165,43 @@ class LocalStep(StepwiseTrainer):
         return grads
 
     def _loss(self, step_state: StepState, batch: Batch, number: int, variables: PartTrees) -> tuple[Tensor, Any]:
-        """The local loss as a function of what moves; beside it the task's value and the new buffers."""
+        """The local loss as a function of the solver's variables; beside it the task's loss and the new buffers."""
         now, part_trees = self.params | variables[MODEL], merge_states(self.client_state, variables)
         whole = self.view_of(self.losses[0], now, step_state.buffers, part_trees, step=number)
         output, cache = whole.at(batch, now), whole.cache
-        values = self.terms(step_state, batch, number, variables, output, cache)
-        own = {name: cache.get(name, old) for name, old in step_state.own.items()}
-        return sum(values[1:], start=values[0]), (values[0].detach(), output.buffers, own)
-
-    def terms(
-        self,
-        step_state: StepState,
-        batch: Batch,
-        number: int,
-        variables: PartTrees,
-        output: Output,
-        cache: dict[str, Any],
-    ) -> list[Tensor]:
-        """The terms of the loss, the task's first, where the model gives `output`."""
-        now, part_trees = self.params | variables[MODEL], merge_states(self.client_state, variables)
         view_of = partial(self.view_of, step=number, output=output, cache=cache)
-        return [
+        terms = [
             member.loss(view_of(member, now, step_state.own.get(member.name, step_state.buffers), part_trees), batch)
             for member in self.losses
         ]
+        own = {name: cache.get(name, old) for name, old in step_state.own.items()}
+        return sum(terms[1:], start=terms[0]), (terms[0].detach(), output.buffers, own)
 
 
-def _asked(value: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
-    """The gradients of these leaves, whatever else of the graph asks for some: a part may have a model of its own."""
+def _sums(means: list[Tensor], rows: list[Tensor | float]) -> StepSums:
+    """The sums over steps with these mean losses and numbers of samples."""
+    if not means:
+        return StepSums()
+    losses = torch.stack(means)
+    if all(isinstance(n, float) for n in rows):
+        counts = torch.tensor(rows, dtype=losses.dtype, device=losses.device)
+    else:
+        counts = torch.stack([torch.as_tensor(n, dtype=losses.dtype, device=losses.device) for n in rows])
+    return StepSums((counts * losses).sum(0), sum(rows, 0.0), sum((n > 0 for n in rows), 0.0))
+
+
+def initial_solver_state(solver: Solver, variables: PartTrees) -> dict[str, PartTrees]:
+    """The solver's state before its first step, by model."""
+    return {name: solver.init(v) for name, v in variables.items()}
+
+
+def _gradients_of(value: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
+    """The gradients of these leaves alone: a part may bring a model of its own, whose parameters must get none."""
     return torch.autograd.grad(value, leaves, allow_unused=True)
 
 
-def _everywhere(value: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
-    """The same where nothing else does: the graph is not searched for the leaves first, which takes 3 % of a recurrent step."""
+def _backward(value: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
+    """The same where the graph has no other leaves: `backward` does not search the graph first (3 % of a recurrent step)."""
     value.backward()
     found = [t.grad for t in leaves]
     for t in leaves:
@@ -212,9 +210,9 @@ def _everywhere(value: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
 
 
 def autograd_gradient(
-    function: Loss, find: Callable[[Tensor, list[Tensor]], Sequence[Tensor | None]] = _asked
+    function: Loss, find: Callable[[Tensor, list[Tensor]], Sequence[Tensor | None]] = _gradients_of
 ) -> Callable[[PartTrees], tuple[PartTrees, Any]]:
-    """`torch.func.grad_and_value(function, has_aux=True)` by the ordinary autograd: faster for one client at a time."""
+    """`torch.func.grad_and_value(function, has_aux=True)` by ordinary autograd, which is faster for one client at a time."""
 
     def run(variables: PartTrees) -> tuple[PartTrees, Any]:
         leaves = {d: {n: t if t.requires_grad else _leaf(t) for n, t in v.items()} for d, v in variables.items()}
@@ -232,30 +230,31 @@ def _leaf(t: Tensor) -> Tensor:
 
 
 def functional_gradient(function: Loss) -> Callable[[PartTrees], tuple[PartTrees, Any]]:
-    """The gradient that can be stacked with `torch.vmap`."""
+    """The gradient that `torch.vmap` can stack."""
     return grad_and_value(function, has_aux=True)
 
 
 def merge_states(client_state: PartTrees, variables: PartTrees) -> PartTrees:
-    """The memories with what moves in them up to date."""
+    """The client state with the solver's current variables of the parts' models."""
     if len(variables) == 1:
         return client_state
     return client_state | {name: client_state[name] | v for name, v in variables.items() if name != MODEL}
 
 
-def keep_unless(keep: Tensor, new: StepState, old: StepState) -> StepState:
-    """`new` where clients `keep` it, else `old`."""
-    return StepState(*(_choose(keep, getattr(new, f.name), getattr(old, f.name)) for f in fields(StepState)))
-
-
 def _unless_padding(batch: Batch, new: StepState, old: StepState) -> StepState:
-    """`new`, or `old` for a batch of padding: the step is masked, not its gradient, or momentum would move finished clients."""
-    return new if batch.weight is None else keep_unless(batch.weight.sum() > 0, new, old)
+    """`new`, or `old` after a batch of padding alone.
+
+    The whole step is undone and not just its gradient set to zero, or momentum would move clients that have finished.
+    """
+    if batch.weight is None:
+        return new
+    real = batch.weight.sum() > 0
+    return StepState(*(_choose(real, getattr(new, f.name), getattr(old, f.name)) for f in fields(StepState)))
 
 
 def _choose(condition: Tensor, new: Any, old: Any) -> Any:
     if isinstance(new, Tensor):
-        return torch.where(condition.reshape(condition.shape + (1,) * (new.dim() - condition.dim())), new, old)
+        return torch.where(condition, new, old)
     return {name: _choose(condition, new[name], old[name]) for name in new}
 
 

@@ -1,1 +1,12 @@
-"""Faster training of dense models on a CPU: gradients by hand, and compiled loops."""
+"""Compiled loops (numba): SGD for stacked clients with a dense model on a CPU, one call for all steps of all clients.
+
+`compiled_training.supports` says whether a method, a model and data can be trained here; `compiled_training.train` and `tune` do it.
+`layout` places the parameters in memory (with a drawing), `kernels` holds the loops themselves. May import what `engine` may.
+Start reading at `compiled_training.train`.
+
+One chunk of K clients, each with a row of P parameters, is cut into pieces; every thread takes the next piece until none is left:
+
+    start [1 or K, P]  ->  workspace of a thread                                    ->  trained [K, P], one row a client
+                           weights | momenta | pull | activations | their gradients     or [S, P], one weighted sum a piece
+                           (all steps of a client, then the next client)
+"""

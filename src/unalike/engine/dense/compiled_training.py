@@ -1,63 +1,229 @@
-"""All steps of a phase in compiled loops, for stacked clients that follow the gradient of the task's loss and at most a pull."""
+"""Training of stacked clients in compiled loops: whether they can be used, the local training of a chunk, and its fine-tuning.
+
+The loops are for clients that follow the gradient of the task's loss and at most a pull beside it, strength (v - w) + constant
+(`Part.pull`). Everything around the steps is the method's own code, as in `training.client_update.train`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from types import ModuleType
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unalike._utils import compiled_loops
 from unalike._utils.profiler_regions import profiled
-from unalike.core.dense_chain import ACTIVATIONS, DenseChain
+from unalike.core import tree
 from unalike.core.solvers import SGD
-from unalike.core.types import Batch, Tree
-from unalike.core.views import StageSettings
+from unalike.core.types import Batch, Broadcast, ClientUpdate, PartTrees, Tree
+from unalike.core.views import ClientBatches, StageSettings
 from unalike.core.work import Work
-from unalike.engine.client_chunk import BatchSequence, StackedBatches
-from unalike.engine.dense.step import pulls
+from unalike.engine.client_chunk import BatchSequence, ClientChunk, ClientInputs, StackedBatches
+from unalike.engine.dense.layout import Layout, layout_of, padded
+from unalike.methods.default_parts import TaskLoss
 from unalike.methods.method import Method
-from unalike.methods.part import Phase, Pull
-from unalike.training.local_step import MODEL, StepState, StepSums
+from unalike.methods.part import Part, Pull
+from unalike.methods.roles import Correction, Personalizer, Phase
+from unalike.training.client_update import (
+    TrainedClient,
+    begin_training,
+    make_client_update,
+    run_phases,
+    view_function,
+    without_solver_state,
+)
+from unalike.training.local_step import MODEL, LocalTrainer, StepState, StepSums, ViewFunction
 
 TILE = 2**17
-"""Floats of a batch up to which the loops are fast: a part of the second cache. Beyond it torch's products are as fast."""
+"""Largest batch, in floats of its widest layer: a part of the second-level cache. On larger ones torch is as fast."""
 
 SUMS = 8
-"""Sums of some clients each, which then are added up; more threads than half of that get two each. Up to there all give the same
-bits."""
+"""Number of partial sums of updates. It is fixed, so up to half as many threads give the same bits; more threads get two sums each."""
 
 
 def kernels() -> ModuleType | None:
-    """The compiled loops, if there are any."""
+    """The compiled loops; None without numba."""
     return compiled_loops.loops("unalike.engine.dense.kernels")
 
 
-def supports_compiled(method: Method, phases: Sequence[Phase], settings: StageSettings, x: Tensor, rows: int) -> bool:
-    """Whether `CompiledTrainer` can train stacked clients, for which `core.stacked.suits` holds, on batches of `rows` samples like `x`."""
-    work, chain, params = settings.work, settings.model.chain, settings.model.params
+def supports(method: Method, phases: Sequence[Phase], settings: StageSettings, x: Tensor, rows: int) -> bool:
+    """Whether the loops can train clients.
+
+    Args:
+        method: the method; its parts may add pulls to the gradient and nothing else.
+        phases: the phases to train.
+        settings: model and work. The model is a chain of dense layers in float32, the solver SGD.
+        x: samples [N, ...].
+        rows: samples of the largest batch.
+    """
+    work, model = settings.work, settings.model
     phased = [phase.work(work) for phase in phases]
-    if chain is None or work.keep_optimizer_state or any(pulls(method, w) is None for w in phased):
+    if model.chain is None or not model.chain.takes(x) or method.trained or model.precision != "float32":
         return False
-    widest = max(max(params[layer.weight].shape) for layer in chain.layers)
+    if work.keep_optimizer_state or any(pulling_parts(method, w) is None for w in phased):
+        return False
+    widest = max(max(model.params[layer.weight].shape) for layer in model.chain.layers)
     return (
         rows * widest <= TILE
         and all(isinstance(w.solver, SGD) for w in phased)
-        and all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (x, *params.values()))
+        and all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (x, *model.params.values()))
         and kernels() is not None
     )
 
 
+def pulling_parts(method: Method, work: Work) -> tuple[Part, ...] | None:
+    """The parts that add a pull to the gradient of the task's loss; None where anything else changes the gradient."""
+    terms = (*method.losses, *method.role(Correction))
+    others = tuple(p for p in terms if type(p) is not TaskLoss)
+    plain = len(others) < len(terms) and all(map(_only_pulls, others))
+    return others if plain and work.clip is None else None
+
+
+def _only_pulls(part: Part) -> bool:
+    """Whether the part's `pull` stands for its loss or correction; not if a subclass changes these and inherits the pull."""
+    definer = next(c for c in type(part).__mro__ if {"pull", "loss", "correct"} & vars(c).keys())
+    return "pull" in vars(definer) and definer is not Part
+
+
+def train(
+    method: Method, settings: StageSettings, chunk: ClientChunk, factors: Tensor | None = None
+) -> tuple[ClientUpdate, PartTrees, bool]:
+    """The clients' round, as `training.client_update.train` computes it for one client.
+
+    Args:
+        method: a method that `supports` accepts.
+        settings: the stage's settings.
+        chunk: the stacked clients.
+        factors: weights [K] of the updates in the server's sum; None keeps every update.
+
+    Returns:
+        The client updates [K, ...], the client states [K, ...], and whether the updates were summed: then `update` is the sum
+        with these factors, [1, ...].
+    """
+    sizes, contexts = chunk.given["size"], chunk.given["context"]
+    start = _start(method, settings, chunk)
+    if method.closing:  # parts look at the trained parameters of each client
+
+        def one(view_of: ViewFunction, broadcast: Broadcast, size: Tensor, context: Any, trained: TrainedClient) -> Any:
+            return make_client_update(method, settings, broadcast, size, context, view_of, trained)
+
+        trained = _run(method, method.phases, settings, chunk, start)
+        return *_each(method, settings, chunk, start, one, sizes, contexts, trained), False
+    summed = factors is not None and method.only_adds
+    trained = _run(method, method.phases, settings, chunk, start, method.only_adds, factors if summed else None)
+    return *make_client_update(method, settings, chunk.broadcast, sizes, contexts, _no_view, trained), summed
+
+
+def tune(method: Method, phase: Phase, settings: StageSettings, chunk: ClientChunk) -> Tree:
+    """The parameters and buffers of clients after fine-tuning by `method` (`Method.tuner`) in one phase, [K, ...]."""
+    fresh = without_solver_state(chunk.given["client_state"])
+    chunk = replace(chunk, given=chunk.given | {"client_state": fresh})
+    trained = _run(method, (phase,), settings, chunk, _start(method, settings, chunk))
+    return trained.params | trained.buffers
+
+
+def _start(method: Method, settings: StageSettings, chunk: ClientChunk) -> tuple[Tree, PartTrees]:
+    """The parameters that each client starts from, and its state by then."""
+    given = chunk.given
+    if "begun" in given:
+        return given["begun"], given["client_state"]
+    if not method.role(Personalizer):
+        return tree.map(lambda w: w.expand(len(chunk), *w.shape), chunk.broadcast.params), given["client_state"]
+
+    def one(given: ClientInputs, broadcast: Broadcast, data: ClientBatches) -> tuple[Tree, PartTrees]:
+        return begin_training(method, settings, broadcast, given["client_state"], data, given["context"])
+
+    return chunk.each(one)
+
+
+def _run(
+    method: Method,
+    phases: Sequence[Phase],
+    settings: StageSettings,
+    chunk: ClientChunk,
+    start: tuple[Tree, PartTrees],
+    differences: bool = False,
+    factors: Tensor | None = None,
+) -> TrainedClient:
+    """The clients after their training; `differences` and `factors` as in `CompiledTrainer`."""
+    shared = tree.only(chunk.broadcast.params, method.sent(start[0], settings.model))
+
+    def make(work: Work, params: Tree, client_state: PartTrees) -> LocalTrainer:
+        pull = _pull(method, settings, chunk, start, work, params, client_state)
+        return CompiledTrainer(settings, work, params, shared, pull, differences, factors)
+
+    batches = [BatchSequence(rows, rows.paddings) for rows in chunk.phases]
+    trained = run_phases(method, phases, settings, chunk.broadcast, *start, batches, make)
+    device = chunk.given["size"].device
+    steps, loss = (torch.as_tensor(t, device=device).expand(len(chunk)) for t in (trained.steps, trained.loss))
+    return trained._replace(steps=steps, loss=loss)
+
+
+def _pull(
+    method: Method,
+    settings: StageSettings,
+    chunk: ClientChunk,
+    start: tuple[Tree, PartTrees],
+    work: Work,
+    params: Tree,
+    client_state: PartTrees,
+) -> Pull:
+    """The sum of the parts' pulls: the strength, which is the same for all clients, and the constants [K, ...]."""
+    parts = pulling_parts(method, work)
+    if not parts:
+        return Pull()
+
+    def one(view_of: ViewFunction, _: Broadcast, params: Tree, client_state: PartTrees) -> list[tuple[Tensor, Tree]]:
+        pulls = [p.pull(view_of(p, params, {}, client_state, lr=work.lr)) for p in parts]
+        return [(torch.tensor(pull.strength, dtype=torch.float64), pull.constant) for pull in pulls]
+
+    found = _each(method, settings, chunk, start, one, params, client_state)
+    total: Tree = {}
+    for _, constant in found:
+        total = tree.add(total, constant) if total and constant else total or constant
+    return Pull(sum(float(strengths[0]) for strengths, _ in found), total)
+
+
+def _each(
+    method: Method,
+    settings: StageSettings,
+    chunk: ClientChunk,
+    start: tuple[Tree, PartTrees],
+    function: Callable[..., Any],
+    *stacked: Any,
+) -> Any:
+    """`function(view_of, broadcast, *own)` of every client, stacked; `own` are its entries of the `stacked` things."""
+
+    def one(
+        given: ClientInputs, broadcast: Broadcast, data: ClientBatches, params: Tree, state: PartTrees, *own: Any
+    ) -> Any:
+        view_of = view_function(method, settings, broadcast, params, state, data, given["context"])
+        return function(view_of, broadcast, *own)
+
+    return chunk.each(one, *start, *stacked)
+
+
+def _no_view(*_: Any, **__: Any) -> NoReturn:
+    raise LookupError("no part looks at a client after its training")
+
+
 @dataclass(frozen=True)
 class CompiledTrainer:
-    """The practice of a phase; all tensors have a leading [K]. `pull` is what all parts together add to the gradient.
+    """Trains one phase of stacked clients in the loops; all tensors have a leading [K].
 
-    `start` are the shared parameters as received, [...]. `apart`: the tally says what was added to the parameters, which stay;
-    with `factors` [K] it says the sum of that over the clients, along a leading [1].
+    Args:
+        settings: the stage's settings.
+        work: the phase's work.
+        params: all parameters at the start of the phase.
+        start: the shared parameters as received, without a leading [K].
+        pull: the sum of the parts' pulls.
+        differences: return what was added to the parameters (`StepSums.gained`) instead of the new parameters.
+        factors: [K]; return the sum of these differences with these factors, [1, ...], and no client's own.
     """
 
     settings: StageSettings
@@ -65,119 +231,63 @@ class CompiledTrainer:
     params: Tree
     start: Tree
     pull: Pull
-    apart: bool
+    differences: bool
     factors: Tensor | None
 
     def phase(self, before: StepState, batches: Sequence[Batch]) -> tuple[StepSums, StepState]:
         loops, chain, solver = kernels(), self.settings.model.chain, self.work.solver
-        assert (
-            loops and chain and isinstance(solver, SGD) and isinstance(batches, BatchSequence)
-        )  # `supports_compiled` found them
+        assert loops and chain and isinstance(solver, SGD) and isinstance(batches, BatchSequence)  # see `supports`
         if not batches:
             return StepSums(), before
-        lot, moves = batches.rows, before.variables[MODEL]
-        assert isinstance(lot, StackedBatches)
+        rows, moves = batches.rows, before.variables[MODEL]
+        assert isinstance(rows, StackedBatches)
         params = self.params | moves
-        layout = _layout(chain, tuple((n, w.shape[1:]) for n, w in params.items()), frozenset(moves))
+        layout = layout_of(chain, tuple((n, w.shape[1:]) for n, w in params.items()), frozenset(moves))
         with profiled("forward and backward"):
             start = layout.flat(params)
-            tally = np.zeros((3, len(lot.sizes)))
-            kind, classes = self.settings.task.name, self.settings.task.name == "classification"
-            factors = torch.empty(0) if self.factors is None else self.factors
-            given = (
-                start.numpy(),
-                lot.samples.flatten(1).numpy(),
-                lot.index.numpy(),
-                lot.labels.long().contiguous().numpy() if classes else np.empty(0, np.int64),
-                np.empty(0, np.float32) if classes else lot.y.float().flatten().numpy(),
-                lot.sizes,
-                layout.table,
-                layout.held,
-                layout.strengths(solver.weight_decay, self.pull.strength, self.start),
-                self._pulls(layout, params).numpy(),
-                loops.LOSSES[kind],
+            classes = self.settings.task.name == "classification"
+            data = loops.Data(
+                rows.samples.flatten(1).numpy(),
+                rows.index.numpy(),
+                rows.sizes,
+                rows.labels.long().contiguous().numpy() if classes else np.empty(0, np.int64),
+                np.empty(0, np.float32) if classes else rows.y.float().flatten().numpy(),
+            )
+            step = loops.Step(
+                loops.LOSSES[self.settings.task.name],
                 np.float32(self.work.lr),
                 np.float32(solver.momentum),
                 solver.nesterov,
-                self.apart,
-                factors.float().numpy(),
+                layout.decays(solver.weight_decay, self.pull.strength, self.start),
+                self._pulls(layout, params).numpy(),
             )
-            trained = self._apiece(partial(loops.train, *given), tally, _up(start.shape[1], loops.LANES))
+            model = loops.Model(layout.table, layout.held)
+            run = partial(loops.train, start.numpy(), data, model, step)
+            sums, trained = self._share_out(loops, run, len(rows.sizes), padded(start.shape[1], loops.LANES))
         made = {n: w for n, w in layout.views(trained).items() if n in moves}
-        loss, rows, steps = torch.from_numpy(tally).float().unbind()
-        if self.apart:
-            return StepSums(loss, rows, steps, made), replace(before, state={})
-        return StepSums(loss, rows, steps), replace(before, variables=before.variables | {MODEL: made}, state={})
+        loss, samples, steps = torch.from_numpy(sums).float().unbind()
+        if self.differences:
+            return StepSums(loss, samples, steps, made), replace(before, state={})
+        return StepSums(loss, samples, steps), replace(before, variables=before.variables | {MODEL: made}, state={})
 
-    def _apiece(self, train: Callable[..., None], tally: np.ndarray, width: int) -> Tensor:
-        """What `train` writes of each client, [K, P], or adds up of all, [1, P], in rows of `width` floats."""
-        clients, summed = tally.shape[1], self.factors is not None
-        bounds = np.array(
-            compiled_loops.bounds(
-                clients, max(SUMS, 2 * compiled_loops.threads()) if summed else compiled_loops.pieces()
-            )
-        )
+    def _share_out(
+        self, loops: ModuleType, run: Callable[..., None], clients: int, width: int
+    ) -> tuple[np.ndarray, Tensor]:
+        """The sums [3, K] of losses, samples and steps, and the trained rows [K or 1, width], computed on all threads."""
+        summed = self.factors is not None
+        pieces = max(SUMS, 2 * compiled_loops.threads()) if summed else compiled_loops.pieces()
+        bounds = np.array(compiled_loops.bounds(clients, pieces))
         rows = torch.empty(len(bounds) - 1 if summed else clients, width, dtype=torch.float32)
-        compiled_loops.share_out(partial(train, bounds, tally, rows.numpy()), len(bounds) - 1)
-        return rows.sum(0, keepdim=True) if summed else rows
+        factors = torch.empty(0) if self.factors is None else self.factors
+        results = loops.Results(self.differences, factors.float().numpy(), bounds, np.zeros((3, clients)), rows.numpy())
+        compiled_loops.share_out(partial(run, results), len(bounds) - 1)
+        return results.sums, rows.sum(0, keepdim=True) if summed else rows
 
     def _pulls(self, layout: Layout, params: Tree) -> Tensor:
-        """What is added to the gradients beside strength v: constant - strength w, [1 or K, P]; nothing of no pull, [0, P]."""
+        """The part of the pull that does not change, constant - strength w: rows [1 or K, P]; [0, 0] without a pull."""
         strength, constant = self.pull
         if not strength and not constant:
             return torch.empty(0, 0, dtype=torch.float32)
         shared = {n: (constant.get(n, 0.0) - strength * w).expand_as(params[n]) for n, w in self.start.items()}
         zeros = {n: w.new_zeros(()).expand_as(w) for n, w in params.items()}
         return layout.flat(zeros | shared)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where each parameter is among the floats of a client, and the table that `kernels.train` reads; `held` as it says."""
-
-    names: tuple[tuple[str, str | None], ...]
-    places: dict[str, tuple[int, torch.Size]]
-    table: np.ndarray
-    held: int
-
-    def flat(self, params: Tree) -> Tensor:
-        """Stacked parameters side by side, [K, P]; [1, P] where all clients have the same."""
-        if all(params[n].stride(0) == 0 for n in self.places):
-            return torch.cat([params[n][0].flatten() for n in self.places])[None]
-        return torch.cat([params[n].flatten(1) for n in self.places], 1)
-
-    def strengths(self, decay: float, pull: float, shared: Collection[str]) -> np.ndarray:
-        """What each layer's weight and bias are multiplied with in their gradients, [L, 2]."""
-        rows = [[decay + pull * (n in shared) for n in names] for names in self.names]
-        return np.array(rows, np.float32)
-
-    def views(self, flat: Tensor) -> Tree:
-        """Each parameter of such rows."""
-        return {n: flat.narrow(1, at, shape.numel()).view(-1, *shape) for n, (at, shape) in self.places.items()}
-
-
-@lru_cache(64)
-def _layout(chain: DenseChain, shapes: tuple[tuple[str, torch.Size], ...], moves: frozenset[str]) -> Layout:
-    loops, shape = kernels(), dict(shapes)
-    assert loops
-    codes = {None: loops.IDENTITY, ACTIVATIONS[nn.ReLU]: loops.RELU}
-    codes |= {ACTIVATIONS[nn.Tanh]: loops.TANH, ACTIVATIONS[nn.Sigmoid]: loops.SIGMOID}
-    places, table, taken, held = {}, [], 0, 0
-    for layer in chain.layers:
-        out, wide = shape[layer.weight]
-        for name in (layer.weight, layer.bias):
-            if name is not None:
-                places[name] = (taken, shape[name])
-                taken += shape[name].numel()
-        even, columns = _up(out, 2), _up(wide, loops.PAIR)
-        source = places[layer.weight][0]
-        own = -1 if layer.bias is None else source + out * wide
-        bias, trained = held + even * columns, (layer.weight in moves, layer.bias in moves)
-        table.append((wide, out, columns, even, held, bias, source, own, codes[layer.activation], *trained))
-        held = bias + _up(even, loops.LANES)
-    names = tuple((layer.weight, layer.bias) for layer in chain.layers)
-    return Layout(names, places, np.array(table, np.int64), held)
-
-
-def _up(n: int, to: int) -> int:
-    return -(-n // to) * to

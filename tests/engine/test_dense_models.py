@@ -1,4 +1,4 @@
-"""Chunks of dense models trained by hand are those that `torch.vmap` of the plain client trains."""
+"""Dense models: chunks by `torch.vmap` agree with the loop, and only chains of layers are trained in compiled loops."""
 
 import threading
 import warnings
@@ -12,14 +12,13 @@ import unalike as ua
 from unalike.core.dense_chain import dense_chain
 from unalike.core.model import Model
 from unalike.core.types import Batch
-from unalike.engine import batched
-from unalike.engine.dense.step import supports_dense
+from unalike.engine.batched import Batched
+from unalike.engine.dense import compiled_training
 from unalike.methods.method import Method
 from unalike.methods.part import registry
 from unalike.methods.plan import plan
 
 SIZES = (7, 3, 1, 5)
-WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1, "executor": "by hand"}
 PLANS = {name: plan(name) for name in sorted(registry)}
 METHODS = {name: p for name, p in PLANS.items() if isinstance(p, Method) and not p.trained}
 HEAVY = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "clip": 1.0, "keep_optimizer_state": True}
@@ -27,24 +26,26 @@ MOMENTUM = {"momentum": 0.9, "weight_decay": 0.01, "keep_optimizer_state": True}
 TEACHING = ("feddf", "ensemble_distillation", "fedgh")  # the server trains, too, and enlarges last bits
 
 
-def played(method, by_hand, module=None, clients=None, **more):
+def trained(method, executor, module=None, clients=None, **more):
+    """Two rounds of ragged clients, one of them with a single sample."""
     clients = clients or Clients.random(SIZES)
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if not by_hand:
-            patch.setattr(batched, "supports_dense", lambda *_: False)
         proxy = Batch(clients.x[1:7], clients.y[1:7])
-        sim = Simulation(method, module or mlp(), clients, proxy=proxy, **WORK | more)
-        assert not by_hand or supports_dense(sim.method, sim.settings, clients.x)
+        work = {"epochs": 2, "batch_size": 4, "lr": 0.1} | more
+        sim = Simulation(method, module or mlp(), clients, proxy=proxy, executor=executor, **work)
+        if executor == "batched":
+            sim.executor = Batched(sim.executor.client_pool, fused=False)
         sim.round(), sim.round([0, 1, 3])
         return sim
 
 
 def gap(method, *given, **more):
-    one, other = (played(method, by_hand, *given, **more) for by_hand in (True, False))
+    """The distance between loop and chunks, relative to the update."""
+    loop, stacked = (trained(method, executor, *given, **more) for executor in ("loop", "batched"))
     for k in range(len(SIZES)):
-        torch.testing.assert_close(one.memory(k), other.memory(k), rtol=1e-4, atol=1e-6)  # float32
-    return distance(one.params, other.params, one.settings.model.params)
+        torch.testing.assert_close(stacked.memory(k), loop.memory(k), rtol=1e-4, atol=1e-6)  # float32
+    return distance(stacked.params, loop.params, loop.settings.model.params)
 
 
 def gap64(method, module, **more):
@@ -54,9 +55,9 @@ def gap64(method, module, **more):
 
 @pytest.mark.parametrize("more", [{}, MOMENTUM, HEAVY], ids=["sgd", "momentum", "heavy"])
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method(name, more):
-    """1e-6 of the update; in float64 where the server trains. Clients are ragged, one has a single sample."""
-    if name in TEACHING:  # a hundred steps of Adam enlarge the last bits, how much depends on the processor
+def test_batched_without_compiled_loops_equals_loop_for_every_method(name, more):
+    """1e-6 of the update; float64 where the server trains, since a hundred steps of Adam enlarge last bits."""
+    if name in TEACHING:
         assert gap64(METHODS[name], mlp(), **more) < 1e-7
     else:
         assert gap(METHODS[name], **more) < 1e-6
@@ -70,19 +71,19 @@ def deep():
 
 @pytest.mark.parametrize("module", [deep, lambda: ua.model("linear", (4,), 3), lambda: ua.model("mlp", (4,), 3)])
 @pytest.mark.parametrize("method", ["fedprox(mu=0.1) + scaffold", "moon", "fedrep", "fedper", "fine_tuned"])
-def test_other_models(module, method):
-    """Several phases, frozen layers and objectives on features and logits among them."""
+def test_batched_without_compiled_loops_equals_loop_for_other_models(module, method):
+    """With several phases, frozen layers, and objectives on features and logits."""
     built = module()
     if method == "fedrep" and len(list(built.parameters())) == 2:
         pytest.skip("it has no body")
-    if method == "fedrep":  # ten epochs of the head do so, too
+    if method == "fedrep":  # ten epochs of the head enlarge last bits
         assert gap64(Method.parse(method), built) < 1e-7
     else:
         assert gap(Method.parse(method), built) < 1e-6
 
 
 @pytest.mark.parametrize("labels", [torch.bool, torch.float32])
-def test_one_output(labels):
+def test_batched_without_compiled_loops_equals_loop_for_one_output(labels):
     data = [(torch.randn(n, 4), (torch.randn(n) > 0).to(labels)) for n in SIZES]
     clients = Clients.of(*data)
     clients.y = clients.y.to(labels)
@@ -91,11 +92,10 @@ def test_one_output(labels):
     assert gap(Method.parse("fedprox"), net, clients, momentum=0.9, task=task) < 1e-6
 
 
-def test_frozen_layers_stay():
+def test_frozen_layer_stays_as_it_is():
     module = deep()
     module[2].weight.requires_grad_(False)
-    sim = played(Method(), True, module)
-    assert torch.equal(sim.params["2.weight"], module[2].weight)
+    assert torch.equal(trained(Method(), "batched", module).params["2.weight"], module[2].weight)
     assert gap(Method(), module) < 1e-6
 
 
@@ -169,7 +169,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_modules_are_no_chains(name):
+def test_dense_chain_of_other_module_is_none(name):
     assert dense_chain(OTHERS[name]()) is None
 
 
@@ -189,30 +189,35 @@ class Meanwhile(nn.Module):
         return self.layer(x)
 
 
-def test_other_threads_do_not_notice_that_a_module_is_looked_at():
+def test_dense_chain_tracing_does_not_disturb_other_threads():
     assert dense_chain(Meanwhile()) is not None
     assert torch.equal(Meanwhile.seen[0], Meanwhile.other(torch.ones(1, 4)))
 
 
-def test_what_is_not_trained_by_hand():
+def test_compiled_training_second_model_or_adam_is_not_supported():
+    pytest.importorskip("numba")
     clients = Clients.random(SIZES)
-    for method, more in (("ditto", {}), ("fedavg", {"optimizer": "adam"})):
-        sim = Simulation(method, mlp(), clients, **WORK | more)
-        assert not supports_dense(sim.method, sim.settings, clients.x)
+    for method, more, expected in (
+        ("fedavg", {}, True),
+        ("ditto", {}, False),
+        ("fedavg", {"optimizer": "adam"}, False),
+    ):
+        sim = Simulation(method, mlp(), clients, **more)
+        found = compiled_training.supports(sim.method, sim.method.phases, sim.settings, clients.x, 4)
+        assert found == expected
     model = Model(mlp())
     assert model.chain is not None and not model.chain.takes(torch.zeros(2, 3, 4))
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("activation", [nn.GELU, nn.Tanh])
-def test_padding_is_a_client_s_own(activation):
-    """What others hold, here a fill value of a file in row 0, never meets its numbers."""
+def test_padding_does_not_mix_clients_numbers(activation, fused):
+    """The samples of one client (here a file's fill value in row 0) never meet those of another."""
     clients = Clients.random(SIZES)
     clients.y = clients.y.float()
     clients.x[0], clients.y[0] = 9.96921e36, 9.96921e36
     module = nn.Sequential(nn.Linear(4, 5), activation(), nn.Linear(5, 1))
-    report = (
-        Simulation("fedavg", module, clients, task="regression", lr=0.01, batch_size=4, executor="by hand")
-        .run()
-        .stacked
-    )
-    assert report.loss.isfinite().all() and all(u.isfinite().all() for u in report.update.values())
+    sim = Simulation("fedavg", module, clients, task="regression", lr=0.01, batch_size=4)
+    sim.executor = Batched(sim.executor.client_pool, fused=fused)
+    found = sim.run().stacked
+    assert found.loss.isfinite().all() and all(u.isfinite().all() for u in found.update.values())
