@@ -170,7 +170,7 @@ def train_in_a_team(method, nccl, folder):
     models = [state.params for state in found._runner.state.states.values()]
     assert {str(w.device) for w in models[0].values()} == {f"{KIND}:0"}
     same(found, train(method, "cpu", "distributed(workers=2, inner='batched')"))
-    line = found._runner.worker_pool._line
+    line = found._runner.worker_pool._channel
     if nccl == "True":  # to the other process, or back from it, in each of the two rounds
         assert line.direct.group.bytes > 2 * sum(w.nbytes for params in models for w in params.values())
     else:
@@ -215,7 +215,7 @@ def compare_between_devices(folder):
     def noted(self):
         if not self.rank:
             with (Path(folder) / "bytes").open("a") as file:
-                file.write(f"{self._line.direct.group.bytes > 1000}\n")
+                file.write(f"{self._channel.direct.group.bytes > 1000}\n")
         close(self)
 
     worker_pool.Team.close, nccl.BACKENDS[KIND] = noted, Wires

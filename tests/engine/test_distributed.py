@@ -25,8 +25,8 @@ from unalike.engine.multiprocess.distributed import assign_clients
 from unalike.engine.multiprocess.worker_pool import WorkerPool, start_pool
 from unalike.methods.method import Method
 from unalike.methods.plan import plan, steps_of
-from unalike.runtime.run_config import prepare_run
 from unalike.runtime.round_loop import run_round
+from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
 from unalike.runtime.worker_loop import announce_stage, make_stage_runner, require_folder, serve
 

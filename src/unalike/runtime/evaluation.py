@@ -1,4 +1,4 @@
-"""What a round's evaluation measures: four protocols, which no table mixes in one column.
+"""Evaluation of a round under four protocols, which no table mixes in one column.
 
 server    the shared model on a held-out test set
 clients   the shared model on each client's own test samples, pooled and per client; with its own statistic where it is
@@ -34,12 +34,12 @@ from unalike.runtime.worker_handlers import own_models
 
 Row = dict[str, Any]
 Models = Iterable[tuple[Sequence[int], Predict]]
-"""Who predicts with what."""
+"""(clients, their model) pairs."""
 Splits = dict[str, str]
-"""What is put before the names of metrics -> the samples that they are measured on."""
+"""Prefix of metric names -> the samples that they are measured on."""
 Found = dict[str, list[Scores]]
 Rows = tuple[np.ndarray, np.ndarray]
-"""Samples by their numbers, and whose they are, [n] each."""
+"""(sample indices [n], client ids [n])"""
 
 
 class ProtocolMetrics(NamedTuple):
@@ -76,7 +76,7 @@ class ClientSplit:
 
 
 class ServerSplit:
-    """The server's held-out test set, whoever's model it is."""
+    """The server's held-out test set; the same for all models."""
 
     def __init__(self, test: tuple[Tensor, Tensor]):
         self.x, self.y = test
@@ -87,15 +87,15 @@ class ServerSplit:
 
 SHARED, OWN = "score", "score own"
 SCORING = (SHARED, OWN)
-"""What the leader of a team tells: score your part of the samples with a shared model, or your clients' own models."""
+"""Questions to worker processes: score your part of the samples with a shared model, or your clients' own models."""
 PAYS = 1000
-"""Samples from which on the processes of a run score a part each."""
+"""Number of samples above which each process of a run scores a part of them."""
 MANY = 10_000
-"""A history of more clients than this has rows for those alone that took part in the round, as have personal models."""
+"""With more clients than this, only a round's participants have a row in the history and a personal model evaluated."""
 
 
 class Evaluator:
-    """Evaluates a simulation under the protocols asked for. The first one fills the plain columns."""
+    """Evaluates the models of a stage under the protocols asked for. The first one fills the plain columns."""
 
     def __init__(
         self,
@@ -195,10 +195,10 @@ class Evaluator:
         return found
 
     def _own(self, splits: Splits, runner: StageRunner, clients: Sequence[int], worker_pool: WorkerPool) -> Found:
-        """Clients' own models, each in the process that keeps what its client remembers."""
+        """Clients' own models, each scored in the process that keeps the client's state."""
         found: Found = {infix: [] for infix in splits}
-        for group, ids, order in runner.parted(clients):
-            models, others = group.divided(ids, order, {"do": OWN, "splits": splits})
+        for group, ids, broadcast in runner.parted(clients):
+            models, others = group.divided(ids, broadcast, {"do": OWN, "splits": splits})
             parts = [self._found(splits, (([k], predict) for k, predict in models))]
             parts += [_received(worker_pool.answer(rank)) for rank in others]
             for infix in splits:
@@ -206,7 +206,7 @@ class Evaluator:
         return found
 
     def _scores(self, split: str, clients: Sequence[int], predict: Predict, worker_pool: WorkerPool | None) -> Scores:
-        """A model on clients' samples. The processes of a team score a part each of what several clients share a model for."""
+        """A model on clients' samples. With a worker pool each process scores a part of the samples of a shared model."""
         rows = self.splits[split].of(clients)
         few = len(clients) == 1 or len(rows[0]) < PAYS
         if few or worker_pool is None or worker_pool.closed or not isinstance(predict, SharedModel):
@@ -218,7 +218,7 @@ class Evaluator:
         return Scores.join([mine, *(scores for rank in others for scores in _received(worker_pool.answer(rank))[""])])
 
     def answer(self, worker_pool: WorkerPool, runner: StageRunner, message: Message) -> Message:
-        """What this process has to say where the leader shares the scoring out: on its part of the samples, or of its clients."""
+        """A worker process's scores: of its part of the samples, or of its clients' own models."""
         splits = message["splits"]
         if message["do"] == OWN:
             models = own_models(worker_pool, runner, message)
@@ -265,8 +265,8 @@ class Evaluator:
 
     def score(self, predict: Predict, split: str, rows: Rows) -> Scores:
         """A model on samples of a split, prepared as in training but for what is drawn."""
-        (numbers, owner), samples = rows, self.splits[split]
-        index = torch.from_numpy(numbers)
+        (indices, owner), samples = rows, self.splits[split]
+        index = torch.from_numpy(indices)
         chosen = predict if self.prepare is None else self.prepare.before(predict)
         return score(self.population.task, chosen, samples.x[index], samples.y[index], owner, logits=bool(self.custom))
 
@@ -276,7 +276,7 @@ def _received(message: Message) -> Found:
 
 
 def _part(rows: Rows, worker_pool: WorkerPool) -> Rows:
-    """The samples that this process of a team scores."""
+    """The samples that this process scores."""
     numbers, owner = rows
     at = slice(
         len(owner) * worker_pool.rank // worker_pool.size, len(owner) * (worker_pool.rank + 1) // worker_pool.size
@@ -287,7 +287,7 @@ def _part(rows: Rows, worker_pool: WorkerPool) -> Rows:
 def shown(stage: StageState, done: RoundResult | None) -> Sequence[int]:
     """The clients with a row of their own: everybody, or among very many the participants of the round.
 
-    Where clients do not train, as in a stage that pools their data, those are shown who would have been drawn.
+    Where clients do not train, as in a stage that pools their data, the clients that would have been drawn are shown.
     """
     clients = len(stage.population)
     if clients <= MANY:
@@ -300,7 +300,7 @@ def shown(stage: StageState, done: RoundResult | None) -> Sequence[int]:
 
 
 def _of(everybody: Sequence[int], scores: Scores) -> Scores:
-    """The scores of these clients, in ascending order, numbered by their places."""
+    """The scores of these clients (in ascending order), with places instead of client ids."""
     if isinstance(everybody, range):
         return scores
     numbers = np.asarray(everybody, np.int64)

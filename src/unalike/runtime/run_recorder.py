@@ -1,4 +1,4 @@
-"""What is kept of a run: while it goes its history, checkpoints and events, and afterwards the run itself."""
+"""The record of a run: its history, checkpoints and events while it goes, and the finished run."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class BestRound:
 
 
 class RunRecorder:
-    """What is kept of a run while it goes: its history, its notes, and in a folder its checkpoints and events."""
+    """Records a run while it goes: its history and notes, and in a folder its checkpoints and events."""
 
     def __init__(self, directory: RunDirectory | None, run_config: RunConfig, resume: bool):
         self.directory = directory
@@ -151,14 +151,14 @@ class RunRecorder:
         """Why the run ends before the last round of its plan; empty while it goes on."""
         self.saved: tuple[Tree, dict[str, Any]] | None = None
         self._stages: dict[int, tuple[Clients, tuple[Tree, list[dict[str, Any]]]]] = {}
-        self._surveys: dict[int, Answers] = {}
+        self._answers: dict[int, Answers] = {}
         self._best: BestRound | None = None
         self._unpaid = {"bytes_down": 0, "bytes_up": 0}
-        self._owed = dict(self._unpaid)  # of it, what the checkpoint must say: its round has no row yet
+        self._owed = dict(self._unpaid)  # the part that a checkpoint holds: its round has no row yet
         self._round, self._written, self._time = 0, -1, time.monotonic()
         if directory is not None and directory.claim(run_config.record, resume):
             self.saved = directory.load_checkpoint()
-            directory.write_config(run_config.record)  # what a resumed run may change
+            directory.write_config(run_config.record)  # a resumed run may change some options
         self.event("begun", method=run_config.asked)
         if directory is not None and run_config.population.encoding is not None:
             run_config.population.encoding.save(directory.path / "encoding.json")
@@ -200,19 +200,19 @@ class RunRecorder:
         return self.saved is not None and index == len(self.saved[1]["stages"]) - 1
 
     def answers(self, index: int) -> Answers | None:
-        """The answers of a survey that the checkpoint holds."""
+        """The answers to a client query that the checkpoint holds."""
         found = self._found(index)
         if found is None:
             return None
-        self._surveys[index] = Answers(tuple(found[1][0]["clients"]), found[0])
-        return self._surveys[index]
+        self._answers[index] = Answers(tuple(found[1][0]["clients"]), found[0])
+        return self._answers[index]
 
     def keep(self, index: int, answers: Answers) -> None:
-        """Take in a survey; it is written with the next round."""
-        self._surveys[index] = answers
+        """Take in the answers to a client query; they are written with the next round."""
+        self._answers[index] = answers
 
     def charge(self, items: Iterable[Item], clients: int) -> None:
-        """What crossed the wire outside a round; it counts in the next row."""
+        """Count what crossed the wire outside a round; the next row includes it."""
         for item in items:
             self._unpaid[f"bytes_{item.direction}"] += item.bytes * clients
 
@@ -270,18 +270,18 @@ class RunRecorder:
         self._best = BestRound(index, rows, main, tensors, groups)
 
     def hold(self, index: int, clients: Clients) -> None:
-        """Write where a stage is now, ahead of the row of its newest round: before anything of it leaves this machine."""
+        """Checkpoint a round before its row exists, because its evaluation sends it to other machines."""
         if self.directory is not None:
             self._stages[index] = clients, clients.state_dict()
             self._written, self._owed = -1, dict(self._unpaid)
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Write the last complete round: memories and history first, so that the checkpoint never names what is not there."""
+        """Write the last complete round: client states and history first, so that the checkpoint never names a missing file."""
         if self.directory is None or self._round == self._written or not self._stages:
             return
-        last = max(self._stages)  # a survey after it is asked again: its round is not complete
-        kept = {i: (a.tree, [{"clients": list(a.clients)}]) for i, a in self._surveys.items() if i < last}
+        last = max(self._stages)  # a query after it is asked again: no round follows it yet
+        kept = {i: (a.tree, [{"clients": list(a.clients)}]) for i, a in self._answers.items() if i < last}
         for index, (clients, frozen) in self._stages.items():
             clients.state.save_client_states(frozen[1])
             kept[index] = frozen
