@@ -210,7 +210,7 @@ def compared(executor, device, out):
 
 
 def compare_between_devices(folder):
-    close = worker_pool.Team.close
+    close = worker_pool.WorkerPool.close
 
     def noted(self):
         if not self.rank:
@@ -218,7 +218,7 @@ def compare_between_devices(folder):
                 file.write(f"{self._channel.direct.group.bytes > 1000}\n")
         close(self)
 
-    worker_pool.Team.close, nccl.BACKENDS[KIND] = noted, Wires
+    worker_pool.WorkerPool.close, nccl.BACKENDS[KIND] = noted, Wires
     with pretended():
         compared("distributed(inner='batched', nccl=True)", KIND, Path(folder) / "joined")
 
