@@ -58,7 +58,7 @@ def train(method, device, executor="loop", model="mlp(hidden=(6,))", work=None, 
 
 def same(found, wanted):
     """Equal up to the order of sums, and on the device that was asked for."""
-    theirs, ours = ([s.params for s in run._runner.states.values()] for run in (found, wanted))
+    theirs, ours = ([s.params for s in run._runner.state.states.values()] for run in (found, wanted))
     for there, params in zip(theirs, ours, strict=True):
         for name, w in params.items():
             assert isinstance(there[name], There), name
@@ -159,18 +159,18 @@ def test_every_process_of_a_team_has_a_device_of_its_own(method, nccl, tmp_path)
 def train_in_a_team(method, nccl, folder):
     second, follow = Path(folder) / "second", worker_loop._follow
 
-    def noted(run_config, worker_pool):
-        second.write_text(str(run_config.population.x.device))
-        follow(run_config, worker_pool)
+    def noted(worker):
+        second.write_text(str(worker.run_config.population.x.device))
+        follow(worker)
 
     worker_loop._follow, nccl.BACKENDS[KIND] = noted, Wires
     with pretended():
         found = train(method, KIND, f"distributed(workers=2, inner='batched', nccl={nccl})")
     assert second.read_text() == f"{KIND}:1"
-    models = [state.params for state in found._runner.states.values()]
+    models = [state.params for state in found._runner.state.states.values()]
     assert {str(w.device) for w in models[0].values()} == {f"{KIND}:0"}
     same(found, train(method, "cpu", "distributed(workers=2, inner='batched')"))
-    line = found._runner.worker_pool._line
+    line = found._runner.worker_pool._channel
     if nccl == "True":  # to the other process, or back from it, in each of the two rounds
         assert line.direct.group.bytes > 2 * sum(w.nbytes for params in models for w in params.values())
     else:
@@ -210,15 +210,15 @@ def compared(executor, device, out):
 
 
 def compare_between_devices(folder):
-    close = worker_pool.Team.close
+    close = worker_pool.WorkerPool.close
 
     def noted(self):
         if not self.rank:
             with (Path(folder) / "bytes").open("a") as file:
-                file.write(f"{self._line.direct.group.bytes > 1000}\n")
+                file.write(f"{self._channel.direct.group.bytes > 1000}\n")
         close(self)
 
-    worker_pool.Team.close, nccl.BACKENDS[KIND] = noted, Wires
+    worker_pool.WorkerPool.close, nccl.BACKENDS[KIND] = noted, Wires
     with pretended():
         compared("distributed(inner='batched', nccl=True)", KIND, Path(folder) / "joined")
 

@@ -17,6 +17,7 @@ from unalike.engine.dense import compiled_training
 from unalike.methods.plan import steps_of
 from unalike.methods.roles import Objective
 from unalike.runtime import worker_loop
+from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
 
@@ -98,10 +99,10 @@ def test_padding_that_would_count_is_refused():
         chosen.why
         == "loop: the model cannot be stacked: padding would count in a batch norm with a forward of its own (Activated)"
     )
-    chosen.round()
+    run_round(chosen)
     for asked in ("batched", "batched(chunk=2)"):
         with pytest.raises(ua.UnalikeError, match=r"batched.*cannot be stacked: padding would count.*\(Activated\)"):
-            simulation(clients(), model=model, executor=asked).round()
+            run_round(simulation(clients(), model=model, executor=asked))
 
 
 class Decided(torch.nn.Module):
@@ -121,8 +122,8 @@ class Decided(torch.nn.Module):
 )
 def test_what_cannot_be_stacked_is_refused_where_it_is_asked_for(model, why):
     with pytest.raises(ua.UnalikeError, match=f"batched.*cannot be stacked: .*{why}.*; write 'loop' or 'auto'"):
-        simulation(clients(), model=model, executor="batched").round()
-    simulation(clients(), model=model).round()
+        run_round(simulation(clients(), model=model, executor="batched"))
+    run_round(simulation(clients(), model=model))
 
 
 def test_a_part_that_cannot_be_stacked_is_refused():
@@ -135,7 +136,7 @@ def test_a_part_that_cannot_be_stacked_is_refused():
             return size if size.item() > 1 else 2 * size
 
     with pytest.raises(ua.UnalikeError, match=r"cannot be stacked: .*write 'loop' or 'auto'"):
-        simulation(clients(), method=ua.Method.parse("fedavg") + Stern(), executor="batched").round()
+        run_round(simulation(clients(), method=ua.Method.parse("fedavg") + Stern(), executor="batched"))
 
 
 def test_it_does_not_matter_whether_gradients_are_off(monkeypatch):
@@ -159,7 +160,7 @@ class Unwritten(torch.nn.Linear):
 def test_an_obstacle_without_a_word_is_one():
     model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.SiLU(), Unwritten(4, 3))
     with pytest.raises(ua.UnalikeError, match="cannot be stacked: NotImplementedError; write 'loop'"):
-        simulation(clients(), model=model, executor="batched").round()
+        run_round(simulation(clients(), model=model, executor="batched"))
 
 
 class Centred(torch.nn.Module):
@@ -194,7 +195,7 @@ def test_padding_would_count_in_whatever_looks_at_batches_as_a_whole(model, wher
     chosen = simulation(clients(), model=model)
     assert re.match(f"loop: the model cannot be stacked: padding would count in .*{where}", chosen.why)
     with pytest.raises(ua.UnalikeError, match="padding would count"):
-        simulation(clients(), model=model, executor="batched").round()
+        run_round(simulation(clients(), model=model, executor="batched"))
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ def test_padding_would_count_in_the_loss_of_an_own_part(dropout, method):
     wrong, right = (ua.Method.parse(method) + Confident(by_hand) for by_hand in (True, False))
     assert "padding would count in confident: a mean" in simulation(clients(), model=model, method=wrong).why
     with pytest.raises(ua.UnalikeError, match=r"padding would count in confident.*batch.mean\(per_sample\)"):
-        simulation(clients(), model=model, method=wrong, executor="batched").round()
+        run_round(simulation(clients(), model=model, method=wrong, executor="batched"))
     assert simulation(clients(), model=model, method=right).why.startswith("batched")
 
 
@@ -243,15 +244,15 @@ def test_a_long_run_is_measured_once_and_says_what(monkeypatch):
     monkeypatch.setattr(auto, "_trial", lambda *a: trials.append(a) or seen(*a))
     assert "measured" in sim.why and "ms a client" in sim.why and sim.why == sim.why
     assert 2 <= len(trials) <= 4
-    assert type(sim.groups["all"].executor).__name__.lower() == sim.choice.executor.split("(")[0]
+    assert type(sim.state.groups["all"].executor).__name__.lower() == sim.choice.executor.split("(")[0]
 
 
 def test_what_measuring_leaves_behind_is_nothing(measures):
     sim, plain = simulation(clients()), simulation(clients(), executor="loop")
     sim.choice, before = replace(sim.choice, executor="loop"), torch.get_rng_state()
     for s in (sim, plain):
-        s.round(), s.round()
-    assert same(sim.states["all"].params, plain.states["all"].params) and torch.equal(before, torch.get_rng_state())
+        run_round(s), run_round(s)
+    assert same(sim.state.states["all"].params, plain.state.states["all"].params) and torch.equal(before, torch.get_rng_state())
 
 
 def test_a_run_that_goes_on_keeps_its_executor(tmp_path, monkeypatch, measures):
@@ -269,15 +270,15 @@ def test_a_run_that_goes_on_keeps_its_executor(tmp_path, monkeypatch, measures):
 def test_a_team_is_not_started_for_compiled_loops(monkeypatch):
     """Compiled loops use all cores in one process; torch does not."""
     run_config = prepare_run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
-    assert not worker_loop._worth_a_team(run_config)
+    assert not worker_loop._is_worth_a_pool(run_config)
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
-    assert worker_loop._worth_a_team(run_config)
+    assert worker_loop._is_worth_a_pool(run_config)
 
 
 @pytest.mark.parametrize("chunk", [0, -1, 2.5])
 def test_chunks_hold_at_least_one_client(chunk):
     with pytest.raises(ua.UnalikeError, match=rf"batched\(chunk={chunk}\): .* at least 1"):
-        simulation(clients(), executor=f"batched(chunk={chunk})").round()
+        run_round(simulation(clients(), executor=f"batched(chunk={chunk})"))
 
 
 class Tight(Batched):
@@ -299,7 +300,7 @@ def test_a_lack_of_memory_has_other_words_elsewhere(told, monkeypatch):
     monkeypatch.setattr(Tight, "error", RuntimeError(told))
     tight = federation("fedavg")
     tight.executor = Tight(tight.executor.client_pool)
-    tight.round()
+    run_round(tight)
     assert tight.executor.width == 2
 
 
@@ -307,9 +308,9 @@ def test_a_lack_of_memory_has_other_words_elsewhere(told, monkeypatch):
 def test_a_chunk_that_does_not_fit_is_halved(method):
     plain, tight = federation(method, "batched", chunk=2), federation(method)
     tight.executor = Tight(tight.executor.client_pool)
-    a, b = plain.round(), tight.round()
+    a, b = run_round(plain), run_round(tight)
     assert tight.executor.width == 2 and a.ids == b.ids and same(plain.params, tight.params)
-    plain.round(), tight.round()
+    run_round(plain), run_round(tight)
     assert same(plain.params, tight.params) and all(same(plain.memory(k), tight.memory(k)) for k in range(4))
     if method == "fedbabu":
         assert same(plain.tuned(), tight.tuned())
@@ -321,7 +322,7 @@ def test_one_client_that_does_not_fit_is_an_error():
     Tight.room = 0
     try:
         with pytest.raises(torch.OutOfMemoryError):
-            sim.round()
+            run_round(sim)
     finally:
         Tight.room = 3
 
@@ -334,7 +335,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory():
     sim = federation("fedavg")
     sim.executor = Broken(sim.executor.client_pool)
     with pytest.raises(RuntimeError, match="shapes"):
-        sim.round()
+        run_round(sim)
 
 
 def test_chunks_hold_like_clients():

@@ -25,9 +25,10 @@ from unalike.engine.multiprocess.distributed import assign_clients
 from unalike.engine.multiprocess.worker_pool import WorkerPool, start_pool
 from unalike.methods.method import Method
 from unalike.methods.plan import plan, steps_of
+from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
-from unalike.runtime.worker_loop import announce_executor, announce_stage, make_stage_runner, require_folder, serve
+from unalike.runtime.worker_loop import announce_stage, make_stage_runner, require_folder, serve
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
@@ -55,14 +56,14 @@ def job_of(spec, norm=False, **options):
 
 
 def rounds(simulation, count=2):
-    return [simulation.round() for _ in range(count)]
+    return [run_round(simulation) for _ in range(count)]
 
 
 def states_agree(a, b, tolerance=1e-6):
     """Within 1e-6 of the values: the same reports, added up in another order."""
-    for name in a.states:
+    for name in a.state.states:
         for field in ("params", "buffers"):
-            mine, theirs = getattr(a.states[name], field), getattr(b.states[name], field)
+            mine, theirs = getattr(a.state.states[name], field), getattr(b.state.states[name], field)
             for n in theirs:
                 torch.testing.assert_close(mine[n], theirs[n], rtol=10 * tolerance, atol=tolerance)
 
@@ -92,7 +93,7 @@ def test_two_processes_are_the_loop_for_every_method(norm):
                 run_config, stage, 0, "loop", worker_pool.folder / name.replace("/", "-"), worker_pool
             )
             announce_stage(worker_pool, worker_pool.folder / name.replace("/", "-"))
-            announce_executor(shared)
+            shared.start()
             alone = make_stage_runner(run_config, stage, 0, "loop", None, None)
             mine, theirs = rounds(shared), rounds(alone)
             # averages over few steps of a generator amplify a last bit; everything else is at rounding

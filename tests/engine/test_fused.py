@@ -32,6 +32,7 @@ from unalike.methods.parts.objectives import Proximal
 from unalike.methods.plan import steps_of
 from unalike.methods.roles import Personalizer, Phase
 from unalike.runtime import stage_runner
+from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
 from unalike.training.aggregation import StreamingSum
 
@@ -236,10 +237,11 @@ def test_what_is_added_up_in_the_loops_is_what_single_reports_come_to(method, si
         stage_runner.StageRunner(stage, run_config.settings, run_config.population, executor="batched")
         for _ in range(2)
     ]
-    (apart,), (together,) = ([*run.groups.values()] for run in runs)
+    runs[0].single = True
     for _ in range(2):
-        assert [*apart.round(range(40), 40, single=True).refused] == ([3] if sick else [])
-        assert [*together.round(range(40), 40).refused] == ([3] if sick else [])
+        for run in runs:
+            assert [*run_round(run).refused] == ([3] if sick else [])
+    (apart,), (together,) = ([*run.state.groups.values()] for run in runs)
     assert chunks.count((40, True)) == (0 if sick else 2)
     assert distance(together.state.params, apart.state.params, run_config.model.params) < 1e-5
 
@@ -294,7 +296,7 @@ def test_an_error_in_a_thread_is_raised(three_threads):
     )
     run_config.population.y[-1] = 7
     with threads_for(run_config.model), pytest.raises(IndexError, match="label"):
-        simulation.round()
+        run_round(simulation)
 
 
 def test_exponentials_are_those_of_float64():

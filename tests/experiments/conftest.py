@@ -53,14 +53,14 @@ def small():
 @pytest.fixture
 def trained(monkeypatch):
     """(method, round) of every round that was trained."""
-    from unalike.runtime.stage_runner import StageRunner
+    from unalike.runtime import round_loop
 
     seen: list[tuple[str, int]] = []
-    original = StageRunner.round
+    original = round_loop.run_round
 
-    def spied(self):
-        seen.append((repr(self.method), self.done))
-        return original(self)
+    def spied(clients):
+        seen.append((repr(clients.state.method), clients.state.done))
+        return original(clients)
 
-    monkeypatch.setattr(StageRunner, "round", spied)
+    monkeypatch.setattr(round_loop, "run_round", spied)
     return seen

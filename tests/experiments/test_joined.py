@@ -195,7 +195,7 @@ def test_a_diverged_run_says_why_it_cannot_go_on(dataset, tmp_path):
             ua.run("fedavg", people, model=MODEL, rounds=3, work=ua.Work(lr=1e30), out=tmp_path)
         directory = RunDirectory(tmp_path)
         assert directory.events[-1]["event"] == "diverged" and not directory.finished
-        assert directory.diverged.startswith(f"round {directory.round + 1}: no participant sent a usable report")
+        assert directory.diverged.startswith(f"round {directory.round + 1}: no participant sent a usable update")
     [facts, page] = [Comparison.load(tmp_path).facts, join([("run", Comparison.load(tmp_path))]).page()]
     assert (
         "diverged" in facts.command

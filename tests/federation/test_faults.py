@@ -368,7 +368,7 @@ def test_row_14_reports_of_unselected_revoked_and_unknown_sites(tmp_path):
         world.corrupt(name, volunteer)
     run = world.run()
     same(states(run), states(world.simulated(participation=0.5)))
-    assert "a report of a site that was not asked to train" in {e["why"] for e in world.events("refused")}
+    assert "an update of a site that was not asked to train" in {e["why"] for e in world.events("refused")}
 
     sites = tuple(replace(s, revoked=s.name == LAST) for s in federation_of(clients).sites)
     revoked = World(tmp_path / "revoked", clients, sites=sites)
@@ -466,11 +466,11 @@ def test_row_20_a_site_that_drops_out_returns_with_its_memory(tmp_path):
     assert rows["status"].tolist()[3:5] == ["absent: no answer by the deadline"] * 2
     assert [e["round"] for e in world.events("absent") if e["client"] == LAST] == [3, 4]
 
-    from unalike.runtime.stage_runner import StageRunner
+    from unalike.runtime.stage_state import StageState
 
-    draw = StageRunner.draw
+    draw = StageState.draw
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StageRunner, "draw", lambda self, n: [0, 1] if n in (2, 3) else draw(self, n))
+        patch.setattr(StageState, "draw", lambda self, n: [0, 1] if n in (2, 3) else draw(self, n))
         same(states(run), states(world.simulated()))
 
 

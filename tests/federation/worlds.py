@@ -165,7 +165,7 @@ def needs_proxy(method: str, clients: Sequence[ua.ClientData]) -> bool:
 def states(run: Any) -> dict[str, Any]:
     """All that the server has at the end: group -> name -> tensor."""
     found = {}
-    for name, state in run._runner.states.items():
+    for name, state in run._runner.state.states.items():
         memory = {f"{part}/{n}": t for part, tree in state.part_states.items() for n, t in tree.items()}
         found[name] = state.params | state.buffers | memory
     return found

@@ -154,7 +154,7 @@ def test_facts_are_of_training_data_alone():
     for extra in (0.0, 100.0):
         clients = [ua.ClientData(train=(x, y), test=(x + extra, y + extra))]
         run = ua.run("conditional(statistic='mean')", clients, model="conditional_linear", rounds=0, progress=quiet)
-        found = run._runner.groups["all"].context(0)["conditional"]["statistic"]
+        found = run._runner.state.groups["all"].context(0)["conditional"]["statistic"]
         np.testing.assert_allclose(found.numpy(), x.mean(0), rtol=1e-6, atol=1e-7)  # float32
 
 
@@ -282,7 +282,7 @@ def test_images_are_fed_their_principal_component():
         rounds=1,
         progress=quiet,
     )
-    assert run._runner.groups["all"].context(0)["conditional"]["statistic"].shape == (64 + 10,)
+    assert run._runner.state.groups["all"].context(0)["conditional"]["statistic"].shape == (64 + 10,)
     assert np.isfinite(run.history.rounds["loss"]).all() and "personal_accuracy" in run.history.rounds
 
 

@@ -87,7 +87,7 @@ def test_an_interrupted_run_goes_on_bitwise(spec, tmp_path):
 
 def kept(run):
     """The models that the clients of a round sent and kept, in a run of two rounds: the first one's end, trained on."""
-    group, sim = run._runner.groups["all"], run._runner
+    group, sim = run._runner.state.groups["all"], run._runner
     before = group.state
     order = group.broadcast([0, 1, 2], 3)
     cohort = group.executor.run(order, [0, 1, 2], group.accepted, 3)

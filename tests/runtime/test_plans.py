@@ -125,7 +125,7 @@ def test_resumes_bitwise_in_the_middle_of_every_stage(name, participation, popul
         for k in range(len(population)):
             if name != "centralised":
                 same(run.personal(k), whole.personal(k))
-        if len(run._runner.states) == 1:
+        if len(run._runner.state.states) == 1:
             same(run.params, whole.params)
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert sum(e["event"] == "query" for e in events) == (name in ("fedconcat", "ccvr"))  # nobody is asked twice
@@ -199,14 +199,17 @@ def test_a_stage_goes_on_where_another_ended(people, small, method):
     )
     if "feddyn" in method:  # whose clients remember
         assert not torch.equal(one.params["head.bias"], two.params["head.bias"])
-        assert two._runner.stage.start["all"].part_states.keys() == one._runner.states["all"].part_states.keys()
+        assert (
+            two._runner.state.stage.start["all"].part_states.keys()
+            == one._runner.state.states["all"].part_states.keys()
+        )
     else:
         same(one.params, two.params)
 
 
 def test_what_server_and_clients_remember_together_begins_afresh_in_a_stage(people, small):
     """SCAFFOLD's c is the mean of the clients' variates, which a second stage opens at 0."""
-    group = small(InTwo("scaffold"), people, rounds=5)._runner.groups["all"]
+    group = small(InTwo("scaffold"), people, rounds=5)._runner.state.groups["all"]
     assert group.state.round == 5
     mine = [group.client_state(k)["control_variates"] for k in range(len(people)) if len(people[k].train[1])]
     for name, c in group.state.part_states["control_variates"].items():
@@ -220,7 +223,7 @@ def test_stop_ends_the_run_and_not_the_stage(population, small, tmp_path, moment
     runs = [small(spec, population, **options) for _ in range(2)]
     for run in runs:
         assert run.history.rounds["round"].tolist() == list(range(moment + 1))
-        assert run._runner.stage.name == ("encoders" if moment <= 3 else "classifier")
+        assert run._runner.state.stage.name == ("encoders" if moment <= 3 else "classifier")
         same(run.personal(0), runs[0].personal(0))
     whole, went_on = small(spec, population, rounds=6), small(spec, population, rounds=6, out=tmp_path)
     assert went_on.history.rounds["round"].tolist() == list(range(7))
@@ -307,14 +310,14 @@ def test_groups_keep_the_time_of_the_run(small, crowd):
         people = replace(ua.Population.of(crowd), clusters=[0, 0, 0, 1, 2])
         run = small("cluster_oracle", people, work=work, rounds=4, participation=0.2)
     assert seen == [(r, 0.4 * 0.5**r) for r in range(4)]
-    assert {state.round for state in run._runner.states.values()} == {4}
+    assert {state.round for state in run._runner.state.states.values()} == {4}
 
 
 def test_every_group_draws_noise_of_its_own(small, crowd):
     spec = "cluster_oracle(method='clip(norm=1) + gaussian_noise(std=1.0)')"
     people, work = replace(ua.Population.of(crowd), clusters=[0, 0, 0, 1, 1]), ua.Work(batch_size=None, lr=1e-9)
     run = small(spec, people, work=work, rounds=1)
-    one, other = (state.params for state in run._runner.states.values())
+    one, other = (state.params for state in run._runner.state.states.values())
     for name, noisy in one.items():
         assert (noisy - other[name]).abs().max() > 0.01
 
@@ -353,7 +356,7 @@ def test_ifca_recovers_the_clusters_of_linear_data():
     run = ua.run("ifca(clusters=3)", clients, model="linear", rounds=40, work=work, evaluate_every=40)
     found = {}
     for k, true in enumerate(clients.clusters):
-        found.setdefault(true, set()).add(run._runner.group_of(k))
+        found.setdefault(true, set()).add(run._runner.state.group_of(k))
     assert all(len(groups) == 1 for groups in found.values()) and len(set.union(*found.values())) == 3
     assert run.history.rounds["rmse"].iloc[-1] < 0.2  # the noise is 0.1
 
@@ -373,7 +376,7 @@ def test_ifca_is_its_algorithm():
             j = int(np.argmin([np.mean((x @ v - y) ** 2) for v in w]))
             gathered[j].append(w[j] - 0.1 * 2 * x.T @ (x @ w[j] - y) / len(y))
         w = [np.mean(g, 0) if g else v for g, v in zip(gathered, w)]
-    for state, v in zip(run._runner.states.values(), w):
+    for state, v in zip(run._runner.state.states.values(), w):
         np.testing.assert_allclose(state.params["weight"].numpy()[0], v, rtol=1e-5)  # float32
 
 
@@ -387,12 +390,12 @@ def test_clustered_splits_opposed_groups_and_leaves_others_whole():
     opposed = linear([(2, 1)] * 3 + [(-2, -1)] * 3)
     spec, options = "clustered(eps1=0.2, eps2=0.3, warmup=1)", {"model": "linear", "rounds": 40, "work": FULL}
     run = ua.run(spec, opposed, **options)
-    members = run._runner.members
+    members = run._runner.state.members
     assert sorted(members.values()) == [(0, 1, 2), (3, 4, 5)] and set(members) == {"all.0", "all.1"}
     assert run.history.rounds["rmse"].iloc[-1] < 0.2
     options["executor"] = "batched(fused=False)"  # compiled loops add up in another order where only sums are needed
     alike = ua.run(spec, linear([(2, 1)] * 6), **options)
-    assert list(alike._runner.members) == ["all"]
+    assert list(alike._runner.state.members) == ["all"]
     same(alike.params, ua.run("fedavg", linear([(2, 1)] * 6), **options).params)
 
 
@@ -404,8 +407,8 @@ def test_clustered_goes_on_where_its_parent_was():
         "clustered(eps1=0.2, eps2=0.3, warmup=1, method='fedavgm')", opposed, model="linear", rounds=8, work=work
     )
     [stages] = [run._runner]
-    assert stages.stage.name == "split-1" and {s.round for s in stages.states.values()} == {8}
-    start = stages.stage.start
+    assert stages.state.stage.name == "split-1" and {s.round for s in stages.state.states.values()} == {8}
+    start = stages.state.stage.start
     same(start["all.0"].params, start["all.1"].params)
     assert all("server_momentum" in s.part_states and "bipartition" not in s.part_states for s in start.values())
 

@@ -12,7 +12,7 @@ from torch import nn
 import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike._utils.seeds import generator
-from unalike.runtime.stage_runner import StageRunner
+from unalike.runtime.stage_state import StageState
 
 METRICS = ["loss", "accuracy", "macro_f1"]
 ROUNDS = ["round", "seconds", "participants", *METRICS, "train_loss", "bytes_down", "bytes_up"]
@@ -89,7 +89,7 @@ def test_evaluation_changes_no_number(people, small):
 def cohorts(monkeypatch):
     """Run number -> round -> the clients drawn."""
     seen: list[list[list[int]]] = []
-    draw, start = StageRunner.draw, StageRunner.__init__
+    draw, start = StageState.draw, StageState.__init__
 
     def opened(self, *args, **options):
         seen.append([])
@@ -99,8 +99,8 @@ def cohorts(monkeypatch):
         seen[-1].append(draw(self, number))
         return seen[-1][-1]
 
-    monkeypatch.setattr(StageRunner, "__init__", opened)
-    monkeypatch.setattr(StageRunner, "draw", drawn)
+    monkeypatch.setattr(StageState, "__init__", opened)
+    monkeypatch.setattr(StageState, "draw", drawn)
     return seen
 
 

@@ -274,7 +274,7 @@ def test_missing_memories_are_named(people, small, tmp_path, spec):
 def test_what_is_read_back_is_aligned(people, small, tmp_path, spec):
     """Safetensors hands out views into the file at any offset; kernels may then round the last bit otherwise."""
     small(spec, people, rounds=1, out=tmp_path)
-    [state] = small(spec, people, rounds=1, out=tmp_path)._runner.states.values()
+    [state] = small(spec, people, rounds=1, out=tmp_path)._runner.state.states.values()
     tensors = [*state.params.values(), *(t for drawer in state.part_states.values() for t in drawer.values())]
     assert {t.data_ptr() % 64 for t in tensors} == {0}
 

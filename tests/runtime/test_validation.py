@@ -66,7 +66,7 @@ def test_the_best_round_is_what_a_run_of_that_many_rounds_gives(validated, small
     for run in (best, kept, small(spec, validated, select="best", out=tmp_path, **options)):
         for k in range(len(validated)):
             assert all(torch.equal(a, b) for a, b in zip(run.personal(k).values(), short.personal(k).values()))
-        if len(run._runner.states) == 1:
+        if len(run._runner.state.states) == 1:
             assert all(torch.equal(a, b) for a, b in zip(run.params.values(), short.params.values()))
         assert run.selected == best.selected
 

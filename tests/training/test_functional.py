@@ -15,6 +15,7 @@ import unalike as ua
 import unalike.training.functional
 from unalike.methods.plan import steps_of
 from unalike.runtime.run_config import prepare_run
+from unalike.runtime.round_loop import run_round
 from unalike.runtime.stage_runner import StageRunner
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -81,7 +82,7 @@ def test_three_rounds_by_hand_are_three_rounds_of_a_run(people, spec, kind):
         run_config.population,
         executor="loop",
     )
-    site = next(iter(sim.groups.values())).executor.client_pool
+    site = next(iter(sim.state.groups.values())).executor.client_pool
     params, state, client_states = module.state_dict(), None, [None] * 3
     for number in range(3):
         sent, letters = [], []
@@ -94,13 +95,13 @@ def test_three_rounds_by_hand_are_three_rounds_of_a_run(people, spec, kind):
             )
             sent.append(new), letters.append(letter)
         params, state = ua.aggregate(spec, params, sent, messages=letters, state=state, work=WORK, model=module)
-        sim.round()
-    [engine] = sim.states.values()
+        run_round(sim)
+    [engine] = sim.state.states.values()
     for name, value in (engine.params | engine.buffers).items():
         # models minus models, not sums of updates: 4e-9 after one round, which a norm over few rows enlarges in the next
         torch.testing.assert_close(params[name], value, rtol=1e-3 if norm else 1e-5, atol=1e-4 if norm else 1e-6)
     for k in range(3):
-        for drawer, memory in next(iter(sim.groups.values())).client_state(k).items():
+        for drawer, memory in next(iter(sim.state.groups.values())).client_state(k).items():
             for name, value in memory.items():
                 torch.testing.assert_close(
                     client_states[k][drawer][name], value, rtol=1e-3, atol=1e-4 if norm else 1e-5

@@ -1,4 +1,4 @@
-"""Evaluation of many clients' test samples in one pass."""
+"""Scoring of a model on many clients' test samples in one pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ samples of one dimension, whose activations are no larger than they.
 
 @dataclass(frozen=True)
 class Scores:
-    """One entry per test sample: whose it is, its loss, its label, the prediction and the logits.
+    """One entry per test sample: its client, its loss, its label, the prediction and the logits.
 
     Logits are [n] for one output and [n, C] for classes, for which they are kept only where asked for (else [n, 0]).
     """
@@ -42,7 +42,7 @@ class Scores:
 
     @property
     def tensors(self) -> Tree:
-        """The same as tensors, as processes send them."""
+        """The same as tensors, as worker processes send them."""
         return {name: torch.from_numpy(getattr(self, name)) for name in self.__dataclass_fields__}
 
     @classmethod
@@ -70,11 +70,11 @@ def score(task: Task, predict: Predict, x: Tensor, y: Tensor, client: np.ndarray
 def outputs(predict: Predict, x: Tensor) -> Iterator[Tensor]:
     """Logits of the samples [n, ...] without gradients, a few at a time; on all threads of the run if operations have one each."""
 
-    @torch.no_grad()  # which every thread has to say for itself
+    @torch.no_grad()  # gradient mode is per thread
     def logits(some: Tensor) -> Tensor:
         return predict(some)
 
-    if not len(x):  # many a module cannot be asked about nothing: `h.view(len(x), -1)`
+    if not len(x):  # many modules fail on an empty batch: `h.view(len(x), -1)`
         return iter([logits(x.new_zeros(1, *x.shape[1:]))[:0]])
     pieces = x.split(rows_at_once(x))
     return compiled_loops.each(logits, pieces) if torch.get_num_threads() == 1 else map(logits, pieces)

@@ -1,4 +1,4 @@
-"""What a round's evaluation measures: four protocols, which no table mixes in one column.
+"""Evaluation of a round under four protocols, which no table mixes in one column.
 
 server    the shared model on a held-out test set
 clients   the shared model on each client's own test samples, pooled and per client; with its own statistic where it is
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, unknown
-from unalike._utils.profiler_regions import profiled_function
+from unalike._utils.profiler_regions import profiled
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.data.transforms import TransformChain
@@ -28,17 +28,18 @@ from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.methods.return_checks import untouched
 from unalike.metrics.metrics import USUAL, Custom, Metrics, measure, metric_names, per_client
 from unalike.metrics.scoring import Predict, Scores, SharedModel, score
-from unalike.runtime.stage_runner import RoundResult, StageRunner
+from unalike.runtime.stage_runner import StageRunner
+from unalike.runtime.stage_state import RoundResult, StageState
 from unalike.runtime.worker_handlers import own_models
 
 Row = dict[str, Any]
 Models = Iterable[tuple[Sequence[int], Predict]]
-"""Who predicts with what."""
+"""(clients, their model) pairs."""
 Splits = dict[str, str]
-"""What is put before the names of metrics -> the samples that they are measured on."""
+"""Prefix of metric names -> the samples that they are measured on."""
 Found = dict[str, list[Scores]]
 Rows = tuple[np.ndarray, np.ndarray]
-"""Samples by their numbers, and whose they are, [n] each."""
+"""(sample indices [n], client ids [n])"""
 
 
 class ProtocolMetrics(NamedTuple):
@@ -46,6 +47,10 @@ class ProtocolMetrics(NamedTuple):
 
     together: Metrics
     clients: list[Metrics] | None
+
+
+MeasuredSplits = dict[str, ProtocolMetrics | None]
+"""Prefix of metric names ("", "val_") -> the metrics on these samples; None where there is no such model."""
 
 
 class Split(Protocol):
@@ -71,7 +76,7 @@ class ClientSplit:
 
 
 class ServerSplit:
-    """The server's held-out test set, whoever's model it is."""
+    """The server's held-out test set; the same for all models."""
 
     def __init__(self, test: tuple[Tensor, Tensor]):
         self.x, self.y = test
@@ -82,15 +87,15 @@ class ServerSplit:
 
 SHARED, OWN = "score", "score own"
 SCORING = (SHARED, OWN)
-"""What the leader of a team tells: score your part of the samples with a shared model, or your clients' own models."""
+"""Questions to worker processes: score your part of the samples with a shared model, or your clients' own models."""
 PAYS = 1000
-"""Samples from which on the processes of a run score a part each."""
+"""Number of samples above which each process of a run scores a part of them."""
 MANY = 10_000
-"""A history of more clients than this has rows for those alone that took part in the round, as have personal models."""
+"""With more clients than this, only a round's participants have a row in the history and a personal model evaluated."""
 
 
 class Evaluator:
-    """Evaluates a simulation under the protocols asked for. The first one fills the plain columns."""
+    """Evaluates the models of a stage under the protocols asked for. The first one fills the plain columns."""
 
     def __init__(
         self,
@@ -119,46 +124,52 @@ class Evaluator:
         if test is not None:
             self.splits["server"] = ServerSplit(test)
 
-    def names(self, runner: StageRunner) -> tuple[str, ...]:
+    def names(self, stage: StageState) -> tuple[str, ...]:
         """The protocols to record: those asked for, and "personal" where clients have something of their own."""
-        extra = ("personal",) if runner.is_personal else ()
+        extra = ("personal",) if stage.is_personal else ()
         return tuple(dict.fromkeys((*self.protocols, *extra)))
 
-    @profiled_function("evaluation")
-    def __call__(self, runner: StageRunner, done: RoundResult | None) -> tuple[Row, list[Row]]:
-        """The metrics of the round `done` (None: before training), and one row per client."""
-        values = {f"{group}: {n}": t for group, state in runner.states.items() for n, t in state.params.items()}
-        with untouched(runner.method, values):
-            return self._assessed(runner, done)
+    def __call__(self, runner: StageRunner, result: RoundResult | None) -> tuple[Row, list[Row]]:
+        """The metrics of a round (None: before training), and one row per client."""
+        with profiled("evaluation"):
+            return self.tables(runner.state, result, lambda protocol: self.measured(protocol, runner, result))
 
-    def _assessed(self, runner: StageRunner, done: RoundResult | None) -> tuple[Row, list[Row]]:
-        task, everybody, custom = self.population.task, shown(runner, done), self.custom
-        nothing = dict.fromkeys(metric_names(task, custom), float("nan"))
+    def tables(
+        self, stage: StageState, result: RoundResult | None, measured: Callable[[str], MeasuredSplits]
+    ) -> tuple[Row, list[Row]]:
+        """The same, where `measured` gives the metrics under each protocol."""
+        values = {f"{group}: {n}": t for group, state in stage.states.items() for n, t in state.params.items()}
+        with untouched(stage.method, values):
+            return self._tables(stage, result, measured)
+
+    def _tables(
+        self, stage: StageState, result: RoundResult | None, measured: Callable[[str], MeasuredSplits]
+    ) -> tuple[Row, list[Row]]:
+        everybody = shown(stage, result)
+        nothing = dict.fromkeys(metric_names(self.population.task, self.custom), float("nan"))
         row: Row = {}
         table: dict[str, list[Metrics]] = {}
-        for place, name in enumerate(self.names(runner)):
+        for place, name in enumerate(self.names(stage)):
             plain = place == 0
-            for infix, found in self.measured(name, runner, done).items():
+            for infix, found in measured(name).items():
                 prefix = infix if plain else f"{name}_{infix}"
                 row |= {prefix + k: v for k, v in (nothing if found is None else found.together).items()}
                 if found is not None and found.clients is not None:
                     table[prefix] = found.clients
                 elif plain:  # the plain columns are always there
                     table[prefix] = [nothing] * len(everybody)
-        return row, self._clients(runner, done, table, everybody)
+        return row, self._clients(stage, result, table, everybody)
 
-    def measured(
-        self, protocol: str, runner: StageRunner, done: RoundResult | None
-    ) -> dict[str, ProtocolMetrics | None]:
-        """What is put before the names of metrics -> the metrics; None where there is no such model."""
+    def measured(self, protocol: str, runner: StageRunner, result: RoundResult | None) -> MeasuredSplits:
+        """The metrics of the round's models under a protocol."""
         test = "server" if protocol == "server" and "server" in self.splits else "test"
         splits = {"": test, "val_": "val"} if "val" in self.splits else {"": test}
-        worker_pool, everybody = runner.worker_pool, shown(runner, done)
+        worker_pool, everybody = runner.worker_pool, shown(runner.state, result)
         if protocol == "personal" and not everybody:  # at the start, where they are very many
             return dict.fromkeys(splits)
-        if protocol == "personal" and runner.is_personal and worker_pool is not None and not worker_pool.closed:
+        if protocol == "personal" and runner.state.is_personal and worker_pool is not None and not worker_pool.closed:
             return self._measures(splits, self._own(splits, runner, everybody, worker_pool), everybody)
-        return self.scored(splits, PROTOCOLS[protocol](runner, done), everybody, worker_pool)
+        return self.scored(splits, PROTOCOLS[protocol](runner, result), everybody, worker_pool)
 
     def scored(
         self,
@@ -166,14 +177,14 @@ class Evaluator:
         models: Models | None,
         everybody: Sequence[int] | None = None,
         worker_pool: WorkerPool | None = None,
-    ) -> dict[str, ProtocolMetrics | None]:
+    ) -> MeasuredSplits:
         """The metrics of models on these splits, and by themselves those of `everybody` (None: of all clients)."""
         if models is None:
             return dict.fromkeys(splits)
         shown = range(len(self.population)) if everybody is None else everybody
         return self._measures(splits, self._found(splits, models, worker_pool), shown)
 
-    def _measures(self, splits: Splits, found: Found, shown: Sequence[int]) -> dict[str, ProtocolMetrics | None]:
+    def _measures(self, splits: Splits, found: Found, shown: Sequence[int]) -> MeasuredSplits:
         return {infix: self._metrics(split, Scores.join(found[infix]), shown) for infix, split in splits.items()}
 
     def _found(self, splits: Splits, models: Models, worker_pool: WorkerPool | None = None) -> Found:
@@ -184,10 +195,10 @@ class Evaluator:
         return found
 
     def _own(self, splits: Splits, runner: StageRunner, clients: Sequence[int], worker_pool: WorkerPool) -> Found:
-        """Clients' own models, each in the process that keeps what its client remembers."""
+        """Clients' own models, each scored in the process that keeps the client's state."""
         found: Found = {infix: [] for infix in splits}
-        for group, ids, order in runner.parted(clients):
-            models, others = group.divided(ids, order, {"do": OWN, "splits": splits})
+        for group, ids, broadcast in runner.parted(clients):
+            models, others = group.divided(ids, broadcast, {"do": OWN, "splits": splits})
             parts = [self._found(splits, (([k], predict) for k, predict in models))]
             parts += [_received(worker_pool.answer(rank)) for rank in others]
             for infix in splits:
@@ -195,7 +206,7 @@ class Evaluator:
         return found
 
     def _scores(self, split: str, clients: Sequence[int], predict: Predict, worker_pool: WorkerPool | None) -> Scores:
-        """A model on clients' samples. The processes of a team score a part each of what several clients share a model for."""
+        """A model on clients' samples. With a worker pool each process scores a part of the samples of a shared model."""
         rows = self.splits[split].of(clients)
         few = len(clients) == 1 or len(rows[0]) < PAYS
         if few or worker_pool is None or worker_pool.closed or not isinstance(predict, SharedModel):
@@ -207,7 +218,7 @@ class Evaluator:
         return Scores.join([mine, *(scores for rank in others for scores in _received(worker_pool.answer(rank))[""])])
 
     def answer(self, worker_pool: WorkerPool, runner: StageRunner, message: Message) -> Message:
-        """What this process has to say where the leader shares the scoring out: on its part of the samples, or of its clients."""
+        """A worker process's scores: of its part of the samples, or of its clients' own models."""
         splits = message["splits"]
         if message["do"] == OWN:
             models = own_models(worker_pool, runner, message)
@@ -215,7 +226,7 @@ class Evaluator:
         else:
             x = self.population.x
             params, buffers = ({n: t.to(x.device) for n, t in message[v].items()} for v in ("params", "buffers"))
-            predict, clients = SharedModel(runner.settings.model, params, buffers), message["clients"].tolist()
+            predict, clients = SharedModel(runner.state.settings.model, params, buffers), message["clients"].tolist()
             rows = {infix: _part(self.splits[split].of(clients), worker_pool) for infix, split in splits.items()}
             found = {infix: [self.score(predict, split, rows[infix])] for infix, split in splits.items()}
         return {"scores": {infix: Scores.join(scores).tensors for infix, scores in found.items()}}
@@ -229,7 +240,7 @@ class Evaluator:
 
     def _clients(
         self,
-        runner: StageRunner,
+        stage: StageState,
         done: RoundResult | None,
         table: dict[str, list[Metrics]],
         everybody: Sequence[int],
@@ -246,7 +257,7 @@ class Evaluator:
             row["status"] = "no training data" if not n_train else "idle"
             rows.append(row | scored)
         of = {row["client"]: row for row in rows}
-        for k in done.trained if done and not runner.stage.pooled else ():
+        for k in done.trained if done and not stage.stage.pooled else ():
             of[k]["status"] = "trained"
         for k, why in done.faults.items() if done else ():
             of[k]["status"] = why
@@ -254,8 +265,8 @@ class Evaluator:
 
     def score(self, predict: Predict, split: str, rows: Rows) -> Scores:
         """A model on samples of a split, prepared as in training but for what is drawn."""
-        (numbers, owner), samples = rows, self.splits[split]
-        index = torch.from_numpy(numbers)
+        (indices, owner), samples = rows, self.splits[split]
+        index = torch.from_numpy(indices)
         chosen = predict if self.prepare is None else self.prepare.before(predict)
         return score(self.population.task, chosen, samples.x[index], samples.y[index], owner, logits=bool(self.custom))
 
@@ -265,7 +276,7 @@ def _received(message: Message) -> Found:
 
 
 def _part(rows: Rows, worker_pool: WorkerPool) -> Rows:
-    """The samples that this process of a team scores."""
+    """The samples that this process scores."""
     numbers, owner = rows
     at = slice(
         len(owner) * worker_pool.rank // worker_pool.size, len(owner) * (worker_pool.rank + 1) // worker_pool.size
@@ -273,23 +284,23 @@ def _part(rows: Rows, worker_pool: WorkerPool) -> Rows:
     return numbers[at], owner[at]
 
 
-def shown(runner: StageRunner, done: RoundResult | None) -> Sequence[int]:
+def shown(stage: StageState, done: RoundResult | None) -> Sequence[int]:
     """The clients with a row of their own: everybody, or among very many the participants of the round.
 
-    Where clients do not train, as in a stage that pools their data, those are shown who would have been drawn.
+    Where clients do not train, as in a stage that pools their data, the clients that would have been drawn are shown.
     """
-    clients = len(runner.population)
+    clients = len(stage.population)
     if clients <= MANY:
         return range(clients)
     if done is None:
         return []
-    if runner.stage.pooled or not runner.stage.trained:
-        return runner.draw(runner.done - 1)
+    if stage.stage.pooled or not stage.stage.trained:
+        return stage.draw(stage.done - 1)
     return sorted({*done.trained, *done.faults})
 
 
 def _of(everybody: Sequence[int], scores: Scores) -> Scores:
-    """The scores of these clients, in ascending order, numbered by their places."""
+    """The scores of these clients (in ascending order), with places instead of client ids."""
     if isinstance(everybody, range):
         return scores
     numbers = np.asarray(everybody, np.int64)
@@ -297,45 +308,46 @@ def _of(everybody: Sequence[int], scores: Scores) -> Scores:
     return replace(own, client=np.searchsorted(numbers, own.client))
 
 
-def _server(runner: StageRunner, done: RoundResult | None) -> Models | None:
-    if len(runner.groups) > 1 or not runner.has_shared_model:
+def server_models(stage: StageState) -> Models | None:
+    """The shared model for all clients. Raises `UnalikeError` where clients use it in different ways."""
+    if len(stage.groups) > 1 or not stage.has_shared_model:
         return None
-    if not runner.is_everybodys:
+    if not stage.is_everybodys:
         own = (
             "is fed each client's statistic"
-            if runner.is_conditioned
+            if stage.is_conditioned
             else "has buffers of each client's (buffers='local')"
         )
         raise UnalikeError(f"protocol 'server' has one model for everybody, and this one {own}; use 'clients'")
-    [state] = runner.states.values()
-    everybody = range(len(runner.population))
-    return [(everybody, SharedModel(runner.settings.model, state.params, state.buffers))]
+    [state] = stage.states.values()
+    return [(range(len(stage.population)), SharedModel(stage.settings.model, state.params, state.buffers))]
 
 
-def _clients(runner: StageRunner, done: RoundResult | None) -> Models | None:
-    if not runner.has_shared_model:
+def _clients(runner: StageRunner, result: RoundResult | None) -> Models | None:
+    stage = runner.state
+    if not stage.has_shared_model:
         return None
-    model, members, states = runner.settings.model, runner.members, runner.states
-    if not runner.is_everybodys:
+    model, members = stage.settings.model, stage.members
+    if not stage.is_everybodys:
         everybody = sorted(k for ids in members.values() for k in ids)
         return (([k], runner.shared_model(k)) for k in everybody)
-    return [(members[g], SharedModel(model, s.params, s.buffers)) for g, s in states.items() if members[g]]
+    return [(members[g], SharedModel(model, s.params, s.buffers)) for g, s in stage.states.items() if members[g]]
 
 
-def _personal(runner: StageRunner, done: RoundResult | None) -> Models | None:
-    if not runner.is_personal:
+def _personal(runner: StageRunner, result: RoundResult | None) -> Models | None:
+    if not runner.state.is_personal:
         return None
-    return (([k], predict) for k, predict in runner.personal_models(shown(runner, done)))
+    return (([k], predict) for k, predict in runner.personal_models(shown(runner.state, result)))
 
 
-def _local(runner: StageRunner, done: RoundResult | None) -> Models | None:
-    if done is None or not done.trained or runner.stage.pooled:
+def _local(runner: StageRunner, result: RoundResult | None) -> Models | None:
+    if result is None or not result.trained or runner.state.stage.pooled:
         return None
-    return (([k], runner.local_model(done, k)) for k in done.trained)
+    return (([k], runner.local_model(result, k)) for k in result.trained)
 
 
 PROTOCOLS: dict[str, Callable[[StageRunner, RoundResult | None], Models | None]] = {
-    "server": _server,
+    "server": lambda runner, result: server_models(runner.state),
     "clients": _clients,
     "personal": _personal,
     "local": _local,

@@ -1,4 +1,4 @@
-"""A model tried with a few samples, before anything is trained."""
+"""Checks of a model with a few samples, before anything is trained."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unalike.core.types import Context
 from unalike.data.population import Population
 
 Held = dict[str, tuple[int, torch.Tensor]]
-"""The parameters by name: how often each was written over, and a copy."""
+"""Parameter name -> its version counter, and a copy."""
 
 
 def check_fit(model: Model, population: Population, context: Context) -> None:
@@ -66,12 +66,12 @@ def check_repeats(model: Model, population: Population, context: Context) -> Non
     if changed is not None:
         raise UnalikeError(
             f"the model gives other values for {changed} when the same samples are trained on again, so that they would depend on "
-            "who was trained before; expected what it remembers in buffers (register_buffer), and torch's random numbers alone"
+            "the order of clients; keep what changes in buffers (register_buffer), and use torch's random numbers alone"
         )
 
 
 def _other_kind(x: torch.Tensor, trained: Collection[str]) -> str:
-    """What to do where samples and parameters are numbers of two kinds."""
+    """Advice where samples and parameters have different dtypes."""
     if not x.is_floating_point():
         return "; the samples are whole numbers, which stand for tokens: give amounts as x.astype('float32')"
     return "; its parameters are float64: give module.float()" if "float64" in trained else ""

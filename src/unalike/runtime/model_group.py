@@ -1,11 +1,11 @@
-"""Clients that share a model: its state on the server, their memories, and what each of them predicts with."""
+"""Clients that share a model: its state on the server, the clients' states, and the model that each of them predicts with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -20,9 +20,8 @@ from unalike.engine.base import AcceptedRounds, BatchTransform, ClientPool, Exec
 from unalike.engine.multiprocess.distributed import Distributed, SharedClientStates
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.methods.plan import Stage
-from unalike.methods.return_checks import untouched
 from unalike.metrics.scoring import Predict, SharedModel
-from unalike.training.aggregation import StreamingSum, decode_updates
+from unalike.training.aggregation import StreamingSum, SumWeights, UpdateBuffer, UpdateSums, decode_updates
 from unalike.training.client_states import ClientStates
 from unalike.training.client_update import BUFFERS, initial_client_state
 from unalike.training.server_update import advance, advance_from_sums, initial_server_state, make_broadcast, sum_weights
@@ -30,20 +29,51 @@ from unalike.training.validation import refusals
 
 
 class Diverged(UnalikeError):
-    """No participant of a round sent a usable report."""
+    """No participant of a round sent a usable update."""
 
 
-@dataclass(frozen=True)
-class RoundUpdates:
-    """What a group's round came to: the sound reports, the refusals, the bytes of an update as it was sent."""
+class GroupUpdates(NamedTuple):
+    """The usable client updates of a round in one group: each by itself, or added up already.
 
-    cohort: Cohort
+    Args:
+        ids: the clients that were asked.
+        population: clients of the group that can take part at all.
+        refused: client -> why its update is unusable.
+        sent: bytes of one update.
+        cohort: the updates, or with `read` their numbers alone; None where they are added up.
+        read: gives a client's update along a leading [1].
+        keep: whether the updates are looked at after the round.
+        sums: the weighted sums of the updates.
+        weights: what they were weighted with.
+        again: trains these clients once more, with the same updates.
+    """
+
+    ids: Sequence[int]
+    population: int
     refused: dict[int, str]
-    sent: int
+    sent: int = 0
+    cohort: Cohort | None = None
+    read: Callable[[int], ClientUpdate] | None = None
+    keep: bool = False
+    sums: UpdateSums | None = None
+    weights: SumWeights | None = None
+    again: Callable[[list[int]], GroupUpdates] | None = None
 
 
 class ModelGroup:
-    """A group of clients that shares one model: its state on the server and its executor."""
+    """A group of clients that share one model.
+
+    Args:
+        stage: the stage of the plan.
+        settings: those of the stage, for this group.
+        source: the samples that the group's clients train on.
+        chosen: the name of the executor, asked for when it is first needed.
+        folder: keeps the clients' states; None: memory does.
+        transform: changes training batches.
+        start: the server state that the group goes on from.
+        worker_pool: the processes that share the work.
+        place: the group's number in the stage.
+    """
 
     def __init__(
         self,
@@ -64,16 +94,16 @@ class ModelGroup:
         self.accepted: AcceptedRounds = {}
         self.client_states = ClientStates(initial_client_state(self.method, settings), folder)
         if worker_pool is not None and worker_pool.rank == 0:
-            whose = {"stage": settings.stage, "group": place}
+            address = {"stage": settings.stage, "group": place}
             self.client_states = SharedClientStates(
-                self.client_states, worker_pool, whose, client_costs(self.method, settings.work, source.sizes)
+                self.client_states, worker_pool, address, client_costs(self.method, settings.work, source.sizes)
             )
         self.client_pool = ClientPool(self.method, settings, source, self.client_states, transform)
         self.worker_pool, self.place, self._chosen = worker_pool, place, chosen
 
     @cached_property
     def executor(self) -> Executor:
-        """What trains the group's clients; where a team works for the run, one of these in each process."""
+        """Trains the group's clients; with a worker pool there is one in each process."""
         inner = build(self._chosen(), self.client_pool)
         if self.worker_pool is None or self.worker_pool.rank:
             return inner
@@ -81,74 +111,79 @@ class ModelGroup:
 
     @property
     def remark(self) -> str:
-        """What a person should know of how training went."""
+        """A remark on how training went, for people; empty where there is none."""
         return self.executor.remark if "executor" in vars(self) else ""
 
     def broadcast(self, ids: Sequence[int], population: int) -> Broadcast:
-        """The order of the next round for the participants `ids`."""
+        """What the server sends in the next round, with the messages that are addressed to the clients `ids`."""
         return make_broadcast(self.method, self.settings, self.state, population, ids)
 
-    def round(self, ids: Sequence[int], population: int, single: bool = False) -> RoundUpdates:
-        """Train the participants `ids`, refuse what is unusable, advance the state.
-
-        `single`: somebody wants to see what each client sent; else a linear method's reports are added up as they come, and
-        those of others are let go of when the state has advanced.
-        """
-        broadcast = self.broadcast(ids, population)
-        with untouched(self.method, self.state.params | self.state.buffers):
-            if self.method.linear and not single:
-                return self._folded(broadcast, ids, population)
-            trained = self._stacked(broadcast, ids, population)
-        return trained if single else replace(trained, cohort=trained.cohort.numbers)
-
     def wait(self) -> None:
-        """A round of the run in which none of its clients takes part."""
+        """Count a round of the run in which none of the group's clients takes part."""
         self.state = self.state._replace(round=self.state.round + 1)
 
-    def _stacked(self, broadcast: Broadcast, ids: Sequence[int], population: int) -> RoundUpdates:
-        cohort = self.executor.run(broadcast, ids, self.accepted, population)
+    def open_sink(self, ids: Sequence[int], population: int, single: bool = False) -> StreamingSum | UpdateBuffer:
+        """Collects the updates of `ids`: a linear method's are added up as they come, unless each one is wanted (`single`)."""
+        if single or not self.method.linear:
+            return UpdateBuffer(ids)
+        expected = self.client_pool.expected(ids, population)
+        weights = sum_weights(self.method, self.settings, self.state, expected)
+        return StreamingSum(self.method, self.state.params, weights, self.settings.buffers)
+
+    def collect(
+        self, sink: StreamingSum | UpdateBuffer, ids: Sequence[int], population: int, single: bool = False
+    ) -> GroupUpdates:
+        """The usable updates in a sink. Raises `Diverged` where there is none."""
+        if isinstance(sink, StreamingSum):
+            sums = sink.sums
+            self._check_some_usable(ids, sums.refused)
+            return GroupUpdates(ids, population, sums.refused, sums.sent, sums=sums, weights=sink.shares)
+        taken = sink.taken
+        assert taken is not None and taken.ids == list(ids)  # everybody answered
+        cohort = Cohort(tuple(ids), taken.stacked, population)
         refused = refusals(cohort)
-        self._somebody(ids, refused)
+        self._check_some_usable(ids, refused)
         if refused:
             cohort = cohort.rows(torch.tensor([i for i, k in enumerate(cohort.ids) if k not in refused]))
-        self.accept(cohort)
-        return RoundUpdates(cohort, refused, tree.nbytes(cohort.update) // len(cohort.ids))
+        sent = tree.nbytes(cohort.update) // len(cohort.ids)
+        return GroupUpdates(ids, population, refused, sent, cohort=cohort, keep=single)
 
-    def _folded(self, broadcast: Broadcast, ids: Sequence[int], population: int) -> RoundUpdates:
-        expected = self.client_pool.expected(ids, population)
-        given = sum_weights(self.method, self.settings, self.state, expected)
-        fold = StreamingSum(self.method, broadcast.params, given, self.settings.buffers)
-        self.executor.feed(broadcast, ids, self.accepted, fold)
-        sums = fold.sums
-        self._somebody(ids, sums.refused)
-        done = advance_from_sums(self.method, self.settings, self.state, sums, given, population)
-        if done is None:
-            if not sums.refused:
-                raise Diverged(
-                    f"round {self.state.round + 1}: the weights of the reports are not finite, or follow from what is "
-                    'known only after training, such as losses; a part that weighs by that must say needs = "updates" in its class'
-                )
-            # who was refused changes the others' weights: they answer once more, which repeats their reports
-            again = self._folded(broadcast, [k for k in ids if k not in sums.refused], population)
-            return replace(again, refused=sums.refused | again.refused)
-        self.state, cohort = done
-        if not self.client_states.empty:  # else a million clients would be counted for nothing
-            self.accepted.update(dict.fromkeys(cohort.ids, broadcast.round))
-        return RoundUpdates(cohort, sums.refused, sums.sent)
-
-    def _somebody(self, ids: Sequence[int], refused: dict[int, str]) -> None:
+    def _check_some_usable(self, ids: Sequence[int], refused: dict[int, str]) -> None:
         if len(refused) == len(ids):
             client, why = min(refused.items())
             scaled = ", or divide the target, which is not scaled" if self.settings.task.name == "regression" else ""
             raise Diverged(
-                f"round {self.state.round + 1}: no participant sent a usable report; client {client}: {why}. "
+                f"round {self.state.round + 1}: no participant sent a usable update; client {client}: {why}. "
                 f"Training diverged: try a smaller learning rate{scaled}"
             )
 
-    def accept(self, cohort: Cohort, read: Callable[[int], ClientUpdate] | None = None) -> None:
-        """Advance the state by sound reports; those of a linear method are added up one by one, as if they had just come.
+    def advance(self, updates: GroupUpdates) -> Cohort:
+        """Aggregate updates and make the server step; returns the clients whose updates counted. Raises `Diverged`."""
+        if updates.cohort is not None:
+            self.accept(updates.cohort, updates.read)
+            return updates.cohort if updates.keep else updates.cohort.numbers
+        assert updates.sums is not None and updates.weights is not None
+        round = self.state.round
+        done = advance_from_sums(
+            self.method, self.settings, self.state, updates.sums, updates.weights, updates.population
+        )
+        if done is None:
+            if not updates.refused or updates.again is None:
+                raise Diverged(
+                    f"round {round + 1}: the weights of the updates are not finite, or follow from what is known only after "
+                    'training, such as losses; a part that weighs by that must say needs = "updates" in its class'
+                )
+            # without the refused clients the others have other weights
+            return self.advance(updates.again([k for k in updates.ids if k not in updates.refused]))
+        self.state, cohort = done
+        if not self.client_states.empty:  # else a million clients would be counted for nothing
+            self.accepted.update(dict.fromkeys(cohort.ids, round))
+        return cohort
 
-        With `read` (client -> its report along a leading [1]) such a cohort needs the numbers of its reports only.
+    def accept(self, cohort: Cohort, read: Callable[[int], ClientUpdate] | None = None) -> None:
+        """Advance the state by usable updates; a linear method adds them up one by one, in the order of the cohort.
+
+        With `read` (client -> its update along a leading [1]) the cohort of a linear method needs the numbers alone.
         """
         round = self.state.round
         if self.method.linear:
@@ -159,21 +194,21 @@ class ModelGroup:
         self.accepted.update(dict.fromkeys(cohort.ids, round))
 
     def _summed(self, cohort: Cohort, read: Callable[[int], ClientUpdate]) -> ServerState:
-        given = sum_weights(self.method, self.settings, self.state, cohort)
-        fold = StreamingSum(self.method, self.state.params, given, self.settings.buffers)
+        weights = sum_weights(self.method, self.settings, self.state, cohort)
+        total = StreamingSum(self.method, self.state.params, weights, self.settings.buffers)
         for client in cohort.ids:
-            fold.add([client], read(client))
-        done = advance_from_sums(self.method, self.settings, self.state, fold.sums, given, cohort.population)
-        if done is None:  # the shares are those of these very reports
-            raise Diverged(f"round {self.state.round + 1}: the weights of the reports are not finite")
+            total.add([client], read(client))
+        done = advance_from_sums(self.method, self.settings, self.state, total.sums, weights, cohort.population)
+        if done is None:  # the weights are those of these very updates
+            raise Diverged(f"round {self.state.round + 1}: the weights of the updates are not finite")
         return done[0]
 
     def client_state(self, client: int) -> PartTrees:
-        """What the client remembers now."""
+        """The client's current state."""
         return self.client_states.get(client, self.accepted.get(client))
 
     def belongings(self, client: int) -> tuple[Tree, Tree, Tree]:
-        """What the personalizer remembers of a client, its buffers of the shared model, and those of its own."""
+        """The personalizer's state of a client, its buffers of the shared model, and those of its own model."""
         client_state, part = self.client_state(client), self.method.personalizer
         if part is None:
             buffers = self._shared_buffers(client)
@@ -190,14 +225,14 @@ class ModelGroup:
         return SharedModel(self.settings.model, self.state.params, self._shared_buffers(client), self.context(client))
 
     def _shared_buffers(self, client: int) -> Tree:
-        """Those of the shared model as the client uses it. What is fixed is as the server has it, whatever training made of it."""
+        """The shared model's buffers as the client uses it. Fixed buffers are the server's, whatever training made of them."""
         own = self.client_state(client).get(BUFFERS, {}) if self.settings.buffers == "local" else {}
         return self.state.buffers | own
 
     def personal_models(
         self, ids: Sequence[int], broadcast: Broadcast | None, executor: Executor | None = None
     ) -> Iterator[tuple[int, Predict]]:
-        """Clients with what they predict with; where the method fine-tunes, from what `broadcast` holds, the state staying as it is."""
+        """Each client with its model; where the method fine-tunes, tuned from `broadcast`, which changes no state."""
         if broadcast is None:
             yield from ((k, self._own_model(k)) for k in ids)
             return
@@ -207,8 +242,8 @@ class ModelGroup:
     def divided(
         self, ids: Sequence[int], broadcast: Broadcast | None, what: Message
     ) -> tuple[Iterator[tuple[int, Predict]], list[int]]:
-        """The same of the clients that this process has; the others of the team, whose ranks follow, are asked to do `what`
-        with theirs."""
+        """The models of the clients that this process has, and the ranks of the worker processes that are asked to do `what`
+        with their clients."""
         executor = self.executor
         assert isinstance(executor, Distributed)
         mine, others = executor.ask(broadcast, ids, self.accepted, what | {"state": self.state._asdict()})
@@ -229,8 +264,7 @@ class ModelGroup:
         )
 
     def local_model(self, client: int, before: ServerState, client_update: ClientUpdate) -> Predict:
-        """The client's model after the local training from `before` that it reported: what it sent, as the server reads it, and
-        what is its own."""
+        """The client's model after local training from `before`: its update as the server decodes it, with its own parameters."""
         model, part, client_state = self.settings.model, self.method.personalizer, self.client_state(client)
         update = tree.map(lambda u: u[None], client_update.update)
         update = tree.row(decode_updates(self.method, update, before.params), 0)

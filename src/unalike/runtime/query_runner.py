@@ -1,4 +1,4 @@
-"""Questions to clients on this machine, and the samples that a plan gives them all."""
+"""Client queries on this machine, and public samples that a plan gives all clients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ask_client(
 def ask_clients(
     step: QueryStep, settings: StageSettings, population: Population, transform: BatchTransform | None = None
 ) -> Answers:
-    """The answers of all clients with training samples. Answers that are not finite are refused, as reports are."""
+    """The answers of all clients with training samples. Answers that are not finite are refused, as updates are."""
     model = step.model or settings.model
     state = step.state or ServerState(0, model.params, model.buffers, {})
     settings = replace(settings, model=model)

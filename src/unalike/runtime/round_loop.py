@@ -1,40 +1,31 @@
-"""Run a plan on clients: train, evaluate, record, resume."""
+"""The round loop: `run` checks what was asked for, `execute` carries out a plan, `run_round` is one round of training."""
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.progress import ProgressCallback, progress_reporting
 from unalike.core.work import Work
-from unalike.engine.multiprocess.worker_pool import WorkerPool
 from unalike.engine.threads import threads_for
 from unalike.methods.plan import Answers, PlanSteps, QueryStep, Stage, StageResults, next_step, steps_of
+from unalike.methods.return_checks import untouched
 from unalike.metrics.metrics import USUAL, Custom
-from unalike.runtime.evaluation import Evaluator
+from unalike.runtime.backend import Backend, StageBackend
 from unalike.runtime.history import History, Row
+from unalike.runtime.local_backend import LocalBackend
 from unalike.runtime.model_group import Diverged
-from unalike.runtime.query_runner import ask_clients as ask_all
 from unalike.runtime.run_config import Clients, ModelLike, Pair, RunConfig, prepare_run
 from unalike.runtime.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run, RunRecorder
-from unalike.runtime.stage_runner import RoundResult, StageRunner
-from unalike.runtime.stopping import ALL_DONE, DIVERGED
-from unalike.runtime.worker_loop import (
-    announce_executor,
-    announce_outcome,
-    announce_stage,
-    follow_leader,
-    inner_executor,
-    make_evaluator,
-    make_stage_runner,
-    require_folder,
-    worker_pool_for,
-)
+from unalike.runtime.stage_state import RoundResult, StageState
+from unalike.runtime.stopping import DIVERGED
+from unalike.runtime.worker_loop import follow_leader, require_folder, worker_pool_for
 from unalike.training.wire import query_wire, stage_wire
 
 Stop = Callable[[dict[str, Any]], bool]
@@ -118,56 +109,81 @@ def run(
     require_folder(run_config, out)
     follow_leader([run_config])
     called = None if isinstance(stop, str) else stop
-    with progress_reporting(progress, rounds, "training") as told:
-        return execute(run_config, out=out, resume=resume, stop=called, progress=told)
-
-
-class Backend(Protocol):
-    """Where a plan runs: on this machine, or on many."""
-
-    @property
-    def evaluator(self) -> Evaluator:
-        """What evaluates it."""
-
-    def stage(self, stage: Stage, index: int, recorder: RunRecorder) -> StageRunner:
-        """A stage of the plan, the `index`-th of its steps, about to begin."""
-
-    def query_step(self, query_step: QueryStep, index: int, recorder: RunRecorder) -> Answers:
-        """The answers of the clients."""
-
-
-class LocalBackend:
-    """Everything on this machine, or in the processes of a team."""
-
-    def __init__(self, run_config: RunConfig, worker_pool: WorkerPool | None = None):
-        self.run_config, self.worker_pool, self.evaluator = run_config, worker_pool, make_evaluator(run_config)
-
-    def stage(self, stage: Stage, index: int, recorder: RunRecorder) -> StageRunner:
-        folder = None if self.worker_pool is None else self.worker_pool.folder
-        if recorder.directory is not None:
-            folder = recorder.directory.memory
-        runner = make_stage_runner(
-            self.run_config, stage, index, inner_executor(self.run_config.options.executor), folder, self.worker_pool
-        )
-        announce_stage(self.worker_pool, folder)
-        return runner
-
-    def query_step(self, query_step: QueryStep, index: int, recorder: RunRecorder) -> Answers:
-        return ask_all(query_step, self.run_config.settings, self.run_config.population, self.run_config.options.chain)
+    with progress_reporting(progress, rounds, "training") as report:
+        return execute(run_config, out=out, resume=resume, stop=called, progress=report)
 
 
 def execute(
     run_config: RunConfig,
     *,
-    backend: Backend | None = None,
+    backend: Backend[Any] | None = None,
     out: str | Path | None = None,
     resume: bool = True,
     stop: Stop | None = None,
     progress: ProgressCallback = lambda row, what="": None,
 ) -> Run:
-    """Carry out a job: the rounds it still lacks where `out` holds its beginning, all of them otherwise.
+    """Carry out a run: each stage of its plan, round after round. A run whose beginning `out` holds is resumed.
 
-    Under `torchrun` only the process that leads gets here (`teamwork.follow`).
+    A round is trained (`run_round`), evaluated and recorded; then the stop rules are asked. Under `torchrun` only the leading
+    process gets here (`worker_loop.follow_leader`).
+    """
+    with _opened(run_config, backend, out, resume) as (run_config, backend, recorder):
+        for index, clients in _stages(run_config, backend, recorder):
+            stage = clients.state
+            _begin_history(run_config, clients, index, recorder, backend, stop)
+            while not recorder.ended and not stage.over:
+                number, remarks = recorder.history.last["round"] + 1, clients.remarks
+                if stage.pending is None:
+                    stage.pending = run_round(clients)
+                    if clients.holds_results:
+                        recorder.hold(index, clients)
+                result, stage.pending = stage.pending, None
+                _record_events(run_config, clients, result, number, remarks, recorder)
+                metrics: Row = {}
+                rows: list[Row] = []
+                if _is_evaluated(run_config, stage, result, number, recorder):
+                    metrics, rows = backend.evaluate(clients, result, train_next=not stage.over)
+                recorder.add(index, clients, _row(number, result, metrics), [{"round": number} | r for r in rows])
+                progress(dict(recorder.history.last))
+                if why := _why_ended(run_config, recorder.history, stop):
+                    recorder.event("stopped", round=number, why=why)
+                    recorder.ended = why
+        run = recorder.finish(clients)
+        clients.collect_client_states()
+    return run
+
+
+def run_round(clients: StageBackend) -> RoundResult:
+    """One round: sample a cohort, broadcast, train, validate, aggregate, make the server step.
+
+    Raises `Diverged` where no update of a group can be used.
+    """
+    stage, started = clients.state, time.perf_counter()
+    result = RoundResult(before=stage.states)
+    if stage.stage.trained:
+        cohort = stage.draw(stage.done)
+        by_group = clients.begin_round(cohort, result)
+        for name, group in stage.groups.items():
+            with untouched(stage.method, group.state.params | group.state.buffers):
+                if by_group[
+                    name
+                ]:  # `train` broadcasts, trains and validates; `advance` aggregates and makes the server step
+                    result.add(name, group.advance(clients.train(name, by_group[name], result)))
+                else:
+                    group.wait()
+        clients.end_round(result)
+        result.seconds += time.perf_counter() - started
+    stage.count_round()
+    return result
+
+
+@contextmanager
+def _opened(
+    run_config: RunConfig, backend: Backend[Any] | None, out: str | Path | None, resume: bool
+) -> Iterator[tuple[RunConfig, Backend[Any], RunRecorder]]:
+    """Everything that a run needs while it goes: worker processes, its folder, its recorder, threads.
+
+    However the run ends (an interruption, a divergence, a crash), its complete rounds are written to the folder.
     """
     directory = None if out is None else RunDirectory(out)
     with (
@@ -178,144 +194,142 @@ def execute(
         recorder = RunRecorder(directory, run_config, resume)
         try:
             with threads_for(run_config.model, alone=worker_pool is None):
-                runner, ended = _steps(
-                    run_config, recorder, backend or LocalBackend(run_config, worker_pool), stop, progress, worker_pool
-                )
-        except BaseException:  # an interruption, a divergence, a crash: what is complete is kept
+                yield run_config, backend or LocalBackend(run_config, worker_pool), recorder
+        except BaseException as error:
+            if isinstance(error, Diverged):
+                recorder.event(DIVERGED, round=recorder.history.last["round"] + 1, why=str(error))
             with suppress(UnalikeError):
                 recorder.checkpoint()
             raise
-        run = recorder.finish(runner, ended)
-        runner.collect_client_states()
-        return run
 
 
-def _steps(
-    run_config: RunConfig,
-    recorder: RunRecorder,
-    backend: Backend,
-    stop: Stop | None,
-    progress: ProgressCallback,
-    worker_pool: WorkerPool | None,
-) -> tuple[StageRunner, str]:
-    """The surveys and stages of the plan, one after the other; the last stage's simulation, and why the run ended."""
+def _stages(run_config: RunConfig, backend: Backend[Any], recorder: RunRecorder) -> Iterator[tuple[int, StageBackend]]:
+    """The stages of the plan with their step numbers. Client queries between them are asked on the way."""
     steps = steps_of(run_config.plan, run_config.plan_inputs)
-    step, index, ended = next(steps, None), 0, ""
+    step, index = next(steps, None), 0
     if run_config.ending.warning:
         recorder.note(run_config.ending.warning)
     while step is not None:
+        outcome: Answers | StageResults
         if isinstance(step, QueryStep):
-            outcome: Answers | StageResults = _survey(run_config, step, index, recorder, backend)
+            outcome = _answers(run_config, step, index, recorder, backend)
         else:
-            runner = _runner(run_config, step, index, recorder, backend)
-            ended = _rounds(run_config, runner, index, recorder, backend.evaluator, stop, progress)
-            outcome = StageResults(runner.states, runner.done)
-            if ended:
-                _remark(run_config, recorder, step, steps, outcome)
-                break
-        announce_outcome(worker_pool, outcome)
+            clients = _begin_stage(run_config, step, index, recorder, backend)
+            yield index, clients
+            outcome = StageResults(clients.state.states, clients.state.done)
+            if recorder.ended:
+                _note_rest(run_config, recorder, step, steps, outcome)
+                return
+        backend.end_step(outcome)
         step, index = next_step(steps, outcome), index + 1
-    return runner, ended or ALL_DONE
 
 
-def _remark(
+def _note_rest(
     run_config: RunConfig, recorder: RunRecorder, stage: Stage, steps: PlanSteps, outcome: StageResults
 ) -> None:
-    """Say of a run that a rule or a budget ended what of its plan was still to come: CCVR, for one, without its calibration."""
+    """Note the steps that a stop rule or a budget left out, such as the calibration of CCVR."""
     if (why := run_config.ending.why(recorder.history)) and (ahead := next_step(steps, outcome)) is not None:
         recorder.note(
             f"{why}: it ended in stage {stage.name!r}, and what the plan does from {ahead.name!r} on was not done"
         )
 
 
-def _rounds(
-    run_config: RunConfig,
-    runner: StageRunner,
-    index: int,
-    recorder: RunRecorder,
-    evaluator: Evaluator,
-    stop: Stop | None,
-    progress: ProgressCallback,
-) -> str:
-    """The rounds of a stage that are still to do. Why the run ends before its last round; empty if it does not."""
-    options, stage = run_config.options, runner.stage
-    if runner.done == 0 and not recorder.restored(index):
-        recorder.charge((i for i in stage_wire(stage, runner.settings.model) if i.once), len(runner.eligible))
-    if not len(recorder.history):
-        metrics, rows = evaluator(runner, None)
-        recorder.add(index, runner, _row(0, None, metrics), [{"round": 0} | r for r in rows])
-    elif len(recorder.history) > 1 and recorder.newest(index) and (why := _over(run_config, recorder.history, stop)):
-        return why  # it was stopped before, and is only read back
-    while not runner.over:
-        number, known = recorder.history.last["round"] + 1, runner.remarks
-        try:
-            done = runner.round()
-        except Diverged as error:
-            recorder.event(DIVERGED, round=number, why=str(error))
-            raise
-        if runner.remarks != known:
-            recorder.event("executor", round=number, executor=runner.why)
-        for client, why in done.refused.items():
-            recorder.event("refused", round=number, client=run_config.population.names[client], why=why)
-        metrics, rows = {}, []
-        due = number % options.evaluate_every == 0 or runner.over
-        if due or _ends(run_config, recorder.history, _row(number, done, {})):
-            metrics, rows = evaluator(runner, done)
-        recorder.add(index, runner, _row(number, done, metrics), [{"round": number} | r for r in rows])
-        progress(dict(recorder.history.last))
-        if why := _over(run_config, recorder.history, stop):
-            recorder.event("stopped", round=number, why=why)
-            return why
-    return ""
-
-
-def _row(number: int, done: RoundResult | None, metrics: Row) -> Row:
-    """A row of the history: its usual columns, then the further metrics."""
-    usual = {name: metrics[name] for name in USUAL if name in metrics}
-    if done is None:
-        cost: Row = {"train_loss": float("nan"), "bytes_down": 0, "bytes_up": 0}
-        return {"round": number, "seconds": 0.0, "participants": 0} | usual | cost | metrics
-    cost = {"train_loss": done.train_loss, "bytes_down": done.bytes_down, "bytes_up": done.bytes_up}
-    return {"round": number, "seconds": done.seconds, "participants": done.participants} | usual | cost | metrics
-
-
-def _ends(run_config: RunConfig, history: History, row: Row) -> bool:
-    """Whether the run ends with a round that is not scored yet, as by its budget: what it comes to is always scored."""
-    return run_config.ending.why(History([*history.rows, row])) is not None
-
-
-def _over(run_config: RunConfig, history: History, stop: Stop | None) -> str:
-    """Why the run ends with the newest row; empty if it goes on."""
-    return run_config.ending.why(history) or (
-        "stopped by the caller" if stop is not None and stop(dict(history.last)) else ""
-    )
-
-
-def _survey(run_config: RunConfig, step: QueryStep, index: int, recorder: RunRecorder, backend: Backend) -> Answers:
+def _answers(
+    run_config: RunConfig, step: QueryStep, index: int, recorder: RunRecorder, backend: Backend[Any]
+) -> Answers:
+    """The answers to a client query: those of the checkpoint, or asked for now."""
     found = recorder.answers(index)
     if found is None:
-        found = backend.query_step(step, index, recorder)
+        found = backend.query(step, index)
         recorder.keep(index, found)
         recorder.charge(query_wire(step, run_config.model), len(found.clients))
         recorder.event("query", name=step.name, query=repr(step.query), clients=len(found.clients))
     return found
 
 
-def _runner(run_config: RunConfig, stage: Stage, index: int, recorder: RunRecorder, backend: Backend) -> StageRunner:
+def _begin_stage(
+    run_config: RunConfig, stage: Stage, index: int, recorder: RunRecorder, backend: Backend[Any]
+) -> StageBackend:
+    """The clients of a stage, where the checkpoint has them."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         stage.method.check(stage.method.local_work(run_config.work))
     for warning in caught:
         recorder.note(str(warning.message))
         warnings.warn(str(warning.message), stacklevel=4)
-    runner = backend.stage(stage, index, recorder)
-    if stage.start is not None and runner.settings.buffers == "local" and runner.settings.model.buffers:
+    clients = backend.stage(stage, index, recorder)
+    settings = clients.state.settings
+    if stage.start is not None and settings.buffers == "local" and settings.model.buffers:
         recorder.note(
             f"stage {stage.name!r} starts from models of the server, whose buffers are those that the run began "
             "with (buffers='local'): what clients made of their own before is lost there, and questions about these models do not "
             "see it; buffers='average' carries it on"
         )
-    recorder.restore(index, runner)
-    announce_executor(runner)
-    recorder.event("stage", name=stage.name, executor=runner.why)
-    return runner
+    recorder.restore(index, clients)
+    clients.start()
+    recorder.event("stage", name=stage.name, executor=clients.why)
+    return clients
+
+
+def _begin_history(
+    run_config: RunConfig,
+    clients: StageBackend,
+    index: int,
+    recorder: RunRecorder,
+    backend: Backend[Any],
+    stop: Stop | None,
+) -> None:
+    """Before the first round of a stage: charge what is sent once, and evaluate the start of the run.
+
+    A run that a stop rule ended before is only read back.
+    """
+    stage = clients.state
+    if stage.done == 0 and not recorder.restored(index):
+        recorder.charge((i for i in stage_wire(stage.stage, stage.settings.model) if i.once), len(stage.eligible))
+    if not len(recorder.history):
+        metrics, rows = backend.evaluate(clients, None, train_next=not stage.over)
+        recorder.add(index, clients, _row(0, None, metrics), [{"round": 0} | r for r in rows])
+    elif len(recorder.history) > 1 and recorder.newest(index):
+        recorder.ended = _why_ended(run_config, recorder.history, stop)
+
+
+def _record_events(
+    run_config: RunConfig,
+    clients: StageBackend,
+    result: RoundResult,
+    number: int,
+    remarks: list[str],
+    recorder: RunRecorder,
+) -> None:
+    """Record refusals, and a remark of the executor that was not among its `remarks` before the round."""
+    if clients.remarks != remarks:
+        recorder.event("executor", round=number, executor=clients.why)
+    for client, why in result.refused.items():
+        recorder.event("refused", round=number, client=run_config.population.names[client], why=why)
+
+
+def _is_evaluated(
+    run_config: RunConfig, stage: StageState, result: RoundResult, number: int, recorder: RunRecorder
+) -> bool:
+    """Whether a round is evaluated: every few rounds, and always at the end of a stage or run, as by its budget."""
+    if number % run_config.options.evaluate_every == 0 or stage.over:
+        return True
+    return run_config.ending.why(History([*recorder.history.rows, _row(number, result, {})])) is not None
+
+
+def _why_ended(run_config: RunConfig, history: History, stop: Stop | None) -> str:
+    """Why the run ends with the newest row; empty if it goes on."""
+    return run_config.ending.why(history) or (
+        "stopped by the caller" if stop is not None and stop(dict(history.last)) else ""
+    )
+
+
+def _row(number: int, result: RoundResult | None, metrics: Row) -> Row:
+    """A row of the history: the usual columns, then the user's metrics."""
+    usual = {name: metrics[name] for name in USUAL if name in metrics}
+    if result is None:
+        cost: Row = {"train_loss": float("nan"), "bytes_down": 0, "bytes_up": 0}
+        return {"round": number, "seconds": 0.0, "participants": 0} | usual | cost | metrics
+    cost = {"train_loss": result.train_loss, "bytes_down": result.bytes_down, "bytes_up": result.bytes_up}
+    participants = len(result.trained)
+    return {"round": number, "seconds": result.seconds, "participants": participants} | usual | cost | metrics

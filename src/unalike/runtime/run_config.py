@@ -1,4 +1,4 @@
-"""What is to be run, checked before anything is trained."""
+"""The configuration of a run, checked before anything is trained."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Pair = tuple[Any, Any]
 class RunOptions:
     """How a run is carried out. `protocol` may list several; the first fills the plain columns of the history.
 
-    `stop` and `budget` end it early (`results.stopping`); `select` says which round's model it gives: the last, or the best by
+    `stop` and `budget` end it early (`runtime.stopping`); `select` says which round's model it gives: the last, or the best by
     the validation samples.
     """
 
@@ -126,7 +126,7 @@ class RunConfig:
 
     @cached_property
     def settings(self) -> StageSettings:
-        """What stays the same in all rounds."""
+        """The settings that stay the same in all rounds."""
         classes = None if self.population.classes is None else len(self.population.classes)
         proxy = _batch(self.proxy)
         options = self.options
@@ -134,14 +134,14 @@ class RunConfig:
 
     @cached_property
     def ending(self) -> StopRules:
-        """What ends the run before its last round."""
+        """The rules that end the run before its last round."""
         options, people = self.options, self.population
         known = KnownColumns(options.protocols, metric_names(people.task, self.metrics), bool(len(people.val.values)))
         return StopRules(options.stop, options.budget, known)
 
     @property
     def plan_inputs(self) -> PlanInputs:
-        """What the plan is laid out for."""
+        """What a plan knows when it lays out its stages."""
         people, options = self.population, self.options
         clusters = people.clusters if people.clusters is not None or people.plan is None else people.plan.clusters
         samples = int(people.sizes.sum())
@@ -152,12 +152,12 @@ class RunConfig:
 
     @cached_property
     def outline(self) -> list[Step]:
-        """The stages and surveys of the plan, as far as they are known before it runs."""
+        """The stages and client queries of the plan, as far as they are known before it runs."""
         return plan_outline(self.plan, self.plan_inputs)
 
     @property
     def wire(self) -> list[Item]:
-        """What crosses the wire in them."""
+        """The tensors that cross the wire in them."""
         some = next((Batch(*c.train) for c in self.population if len(c.train[1])), None)
         return plan_wire(self.outline, self.model, lambda m: {} if some is None else m.facts(some, self.settings))
 
@@ -167,12 +167,12 @@ class RunConfig:
 
     @property
     def device(self) -> torch.device:
-        """What it runs on."""
+        """The device of the run."""
         return torch.device(self.options.device)
 
     def here(self, place: int = 0) -> RunConfig:
-        """The same with its samples and its model on its device, until then on the CPU; where a name stands for several devices
-        ("cuda"), the `place`-th process of a machine has the `place`-th of them."""
+        """The same with samples and model on the device. Where a name stands for several devices ("cuda"), the `place`-th process
+        of a machine uses the `place`-th of them."""
         device = self.device
         if device.type == "cpu":
             return self
@@ -217,7 +217,7 @@ def prepare_run(
             raise UnalikeError(
                 f"transform={chosen.transform!r} is for images; found samples of shape {shape}: leave it out"
             )
-        chosen.chain(population.x[:1], torch.zeros(1, chosen.chain.draws))  # says at once what does not fit
+        chosen.chain(population.x[:1], torch.zeros(1, chosen.chain.draws))  # an error now, not in the first round
     population, made = population.to("cpu"), made.to("cpu").at(chosen.precision)
     held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)
     words = spec if isinstance(spec, str) else repr(plan)
@@ -230,7 +230,7 @@ def prepare_run(
             "select='best' chooses a round by its score, which must not be that of the test samples, and the clients have no "
             "validation samples; give ua.partition(..., val=0.1), --val 0.1 or ClientData(val=...)"
         )
-    first = next(steps_of(run_config.plan, run_config.plan_inputs))  # says at once what a plan lacks
+    first = next(steps_of(run_config.plan, run_config.plan_inputs))  # an error now if the plan lacks something
     if isinstance(first, Stage):
         first.method.check_task(population.task)
         first.method.require(run_config.settings.proxy)
@@ -238,7 +238,7 @@ def prepare_run(
 
 
 def _context(plan: Plan, population: Population) -> Context:
-    """What the first client with training data tells its model, to build and try the model with."""
+    """The static facts of the first client with training data, to build and try the model with."""
     method = method_of(plan)
     filled = next((k for k in range(len(population)) if population.sizes[k]), None)
     if filled is None or not method.conditioners:
@@ -268,7 +268,7 @@ def _model(given: ModelLike, population: Population, seed: int) -> tuple[Model, 
 
 
 def _filled(module: nn.Module) -> Model:
-    """The model of a module whose parameters are there."""
+    """The model of a module; its parameters must exist."""
     if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
         raise UnalikeError(
             "the model has lazy layers, whose size is not known yet; call it once with a few samples first"

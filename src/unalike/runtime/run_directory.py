@@ -162,7 +162,7 @@ class RunDirectory:
         """The newest good checkpoint, None if there never was one.
 
         A damaged one is put aside as `*.damaged`, never overwritten, and an event says so. Raises `UnalikeError`, with everything
-        left as it is, when no checkpoint can be read or the clients' memories of the last good one are gone.
+        left as it is, when no checkpoint can be read or the clients' states of the last good one are gone.
         """
         damaged: list[tuple[Path, UnalikeError]] = []
         for file in reversed(self._checkpoints()):
@@ -171,7 +171,7 @@ class RunDirectory:
             except UnalikeError as error:
                 damaged.append((file, error))
                 continue
-            if damaged and (missing := self._missing_memory(facts)):
+            if damaged and (missing := self._missing_state(facts)):
                 raise UnalikeError(
                     f"{damaged[0][1]}; the one before it, {file.name}, cannot stand in for it: {missing} is gone. "
                     "Restore one of them, or start in another folder"
@@ -189,8 +189,8 @@ class RunDirectory:
         found = rounds_of((self.path / "checkpoints").glob("round-*.safetensors"))
         return sorted(found, key=found.__getitem__)
 
-    def _missing_memory(self, facts: dict[str, Any]) -> Path | None:
-        """The first file of a client's memory that a checkpoint relies on and that is gone."""
+    def _missing_state(self, facts: dict[str, Any]) -> Path | None:
+        """The first missing file among the client states that a checkpoint needs."""
         best = facts.get("best")
         stages = [*enumerate(facts["stages"]), *([(best["stage"], best["groups"])] if best else [])]
         for i, groups in stages:
@@ -204,7 +204,7 @@ class RunDirectory:
 
     @property
     def memory(self) -> Path:
-        """The folder of the clients' memories."""
+        """The folder of the clients' states; its name is part of the format."""
         return self.path / "memory"
 
 

@@ -1,4 +1,4 @@
-"""What is kept of a run: while it goes its history, checkpoints and events, and afterwards the run itself."""
+"""The record of a run: its history, checkpoints and events while it goes, and the finished run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import nn
 
@@ -23,8 +23,8 @@ from unalike.data.ragged import NumberedNames
 from unalike.methods.plan import Answers
 from unalike.runtime.history import History, given
 from unalike.runtime.run_directory import RunDirectory
-from unalike.runtime.stage_runner import StageRunner
-from unalike.runtime.stopping import best_row
+from unalike.runtime.stage_state import StageState
+from unalike.runtime.stopping import ALL_DONE, best_row
 from unalike.training.wire import Item
 
 if TYPE_CHECKING:
@@ -34,6 +34,18 @@ VALIDATED = re.compile("([a-z]+_)?val_(accuracy|rmse)")
 """The columns by which rounds are chosen."""
 CHECKPOINT_SECONDS = 10.0
 """A run that is written to a folder checkpoints at most this often, and when it ends, is interrupted or fails."""
+
+
+class Clients(Protocol):
+    """The clients of a stage as they are recorded: a `StageBackend`."""
+
+    state: StageState
+
+    @property
+    def why(self) -> str: ...
+    def personal(self, client: int) -> Tree: ...
+    def state_dict(self) -> tuple[Tree, list[dict[str, Any]]]: ...
+    def load_state_dict(self, tensors: Tree, facts: list[dict[str, Any]]) -> None: ...
 
 
 class Run:
@@ -47,7 +59,7 @@ class Run:
     def __init__(
         self,
         run_config: RunConfig,
-        runner: StageRunner,
+        clients: Clients,
         history: History,
         notes: Sequence[str],
         out: Path | None,
@@ -60,7 +72,7 @@ class Run:
         self.out = out
         self.ended = ended
         self.run_config = run_config
-        self._runner = runner
+        self._runner = clients
 
     @property
     def executor(self) -> str:
@@ -75,7 +87,7 @@ class Run:
     @property
     def model(self) -> Model:
         """The model of the last stage: the one given, or what the plan made of it."""
-        return self._runner.settings.model
+        return self._runner.state.settings.model
 
     @property
     def params(self) -> Tree:
@@ -97,7 +109,7 @@ class Run:
         return f"<Run of {self.method} on {len(self.run_config.population)} clients, {rounds} rounds>"
 
     def _state(self) -> ServerState:
-        states = self._runner.states
+        states = self._runner.state.states
         if len(states) > 1:
             raise UnalikeError(f"{self.method} ends with {len(states)} models, one per group; use run.personal(client)")
         return next(iter(states.values()))
@@ -128,23 +140,25 @@ class BestRound:
 
 
 class RunRecorder:
-    """What is kept of a run while it goes: its history, its notes, and in a folder its checkpoints and events."""
+    """Records a run while it goes: its history and notes, and in a folder its checkpoints and events."""
 
     def __init__(self, directory: RunDirectory | None, run_config: RunConfig, resume: bool):
         self.directory = directory
         self.run_config = run_config
         self.notes: list[str] = []
         self.history = History()
+        self.ended = ""
+        """Why the run ends before the last round of its plan; empty while it goes on."""
         self.saved: tuple[Tree, dict[str, Any]] | None = None
-        self._stages: dict[int, tuple[StageRunner, tuple[Tree, list[dict[str, Any]]]]] = {}
-        self._surveys: dict[int, Answers] = {}
+        self._stages: dict[int, tuple[Clients, tuple[Tree, list[dict[str, Any]]]]] = {}
+        self._answers: dict[int, Answers] = {}
         self._best: BestRound | None = None
         self._unpaid = {"bytes_down": 0, "bytes_up": 0}
-        self._owed = dict(self._unpaid)  # of it, what the checkpoint must say: its round has no row yet
+        self._owed = dict(self._unpaid)  # the part that a checkpoint holds: its round has no row yet
         self._round, self._written, self._time = 0, -1, time.monotonic()
         if directory is not None and directory.claim(run_config.record, resume):
             self.saved = directory.load_checkpoint()
-            directory.write_config(run_config.record)  # what a resumed run may change
+            directory.write_config(run_config.record)  # a resumed run may change some options
         self.event("begun", method=run_config.asked)
         if directory is not None and run_config.population.encoding is not None:
             run_config.population.encoding.save(directory.path / "encoding.json")
@@ -159,22 +173,23 @@ class RunRecorder:
         elif directory is not None and not isinstance(run_config.population.names, NumberedNames):
             directory.write_names(run_config.population.names)
 
-    def restore(self, index: int, runner: StageRunner) -> None:
+    def restore(self, index: int, clients: Clients) -> None:
         """Bring a stage to where the checkpoint has it."""
         found = self._found(index)
         if found is None:
             return
-        runner.load_state_dict(*found)
+        clients.load_state_dict(*found)
         if self._best is not None and self._best.stage == index:
-            runner.pin_client_states(self._best.groups)
-        runner.adopt_client_states()
-        over, total = index + 1 < len(self.saved[1]["stages"]) if self.saved else False, runner.stage.rounds
-        if runner.done > total or (over and not runner.over):
+            clients.state.pin_client_states(self._best.groups)
+        clients.state.adopt_client_states()
+        over, total = index + 1 < len(self.saved[1]["stages"]) if self.saved else False, clients.state.stage.rounds
+        if clients.state.done > total or (over and not clients.state.over):
             raise UnalikeError(
-                f"stage {runner.stage.name!r} ended after {runner.done} rounds in this folder and has {total} when "
-                f"{self.run_config.options.rounds} rounds are split over the stages; ask for as many as before, or choose another folder"
+                f"stage {clients.state.stage.name!r} ended after {clients.state.done} rounds in this folder and has {total} "
+                f"when {self.run_config.options.rounds} rounds are split over the stages; ask for as many as before, or choose "
+                "another folder"
             )
-        self._stages[index] = runner, runner.state_dict()
+        self._stages[index] = clients, clients.state_dict()
 
     def restored(self, index: int) -> bool:
         """Whether the checkpoint holds the step."""
@@ -185,19 +200,19 @@ class RunRecorder:
         return self.saved is not None and index == len(self.saved[1]["stages"]) - 1
 
     def answers(self, index: int) -> Answers | None:
-        """The answers of a survey that the checkpoint holds."""
+        """The answers to a client query that the checkpoint holds."""
         found = self._found(index)
         if found is None:
             return None
-        self._surveys[index] = Answers(tuple(found[1][0]["clients"]), found[0])
-        return self._surveys[index]
+        self._answers[index] = Answers(tuple(found[1][0]["clients"]), found[0])
+        return self._answers[index]
 
     def keep(self, index: int, answers: Answers) -> None:
-        """Take in a survey; it is written with the next round."""
-        self._surveys[index] = answers
+        """Take in the answers to a client query; they are written with the next round."""
+        self._answers[index] = answers
 
     def charge(self, items: Iterable[Item], clients: int) -> None:
-        """What crossed the wire outside a round; it counts in the next row."""
+        """Count what crossed the wire outside a round; the next row includes it."""
         for item in items:
             self._unpaid[f"bytes_{item.direction}"] += item.bytes * clients
 
@@ -217,21 +232,21 @@ class RunRecorder:
             self.directory.event(kind, **facts)
 
     @profiled_function("bookkeeping")
-    def add(self, index: int, runner: StageRunner, row: dict[str, Any], clients: list[dict[str, Any]]) -> None:
+    def add(self, index: int, clients: Clients, row: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         """Take in a round that is complete; checkpoint when it is time."""
         staged = {"stage": index} if index else {}
-        self.history.add(row | {way: row[way] + cost for way, cost in self._unpaid.items()} | staged, clients)
+        self.history.add(row | {way: row[way] + cost for way, cost in self._unpaid.items()} | staged, rows)
         self._unpaid, self._owed = dict.fromkeys(self._unpaid, 0), dict.fromkeys(self._unpaid, 0)
         self._round = row["round"]
-        self._choose(index, runner, row)
+        self._choose(index, clients, row)
         if self.directory is None:
-            runner.prune_client_states()
+            clients.state.prune_client_states()
             return
-        self._stages[index] = runner, runner.state_dict()
+        self._stages[index] = clients, clients.state_dict()
         if time.monotonic() - self._time > CHECKPOINT_SECONDS:
             self.checkpoint()
 
-    def _choose(self, index: int, runner: StageRunner, row: dict[str, Any]) -> None:
+    def _choose(self, index: int, clients: Clients, row: dict[str, Any]) -> None:
         """Keep the round if it is the best of its stage so far by the validation samples of some protocol.
 
         The models that are kept are those of the round that is best for the personal models, or without them for the shared one.
@@ -250,25 +265,25 @@ class RunRecorder:
         if best is not None and rows[main]["round"] != row["round"]:
             self._best = replace(best, rows=rows)
             return
-        tensors, groups = runner.state_dict()
-        runner.pin_client_states(groups)
+        tensors, groups = clients.state_dict()
+        clients.state.pin_client_states(groups)
         self._best = BestRound(index, rows, main, tensors, groups)
 
-    def hold(self, index: int, runner: StageRunner) -> None:
-        """Write where a stage is now, ahead of the row of its newest round: before anything of it leaves this machine."""
+    def hold(self, index: int, clients: Clients) -> None:
+        """Checkpoint a round before its row exists, because its evaluation sends it to other machines."""
         if self.directory is not None:
-            self._stages[index] = runner, runner.state_dict()
+            self._stages[index] = clients, clients.state_dict()
             self._written, self._owed = -1, dict(self._unpaid)
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Write the last complete round: memories and history first, so that the checkpoint never names what is not there."""
+        """Write the last complete round: client states and history first, so that the checkpoint never names a missing file."""
         if self.directory is None or self._round == self._written or not self._stages:
             return
-        last = max(self._stages)  # a survey after it is asked again: its round is not complete
-        kept = {i: (a.tree, [{"clients": list(a.clients)}]) for i, a in self._surveys.items() if i < last}
-        for index, (runner, frozen) in self._stages.items():
-            runner.save_client_states(frozen[1])
+        last = max(self._stages)  # a query after it is asked again: no round follows it yet
+        kept = {i: (a.tree, [{"clients": list(a.clients)}]) for i, a in self._answers.items() if i < last}
+        for index, (clients, frozen) in self._stages.items():
+            clients.state.save_client_states(frozen[1])
             kept[index] = frozen
         tensors = {f"{i}/{path}": t for i, (frozen, _) in sorted(kept.items()) for path, t in frozen.items()}
         stages = [facts for _, (_, facts) in sorted(kept.items())]
@@ -278,23 +293,24 @@ class RunRecorder:
             tensors |= {f"best/{path}": t for path, t in self._best.tensors.items()}
             facts["best"] = self._best.facts
         self.directory.save_checkpoint(self._round, tensors, facts)
-        for runner, (_, groups) in self._stages.values():
-            runner.prune_client_states(groups)
+        for clients, (_, groups) in self._stages.values():
+            clients.state.prune_client_states(groups)
         self._written, self._time = self._round, time.monotonic()
 
-    def finish(self, runner: StageRunner, ended: str) -> Run:
+    def finish(self, clients: Clients) -> Run:
         """The run, with its last checkpoint and its model written."""
         self.checkpoint()
         path = None if self.directory is None else self.directory.path
         if self._best is not None:
             self.history.select({column: row["round"] for column, row in self._best.rows.items()})
-            runner.load_state_dict(self._best.tensors, self._best.groups)
+            clients.load_state_dict(self._best.tensors, self._best.groups)
             if path is not None:
                 self.history.save(path)
-        run = Run(self.run_config, runner, self.history, self.notes, path, ended)
+        ended = self.ended or ALL_DONE
+        run = Run(self.run_config, clients, self.history, self.notes, path, ended)
         if path is not None:
-            for name, state in runner.states.items():
-                file = "model.safetensors" if len(runner.states) == 1 else f"model-{name}.safetensors"
+            for name, state in clients.state.states.items():
+                file = "model.safetensors" if len(clients.state.states) == 1 else f"model-{name}.safetensors"
                 write_tensors(path / file, run.model.state_dict(state.params | state.buffers))
             self.event("finished", round=self._round, why=ended)
         return run

@@ -1,14 +1,14 @@
-"""What a worker process answers to the messages of the leading process."""
+"""A worker process's answers to questions about a model group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from unalike.core.types import Broadcast
 from unalike.core.views import ServerState
 from unalike.engine.base import ClientPool
-from unalike.engine.multiprocess.distributed import accepted_rounds, as_plain, to_pool_device
+from unalike.engine.multiprocess.distributed import KEEPING, accepted_rounds, as_plain, to_pool_device
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.metrics.scoring import Predict
 from unalike.runtime.model_group import ModelGroup
@@ -16,15 +16,9 @@ from unalike.runtime.stage_runner import StageRunner
 from unalike.training.aggregation import StreamingSum, SumWeights, UpdateBuffer
 
 
-def attend(worker_pool: WorkerPool, runner: StageRunner, message: Message) -> Message:
-    """What a process that does not lead answers to a message about its stage."""
-    group = _group(runner, message)
-    return HANDLERS[message["do"]](worker_pool, group, message)
-
-
 def own_models(worker_pool: WorkerPool, runner: StageRunner, message: Message) -> Iterator[tuple[int, Predict]]:
-    """What the clients of this process's share predict with, where `ModelGroup.divided` asked."""
-    group = _group(runner, message)
+    """The models of this process's clients, for `ModelGroup.divided` in the leading process."""
+    group = group_of(runner, message)
     group.state, group.accepted = (
         ServerState(**to_pool_device(message["state"], group.client_pool)),
         accepted_rounds(message),
@@ -33,8 +27,9 @@ def own_models(worker_pool: WorkerPool, runner: StageRunner, message: Message) -
     return group.personal_models(message["ids"][worker_pool.rank - 1], broadcast)
 
 
-def _group(runner: StageRunner, message: Message) -> ModelGroup:
-    return list(runner.groups.values())[message["group"]]
+def group_of(runner: StageRunner, message: Message) -> ModelGroup:
+    """The model group that a message is about."""
+    return list(runner.state.groups.values())[message["group"]]
 
 
 def _feed(worker_pool: WorkerPool, group: ModelGroup, message: Message) -> Message:
@@ -45,11 +40,11 @@ def _feed(worker_pool: WorkerPool, group: ModelGroup, message: Message) -> Messa
         group.executor.feed(broadcast, ids, accepted, stack)
         return {"taken": as_plain(stack.taken)}
     clients, weights, coefficients = message["shares"]
-    fold = StreamingSum(
+    total = StreamingSum(
         group.method, broadcast.params, SumWeights(tuple(clients), weights, coefficients), group.settings.buffers
     )
-    group.executor.feed(broadcast, ids, accepted, fold)
-    sums = fold.sums
+    group.executor.feed(broadcast, ids, accepted, total)
+    sums = total.sums
     return {"sums": vars(sums) | {"taken": as_plain(sums.taken)}}
 
 
@@ -66,11 +61,16 @@ def _client_state(worker_pool: WorkerPool, group: ModelGroup, message: Message) 
 
 
 def _keep(worker_pool: WorkerPool, group: ModelGroup, message: Message) -> Message:
-    getattr(group.client_states, message["what"])(accepted_rounds(message))
+    KEEPING[message["what"]](group.client_states, accepted_rounds(message))
     return {}
 
 
-HANDLERS = {"feed": _feed, "tune": _tune, "client_state": _client_state, "keep": _keep}
+GROUP_HANDLERS: dict[str, Callable[[WorkerPool, ModelGroup, Message], Message]] = {
+    "feed": _feed,
+    "tune": _tune,
+    "client_state": _client_state,
+    "keep": _keep,
+}
 
 
 def states_in(nest: dict[str, Any]) -> dict[str, ServerState]:

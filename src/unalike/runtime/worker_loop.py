@@ -1,11 +1,11 @@
-"""A run of several processes: who is in it, and what those that do not lead do all day."""
+"""Runs of several processes: the worker pool of a run, and the event loop of its worker processes."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -33,14 +33,14 @@ from unalike.methods.plan import Answers, Stage, StageResults, next_step, steps_
 from unalike.runtime.evaluation import SCORING, Evaluator
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_runner import StageRunner
-from unalike.runtime.worker_handlers import attend, states_in
+from unalike.runtime.worker_handlers import GROUP_HANDLERS, group_of, states_in
 from unalike.training.client_states import ClientStates
 from unalike.training.client_update import initial_client_state
 
 
 @contextmanager
 def worker_pool_for(run_config: RunConfig) -> Iterator[WorkerPool | None]:
-    """The processes that work for a run, None where it has but one; let go when the run ends."""
+    """The processes of a run, None where it has one; they leave when the run ends."""
     worker_pool = join_pool(run_config.device, _nccl(run_config)) or _started(run_config)
     if worker_pool is None:
         yield None
@@ -52,9 +52,9 @@ def worker_pool_for(run_config: RunConfig) -> Iterator[WorkerPool | None]:
 
 
 def follow_leader(run_configs: Sequence[RunConfig]) -> None:
-    """Before jobs are carried out: a process that `torchrun` started and that does not lead does its share of each, and leaves.
+    """Before runs are carried out: a worker process of `torchrun` does its share of each of them, and exits.
 
-    It does not come back, so these are all the runs of a process. Raises `UnalikeError` when there are more.
+    It does not return, so these are all the runs of the process. Raises `UnalikeError` when there are more.
     """
     if not launched_by_torchrun():
         return
@@ -78,7 +78,7 @@ def follow_leader(run_configs: Sequence[RunConfig]) -> None:
 
 
 def require_folder(run_config: RunConfig, out: str | Path | None) -> None:
-    """Raise `UnalikeError` where what clients remember would be lost with the machines that remember it."""
+    """Raise `UnalikeError` where clients' states would be lost with the machines that keep them."""
     if out is not None or not launched_by_torchrun() or all_on_this_machine():
         return
     for stage in run_config.outline:
@@ -86,7 +86,7 @@ def require_folder(run_config: RunConfig, out: str | Path | None) -> None:
             stage.method, replace(run_config.settings, model=stage.model or run_config.model)
         ):
             raise UnalikeError(
-                f"clients of {stage.method!r} remember something, and no folder is known that all machines see; give one by out="
+                f"clients of {stage.method!r} keep a state, and no folder is known that all machines see; give one by out="
             )
 
 
@@ -99,7 +99,7 @@ def inner_executor(executor: str) -> str:
 def make_stage_runner(
     run_config: RunConfig, stage: Stage, index: int, executor: str, folder: Path | None, worker_pool: WorkerPool | None
 ) -> StageRunner:
-    """A stage of the job's plan; `folder` is that of the clients' memories."""
+    """A stage of the run's plan; `folder` keeps the clients' states."""
     return StageRunner(
         stage,
         replace(run_config.settings, stage=index),
@@ -114,7 +114,7 @@ def make_stage_runner(
 
 
 def make_evaluator(run_config: RunConfig) -> Evaluator:
-    """What evaluates the job."""
+    """The evaluator of the run."""
     chain = run_config.options.chain
     return Evaluator(
         run_config.population, run_config.options.protocols, run_config.test, chain and chain.fixed, run_config.metrics
@@ -122,19 +122,13 @@ def make_evaluator(run_config: RunConfig) -> Evaluator:
 
 
 def announce_stage(worker_pool: WorkerPool | None, folder: Path | None) -> None:
-    """Tell the team that a stage begins, and where clients' memories are kept."""
+    """Tell the worker processes that a stage begins, and where clients' states are kept."""
     if worker_pool is not None:
         worker_pool.tell({"do": "stage", "folder": None if folder is None else str(folder)})
 
 
-def announce_executor(runner: StageRunner) -> None:
-    """Tell the simulation's team which executor trains the stage's clients in each process."""
-    if runner.worker_pool is not None and not runner.over:
-        runner.worker_pool.tell({"do": "executor", "executor": runner.choice.executor})
-
-
 def announce_outcome(worker_pool: WorkerPool | None, outcome: StageResults | Answers) -> None:
-    """Tell the team what a step of the plan came to, so that it knows the next one."""
+    """Tell the worker processes the outcome of a step of the plan, so that they know the next one."""
     if worker_pool is None:
         return
     if isinstance(outcome, StageResults):
@@ -145,35 +139,63 @@ def announce_outcome(worker_pool: WorkerPool | None, outcome: StageResults | Ans
 
 
 def serve(run_config: RunConfig, worker_pool: WorkerPool) -> None:
-    """Follow the plan as the leader carries it out, and do this process's share of it."""
+    """A worker process: follow the plan as the leading process carries it out, and do this process's share of it."""
     with threads_for(run_config.model, alone=False):
-        _follow(run_config.here(worker_pool.place), worker_pool)
+        _follow(Worker(run_config.here(worker_pool.place), worker_pool))
 
 
-def _follow(run_config: RunConfig, worker_pool: WorkerPool) -> None:
-    steps = steps_of(run_config.plan, run_config.plan_inputs)
-    step, index, runner, evaluator = next(steps, None), 0, None, make_evaluator(run_config)
-    stages = dict[int, StageRunner]()  # a checkpoint has the memories of those that are over, too
-    failed = ""  # what went wrong where nobody waits for an answer is told to the next who does
+class Worker:
+    """The place of a worker process in the run's plan."""
+
+    def __init__(self, run_config: RunConfig, worker_pool: WorkerPool):
+        self.run_config, self.worker_pool, self.evaluator = run_config, worker_pool, make_evaluator(run_config)
+        self._steps = steps_of(run_config.plan, run_config.plan_inputs)
+        self._step, self._index = next(self._steps, None), 0
+        self._stages: dict[int, StageRunner] = {}  # also those that are over: a checkpoint holds their client states
+
+    def begin_stage(self, message: Message) -> None:
+        folder = None if message["folder"] is None else Path(message["folder"])
+        assert isinstance(self._step, Stage)
+        self._stages[self._index] = make_stage_runner(
+            self.run_config, self._step, self._index, "loop", folder, self.worker_pool
+        )
+
+    def take_executor(self, message: Message) -> None:
+        self._stages[self._index].choice = Choice(message["executor"], "as the leader says")
+
+    def end_step(self, message: Message) -> None:
+        self._step, self._index = next_step(self._steps, _outcome(message)), self._index + 1
+
+    def answer(self, message: Message) -> Message:
+        """The answer to a question about a stage: the one that the message names, or the newest."""
+        if not self._stages:
+            raise UnalikeError("no stage has begun")
+        runner = self._stages[message.get("stage", max(self._stages))]
+        if message["do"] in SCORING:
+            return self.evaluator.answer(self.worker_pool, runner, message)
+        return GROUP_HANDLERS[message["do"]](self.worker_pool, group_of(runner, message), message)
+
+
+ANNOUNCEMENTS: dict[str, Callable[[Worker, Message], None]] = {
+    "stage": Worker.begin_stage,
+    "executor": Worker.take_executor,
+    "next": Worker.end_step,
+}
+"""Messages that every worker process takes in; all others are questions to some of them."""
+
+
+def _follow(worker: Worker) -> None:
+    """The worker process's event loop."""
+    worker_pool = worker.worker_pool
+    failed = ""  # an error that no process waits to hear of is the answer to the next question
     while (message := worker_pool.hear())["do"] != "end":
         try:
-            if message["do"] == "stage":
-                folder = None if message["folder"] is None else Path(message["folder"])
-                assert isinstance(step, Stage)
-                runner = stages[index] = make_stage_runner(run_config, step, index, "loop", folder, worker_pool)
-            elif message["do"] == "next":
-                step, index = next_step(steps, _outcome(message)), index + 1
-            elif message["do"] == "executor":
-                assert runner is not None
-                runner.choice = Choice(message["executor"], "as the leader says")
-            else:
-                if runner is None or failed:
-                    raise UnalikeError(failed or "no stage has begun")
-                if worker_pool.rank in message["asked"]:
-                    answer = evaluator.answer if message["do"] in SCORING else attend
-                    worker_pool.reply(
-                        answer(worker_pool, stages[message["stage"]] if "stage" in message else runner, message)
-                    )
+            if message["do"] in ANNOUNCEMENTS:
+                ANNOUNCEMENTS[message["do"]](worker, message)
+            elif failed:
+                raise UnalikeError(failed)
+            elif worker_pool.rank in message["asked"]:
+                worker_pool.reply(worker.answer(message))
         except Exception as error:  # whatever it is, the leader must not wait for an answer that never comes
             failed = str(error) if isinstance(error, UnalikeError) else f"{type(error).__name__}: {error}"
             if worker_pool.rank in message["asked"]:
@@ -193,7 +215,7 @@ def _started(run_config: RunConfig) -> WorkerPool | None:
         return None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = call.parameters.get("workers", cores)
-    if workers == 1 or (call.name == "auto" and not _worth_a_team(run_config)):
+    if workers == 1 or (call.name == "auto" and not _is_worth_a_pool(run_config)):
         return None
     return start_pool(workers, partial(serve, run_config), run_config.device, _nccl(run_config))
 
@@ -205,7 +227,7 @@ def _nccl(run_config: RunConfig) -> bool:
 
 
 def _distributed(run_config: RunConfig) -> Call | None:
-    """The executor of the job, if it is of several processes or may be. Raises `UnalikeError` for what it does not know."""
+    """The run's executor, if it has or may have several processes. Raises `UnalikeError` for unknown parameters."""
     call = spec.parse_one(run_config.options.executor)
     if call.name not in ("distributed", "auto"):
         return None
@@ -219,10 +241,10 @@ def _distributed(run_config: RunConfig) -> Call | None:
     return call
 
 
-def _worth_a_team(run_config: RunConfig) -> bool:
-    """Whether "auto" starts processes: on Linux, for a run on the CPU that would take one of them long.
+def _is_worth_a_pool(run_config: RunConfig) -> bool:
+    """Whether "auto" starts processes: on Linux, for a run on the CPU that would take one process long.
 
-    Compiled loops train on all cores from within one process, which spares it the talking.
+    Compiled loops train on all cores from within one process, without messages.
     """
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
     alone = sys.platform != "linux" or run_config.device.type != "cpu" or multiprocessing.current_process().daemon
@@ -242,4 +264,4 @@ def _worth_a_team(run_config: RunConfig) -> bool:
 
 
 PATIENCE = 20.0
-"""Seconds of training in one process from which on a run is worth several."""
+"""Seconds of training in one process above which a run gets several."""

@@ -14,7 +14,7 @@ from torch.func import grad_and_value
 from unalike._utils.profiler_regions import profiled
 from unalike.core import tree
 from unalike.core.solvers import Solver
-from unalike.core.types import Batch, PartTrees, Tree
+from unalike.core.types import Batch, Output, PartTrees, Tree
 from unalike.core.views import ClientView
 from unalike.core.work import Work
 from unalike.methods import return_checks
@@ -102,10 +102,9 @@ class LocalStep:
         self.losses, self.trained, self.corrections = method.losses, method.trained, method.role(Correction)
         self.params, self.client_state, self.sent = params, client_state, sent
         self.view_of, self.clip = partial(view_of, lr=work.lr), work.clip
-        self.gradient = (
-            partial(autograd_gradient, find=_backward) if gradient is autograd_gradient and method.plain else gradient
-        )
-        self.solve = partial(work.solver.step, lr=work.lr, fused=gradient is autograd_gradient)
+        self.gradient, self.stacked = gradient, gradient is not autograd_gradient
+        self.find = _backward if method.plain else _gradients_of
+        self.solve = partial(work.solver.step, lr=work.lr, fused=not self.stacked)
 
     def phase(self, before: StepState, batches: Sequence[Batch]) -> tuple[StepSums, StepState]:
         variables = before.variables
@@ -136,8 +135,18 @@ class LocalStep:
             The task's mean loss before the step, and the values after it.
         """
         with profiled("forward and backward"):
-            find = self.gradient(partial(self._loss, before, batch, number))
-            grads, (_, (value, buffers, own)) = find(before.variables)
+            if self.stacked:
+                find = self.gradient(partial(self._loss, before, batch, number))
+                grads, (_, (value, buffers, own)) = find(before.variables)
+            else:  # the same as `autograd_gradient` of `_loss`, in one frame: it is on the way of every step
+                leaves, terms = _leaves_of(before.variables), []
+                with torch.enable_grad():
+                    views, output, cache = self._views(before, batch, number, leaves)
+                    for member, view in zip(self.losses, views, strict=True):
+                        terms.append(member.loss(view, batch))
+                    total = sum(terms[1:], start=terms[0])
+                grads = _gradients(total, leaves, self.find)
+                value, buffers, own = terms[0].detach(), output.buffers, _own_buffers(before, cache)
             grads = self._corrected(grads, before, number)
         with profiled("step"):
             done = {
@@ -164,18 +173,27 @@ class LocalStep:
             grads = {name: g | _clipped(tree.shared(g, self.params), self.clip) for name, g in grads.items()}
         return grads
 
-    def _loss(self, step_state: StepState, batch: Batch, number: int, variables: PartTrees) -> tuple[Tensor, Any]:
+    def _loss(self, before: StepState, batch: Batch, number: int, variables: PartTrees) -> tuple[Tensor, Any]:
         """The local loss as a function of the solver's variables; beside it the task's loss and the new buffers."""
+        views, output, cache = self._views(before, batch, number, variables)
+        terms = [member.loss(view, batch) for member, view in zip(self.losses, views, strict=True)]
+        return sum(terms[1:], start=terms[0]), (terms[0].detach(), output.buffers, _own_buffers(before, cache))
+
+    def _views(
+        self, before: StepState, batch: Batch, number: int, variables: PartTrees
+    ) -> tuple[list[ClientView], Output, dict[str, Any]]:
+        """The views of the parts with a loss, after one pass through the model; its output, and the cache of the views."""
         now, part_trees = self.params | variables[MODEL], merge_states(self.client_state, variables)
-        whole = self.view_of(self.losses[0], now, step_state.buffers, part_trees, step=number)
+        whole = self.view_of(self.losses[0], now, before.buffers, part_trees, step=number)
         output, cache = whole.at(batch, now), whole.cache
         view_of = partial(self.view_of, step=number, output=output, cache=cache)
-        terms = [
-            member.loss(view_of(member, now, step_state.own.get(member.name, step_state.buffers), part_trees), batch)
-            for member in self.losses
-        ]
-        own = {name: cache.get(name, old) for name, old in step_state.own.items()}
-        return sum(terms[1:], start=terms[0]), (terms[0].detach(), output.buffers, own)
+        views = [view_of(p, now, before.own.get(p.name, before.buffers), part_trees) for p in self.losses]
+        return views, output, cache
+
+
+def _own_buffers(before: StepState, cache: dict[str, Any]) -> PartTrees:
+    """The buffers of the parts' models after a step, from the cache of the views."""
+    return {name: cache.get(name, old) for name, old in before.own.items()}
 
 
 def _sums(means: list[Tensor], rows: list[Tensor | float]) -> StepSums:
@@ -215,18 +233,29 @@ def autograd_gradient(
     """`torch.func.grad_and_value(function, has_aux=True)` by ordinary autograd, which is faster for one client at a time."""
 
     def run(variables: PartTrees) -> tuple[PartTrees, Any]:
-        leaves = {d: {n: t if t.requires_grad else _leaf(t) for n, t in v.items()} for d, v in variables.items()}
+        leaves = _leaves_of(variables)
         with torch.enable_grad():
             value, aux = function(leaves)
-        flat = [t for v in leaves.values() for t in v.values()]
-        grads = (torch.zeros_like(t) if g is None else g for g, t in zip(find(value, flat), flat, strict=True))
-        return {d: {n: next(grads) for n in v} for d, v in leaves.items()}, (value.detach(), aux)
+        return _gradients(value, leaves, find), (value.detach(), aux)
 
     return run
 
 
-def _leaf(t: Tensor) -> Tensor:
-    return t.detach().requires_grad_()
+def _leaves_of(variables: PartTrees) -> PartTrees:
+    """The variables as leaves of a new graph."""
+    return {
+        d: {n: t if t.requires_grad else t.detach().requires_grad_() for n, t in v.items()}
+        for d, v in variables.items()
+    }
+
+
+def _gradients(
+    value: Tensor, leaves: PartTrees, find: Callable[[Tensor, list[Tensor]], Sequence[Tensor | None]]
+) -> PartTrees:
+    """The gradients of the leaves; zeros where the value does not depend on one."""
+    flat = [t for v in leaves.values() for t in v.values()]
+    grads = (torch.zeros_like(t) if g is None else g for g, t in zip(find(value, flat), flat, strict=True))
+    return {d: {n: next(grads) for n in v} for d, v in leaves.items()}
 
 
 def functional_gradient(function: Loss) -> Callable[[PartTrees], tuple[PartTrees, Any]]:

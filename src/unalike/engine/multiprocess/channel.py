@@ -1,7 +1,7 @@
-"""How what the processes of a team say to each other travels: over gloo, and between accelerators directly, where that is wanted.
+"""Transport between worker processes: gloo, optionally NCCL between GPUs.
 
-Gloo notices at once when a process dies; NCCL waits. So where there is a direct way every message ends with a word over gloo. It
-comes when the other side has asked its accelerator for what is on the way, and does not come when that side is dead.
+Gloo notices at once when a process dies; NCCL waits. So with NCCL every message ends with one byte over gloo. That byte arrives
+once the other side has started its transfer, and never if that side is dead.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Channel:
             self._agree()
 
     def hear(self) -> Any:
-        """What rank 0 tells."""
+        """Receive what rank 0 tells."""
         with self._guarded():
             nest = self._nest(self._broadcast)
             self._agree()
@@ -64,17 +64,17 @@ class Channel:
             return nest
 
     def close(self) -> None:
-        """Whatever is still on the way between accelerators is given up."""
+        """Abort transfers between GPUs that are not complete."""
         if self.direct:
             self.direct.group.abort()
 
     def _parts(self, nest: Any) -> Iterator[Tensor]:
-        """What is sent: the length of the header, the header, the pieces."""
+        """The messages of a nest: length of the header, header, pieces."""
         header, pieces = packed(nest, self._there)
         return chain([torch.tensor([len(header)]), header], pieces)
 
     def _nest(self, take: Callable[[Tensor], None]) -> Any:
-        """The nest whose parts `take` writes into the vectors that it is given."""
+        """The nest whose parts `take` writes into vectors."""
         take(length := torch.empty(1, dtype=torch.int64))
         take(header := torch.empty(int(length), dtype=torch.uint8))
         return unpacked(header, take, self._there)
@@ -92,7 +92,7 @@ class Channel:
             self._group(part).recv([part], rank, 0).wait()
 
     def _agree(self) -> None:
-        """All have asked for what is on the way, so it will come."""
+        """Wait until all processes have started the transfer, so that it will complete."""
         if self.direct:
             self.gloo.barrier(dist.BarrierOptions()).wait()
             self.direct.wait()
@@ -109,7 +109,7 @@ class Channel:
         try:
             yield
         except BaseException:
-            self.close()  # an accelerator that waited for a dead one would never do anything else
+            self.close()  # a GPU that waits for a dead process would wait forever
             raise
 
 
@@ -128,9 +128,9 @@ def remote_gloo(store: Any, rank: int, size: int) -> Any:
 
 
 def _reachable() -> Any:
-    """Where the others reach this process: at the interface that a person named, or else that leads to rank 0.
+    """The network interface of this process: the one that the environment names, or else the one that leads to rank 0.
 
-    A machine's own name, which gloo would take, often stands for an address that no other machine can reach.
+    By default gloo uses the machine's own name, which often stands for an address that no other machine can reach.
     """
     named = os.environ.get("GLOO_SOCKET_IFNAME")
     if named:

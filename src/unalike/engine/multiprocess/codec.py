@@ -1,7 +1,7 @@
-"""Nests of plain values and tensors as vectors of bytes: what processes of a team tell each other. Nothing is ever executed.
+"""The encoding of messages between worker processes: nests of plain values and tensors as vectors of bytes, without pickle.
 
-A nest travels as a header and pieces. Small tensors share a piece; a large one is a piece as it lies in memory, so that nothing is
-ever held twice in order to be sent, and whoever receives it can let go of one layer after the other.
+A nest travels as a header and pieces. Small tensors share a piece. A large tensor is a piece of its own and is sent from its own
+memory, so that nothing is copied, and the receiver can free one layer after the other.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def unpacked(header: Tensor, take: Callable[[Tensor], None], device: torch.devic
 
 
 def _shared(sizes: Sequence[int], there: Sequence[bool]) -> list[list[int]]:
-    """The places of the tensors of each piece, in order; those on the device, which are `there`, apart from the others."""
+    """The tensor indices of each piece, in order; tensors on the device (`there`) share no piece with the others."""
     pieces: list[list[int]] = []
     free = 0
     for place, size in enumerate(sizes):
@@ -64,7 +64,7 @@ def _shared(sizes: Sequence[int], there: Sequence[bool]) -> list[list[int]]:
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:
-    """Where in their piece tensors of these sizes start, and where the last one ends."""
+    """Offsets of tensors of these sizes in their piece, and the end of the last one."""
     starts = [*accumulate(map(_aligned, sizes), initial=0)]
     return [*starts[:-1], starts[-2] + sizes[-1]]
 

@@ -1,12 +1,12 @@
-"""Many processes: every one trains its share of the clients and keeps their memories; the leader puts together what they made.
+"""The executor of several processes: each trains its share of the clients and keeps their states; the leader combines updates.
 
-A linear method's processes add up their own reports, and the leader adds their sums in the order of ranks, so that a number of
-processes always gives the same bits. Of other methods every report is sent.
+With a linear method each process adds up its own updates, and the leader adds these sums in the order of ranks: the bits depend
+on the number of processes alone. With other methods every update is sent to the leader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapreplace
@@ -21,6 +21,14 @@ from unalike.engine.base import AcceptedRounds, BaseExecutor, ClientPool, Execut
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.training.aggregation import BufferedUpdates, StreamingSum, UpdateSink, UpdateSums
 from unalike.training.client_states import ClientStates
+
+KEEPING: dict[str, Callable[[ClientStates, AcceptedRounds], None]] = {
+    "pin": ClientStates.pin,
+    "save": ClientStates.save,
+    "prune": ClientStates.prune,
+    "adopt": ClientStates.adopt,
+}
+"""Word in a message -> what each process does with the client states that it keeps."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class Distributed(BaseExecutor):
         return self.inner.remark
 
     def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
-        if self.worker_pool.closed:  # the run is over, and somebody looks at a client
+        if self.worker_pool.closed:  # after the run, when a user asks for a client's model
             return self.inner.feed(broadcast, ids, accepted, sink)
         mine, others = self.ask(broadcast, ids, accepted, {"do": "feed", "shares": _shares(sink)})
         self.inner.feed(broadcast, mine, accepted, sink)
@@ -49,7 +57,7 @@ class Distributed(BaseExecutor):
         if self.worker_pool.closed:
             yield from self.inner.tune(broadcast, ids, accepted)
             return
-        for client in ids:  # one by one: whoever looks may stop at any time, or ask for something else
+        for client in ids:  # one by one: the caller may stop at any time, or ask something else in between
             mine, others = self.ask(broadcast, [client], accepted, {"do": "tune"})
             yield from self.inner.tune(broadcast, mine, accepted)
             for rank in others:
@@ -70,7 +78,7 @@ class Distributed(BaseExecutor):
         return mine, asked
 
     def _parted(self, ids: Sequence[int]) -> list[list[int]]:
-        """The clients of each process in the order of `ids`: where their memories are, or by what they cost."""
+        """The clients of each process in the order of `ids`: where their states are, or by their costs."""
         client_states, clients = self.client_pool.client_states, np.array(ids, np.int64)
         if isinstance(client_states, SharedClientStates) and not client_states.empty:
             owners = client_states.owners[clients]
@@ -81,34 +89,34 @@ class Distributed(BaseExecutor):
 
 
 class SharedClientStates(ClientStates):
-    """The leader's view of all memories: those of its own clients are here, the others are asked for.
+    """The leader's view of all client states: those of its own clients are here, the others are asked for.
 
-    `place` names whose they are to the others: the stage, which may be over when a checkpoint is written, and the group.
+    `place` names the stage and the group in messages; the stage may be over when a checkpoint is written.
     """
 
     def __init__(self, own: ClientStates, worker_pool: WorkerPool, place: Message, costs: np.ndarray):
-        self._own, self._team, self._place, self._costs = own, worker_pool, place, costs
+        self._own, self._worker_pool, self._place, self._costs = own, worker_pool, place, costs
 
     @property
     def empty(self) -> bool:
         return self._own.empty
 
     def owner(self, client: int) -> int:
-        """The process that keeps the client's memory."""
+        """The process that keeps the client's state."""
         return int(self.owners[client])
 
     @cached_property
     def owners(self) -> np.ndarray:
-        """The processes that keep the clients' memories, [K]."""
-        return assign_clients(self._costs, self._team.size)
+        """The processes that keep the clients' states, [K]."""
+        return assign_clients(self._costs, self._worker_pool.size)
 
     def get(self, client: int, accepted: int | None) -> PartTrees:
-        if accepted is None or self.empty or self._team.closed or not self.owner(client):
+        if accepted is None or self.empty or self._worker_pool.closed or not self.owner(client):
             return self._own.get(client, accepted)
         owner = self.owner(client)
-        self._team.tell(self._place | {"do": "client_state", "client": client, "accepted": accepted}, [owner])
+        self._worker_pool.tell(self._place | {"do": "client_state", "client": client, "accepted": accepted}, [owner])
         device = self._own.device
-        found: PartTrees = self._team.answer(owner)["client_state"]
+        found: PartTrees = self._worker_pool.answer(owner)["client_state"]
         return {name: {n: t.to(device) for n, t in own_tree.items()} for name, own_tree in found.items()}
 
     def stacked(self, clients: Sequence[int], accepted: Mapping[int, int]) -> PartTrees:
@@ -135,16 +143,16 @@ class SharedClientStates(ClientStates):
     def _all(self, what: str, accepted: AcceptedRounds) -> None:
         if self.empty:
             return
-        others = () if self._team.closed else range(1, self._team.size)
+        others = () if self._worker_pool.closed else range(1, self._worker_pool.size)
         if others:
-            self._team.tell(self._place | {"do": "keep", "what": what, "accepted": _pairs(accepted)}, others)
-        getattr(self._own, what)(accepted)
+            self._worker_pool.tell(self._place | {"do": "keep", "what": what, "accepted": _pairs(accepted)}, others)
+        KEEPING[what](self._own, accepted)
         for rank in others:
-            self._team.answer(rank)
+            self._worker_pool.answer(rank)
 
 
 def to_pool_device(nest: Any, client_pool: ClientPool) -> Any:
-    """A nest as it was sent, on the device of this process."""
+    """A received nest, on the device of this process."""
     if isinstance(nest, dict):
         return {key: to_pool_device(value, client_pool) for key, value in nest.items()}
     if isinstance(nest, list):
@@ -153,7 +161,7 @@ def to_pool_device(nest: Any, client_pool: ClientPool) -> Any:
 
 
 def assign_clients(costs: np.ndarray, ranks: int) -> np.ndarray:
-    """A process for each of the clients that cost so much: the dearest first, each to the one that has least to do so far."""
+    """The rank that trains each client [K]: the most expensive client first, each to the rank with the least work so far."""
     owners, loads = np.empty(len(costs), np.int16), [(0, rank) for rank in range(ranks)]
     for client in np.argsort(-costs, kind="stable").tolist():
         load, owners[client] = loads[0]
@@ -170,7 +178,7 @@ def accepted_rounds(message: Message) -> AcceptedRounds:
 
 
 def _shares(sink: UpdateSink) -> list[Any] | None:
-    """Whose shares, and the shares, as they are sent."""
+    """Client ids, weights and coefficients of a sum, as they are sent; None where updates are kept apart."""
     if not isinstance(sink, StreamingSum):
         return None
     given = sink.shares

@@ -1,4 +1,4 @@
-"""The direct way between accelerators of several processes: NCCL for NVIDIA's and AMD's."""
+"""Direct transfers between the GPUs of several processes: NCCL, for NVIDIA and AMD."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from unalike._utils.errors import UnalikeError
 class NcclGroup:
     """`group` is a backend of `torch.distributed` for tensors on `device`, that of this process.
 
-    What is asked of it is done when the device comes to it, as with everything else that a device is asked.
+    Transfers are asynchronous, like everything on a device.
     """
 
     device: torch.device
     group: Any
 
     def wait(self) -> None:
-        """Until the device has done what it was asked."""
+        """Wait until the device has finished."""
         torch.get_device_module(self.device).synchronize(self.device)
 
 
@@ -34,11 +34,11 @@ def _nccl(store: Any, rank: int, size: int) -> Any:
 
 
 BACKENDS: dict[str, Callable[[Any, int, int], Any]] = {"cuda": _nccl}
-"""For each kind of device that has one, what makes a backend from a store, a rank and the number of processes."""
+"""Device type -> makes a `torch.distributed` backend from a store, a rank and the number of processes."""
 
 
 def check_nccl(device: torch.device, processes: int) -> None:
-    """Raise `UnalikeError` where processes of this machine cannot have a direct way between devices of their own."""
+    """Raise `UnalikeError` where the processes of this machine cannot have a GPU each."""
     if device.type not in BACKENDS or (device.type == "cuda" and not dist.is_nccl_available()):
         raise UnalikeError(
             f"nccl=True: found device='{device}' and torch {torch.__version__}, expected GPUs and a torch with NCCL"
@@ -52,7 +52,7 @@ def check_nccl(device: torch.device, processes: int) -> None:
 
 
 def nccl_group(device: torch.device, store: Any, rank: int, size: int) -> NcclGroup:
-    """The way between this process's `device` and those of the others, which have met on it. Raises `UnalikeError`."""
+    """Connects this process's `device` with those of the others. Raises `UnalikeError`."""
     word = torch.zeros(1, dtype=torch.uint8, device=device)
     try:
         group = BACKENDS[device.type](store, rank, size)

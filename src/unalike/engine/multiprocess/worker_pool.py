@@ -1,6 +1,6 @@
-"""Processes that work for a run: started here, or by `torchrun` on one or many machines. Rank 0 leads, the others answer.
+"""The worker pool: processes that share the work of a run, started here, or by `torchrun` on one or many machines. Rank 0 leads.
 
-They talk over `torch.distributed` in groups of their own, so that no global group is touched.
+They communicate over `torch.distributed` in groups of their own; no global group is touched.
 """
 
 from __future__ import annotations
@@ -29,63 +29,63 @@ from unalike.engine.multiprocess.nccl import check_nccl, nccl_group
 Message = dict[str, Any]
 
 FAREWELL = 10.0
-"""Seconds that a process has to leave by itself."""
+"""Seconds that a process has to exit by itself."""
 
 
 class WorkerPool:
-    """The processes of a run as one of them sees it. `place` is its number among those of its machine."""
+    """The processes of a run, as one of them sees them. `place` is its number among those of its machine."""
 
     def __init__(
         self,
-        line: Channel,
+        channel: Channel,
         size: int,
         place: int,
         room: TemporaryDirectory[str] | None = None,
         processes: Sequence[BaseProcess] = (),
     ):
-        self.rank, self.size, self.place, self._room = line.rank, size, place, room
+        self.rank, self.size, self.place, self._room = channel.rank, size, place, room
         self.folder = None if room is None else Path(room.name)
-        self._line, self._processes = line, processes
+        self._channel, self._processes = channel, processes
         self._lost, self._owed = "", set[int]()
         self.closed = False
         """Whether the run is over and the others have left."""
 
     def tell(self, message: Message, asked: Iterable[int] = ()) -> None:
         """From the leader to all; the processes that it `asked` will answer."""
-        for rank in sorted(self._owed):  # of a question that was given up
-            with suppress(UnalikeError):  # they listen when somebody has taken their answers
+        for rank in sorted(self._owed):  # answers to a question that was interrupted
+            with suppress(UnalikeError):  # a process listens again once its answer was taken
                 self.answer(rank)
         self._owed = set(asked)
         with self._watched():
-            self._line.tell(message | {"asked": sorted(self._owed)})
+            self._channel.tell(message | {"asked": sorted(self._owed)})
 
     def hear(self) -> Message:
-        """What the leader tells."""
-        message: Message = self._line.hear()
+        """Receive what the leader tells."""
+        message: Message = self._channel.hear()
         return message
 
     def reply(self, message: Message) -> None:
-        """To the leader, who asked last."""
-        self._line.send(message, 0)
+        """Answer the leader's last question."""
+        self._channel.send(message, 0)
 
     @profiled_function("waiting")
     def answer(self, rank: int) -> Message:
-        """What a process that was asked replies. Raises `UnalikeError` for an error there, or a process that is gone."""
+        """Receive a process's answer. Raises `UnalikeError` for an error there, or a process that is gone."""
         with self._watched(rank):
-            message: Message = self._line.receive(rank)
+            message: Message = self._channel.receive(rank)
         self._owed.discard(rank)
         if "error" in message:
             raise UnalikeError(f"process {rank} of {self.size}: {message['error']}")
         return message
 
     def close(self) -> None:
-        """Let the others go; end those of this machine that are still busy with a question."""
+        """Let the other processes exit; end those of this machine that are still busy with a question."""
         leave = not self._lost and not (self._owed and self._processes)
         if leave:
             with suppress(UnalikeError):
                 self.tell({"do": "end"})
         self.closed = True
-        self._line.close()
+        self._channel.close()
         for process in self._processes:
             process.join(FAREWELL if leave else 0.0)
             if process.is_alive():
@@ -105,7 +105,7 @@ class WorkerPool:
             who = ", ".join(dead) or (str(rank) if rank is not None else "one")
             self._lost = (
                 f"of {self.size} processes of the run number {who} is gone: {str(error).splitlines()[0][:160]}. Its clients' "
-                "memories went with it; with out=FOLDER the same command goes on from the last checkpoint"
+                "states went with it; with out=FOLDER the same command goes on from the last checkpoint"
             )
             raise UnalikeError(self._lost) from None
         except BaseException:
@@ -116,7 +116,7 @@ class WorkerPool:
 def start_pool(
     workers: int, serve: Callable[[WorkerPool], None], device: torch.device, nccl: bool = False
 ) -> WorkerPool:
-    """`workers` processes: this one leads, the others are copies of it that `serve` and share its memory until they write.
+    """`workers` processes: this one leads, the others are forks of it that run `serve` and share its memory until they write.
 
     With `nccl` tensors travel directly between devices of their own, of the kind of `device`. Raises `UnalikeError` where there
     are no copies, or where they could not use the `device` because this process has.
@@ -159,7 +159,7 @@ def all_on_this_machine() -> bool:
 
 
 def join_pool(device: torch.device, nccl: bool = False) -> WorkerPool | None:
-    """The team of the next run in which `torchrun` made this process a member; None outside of it."""
+    """The worker pool of the next run under `torchrun`; None without `torchrun`."""
     if not launched_by_torchrun():
         return None
     store, line, size = _members()
@@ -174,7 +174,7 @@ def join_pool(device: torch.device, nccl: bool = False) -> WorkerPool | None:
 
 @cache
 def _members() -> tuple[Any, Channel, int]:
-    """The processes of `torchrun`, which meet once: where they met, the line between them, and how many they are."""
+    """Connects the processes of `torchrun`, once: their store, the channel between them, and their number."""
     store, rank, size = next(iter(dist.rendezvous("env://")))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = dist.PrefixStore(f"unalike-{attempt}", store)
@@ -194,7 +194,7 @@ def _work(store: str, rank: int, size: int, serve: Callable[[WorkerPool], None],
 
 
 def _local(file: str, rank: int, size: int, way: str | None) -> Channel:
-    """Between processes of this machine, where `way` is a kind of device directly between theirs as well."""
+    """A channel between processes of this machine; `way`: a device type for direct transfers as well."""
     store = dist.FileStore(file, size)
     gloo = local_gloo(store, rank, size)
     if way is None:

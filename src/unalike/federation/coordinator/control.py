@@ -12,7 +12,7 @@ class Stopped(UnalikeError):
 
 
 class Control:
-    """What an operator wants of the coordinator. `state` is "running", "paused" or "stopped", `why` says who paused it."""
+    """An operator's wishes for the coordinator. `state` is "running", "paused" or "stopped", `why` says who paused it."""
 
     def __init__(self) -> None:
         self._changed = Condition()

@@ -13,7 +13,7 @@ from unalike._utils.tensor_files import sweep
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.federation.coordinator.control import Control, Stopped
-from unalike.federation.coordinator.exchange import Exchange, Make
+from unalike.federation.coordinator.exchange import Exchange
 from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator
 from unalike.federation.coordinator.mailbox import Mailbox, Request
 from unalike.federation.coordinator.remote_stage import RemoteStage
@@ -24,12 +24,14 @@ from unalike.federation.protocol.printable import printable
 from unalike.federation.protocol.roster import PARTS, Roster, SampleCounts, new_run, placeholders, run_config_of
 from unalike.federation.protocol.transport import Transport
 from unalike.federation.security.keys import PrivateKey, public_text
-from unalike.methods.plan import Answers, QueryStep, Stage
+from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
 from unalike.metrics.metric_sums import AREAS
+from unalike.runtime.backend import Row
 from unalike.runtime.round_loop import Stop, execute
 from unalike.runtime.run_config import Pair, RunConfig
 from unalike.runtime.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run, RunRecorder
+from unalike.runtime.stage_state import RoundResult
 from unalike.training.validation import RefusedUpdate, check_answer
 from unalike.training.wire import unasked
 
@@ -40,11 +42,11 @@ TOLD = {
     "paused": "paused: {why}; `unalike federation resume FOLDER` goes on",
     "resumed": "goes on",
 }
-"""The events that whoever watches the coordinator is told, and how."""
+"""Events -> the line that an operator is told."""
 
 
 class Coordinator:
-    """Runs a federation over a transport into the folder `out`; one that holds the beginning of the run is gone on with.
+    """Runs a federation over a transport into the folder `out`; a run that began there is continued.
 
     `test` are samples of the coordinator's own for the protocol "server", `proxy` those that a method learns from. `control`
     pauses, resumes and stops the run from another thread. `tell` is told in a line what goes wrong.
@@ -100,7 +102,7 @@ class Coordinator:
             self.tell(printable(f"round {facts['round']}: {TOLD[kind].format(**facts)}"))
 
     def _roster(self) -> Roster:
-        """The roster of the run that the folder holds, or that of a new one; its name is kept before anybody hears of it."""
+        """The roster of the run in the folder, or of a new one; its name is written down before any site hears of it."""
         file = self.directory.path / "roster.json"
         found = Roster.load(file)
         if found is None:
@@ -117,8 +119,14 @@ class Coordinator:
         mailbox = Mailbox(federation, self.key, self.transport, run, self.control, self._event)
         request: Request = ("admit", AdmitRequest(federation.terms).facts, {})
         names = {site.name for site in federation.sites if not site.revoked}
-        makes: dict[str, Make] = dict.fromkeys(sorted(names), lambda: request)
-        asked = Exchange(mailbox, (0, 0), makes, self._read, set(names), federation.enough(len(names))).run()
+        asked = Exchange(
+            mailbox=mailbox,
+            place=(0, 0),
+            requests=dict.fromkeys(sorted(names), lambda: request),
+            read=self._read,
+            counts=set(names),
+            quorum=federation.enough(len(names)),
+        ).run()
         for site in sorted(asked.values):
             self.directory.event("admitted", client=site, **asdict(asked.values[site]))
         return Roster(
@@ -136,7 +144,7 @@ class Coordinator:
 
 
 class _Sites:
-    """The sites as the ground on which a plan runs."""
+    """The network backend: a plan runs at the sites of a federation."""
 
     def __init__(self, run_config: RunConfig, mailbox: Mailbox, arrived: Path):
         self.run_config, self.mailbox, self.arrived = run_config, mailbox, arrived
@@ -147,30 +155,42 @@ class _Sites:
         self._steps: list[RemoteStage | None] = []
 
     def stage(self, stage: Stage, index: int, recorder: RunRecorder) -> RemoteStage:
-        offset = sum(done.done for done in self._steps if done is not None)
         if self.run_config.population.task.name == "binary":
             recorder.note(
                 f"{' and '.join(AREAS)} of all sites together follow from no sums and counts and stay empty: each site's own are "
                 "in the table of clients"
             )
-
-        def hold(remote: RemoteStage) -> None:
-            recorder.hold(index, remote)
-
         made = RemoteStage(
-            stage, self.run_config, self.mailbox, index, self._step(index, stage), offset, hold, self.arrived
+            stage=stage,
+            run_config=self.run_config,
+            mailbox=self.mailbox,
+            index=index,
+            step=self._step(index, stage),
+            offset=self._rounds_done,
+            arrived=self.arrived,
         )
         self._steps.append(made)
         return made
 
-    def query_step(self, query_step: QueryStep, index: int, recorder: RunRecorder) -> Answers:
+    def evaluate(self, clients: RemoteStage, result: RoundResult | None, *, train_next: bool) -> tuple[Row, list[Row]]:
+        return self.evaluator(clients, result, train_next=train_next)
+
+    def end_step(self, outcome: Answers | StageResults) -> None:
+        """Sites learn of the next step with its first request."""
+
+    @property
+    def _rounds_done(self) -> int:
+        """Rounds of the stages so far."""
+        return sum(stage.state.done for stage in self._steps if stage is not None)
+
+    def query(self, step: QueryStep, index: int) -> Answers:
         run_config, mailbox = self.run_config, self.mailbox
-        model = query_step.model or run_config.model
-        state, sizes = query_step.state, run_config.population.sizes
+        model = step.model or run_config.model
+        state, sizes = step.state, run_config.population.sizes
         values = model.params | model.buffers if state is None else state.params | state.buffers
-        asked = QueryRequest(**asdict(self._step(index, query_step)), query=repr(query_step.query))
-        request: Request = ("ask", asked.facts, tree.pack({"model": values} if query_step.query.needs_model else {}))
-        like = unasked(query_step, run_config.model)
+        asked = QueryRequest(**asdict(self._step(index, step)), query=repr(step.query))
+        request: Request = ("ask", asked.facts, tree.pack({"model": values} if step.query.needs_model else {}))
+        like = unasked(step, run_config.model)
         sites = {s.name: k for k, s in enumerate(mailbox.federation.sites) if sizes[k] and not s.revoked}
 
         def read(site: str, facts: Facts, tensors: Tree) -> Tree:
@@ -179,17 +199,23 @@ class _Sites:
             check_answer(tensors, like, int(sizes[sites[site]]))
             return tensors
 
-        makes: dict[str, Make] = dict.fromkeys(sites, lambda: request)
-        mailbox.number = sum(done.done for done in self._steps if done is not None)
-        quorum = mailbox.federation.enough(len(sites))
-        found = Exchange(mailbox, (index + 1, 0), makes, read, set(sites), quorum).run().values
+        mailbox.number = self._rounds_done
+        exchange = Exchange(
+            mailbox=mailbox,
+            place=(index + 1, 0),
+            requests=dict.fromkeys(sites, lambda: request),
+            read=read,
+            counts=set(sites),
+            quorum=mailbox.federation.enough(len(sites)),
+        )
+        found = exchange.run().values
         clients = {sites[name]: found[name] for name in sites if name in found}
         return Answers(tuple(clients), tree.stack(list(clients.values())))
 
     def _step(self, index: int, step: Stage | QueryStep) -> StepRequest:
-        """What a site must know of the plan so far. A survey that a checkpoint holds was not asked again."""
+        """The position in the plan, as sites are told; a client query that a checkpoint holds was not asked again."""
         self._steps += [None] * (index - len(self._steps))
-        outcomes = tuple(() if done is None else tuple(done.groups) for done in self._steps[:index])
+        outcomes = tuple(() if done is None else tuple(done.state.groups) for done in self._steps[:index])
         population, rounds = self.run_config.population, self.run_config.options.rounds
         terms = self.mailbox.federation.terms
         return StepRequest(terms, rounds, int(population.sizes.sum()), outcomes, step.model is not None)

@@ -1,4 +1,4 @@
-"""One question to many sites, until everybody has answered, or the deadline has passed and a quorum has."""
+"""An exchange: requests to many sites, until all have answered, or by the deadline a quorum of them."""
 
 from __future__ import annotations
 
@@ -18,31 +18,43 @@ Make = Callable[[], Request]
 """Makes a request when it is sent: not all of them lie in memory at once."""
 
 
-def _nobody(attempt: int, lacking: int) -> Mapping[str, Make]:
+def _no_others(attempt: int, lacking: int) -> Mapping[str, Make]:
     return {}
 
 
-def _as_it_is(site: str, value: T) -> T:
+def _keep_as_is(site: str, value: T) -> T:
     return value
 
 
-def _all_fair(values: Mapping[str, object]) -> Mapping[str, str]:
+def _refuse_none(values: Mapping[str, object]) -> Mapping[str, str]:
     return {}
 
 
-def _as_before(site: str) -> None:
+def _ignore(site: str) -> None:
     pass
 
 
 @dataclass
 class Exchange(Generic[T]):
-    """What was asked and what came of it: `values` of sound answers, `faults` of the others.
+    """Requests to many sites, and their answers.
 
-    `read` makes a value of an answer or raises `UnalikeError`: then it is refused. `quorum` sound answers of the sites in
-    `counts` are needed; without them the deadline is extended, `more` names others to ask in addition, and after `patience`
-    attempts the run is paused. At each attempt who was unable (a full disk, a lost file) is asked again; `unable` hears of such a
-    site. `sift` finds those who are refused for what they are among the others. `keep` makes of a sound value what is kept of it
-    until then; where it fails, the coordinator does, and no site is to blame.
+    Without a quorum by the deadline the deadline is extended, `more` sites are asked in addition, and after `patience` attempts of
+    the federation file the run is paused. At each attempt the sites that were unable (a full disk, a lost file) are asked again.
+
+    Args:
+        mailbox: sends and receives messages.
+        place: stage and round, as messages say them.
+        requests: site -> makes its request.
+        read: makes a value of an answer; an `UnalikeError` that it raises refuses the answer.
+        counts: the sites that count towards the quorum.
+        quorum: usable answers that are needed of them.
+        more: (attempt, answers lacking) -> requests to other sites.
+        sift: all values -> site -> why it is refused in comparison with the others.
+        keep: makes of a value what is kept of it until the exchange ends. An error in it is the coordinator's, not the site's.
+        unable: is told of a site that could not do what it was asked.
+        values: usable answers by site.
+        faults: site -> what went wrong.
+        willing: sites that were unable and have not been asked again.
     """
 
     mailbox: Mailbox
@@ -51,44 +63,51 @@ class Exchange(Generic[T]):
     read: Callable[[str, Facts, Tree], T]
     counts: set[str] = field(default_factory=set)
     quorum: int = 0
-    more: Callable[[int, int], Mapping[str, Make]] = _nobody
-    sift: Callable[[Mapping[str, T]], Mapping[str, str]] = _all_fair
-    keep: Callable[[str, T], T] = _as_it_is
-    unable: Callable[[str], None] = _as_before
+    more: Callable[[int, int], Mapping[str, Make]] = _no_others
+    sift: Callable[[Mapping[str, T]], Mapping[str, str]] = _refuse_none
+    keep: Callable[[str, T], T] = _keep_as_is
+    unable: Callable[[str], None] = _ignore
     values: dict[str, T] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
     willing: set[str] = field(default_factory=set)
-    """Who was unable and has not been asked again."""
+    _repeat_at: float = field(default=0.0, init=False)
 
     def run(self) -> Exchange[T]:
-        """Ask, and wait."""
-        mailbox, federation = self.mailbox, self.mailbox.federation
-        mailbox.control.wait()
-        mailbox.begin(self.place)
+        """Ask all sites, and wait for all answers, or by the deadline for a quorum of them."""
+        self.mailbox.control.wait()
+        self.mailbox.begin(self.place)
         self._ask(self.requests)
-        end, again, attempts = self._after(federation.deadline), self._after(federation.repeat), 0
-        while True:
-            end, again = (moment + pause for moment, pause in zip((end, again), [self._paused()] * 2, strict=True))
-            silent = self.silent
-            if not silent or time.monotonic() >= end:
-                if self._enough():
-                    break
-                attempts = self._lacking(attempts + 1)
-                end = self._after(federation.deadline)
-                continue
-            if time.monotonic() >= again:
-                self._ask({site: self.requests[site] for site in silent})
-                again = self._after(federation.repeat)
-            for site, answer in mailbox.receive(max(0.0, min(end, again, self._after(0.5)) - time.monotonic())):
-                self._take(site, answer)
+        self._repeat_at = _after(self.mailbox.federation.repeat)
+        self._collect()
+        attempt = 0
+        while not self._has_quorum():
+            attempt = self._ask_again(attempt + 1)
+            self._collect()
         for site in self.silent:
             self.faults[site] = "absent: no answer by the deadline"
-            mailbox.note("absent", site, "no answer by the deadline")
+            self.mailbox.note("absent", site, "no answer by the deadline")
         return self
+
+    def _collect(self) -> None:
+        """Take in answers until no site is silent, or to the deadline; repeat requests that stay without an answer."""
+        federation = self.mailbox.federation
+        deadline = _after(federation.deadline)
+        while True:
+            pause = self._wait_while_paused()
+            deadline, self._repeat_at = deadline + pause, self._repeat_at + pause
+            silent = self.silent
+            if not silent or time.monotonic() >= deadline:
+                return
+            if time.monotonic() >= self._repeat_at:
+                self._ask({site: self.requests[site] for site in silent})
+                self._repeat_at = _after(federation.repeat)
+            seconds = min(deadline, self._repeat_at, _after(0.5)) - time.monotonic()
+            for site, answer in self.mailbox.receive(max(0.0, seconds)):
+                self._take(site, answer)
 
     @property
     def silent(self) -> list[str]:
-        """Who has not answered yet."""
+        """The sites that have not answered yet."""
         return [site for site in self.requests if site not in self.values and site not in self.faults]
 
     def _take(self, site: str, answer: Envelope) -> None:
@@ -110,30 +129,27 @@ class Exchange(Generic[T]):
         self.faults[site] = f"refused: {why}"
         self.mailbox.note("refused", site, why)
 
-    def _enough(self) -> bool:
+    def _has_quorum(self) -> bool:
+        """Whether enough answers are left when those are refused that stand out among the others."""
         for site, why in self.sift(self.values).items():
             del self.values[site]
             self._refuse(site, why)
         return len(self.counts & self.values.keys()) >= self.quorum
 
-    def _lacking(self, attempt: int) -> int:
-        """There is no quorum: ask others too, or wait for the operator. The attempts that count."""
-        mailbox, sound = self.mailbox, len(self.counts & self.values.keys())
+    def _ask_again(self, attempt: int) -> int:
+        """Without a quorum: ask other sites too, or pause for the operator. Returns the attempts since the last pause."""
+        mailbox, usable = self.mailbox, len(self.counts & self.values.keys())
         mailbox.event(
-            "no quorum", round=mailbox.number, attempt=attempt, sound=sound, quorum=self.quorum, absent=self.silent
+            "no quorum", round=mailbox.number, attempt=attempt, sound=usable, quorum=self.quorum, absent=self.silent
         )
-        others = self.more(attempt, self.quorum - sound)
+        others = self.more(attempt, self.quorum - usable)
         self.requests |= others
         self.counts |= set(others)
         for site in others:
             self.values.pop(site, None)
             self.faults.pop(site, None)
         if attempt >= mailbox.federation.patience:
-            why = f"{sound} sound reports of {self.quorum} after {attempt} attempts"
-            mailbox.event("paused", round=mailbox.number, why=why)
-            mailbox.control.pause(why)
-            mailbox.control.wait()
-            mailbox.event("resumed", round=mailbox.number)
+            self._pause(f"{usable} sound reports of {self.quorum} after {attempt} attempts")
             attempt = 0
         for site in self.willing:
             self.faults.pop(site, None)
@@ -141,18 +157,27 @@ class Exchange(Generic[T]):
         self._ask({site: self.requests[site] for site in self.silent})
         return attempt
 
+    def _pause(self, why: str) -> None:
+        """Pause the run until the operator resumes it."""
+        mailbox = self.mailbox
+        mailbox.event("paused", round=mailbox.number, why=why)
+        mailbox.control.pause(why)
+        mailbox.control.wait()
+        mailbox.event("resumed", round=mailbox.number)
+
     def _ask(self, requests: Mapping[str, Make]) -> None:
-        """Send to those who can be reached; the others are tried again."""
+        """Send to the sites that can be reached; the others are tried again later."""
         reachable = set(self.mailbox.transport.sites())
         for site, make in requests.items():
             if site in reachable:
                 self.mailbox.send(site, make())
 
-    def _paused(self) -> float:
-        """Wait while the operator wants it; the seconds that it took."""
+    def _wait_while_paused(self) -> float:
+        """Wait while the operator has paused the run. Returns the seconds that it took."""
         started = time.monotonic()
         self.mailbox.control.wait()
         return time.monotonic() - started
 
-    def _after(self, seconds: float) -> float:
-        return time.monotonic() + seconds
+
+def _after(seconds: float) -> float:
+    return time.monotonic() + seconds

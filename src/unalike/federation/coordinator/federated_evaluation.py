@@ -1,41 +1,71 @@
-"""Evaluation at the sites: their sums and counts, pooled."""
+"""Evaluation at the sites: each sends sums and counts, which are pooled here."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import add
-from typing import Any
 
+from torch import Tensor
+
+from unalike._utils.profiler_regions import profiled
+from unalike.data.population import Population
+from unalike.data.transforms import TransformChain
 from unalike.federation.coordinator.remote_stage import RemoteStage
 from unalike.federation.coordinator.round_request import SplitSums
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import metric_names
-from unalike.runtime.evaluation import PROTOCOLS, Evaluator, ProtocolMetrics
+from unalike.runtime.evaluation import Evaluator, MeasuredSplits, ProtocolMetrics, Row, server_models
+from unalike.runtime.stage_state import RoundResult, StageState
 
 PARTS = {"": "test", "val_": "val"}
-"""What is put before the names of metrics -> the samples."""
+"""Prefix of metric names -> the samples."""
 
 
-class FederatedEvaluator(Evaluator):
-    """An assessor whose samples lie on the sites, but for the server's own test set."""
+class FederatedEvaluator:
+    """Evaluates models at the sites, and on the server's own test set.
 
-    def measured(self, protocol: str, runner: Any, done: Any) -> dict[str, ProtocolMetrics | None]:
-        remote: RemoteStage = runner
-        examined = remote.examined(self.names(remote), done)
-        infixes = [infix for infix in PARTS if not infix or "val" in self.splits]
-        found = {
-            infix: self._pooled(examined["clients" if protocol == "server" else protocol], infix) for infix in infixes
-        }
+    Args:
+        population: placeholders of the sites' samples.
+        protocols: those asked for.
+        test: the server's test set.
+        prepare: changes the server's samples before evaluation.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        protocols: Sequence[str],
+        test: tuple[Tensor, Tensor] | None = None,
+        prepare: TransformChain | None = None,
+    ):
+        self.population = population
+        self._here = Evaluator(population, protocols, test, prepare)  # checks the protocols, lays out the tables
+
+    def __call__(self, remote: RemoteStage, result: RoundResult | None, *, train_next: bool) -> tuple[Row, list[Row]]:
+        """The metrics of a round (None: before training), and one row per client; with `train_next` sites train the next round."""
+        with profiled("evaluation"):
+            found = remote.evaluate_sites(self._here.names(remote.state), result, train_next=train_next)
+            return self._here.tables(
+                remote.state, result, lambda protocol: self._measured(protocol, remote.state, found)
+            )
+
+    def _measured(
+        self, protocol: str, stage: StageState, found: dict[str, dict[int, SplitSums] | None]
+    ) -> MeasuredSplits:
+        sums = found["clients" if protocol == "server" else protocol]
+        infixes = [infix for infix in PARTS if not infix or "val" in self._here.splits]
+        pooled = {infix: self._pooled(sums, PARTS[infix]) for infix in infixes}
         if protocol != "server":
-            return found
-        own = self.scored({"": "server"}, PROTOCOLS["server"](runner, done))
-        return found | own if own[""] is not None else dict.fromkeys(found)  # one model for everybody, or none
+            return pooled
+        own = self._here.scored({"": "server"}, server_models(stage))
+        return pooled | own if own[""] is not None else dict.fromkeys(pooled)  # one model for everybody, or none
 
-    def _pooled(self, found: dict[int, SplitSums] | None, infix: str) -> ProtocolMetrics | None:
+    def _pooled(self, found: dict[int, SplitSums] | None, part: str) -> ProtocolMetrics | None:
         if found is None:
             return None
         task = self.population.task
-        tallies = {k: t[PARTS[infix]] for k, t in found.items()}
+        sums = {k: of[part] for k, of in found.items()}
         nothing = dict.fromkeys(metric_names(task), float("nan"))
-        clients = [tallies[k].metrics(task) if k in tallies else nothing for k in range(len(self.population))]
-        return ProtocolMetrics(reduce(add, tallies.values(), MetricSums()).metrics(task), clients)
+        clients = [sums[k].metrics(task) if k in sums else nothing for k in range(len(self.population))]
+        return ProtocolMetrics(reduce(add, sums.values(), MetricSums()).metrics(task), clients)

@@ -25,7 +25,7 @@ ANSWER = "answer"
 REMEMBERED = 8
 """Requests to each site whose answers are still known as late."""
 NOTED = 20
-"""Messages of a site in one exchange that are recorded as refused or late; whoever sends more does not fill the disk."""
+"""Messages of a site in one exchange that are recorded as refused or late; a site that sends more cannot fill the disk."""
 
 
 @dataclass

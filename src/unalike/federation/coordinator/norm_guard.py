@@ -1,4 +1,4 @@
-"""The norm guard: nobody moves the model much further than the others do."""
+"""The norm guard: refuses an update that is much larger than the others."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from unalike.core import tree
 from unalike.core.types import ClientUpdate, Tree
 
 WINDOW = 100
-"""Norms of accepted reports that the median runs over."""
+"""Norms of accepted updates that the median includes."""
 
 LOOSE = 10.0
-"""Letters and buffers may differ so many times more than updates: a client's control variates honestly do."""
+"""Messages and buffers may differ so many times more than updates: a client's control variates honestly do."""
 
 Norms = dict[str, float]
-"""What was measured (the update, a part's letter, the buffers) -> its norm."""
+"""What was measured (the update, a part's message, the buffers) -> its norm."""
 
 
 @dataclass
@@ -25,7 +25,7 @@ class NormGuard:
 
     The median of a minority's exaggerations is the majority's. A scaled-up update is bounded by this, one of ordinary size that
     points somewhere else (sign flip, label flip) is not: that takes a robust aggregator. An update of zero is refused, too, where
-    others move: who returns the model as it came trained nothing.
+    others move: a site that returns the model unchanged has trained nothing.
     """
 
     multiple: float | None
@@ -51,14 +51,14 @@ class NormGuard:
         return found
 
     def accept(self, client_updates: Mapping[str, Norms]) -> None:
-        """Remember the norms of reports that counted."""
+        """Keep the norms of updates that counted."""
         for norms in client_updates.values() if self.multiple is not None else ():
             for what, norm in norms.items():
                 self.seen[what] = [*self.seen.get(what, []), norm][-WINDOW:]
 
 
 def norms(client_update: ClientUpdate, update: Tree) -> Norms:
-    """Of a report, `update` being what its update decodes to."""
+    """The norms of a client update; `update` is its decoded update."""
     parts = {"update": update, "buffers": _floats(client_update.buffers)}
     parts |= {f"message of {name}": _floats(message) for name, message in client_update.messages.items()}
     return {what: float(tree.norm(tree.map(lambda t: t.double(), t))) for what, t in parts.items() if t}

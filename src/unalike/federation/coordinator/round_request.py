@@ -1,36 +1,38 @@
-"""The orders of one exchange, and what their answers must look like."""
+"""The requests of one exchange, made from a round plan that does not change, and the check of their replies."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from unalike._utils import seeds
 from unalike.core import tree
-from unalike.core.types import Broadcast, ClientUpdate, Tree
-from unalike.core.views import ServerState
-from unalike.federation.coordinator.exchange import Make
+from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, Tree
+from unalike.core.views import StageSettings
+from unalike.data.population import Population
 from unalike.federation.coordinator.mailbox import Request
 from unalike.federation.coordinator.norm_guard import Norms
-from unalike.federation.protocol.messages import TrainRequest
+from unalike.federation.protocol.messages import StepRequest, TrainRequest
 from unalike.federation.protocol.packing import Facts, checksum
+from unalike.methods.plan import Stage
 from unalike.metrics.metric_sums import MetricSums
-from unalike.training.validation import RefusedUpdate, check_update, expected_steps
-
-if TYPE_CHECKING:
-    from unalike.federation.coordinator.remote_stage import RemoteStage
+from unalike.runtime.stage_state import StageState
+from unalike.training.validation import RefusedUpdate, check_update, expected_steps, expected_update
 
 SplitSums = dict[str, MetricSums]
-"""Part of the samples ("test", "val") -> what a model made of them."""
+"""Part of the samples ("test", "val") -> sums and counts of a model's predictions on them."""
 
 
 class SiteReply(NamedTuple):
-    """What a site answered to an order: what its evaluations came to by protocol, and its report if it trained.
+    """A site's checked reply.
 
-    Once the report is on disk, its numbers are left, its norms, and the bytes of its update.
+    Args:
+        tallies: its evaluations, by protocol.
+        client_update: its update if it trained; once that is on disk, its numbers alone.
+        norms: the update's norms, for the norm guard.
+        sent: bytes of the update.
     """
 
     tallies: dict[str, SplitSums]
@@ -39,112 +41,184 @@ class SiteReply(NamedTuple):
     sent: int
 
 
-class RoundRequests:
-    """The orders of one exchange, and what their answers must look like."""
+@dataclass(frozen=True)
+class GroupPlan:
+    """A group's part of a round plan.
 
-    def __init__(self, remote: RemoteStage, drawn: set[int], evaluate: tuple[str, ...]):
-        self.remote, self.drawn, self.evaluate = remote, drawn, evaluate
-        self.local = remote.looks_at_local
-        self._orders: dict[str, Broadcast] = {}
-        self._like: dict[str, ClientUpdate] = {}
-        self._fixed: dict[str, tuple[str, Tree]] = {}
+    Args:
+        number: its place among the stage's groups.
+        population: its clients that can take part at all.
+        broadcast: what the server sends, with what is addressed to single clients.
+        samples: training samples by client, with public ones that the stage adds.
+        accepted: client -> round of its last accepted update.
+        digest: the digest of `fixed`.
+        fixed: tensors that stay the same in the whole stage, sent once.
+    """
+
+    number: int
+    population: int
+    broadcast: Broadcast
+    samples: np.ndarray
+    accepted: Mapping[int, int]
+    digest: str
+    fixed: Tree
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """Everything that the requests of one exchange are made of.
+
+    Args:
+        step: the position in the run's plan.
+        stage: the stage.
+        settings: its settings.
+        population: placeholders of the sites' samples, with their true numbers.
+        groups: the groups that have clients.
+        group_of: client -> its group, of all clients that may be asked.
+        evaluate: the protocols under which sites evaluate the broadcast model.
+        local: whether sites evaluate their model after local training.
+    """
+
+    step: StepRequest
+    stage: Stage
+    settings: StageSettings
+    population: Population
+    groups: Mapping[str, GroupPlan]
+    group_of: Mapping[int, str]
+    evaluate: tuple[str, ...]
+    local: bool
+
+    def group(self, client: int) -> GroupPlan:
+        """The plan of the client's group."""
+        return self.groups[self.group_of[client]]
+
+
+def has_scores(population: Population, client: int) -> bool:
+    """Whether a site has samples to evaluate on."""
+    return bool(population.test.sizes[client] or population.val.sizes[client])
+
+
+def round_plan(
+    state: StageState, step: StepRequest, active: list[int], evaluate: tuple[str, ...], local: bool
+) -> RoundPlan:
+    """The plan of the next exchange; `active` are the sites that may be asked."""
+    group_of = {k: name for k in active if (name := state.group_of(k)) is not None}
+    groups = {}
+    for number, (name, group) in enumerate(state.groups.items()):
+        ids = [k for k, mine in group_of.items() if mine == name]
+        if ids:
+            population, fixed = state.size_of(name), _fixed(state, name)
+            broadcast = group.broadcast(ids, population)
+            groups[name] = GroupPlan(
+                number=number,
+                population=population,
+                broadcast=broadcast,
+                samples=group.source.sizes,
+                accepted=dict(group.accepted),
+                digest=checksum(fixed),
+                fixed=fixed,
+            )
+    return RoundPlan(
+        step=step,
+        stage=state.stage,
+        settings=state.settings,
+        population=state.population,
+        groups=groups,
+        group_of=group_of,
+        evaluate=evaluate,
+        local=local,
+    )
+
+
+def _fixed(state: StageState, name: str) -> Tree:
+    """The tensors that stay the same in a stage: public samples; if it has a start of its own, all that is not shared."""
+    stage, model, now, part_trees = state.stage, state.settings.model, state.groups[name].state, {}
+    if stage.start is not None:
+        part_trees["fixed.params"] = {n: w for n, w in now.params.items() if not stage.method.shares(n, model)}
+        part_trees["fixed.buffers"] = {n: b for n, b in now.buffers.items() if not stage.method.shares(n, model)}
+    if stage.shared is not None:
+        part_trees["shared"] = {"x": stage.shared.x, "y": stage.shared.y}
+    return tree.pack(part_trees)
+
+
+class RoundRequests:
+    """Makes the requests of a round plan, and checks the replies.
+
+    Args:
+        plan: the round plan.
+        drawn: the clients that are asked to train; grows when others are asked in addition.
+        holds: client -> digest of the fixed tensors that it has; shrinks when a site may have lost them.
+        context: the static facts of any client, which have the shapes of everybody's.
+    """
+
+    def __init__(self, plan: RoundPlan, drawn: set[int], holds: Mapping[int, str], context: Context):
+        self.plan, self.drawn, self.holds, self._context = plan, drawn, holds, context
+        self._expected: dict[str, ClientUpdate] = {}
 
     def request(self, client: int) -> Request:
-        remote = self.remote
-        name = remote.group_of(client) or ""
-        group, broadcast = remote.groups[name], self._order(name).to(client)
-        digest, fixed = self._still(name, group.state)
+        """The request to a client."""
+        plan, group = self.plan, self.plan.group(client)
+        broadcast = group.broadcast.to(client)
         asked = TrainRequest(
-            **asdict(remote.step),
-            method=repr(remote.method),
-            group=list(remote.groups).index(name),
+            **asdict(plan.step),
+            method=repr(plan.stage.method),
+            group=group.number,
             round=broadcast.round,
             accepted=group.accepted.get(client),
-            population=remote.size_of(name),
+            population=group.population,
             lr=broadcast.lr,
             train=client in self.drawn,
-            evaluate=self.evaluate if remote.has_scores(client) else (),
-            local=self.local and client in self.drawn,
-            fixed=digest,
+            evaluate=plan.evaluate if has_scores(plan.population, client) else (),
+            local=plan.local and client in self.drawn,
+            fixed=group.digest,
         )
-        has = remote.holds.get(client) == digest
-        return "train", asked.facts, self._sent(broadcast) | ({} if has else fixed)
+        has = self.holds.get(client) == group.digest
+        return "train", asked.facts, self._sent(broadcast) | ({} if has else group.fixed)
 
-    def fixed(self, client: int) -> str:
-        """The digest of what a site that answered has from now on."""
-        name = self.remote.group_of(client) or ""
-        return self._still(name, self.remote.groups[name].state)[0]
-
-    def read(self, site: str, facts: Facts, tensors: Tree) -> SiteReply:
-        """The answer of a site. Raises `UnalikeError` for one that its order did not ask for."""
-        remote = self.remote
-        client = remote.number[site]
-        trains = client in self.drawn
-        names = [*(self.evaluate if remote.has_scores(client) else ()), *(["local"] if self.local and trains else [])]
+    def read(self, client: int, facts: Facts, tensors: Tree) -> SiteReply:
+        """A client's reply. Raises `UnalikeError` for one that its request did not ask for."""
+        plan, trains = self.plan, client in self.drawn
+        names = [
+            *(plan.evaluate if has_scores(plan.population, client) else ()),
+            *(["local"] if plan.local and trains else []),
+        ]
         tallies = facts.get("tallies")
         if set(facts) != {"tallies"} or not isinstance(tallies, dict) or set(tallies) != set(names):
             raise RefusedUpdate(f"tallies {str(tallies)[:80]!a}; expected those of {', '.join(names) or 'nothing'}")
         client_update = None
         if trains:
-            name = remote.group_of(client) or ""
-            samples = int(remote.groups[name].source.sizes[client])
-            steps = expected_steps(remote.method, remote.settings, samples)
-            client_update = check_update(tensors, self._expected(name), remote.settings, samples, steps)
+            client_update = self._checked(client, tensors)
         elif tensors:
-            raise RefusedUpdate("a report of a site that was not asked to train")
+            raise RefusedUpdate("an update of a site that was not asked to train")
         return SiteReply({name: self._tallies(tallies[name], client) for name in names}, client_update, {}, 0)
 
-    def more(self, attempt: int, lacking: int) -> dict[str, Make]:
-        """Other sites to train, of those that can be reached."""
-        remote = self.remote
-        if not self.drawn or remote.stage.chooses is not None:
-            return {}
-        reachable = set(remote.mailbox.transport.sites())
-        sites = remote.federation.sites
-        others = [k for k in remote.eligible if k not in self.drawn and sites[k].name in reachable]
-        others = [k for k in others if remote.group_of(k) is not None]
-        rng = seeds.generator(remote.settings.seed, "cohort again", remote.done, attempt)
-        added = rng.permutation(np.array(others, np.int64))[:lacking].tolist()
-        self.drawn |= set(added)
-        return {sites[k].name: partial(self.request, k) for k in added}
-
-    def _order(self, name: str) -> Broadcast:
-        if name not in self._orders:
-            self._orders[name] = self.remote.broadcast(name)
-        return self._orders[name]
-
-    def _expected(self, name: str) -> ClientUpdate:
-        if name not in self._like:
-            self._like[name] = self.remote.expected(self._order(name))
-        return self._like[name]
+    def _checked(self, client: int, tensors: Tree) -> ClientUpdate:
+        """The client update in these tensors, if it is one that the request asked for."""
+        plan, name = self.plan, self.plan.group_of[client]
+        samples = int(plan.groups[name].samples[client])
+        steps = expected_steps(plan.stage.method, plan.settings, samples)
+        if name not in self._expected:
+            broadcast, people = plan.groups[name].broadcast, plan.population
+            someone = next(iter(broadcast.own), 0)
+            sample = Batch(people.x[:1], people.y[:1])
+            self._expected[name] = expected_update(
+                plan.stage.method, plan.settings, broadcast.to(someone), self._context, sample
+            )
+        return check_update(tensors, self._expected[name], plan.settings, samples, steps)
 
     def _sent(self, broadcast: Broadcast) -> Tree:
-        """What a site must be told in every round: what is shared, and letters."""
-        method, model, whole = self.remote.method, self.remote.settings.model, self.remote.stage.start is not None
-        local_buffers = self.remote.settings.buffers == "local" and not whole
+        """The tensors that a site is sent in every round: the shared ones, and messages."""
+        method, model = self.plan.stage.method, self.plan.settings.model
+        own_buffers = self.plan.settings.buffers == "local" and self.plan.stage.start is None
         params = tree.only(broadcast.params, method.sent(broadcast.params, model))
-        buffers = {} if local_buffers else tree.only(broadcast.buffers, method.sent(broadcast.buffers, model))
-        return tree.pack(
-            {"params": params, "buffers": buffers} | {f"messages.{p}": t for p, t in broadcast.messages.items()}
-        )
-
-    def _still(self, name: str, state: ServerState) -> tuple[str, Tree]:
-        """What stays the same in a stage, and its digest: public samples; where it starts elsewhere than the run, all the rest."""
-        if name not in self._fixed:
-            method, model, stage, part_trees = self.remote.method, self.remote.settings.model, self.remote.stage, {}
-            if stage.start is not None:
-                part_trees["fixed.params"] = {n: w for n, w in state.params.items() if not method.shares(n, model)}
-                part_trees["fixed.buffers"] = {n: b for n, b in state.buffers.items() if not method.shares(n, model)}
-            if stage.shared is not None:
-                part_trees["shared"] = {"x": stage.shared.x, "y": stage.shared.y}
-            fixed = tree.pack(part_trees)
-            self._fixed[name] = checksum(fixed), fixed
-        return self._fixed[name]
+        buffers = {} if own_buffers else tree.only(broadcast.buffers, method.sent(broadcast.buffers, model))
+        messages = {f"messages.{part}": t for part, t in broadcast.messages.items()}
+        return tree.pack({"params": params, "buffers": buffers} | messages)
 
     def _tallies(self, found: Any, client: int) -> SplitSums:
         if not isinstance(found, dict) or set(found) != {"test", "val"}:
             raise RefusedUpdate("tallies of other samples than those of test and val")
-        people = self.remote.population
+        people = self.plan.population
         classes = max(2, len(people.classes or ()))
         sizes = {"test": int(people.test.sizes[client]), "val": int(people.val.sizes[client])}
         return {part: MetricSums.read(found[part], people.task, size, classes) for part, size in sizes.items()}

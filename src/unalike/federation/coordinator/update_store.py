@@ -1,4 +1,4 @@
-"""Reports that have arrived, on disk until their round closes: however many sites there are, memory holds one of them."""
+"""Client updates on disk until their round closes: memory holds one of them, however many sites there are."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from unalike.training.validation import flat, nested
 
 
 class UpdateStore:
-    """A file for each client's report, with a checksum; nothing of it outlives the round, nor the process."""
+    """A file for each client update, with a checksum; nothing of it outlives the round, nor the process."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.clear()
 
     def put(self, client: int, client_update: ClientUpdate) -> ClientUpdate:
-        """Keep a report; what is left of it are its numbers. Raises `UnalikeError` where the disk does not take it."""
+        """Write an update to disk; returns its numbers. Raises `UnalikeError` where the disk does not take it."""
         write_tensors(self._file(client), flat(client_update))
         return client_update._replace(update={}, buffers={}, messages={})
 
     def row(self, client: int) -> ClientUpdate:
-        """A report as it came, along a leading [1]. Raises `UnalikeError` for a file that is damaged."""
+        """An update as it came, along a leading [1]. Raises `UnalikeError` for a file that is damaged."""
         return map_tensors(lambda t: t[None], nested(self._tree(client)))
 
     def stacked(self, clients: Sequence[int]) -> ClientUpdate:
-        """Reports along a leading [k], for methods that look at all of them at once."""
+        """Updates along a leading [k], for methods that look at all of them at once."""
         found: Tree = {}
         for i, client in enumerate(clients):
             one = self._tree(client)

@@ -1,0 +1,78 @@
+"""The protocols between the round loop and the places where clients train: this machine, or sites over a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+from unalike.core.types import Tree
+from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
+from unalike.runtime.model_group import GroupUpdates
+from unalike.runtime.run_recorder import RunRecorder
+from unalike.runtime.stage_state import Facts, RoundResult, StageState
+
+Row = dict[str, Any]
+
+
+S = TypeVar("S", bound="StageBackend")
+
+
+class StageBackend(Protocol):
+    """The clients of one stage. The round loop calls `begin_round`, `train` once a group, and `end_round`."""
+
+    state: StageState
+
+    @property
+    def holds_results(self) -> bool:
+        """Whether a round must be in a checkpoint before it is evaluated, because evaluation shows it to other machines."""
+
+    @property
+    def why(self) -> str:
+        """The executor, why it was chosen, and remarks on how it went so far."""
+
+    @property
+    def remarks(self) -> list[str]:
+        """These remarks alone."""
+
+    def start(self) -> None:
+        """Called once, after the stage was restored from a checkpoint and before its first round."""
+
+    def begin_round(self, cohort: list[int], result: RoundResult) -> dict[str, list[int]]:
+        """Group -> the clients whose updates `train` gives: those of the cohort, or of them those that answered in time."""
+
+    def train(self, name: str, ids: Sequence[int], result: RoundResult) -> GroupUpdates:
+        """Broadcast the group's model to the clients `ids`, train it there, check their updates. Raises `Diverged`."""
+
+    def end_round(self, result: RoundResult) -> None:
+        """Complete what is known of the round: faults and traffic."""
+
+    def personal(self, client: int) -> Tree:
+        """The model that a client evaluates with, in state-dict order. Raises `UnalikeError` where it is on another machine."""
+
+    def state_dict(self) -> tuple[Tree, list[Facts]]:
+        """Tensors and facts from which `load_state_dict` restores the stage."""
+
+    def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
+        """Go back to where `state_dict` was called."""
+
+    def collect_client_states(self) -> None:
+        """Called once, at the end of the run: bring the clients' states to this process, where other processes have them."""
+
+
+class Backend(Protocol[S]):
+    """Where a plan runs: on this machine (`LocalBackend`), or at the sites of a federation."""
+
+    def stage(self, stage: Stage, index: int, recorder: RunRecorder) -> S:
+        """The clients of a stage, the `index`-th step of the plan."""
+
+    def evaluate(self, clients: S, result: RoundResult | None, *, train_next: bool) -> tuple[Row, list[Row]]:
+        """The metrics after a round (None: before training), and one row per client.
+
+        With `train_next` a backend may ask clients to train the next round in the same message; `begin_round` then finds it done.
+        """
+
+    def query(self, step: QueryStep, index: int) -> Answers:
+        """The clients' answers to a query between stages."""
+
+    def end_step(self, outcome: Answers | StageResults) -> None:
+        """Called after each step of the plan but the one that a run ends in."""

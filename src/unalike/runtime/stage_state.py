@@ -1,0 +1,305 @@
+"""The state of a stage: its groups and their models, the rounds done, and who takes part. The same for every backend."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unalike._utils import seeds
+from unalike._utils.errors import UnalikeError
+from unalike.core import tree
+from unalike.core.types import Context, Tree
+from unalike.core.views import Cohort, ServerState, StageSettings
+from unalike.data.population import Population
+from unalike.engine.base import BatchTransform
+from unalike.engine.multiprocess.worker_pool import WorkerPool
+from unalike.methods.plan import Stage
+from unalike.runtime.model_group import ModelGroup
+from unalike.runtime.query_runner import with_shared
+from unalike.training.wire import stage_wire
+
+Facts = dict[str, Any]
+"""Plain values of a checkpoint, beside its tensors."""
+
+
+@dataclass
+class RoundResult:
+    """What a round did; the backend and the round loop fill it in.
+
+    Args:
+        before: the states that the round began with, by group.
+        cohorts: the clients whose updates counted, by group; with their updates only where the backend keeps them.
+        trained: these clients, of all groups.
+        train_loss: their mean task loss over all steps, weighted by training samples.
+        refused: client -> why its update was refused, where that is still to be recorded as an event.
+        faults: client -> what went wrong with it, as the table of clients shows it.
+        seconds: time that training and aggregation took.
+        bytes_down: bytes sent to clients.
+        bytes_up: bytes sent by clients.
+        local: client -> evaluation of its model after local training, where clients evaluate that themselves.
+    """
+
+    before: dict[str, ServerState] = field(default_factory=dict)
+    cohorts: dict[str, Cohort] = field(default_factory=dict)
+    trained: list[int] = field(default_factory=list)
+    train_loss: float = float("nan")
+    refused: dict[int, str] = field(default_factory=dict)
+    faults: dict[int, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    local: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, group: str, cohort: Cohort) -> None:
+        """Take in the clients of a group whose updates counted."""
+        self.cohorts[group] = cohort
+        self.trained += cohort.ids
+        sizes = np.concatenate([c.sizes.numpy(force=True) for c in self.cohorts.values()])
+        losses = np.concatenate([c.stacked.loss.numpy(force=True) for c in self.cohorts.values()])
+        self.train_loss = float((sizes * losses).sum() / sizes.sum())
+
+
+class StageState:
+    """The groups of a stage in progress.
+
+    Args:
+        stage: the stage of the plan.
+        settings: those of the run; a stage may bring another model.
+        population: all clients.
+        participation: the share of clients in a round, at least one of them.
+        folder: keeps the clients' states; None: memory does.
+        transform: changes training batches.
+        executor: the name of the executor that trains the groups, asked for when it is first needed.
+        worker_pool: the processes that share the work.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        settings: StageSettings,
+        population: Population,
+        *,
+        participation: float = 1.0,
+        folder: Path | None = None,
+        transform: BatchTransform | None = None,
+        executor: Callable[[], str] = lambda: "loop",
+        worker_pool: WorkerPool | None = None,
+    ):
+        self.stage, self.method, self.population = stage, stage.method, population
+        model = (stage.model or settings.model).at(settings.model.precision)
+        buffers = "average" if stage.pooled else settings.buffers  # those of one client are everybody's
+        self.settings = replace(settings, model=model, work=stage.method.local_work(settings.work), buffers=buffers)
+        self.method.require(settings.proxy)
+        self.done = 0
+        self.pending: RoundResult | None = None
+        """A round that the groups' states contain, and that has no row in the history yet."""
+        self.eligible: Sequence[int] = with_samples(population.sizes)
+        if not len(self.eligible):
+            raise UnalikeError(f"none of the {len(population)} clients has a training sample")
+        if stage.pooled and self.is_conditioned:
+            raise UnalikeError(
+                f"stage {stage.name!r} pools the clients' data and {stage.method!r} describes each client; train one or the other"
+            )
+        self.cohort_size = max(1, int(participation * len(self.eligible) + 0.5))
+        """Clients in a round."""
+        self.all_members = stage.members(len(population))
+        # very many clients are in one group, which needs no table
+        self._group_of = {k: name for name, ids in self.all_members.items() for k in ids} if stage.groups else {}
+        self._filled = {
+            name: len(self.eligible) if len(ids) == len(population) else int((population.sizes[list(ids)] > 0).sum())
+            for name, ids in self.all_members.items()
+        }
+        self.choices: dict[int, str] = {}
+        """Client -> the group that it chose for this round, where clients choose."""
+        self.choose: Callable[[int], str] | None = None
+        """Asks a client for its choice; None: all of them were asked at once."""
+        self.groups = {
+            name: ModelGroup(
+                stage,
+                replace(self.settings, group=i),
+                self._source(ids),
+                executor,
+                None if folder is None else folder / f"group-{i:04d}",
+                transform,
+                None if stage.start is None else stage.start[name],
+                worker_pool,
+                i,
+            )
+            for i, (name, ids) in enumerate(self.all_members.items())
+        }
+
+    def _source(self, ids: Sequence[int]) -> Population:
+        """The clients of a group as they train: with shared samples, or pooled into one."""
+        if self.stage.shared is not None:
+            return with_shared(self.population, self.stage.shared)
+        if not self.stage.pooled:
+            return self.population
+        everybody = len(ids) == len(self.population)
+        return (self.population if everybody else Population.of([self.population[k] for k in ids])).pooled()
+
+    # who takes part ---------------------------------------------------------------------------------------------------
+
+    def draw(self, number: int) -> list[int]:
+        """The clients that take part in a round, counted from 0: the same for every method of the same seed."""
+        count = self.cohort_size
+        if count == len(self.eligible):
+            return [*self.eligible]
+        rng = seeds.generator(self.settings.seed, "cohort", number)
+        places = np.sort(rng.choice(len(self.eligible), count, replace=False)).tolist()
+        return places if isinstance(self.eligible, range) else [self.eligible[i] for i in places]
+
+    def group_of(self, client: int) -> str | None:
+        """The group of a client; where clients choose, the one that it would choose now."""
+        if self.stage.groups is None:
+            return next(iter(self.all_members))
+        if self.stage.chooses is None:
+            return self._group_of.get(client)
+        if client not in self.choices and self.choose is not None:
+            self.choices[client] = self.choose(client)
+        return self.choices.get(client)
+
+    def by_group(self, clients: list[int]) -> dict[str, list[int]]:
+        """These clients by group. Clients that choose do so before any group has moved."""
+        if self.stage.groups is None:
+            return dict.fromkeys(self.groups, clients)  # there is one
+        places = [(k, self.group_of(k)) for k in clients]
+        return {name: [k for k, mine in places if mine == name] for name in self.groups}
+
+    @property
+    def members(self) -> Mapping[str, Sequence[int]]:
+        """The clients of each group."""
+        if self.stage.chooses is None:
+            return self.all_members
+        everybody = [(k, self.group_of(k)) for k in range(len(self.population))]
+        return {name: tuple(k for k, mine in everybody if mine == name) for name in self.groups}
+
+    def size_of(self, name: str) -> int:
+        """Clients of a group that can take part at all."""
+        return 1 if self.stage.pooled else self._filled[name]
+
+    def group(self, client: int) -> ModelGroup:
+        """The group of a client. Raises `UnalikeError` where it has none."""
+        name = self.group_of(client)
+        if name is None:
+            raise UnalikeError(
+                f"client {self.population.names[client]!r} is in no group of stage {self.stage.name!r} and has no model there"
+            )
+        return self.groups[name]
+
+    # rounds -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def states(self) -> dict[str, ServerState]:
+        """The states of the groups."""
+        return {name: group.state for name, group in self.groups.items()}
+
+    def count_round(self) -> None:
+        """A round has ended: clients choose anew."""
+        self.done += 1
+        self.choices = {}
+
+    @property
+    def last_done(self) -> bool:
+        """Whether the stage has no further round to train."""
+        return self.done >= self.stage.rounds or (self.done > 0 and self.stage.until(self.states))
+
+    @property
+    def over(self) -> bool:
+        """Whether all rounds are done and recorded."""
+        return self.pending is None and self.last_done
+
+    # what the method makes of the model -----------------------------------------------------------------------------------
+
+    @property
+    def has_shared_model(self) -> bool:
+        """Whether clients share a model at all."""
+        return self.method.has_shared_model(self.settings.model)
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether clients are evaluated with something of their own."""
+        return self.method.is_personal(self.settings.model)
+
+    @property
+    def is_conditioned(self) -> bool:
+        """Whether the shared model is fed facts of the client it predicts for."""
+        return self.settings.model.takes_context and bool(self.method.conditioners)
+
+    @property
+    def is_everybodys(self) -> bool:
+        """Whether the shared model predicts the same for every client: it is fed no client's facts and no client's buffers."""
+        return not self.is_conditioned and not (self.settings.buffers == "local" and self.settings.model.buffers)
+
+    # checkpoints ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> tuple[Tree, list[Facts]]:
+        """Tensors, and facts by group, from which `load_state_dict` restores the groups."""
+        tensors: Tree = {}
+        facts: list[Facts] = []
+        for i, group in enumerate(self.groups.values()):
+            sections = {
+                "params": group.state.params,
+                "buffers": group.state.buffers,
+                "part_states": tree.pack(group.state.part_states),
+            }
+            tensors |= {f"{i}/{path}": t for path, t in tree.pack(sections).items()}
+            facts.append({"done": self.done, "round": group.state.round, "accepted": list(group.accepted.items())})
+        return tensors, facts
+
+    def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
+        """Go back to where `state_dict` was called. Raises `UnalikeError` if the tensors are not those of this stage."""
+        for i, group in enumerate(self.groups.values()):
+            device = self.population.x.device
+            found = tree.unpack({n: t.to(device) for n, t in tree.under(tensors, f"{i}/").items()})
+            params, buffers = found.get("params", {}), found.get("buffers", {})
+            if set(params) != set(group.state.params):
+                raise UnalikeError("the checkpoint holds another model's parameters; start in another folder")
+            group.state = ServerState(
+                facts[i]["round"],
+                {n: params[n] for n in group.state.params},
+                {n: buffers[n] for n in group.state.buffers},
+                tree.unpack(found.get("part_states", {})),
+            )
+            group.accepted = {int(k): int(r) for k, r in facts[i]["accepted"]}
+            self.done = facts[i]["done"]
+        self.choices, self.pending = {}, None
+
+    def save_client_states(self, facts: list[Facts]) -> None:
+        """Write the client states that were current when `facts` were made."""
+        for group, fact in zip(self.groups.values(), facts, strict=True):
+            group.client_states.save(dict(fact["accepted"]))
+
+    def prune_client_states(self, facts: list[Facts] | None = None) -> None:
+        """Delete the files of client states that are outdated now, or were when `facts` were made."""
+        for i, group in enumerate(self.groups.values()):
+            group.client_states.prune(group.accepted if facts is None else dict(facts[i]["accepted"]))
+
+    def pin_client_states(self, facts: list[Facts]) -> None:
+        """Keep the client states that were current when `facts` were made, whatever comes."""
+        for group, fact in zip(self.groups.values(), facts, strict=True):
+            group.client_states.pin(dict(fact["accepted"]))
+
+    def adopt_client_states(self) -> None:
+        """Take over the files of an earlier process, where they belong to current client states."""
+        for group in self.groups.values():
+            group.client_states.adopt(group.accepted)
+
+
+def wire_bytes(stage: Stage, settings: StageSettings, context: Context) -> dict[str, int]:
+    """Bytes that a client receives ("down") and sends ("up") in a round, but for its update.
+
+    Updates are weighed as they are sent, since an upload may leave something out in some rounds.
+    """
+    items = [i for i in stage_wire(stage, settings.model, context) if not i.once and i.what != "update"]
+    return {way: sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")}
+
+
+def with_samples(sizes: np.ndarray) -> Sequence[int]:
+    """The clients with samples; where all have some, a million of them take no memory."""
+    filled = np.flatnonzero(sizes)
+    return range(len(sizes)) if len(filled) == len(sizes) else array("i", filled.astype(np.int32).tobytes())
