@@ -20,7 +20,7 @@ import torch
 import unalike as ua
 from unalike.federation.coordinator.coordinator import Coordinator
 from unalike.federation.protocol.envelope import Head, seal, unseal
-from unalike.federation.protocol.federation_file import Enrolled, Federation, Schema
+from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.protocol.in_memory import InMemoryTransport
 from unalike.federation.security.keys import new_key, public_text
 from unalike.federation.site.site_worker import SiteWorker
@@ -84,15 +84,15 @@ def triggered(x: torch.Tensor) -> torch.Tensor:
 class Hostile:
     """A site that changes its reports before it signs them."""
 
-    def __init__(self, trainer: SiteWorker, change: Change):
-        self.trainer, self.change = trainer, change
+    def __init__(self, worker: SiteWorker, change: Change):
+        self.worker, self.change = worker, change
 
     def handle(self, message: bytes) -> bytes:
-        reply = self.trainer.handle(message)
-        answer = unseal(reply, self.trainer.key.public_key())
+        reply = self.worker.handle(message)
+        answer = unseal(reply, self.worker.key.public_key())
         facts, tensors = answer.open()
         head: Head = answer.head
-        return seal(head, facts, self.change(tensors, head.round), self.trainer.key) if "size" in tensors else reply
+        return seal(head, facts, self.change(tensors, head.round), self.worker.key) if "size" in tensors else reply
 
 
 def federation(attack: str, method: str, guard: float | None, data: Any, folder: Path) -> tuple[float, float, int]:
@@ -108,7 +108,7 @@ def federation(attack: str, method: str, guard: float | None, data: Any, folder:
         rounds=ROUNDS,
         coordinator=public_text(coordinator),
         data=Schema(shape=tuple(x.shape[1:]), classes=10),
-        sites=tuple(Enrolled(c.name, public_text(k), 1000) for c, k in zip(clients, keys)),
+        sites=tuple(EnrolledSite(c.name, public_text(k), 1000) for c, k in zip(clients, keys)),
         work=WORK,
         quorum=SITES - HOSTILE,
         guard=guard,

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "federation"))
 import unalike as ua
 from unalike.federation.coordinator.coordinator import Coordinator
 from unalike.federation.operations import local_socket
-from unalike.federation.protocol.federation_file import Enrolled, Federation, Schema
+from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.security.keys import new_key, public_text
 from unalike.federation.site.site_worker import SiteWorker
 
@@ -44,7 +44,7 @@ def federation_of(
     names: list[str], model: str, rounds: int, method: str = "fedavg"
 ) -> tuple[Federation, Any, dict[str, Any]]:
     coordinator, keys = new_key(), {name: new_key() for name in names}
-    sites = tuple(Enrolled(name, public_text(key), 1000) for name, key in keys.items())
+    sites = tuple(EnrolledSite(name, public_text(key), 1000) for name, key in keys.items())
     data = Schema((FEATURES,), 10)
     work = ua.Work(steps=1, batch_size=8)
     made = Federation(
@@ -71,22 +71,22 @@ def person(name: str) -> ua.ClientData:
 class Timed:
     """A trainer, and how long it took for each request."""
 
-    def __init__(self, trainer: SiteWorker):
-        self.trainer, self.seconds = trainer, list[float]()
+    def __init__(self, worker: SiteWorker):
+        self.worker, self.seconds = worker, list[float]()
 
     def handle(self, message: bytes) -> bytes:
         started = time.perf_counter()
-        reply = self.trainer.handle(message)
+        reply = self.worker.handle(message)
         self.seconds.append(time.perf_counter() - started)
         return reply
 
 
 def rounds() -> None:
-    from sockets import Echoing
+    from echo_network import EchoNetwork
 
     names = [f"site{k}" for k in range(5)]
     with tempfile.TemporaryDirectory() as root:
-        network = Echoing(Path(root), tuple(names))
+        network = EchoNetwork(Path(root), tuple(names))
         try:
             for title in ("1 MB", "45 MB"):
                 model = MODELS[title]
@@ -109,11 +109,11 @@ def rounds() -> None:
 
 
 def largest() -> None:
-    import sockets
+    import echo_network
 
-    sockets.MESSAGE_BYTES = 2**31
+    echo_network.MESSAGE_BYTES = 2**31
     with tempfile.TemporaryDirectory() as root:
-        network = sockets.Echoing(Path(root), ("site0",))
+        network = echo_network.EchoNetwork(Path(root), ("site0",))
         try:
             for megabytes in (64, 128, 256, 512, 1024, 2000):
                 message, started = bytes(megabytes << 20), time.perf_counter()

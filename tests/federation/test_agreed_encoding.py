@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from small_federation import federation_of, make_clients
 from typer.testing import CliRunner
-from worlds import federation_of, people
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import app
@@ -133,7 +133,7 @@ def federation_values(federation: Federation) -> dict:
 
 
 def test_federations_without_tables_stay_as_they_were(monkeypatch):
-    federation = federation_of(people())
+    federation = federation_of(make_clients())
     assert "encoding" not in federation.text()
     monkeypatch.setattr(
         "unalike.federation.protocol.federation_file.digest", bytes.decode
@@ -202,6 +202,6 @@ def test_a_federation_on_one_machine_keeps_the_encoding_of_its_table(made, tmp_p
 
 def test_an_encoding_that_no_bundle_holds_is_refused(made, tmp_path, monkeypatch):
     bundle = Bundle.read(made[0].bundles["north"])
-    monkeypatch.setattr("unalike.federation.security.bundle.MOST", 500)
+    monkeypatch.setattr("unalike.federation.security.bundle.MAX_FILE_BYTES", 500)
     with pytest.raises(UnalikeError, match="too much for a bundle"):
         bundle.write(tmp_path / "large.zip")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from worlds import NetworkFaults, World, people, states
+from small_federation import NetworkFaults, SmallFederation, make_clients, states
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.types import ClientUpdate
 from unalike.federation.coordinator.exchange import Exchange
 from unalike.federation.coordinator.update_store import UpdateStore
 
-CROWD = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
+SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
 
 
 def report(value: float) -> ClientUpdate:
@@ -36,7 +36,9 @@ def test_a_report_comes_back_as_it_came(tmp_path):
 @pytest.mark.parametrize("method", ["scaffold + feddisco + fedavgm", "fedavg + median"])
 def test_whoever_comes_first_the_bits_are_those_of_the_simulation(method, tmp_path):
     """A linear method, whose reports are read one by one, and one that looks at all of them."""
-    world = World(tmp_path, people(CROWD), method, faults=NetworkFaults(delay=9, repeat=0.2), rounds=3)
+    world = SmallFederation(
+        tmp_path, make_clients(SAMPLE_SIZES), method, faults=NetworkFaults(delay=9, repeat=0.2), rounds=3
+    )
     ours, theirs = states(world.run()), states(world.simulated())
     assert all(torch.equal(t, theirs[group][name]) for group in theirs for name, t in ours[group].items())
 
@@ -55,7 +57,7 @@ def test_an_exchange_holds_no_tensor_of_a_model(tmp_path, monkeypatch):
         return done
 
     monkeypatch.setattr(Exchange, "run", watched)
-    world = World(tmp_path, people(CROWD), "scaffold")
+    world = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), "scaffold")
     trained = world.run()
     sent = sum(t.numel() * t.element_size() for t in trained.params.values())
     assert held == [({}, {}, {}, sent)] * 10  # two rounds of five sites
@@ -73,8 +75,8 @@ def test_a_report_that_the_disk_lost_stops_the_run_and_is_asked_again(tmp_path, 
         file.write_bytes(data)
         return left
 
-    wanted = states(World(tmp_path / "calm", people(CROWD)).run())
-    world = World(tmp_path / "run", people(CROWD))
+    wanted = states(SmallFederation(tmp_path / "calm", make_clients(SAMPLE_SIZES)).run())
+    world = SmallFederation(tmp_path / "run", make_clients(SAMPLE_SIZES))
     with monkeypatch.context() as patch:
         patch.setattr(UpdateStore, "put", damaged)
         with pytest.raises(UnalikeError, match="not those that were written"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from worlds import World, key_of, people, states
+from small_federation import SmallFederation, key_of, make_clients, states
 
 import unalike as ua
 from unalike.federation.coordinator.control import Stopped
@@ -24,15 +24,15 @@ def in_other_units(client):
 @pytest.mark.parametrize("method", ["scaffold", "ifca(clusters=2)"])
 @pytest.mark.parametrize("change", [fewer, in_other_units])
 def test_a_run_goes_on_with_the_samples_that_it_began_with(change, method, tmp_path):
-    world = World(tmp_path, list(people()), method, rounds=4)
+    world = SmallFederation(tmp_path, list(make_clients()), method, rounds=4)
     first, said = world.clients[1], []
 
     def changed(row, what=""):
         if row["round"] == 2:
             world.clients[1] = change(first)
             folder = tmp_path / "site1"
-            world.trainers["site1"] = SiteWorker(
-                world.federation, "site1", key_of(1), world.clients[1], folder, tell=said.append
+            world.workers["site1"] = SiteWorker(
+                world.federation, "site1", key_of(1), world.clients[1], folder, log=said.append
             )
 
     with pytest.raises(Stopped):
@@ -48,7 +48,7 @@ def test_a_run_goes_on_with_the_samples_that_it_began_with(change, method, tmp_p
 
 
 def test_another_run_may_have_other_samples(tmp_path):
-    world = World(tmp_path, list(people()))
+    world = SmallFederation(tmp_path, list(make_clients()))
     world.run()
     world.clients[1] = fewer(world.clients[1])
     world.restart_sites()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from worlds import key_of
+from small_federation import key_of
 
 from unalike.federation.protocol.envelope import Head, digest, identity, seal, unseal
 from unalike.federation.protocol.packing import DTYPES, Limits, Malformed, pack, read_json, unpack

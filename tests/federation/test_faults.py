@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from worlds import COORDINATOR, NetworkFaults, World, federation_of, key_of, people, states
+from small_federation import COORDINATOR, NetworkFaults, SmallFederation, federation_of, key_of, make_clients, states
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import find_task
@@ -18,18 +18,20 @@ from unalike.federation.protocol.packing import pack
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders
 from unalike.metrics.metric_sums import MetricSums
 
-CROWD = ((20, 8), (12, 6), (16, 6))
+SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
 LAST = "site2"
 
 
-def world_of(tmp_path, method="fedavg", **more):
-    return World(tmp_path, people(CROWD), method, **({"quorum": 2, "rounds": 2} | more))
+def small_federation_of(tmp_path, method="fedavg", **more):
+    return SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), method, **({"quorum": 2, "rounds": 2} | more))
 
 
 def without(world, name=LAST, **more):
     """The model that the other sites alone make: the cohort is what counts, not who was asked."""
     clients = [empty(c) if c.name == name else c for c in world.clients]
-    world = World(world.folder / "others", clients, world.federation.method, rounds=world.federation.rounds, **more)
+    world = SmallFederation(
+        world.folder / "others", clients, world.federation.method, rounds=world.federation.rounds, **more
+    )
     return states(world.run())
 
 
@@ -76,7 +78,11 @@ REPORTS = {
     # row 1
     "nan": (WEIGHT, lambda t: first(t, float("nan")), ["head.weight", "not finite"]),
     "inf": (WEIGHT, lambda t: first(t, float("inf")), ["head.weight", "not finite"]),
-    "nan in a letter": ("messages.control_variates/head.bias", lambda t: t * float("nan"), ["control_variates", "not finite"]),
+    "nan in a letter": (
+        "messages.control_variates/head.bias",
+        lambda t: t * float("nan"),
+        ["control_variates", "not finite"],
+    ),
     "nan loss": ("loss", lambda t: t * float("nan"), ["loss", "finite"]),
     # row 2
     "broadcastable": (WEIGHT, lambda t: t.flatten()[:1], ["shape [1]", "expected [4, 8]"]),
@@ -103,16 +109,16 @@ REPORTS = {
 @pytest.mark.parametrize("case", REPORTS)
 def test_rows_1_2_4_5_6_24_a_report_that_cannot_count(case, tmp_path):
     name, value, words = REPORTS[case]
-    refused_every_time(world_of(tmp_path, "scaffold"), set_in(name, value), *words)
+    refused_every_time(small_federation_of(tmp_path, "scaffold"), set_in(name, value), *words)
 
 
 def test_the_others_make_the_model_when_one_is_refused(tmp_path):
-    world = world_of(tmp_path, "scaffold", protocol=("clients",))
+    world = small_federation_of(tmp_path, "scaffold", protocol=("clients",))
     run = refused_every_time(world, set_in(WEIGHT, lambda t: t * float("nan")), "not finite")
     found, wanted = states(run), without(world)
     # the population that scaffold's server divides by is one larger: its variates differ, the first round's model does not
     assert found.keys() == wanted.keys()
-    plain = world_of(tmp_path / "plain")
+    plain = small_federation_of(tmp_path / "plain")
     same(states(refused_every_time(plain, set_in(WEIGHT, lambda t: t * float("nan")), "not finite")), without(plain))
 
 
@@ -135,7 +141,7 @@ def test_row_3_missing_extra_and_renamed_tensors(tmp_path):
             (renamed, ["lacks update/head.weight", "has update/head.wait"]),
         ]
     ):
-        refused_every_time(world_of(tmp_path / str(i)), change, *words)
+        refused_every_time(small_federation_of(tmp_path / str(i)), change, *words)
 
 
 def test_row_1_metrics_that_cannot_be(tmp_path):
@@ -160,7 +166,7 @@ def test_row_1_metrics_that_cannot_be(tmp_path):
             ("auroc", 0.5, "not asked for"),
         ]
     ):
-        refused_every_time(world_of(tmp_path / str(i)), change(field, value), word)
+        refused_every_time(small_federation_of(tmp_path / str(i)), change(field, value), word)
 
 
 def test_row_1_nan_cannot_even_be_written(tmp_path):
@@ -168,7 +174,7 @@ def test_row_1_nan_cannot_even_be_written(tmp_path):
         sealed = seal(head, facts | {"loss": 1.5}, tensors, key_of(2))
         return sealed.replace(b'"loss":1.5', b'"loss":NaN')
 
-    world = world_of(tmp_path)
+    world = small_federation_of(tmp_path)
     world.corrupt(LAST, lambda head, facts, tensors: change(head, facts, tensors) if "size" in tensors else None)
     world.federation = replace(world.federation, deadline=0.3)
     world.run()
@@ -178,20 +184,20 @@ def test_row_1_nan_cannot_even_be_written(tmp_path):
 
 
 def test_row_5_a_site_without_samples_is_listed_and_none_at_all_is_refused(tmp_path):
-    none = [empty(c) for c in people(CROWD)]
-    some = [*people(CROWD)[:2], none[2]]
-    run = World(tmp_path / "one", some).run()
+    none = [empty(c) for c in make_clients(SAMPLE_SIZES)]
+    some = [*make_clients(SAMPLE_SIZES)[:2], none[2]]
+    run = SmallFederation(tmp_path / "one", some).run()
     assert set(run.history.clients.query("client == 2")["status"]) == {"no training data"}
     with pytest.raises(UnalikeError, match="none of the 3 clients has a training sample"):
-        World(tmp_path / "all", none).run()
+        SmallFederation(tmp_path / "all", none).run()
 
 
 def test_row_6_more_samples_than_enrolled(tmp_path):
-    world = world_of(tmp_path)
+    world = small_federation_of(tmp_path)
     small = [replace(s, samples=10) if s.name == LAST else s for s in world.federation.sites]
     with pytest.raises(UnalikeError, match="16 training samples and is enrolled for 10"):
-        World(tmp_path / "honest", people(CROWD), sites=tuple(small))
-    lying = world_of(
+        SmallFederation(tmp_path / "honest", make_clients(SAMPLE_SIZES), sites=tuple(small))
+    lying = small_federation_of(
         tmp_path / "lying", sites=tuple(replace(s, samples=20) for s in world.federation.sites), deadline=1.0
     )
 
@@ -206,7 +212,7 @@ def test_row_6_more_samples_than_enrolled(tmp_path):
 
 def test_row_6_claims_of_test_samples_take_no_memory():
     """No enrolment bounds them."""
-    federation, many = federation_of(people()), 10**7
+    federation, many = federation_of(make_clients()), 10**7
     roster = Roster("run", {"site0": SampleCounts(20, many, many)})
     tracemalloc.start()
     people_there = placeholders(federation, roster)
@@ -225,17 +231,21 @@ def test_row_24_label_histograms_are_those_of_the_enrolled_samples(tmp_path):
             (lambda t: t * 0, "sum to 0"),
         ]
     ):
-        refused_every_time(world_of(tmp_path / str(i), "feddisco"), set_in(name, value), word)
+        refused_every_time(small_federation_of(tmp_path / str(i), "feddisco"), set_in(name, value), word)
 
 
 def test_row_24_buffers_and_survey_answers(tmp_path):
-    clients = people(CROWD, (1, 4, 4))
-    world = World(tmp_path / "buffers", clients, model="cnn(channels=(4,), norm='batch')", quorum=2)
+    clients = make_clients(SAMPLE_SIZES, (1, 4, 4))
+    world = SmallFederation(tmp_path / "buffers", clients, model="cnn(channels=(4,), norm='batch')", quorum=2)
     from_the_report = [n for n in _names(world) if n.startswith("buffers/") and n.endswith("running_var")]
     refused_every_time(world, set_in(from_the_report[0], torch.neg), "running_var", "negative")
 
-    asked = World(
-        tmp_path / "answers", people(((20, 8), (12, 6), (16, 6), (9, 4))), "fedconcat(clusters=2)", quorum=2, rounds=2
+    asked = SmallFederation(
+        tmp_path / "answers",
+        make_clients(((20, 8), (12, 6), (16, 6), (9, 4))),
+        "fedconcat(clusters=2)",
+        quorum=2,
+        rounds=2,
     )
     asked.corrupt(
         LAST,
@@ -250,7 +260,7 @@ def test_row_24_buffers_and_survey_answers(tmp_path):
 def _names(world):
     """What a report of the site holds."""
     seen = []
-    other = World(world.folder / "look", world.clients, model=world.federation.model, rounds=1)
+    other = SmallFederation(world.folder / "look", world.clients, model=world.federation.model, rounds=1)
     other.corrupt(LAST, lambda head, facts, tensors: seen.extend(tensors))
     other.run()
     return seen
@@ -271,7 +281,7 @@ class Listening:
 
 
 def test_row_11_the_same_report_twice_counts_once(tmp_path):
-    world = world_of(tmp_path, faults=NetworkFaults(repeat=1.0))
+    world = small_federation_of(tmp_path, faults=NetworkFaults(repeat=1.0))
     run = world.run()
     same(states(run), states(world.simulated()))
     assert not world.events("refused", "absent")
@@ -281,7 +291,7 @@ def test_row_11_the_same_report_twice_counts_once(tmp_path):
         changed.transport.inject(LAST, seal(head, facts, tensors, key_of(2)))
         return head, facts, other
 
-    changed = world_of(tmp_path / "changed")
+    changed = small_federation_of(tmp_path / "changed")
     changed.corrupt(LAST, lambda head, facts, tensors: twice(head, facts, tensors) if "size" in tensors else None)
     same(states(changed.run()), states(world.simulated()))
     assert {e["why"] for e in changed.events("refused")} == {
@@ -290,14 +300,14 @@ def test_row_11_the_same_report_twice_counts_once(tmp_path):
 
 
 def test_row_12_replays_of_another_round_run_and_federation(tmp_path):
-    world = world_of(tmp_path)
-    ear = world.trainers[LAST] = Listening(world.trainers[LAST])
+    world = small_federation_of(tmp_path)
+    ear = world.workers[LAST] = Listening(world.workers[LAST])
     world.run()
     before = states(world.run())
-    again = world_of(tmp_path / "again", rounds=3)
+    again = small_federation_of(tmp_path / "again", rounds=3)
     for message in ear.said:  # another run of the same federation, the same keys
         again.transport.inject(LAST, message)
-    ear = again.trainers[LAST] = Listening(again.trainers[LAST])
+    ear = again.workers[LAST] = Listening(again.workers[LAST])
     trained = iter(range(100))
 
     def replay(row, what=""):
@@ -325,7 +335,7 @@ def test_row_13_late_and_early_results_are_recorded_and_never_mixed_in(tmp_path)
             world.transport.inject(LAST, seal(replace(head, round=head.round + 7), facts, tensors, key_of(2)))
         return None
 
-    world = world_of(tmp_path, rounds=3, deadline=0.3, repeat=10.0)
+    world = small_federation_of(tmp_path, rounds=3, deadline=0.3, repeat=10.0)
     world.corrupt(LAST, late)
     run = world.run()
     assert [e["why"] for e in world.events("late") if e["client"] == LAST] == ["the round is closed"]
@@ -334,7 +344,7 @@ def test_row_13_late_and_early_results_are_recorded_and_never_mixed_in(tmp_path)
 
 
 def test_row_13_a_result_for_a_future_round(tmp_path):
-    world = world_of(tmp_path)
+    world = small_federation_of(tmp_path)
     head = None
 
     def early(found, facts, tensors):
@@ -349,8 +359,8 @@ def test_row_13_a_result_for_a_future_round(tmp_path):
 
 
 def test_row_14_reports_of_unselected_revoked_and_unknown_sites(tmp_path):
-    clients = people(((20, 8), (12, 6), (16, 6), (9, 4)))
-    world = World(tmp_path, clients, participation=2, quorum=2, rounds=3)
+    clients = make_clients(((20, 8), (12, 6), (16, 6), (9, 4)))
+    world = SmallFederation(tmp_path, clients, participation=2, quorum=2, rounds=3)
     stolen = []
 
     def volunteer(head, facts, tensors):
@@ -367,7 +377,7 @@ def test_row_14_reports_of_unselected_revoked_and_unknown_sites(tmp_path):
     assert "a report of a site that was not asked to train" in {e["why"] for e in world.events("refused")}
 
     sites = tuple(replace(s, revoked=s.name == LAST) for s in federation_of(clients).sites)
-    revoked = World(tmp_path / "revoked", clients, sites=sites)
+    revoked = SmallFederation(tmp_path / "revoked", clients, sites=sites)
     revoked.transport.inject(LAST, b"anything")
     revoked.transport.inject("stranger", b"anything")
     run = revoked.run()
@@ -379,7 +389,7 @@ def test_row_14_reports_of_unselected_revoked_and_unknown_sites(tmp_path):
 
 
 def test_row_10_another_sites_name_or_key_is_no_identity(tmp_path):
-    world = world_of(tmp_path, deadline=0.3, repeat=10.0)
+    world = small_federation_of(tmp_path, deadline=0.3, repeat=10.0)
 
     def as_another(head, facts, tensors):
         return (replace(head, site="site0"), facts, tensors) if "size" in tensors else None
@@ -388,7 +398,7 @@ def test_row_10_another_sites_name_or_key_is_no_identity(tmp_path):
     world.run()
     assert {"signed as 'site0'"} == {e["why"] for e in world.events("refused")}
 
-    forged = world_of(tmp_path / "forged", deadline=0.3, repeat=10.0)
+    forged = small_federation_of(tmp_path / "forged", deadline=0.3, repeat=10.0)
     forged.corrupt(
         LAST, lambda head, facts, tensors: seal(head, facts, tensors, key_of(0)) if "size" in tensors else None
     )
@@ -397,7 +407,7 @@ def test_row_10_another_sites_name_or_key_is_no_identity(tmp_path):
 
 
 def test_row_15_a_huge_body_is_cut_off(tmp_path):
-    world = world_of(tmp_path, message_bytes=20_000, deadline=0.3, repeat=10.0)
+    world = small_federation_of(tmp_path, message_bytes=20_000, deadline=0.3, repeat=10.0)
 
     def huge(head, facts, tensors):
         return (head, facts, tensors | {"update/more": torch.zeros(10**6)}) if "size" in tensors else None
@@ -413,7 +423,7 @@ def test_row_17_pickles_and_paths_are_nothing(tmp_path):
         def __reduce__(self):
             return (open, (str(tmp_path / "exploded"), "w"))
 
-    world = world_of(tmp_path, deadline=0.3, repeat=10.0)
+    world = small_federation_of(tmp_path, deadline=0.3, repeat=10.0)
     world.corrupt(LAST, lambda head, facts, tensors: pickle.dumps(Bomb()) if "size" in tensors else None)
     world.run()
     assert not (tmp_path / "exploded").exists()
@@ -431,7 +441,7 @@ def test_row_17_pickles_and_paths_are_nothing(tmp_path):
 @pytest.mark.parametrize("seed", range(4))
 def test_row_23_loss_delay_reordering_and_repetition_leave_no_trace(seed, tmp_path):
     faults = NetworkFaults(loss=0.2, repeat=0.3, delay=5)
-    world = world_of(
+    world = small_federation_of(
         tmp_path, "scaffold + ditto", rounds=4, quorum=3, faults=faults, transport_seed=seed, deadline=60.0, repeat=0.02
     )
     run, wanted = world.run(), world.simulated()
@@ -441,17 +451,19 @@ def test_row_23_loss_delay_reordering_and_repetition_leave_no_trace(seed, tmp_pa
 
 
 def test_row_23_corruption_on_the_way_is_refused_and_asked_again(tmp_path):
-    world = world_of(tmp_path, rounds=4, quorum=3, faults=NetworkFaults(corrupt=0.3), deadline=60.0, repeat=0.02)
+    world = small_federation_of(
+        tmp_path, rounds=4, quorum=3, faults=NetworkFaults(corrupt=0.3), deadline=60.0, repeat=0.02
+    )
     same(states(world.run()), states(world.simulated()))
     assert world.events("refused")
 
 
 def test_row_20_a_site_that_drops_out_returns_with_its_memory(tmp_path):
     """Away for rounds 2 and 3 of 5, restarted meanwhile: as a simulation in which it was not drawn in these."""
-    world = world_of(tmp_path, "scaffold + ditto", rounds=5, deadline=0.2, repeat=10.0)
+    world = small_federation_of(tmp_path, "scaffold + ditto", rounds=5, deadline=0.2, repeat=10.0)
 
     def weather(row, what=""):
-        (world.transport.away.add if row["round"] in (1, 2) else world.transport.away.discard)(LAST)
+        (world.transport.offline.add if row["round"] in (1, 2) else world.transport.offline.discard)(LAST)
         world.restart_sites(LAST)
 
     # the exchange of round r + 1 begins with the evaluation of round r: what `progress` does acts one round later
@@ -474,32 +486,32 @@ class Overtaken:
     """A site that an order of the second round reaches after that of the fourth, or never."""
 
     def __init__(self, trainer, ever):
-        self.trainer, self.ever, self.held = trainer, ever, []
+        self.worker, self.ever, self.held = trainer, ever, []
 
     def handle(self, message):
         head = unseal(message, COORDINATOR.public_key()).head
         if head.kind == "train" and head.round == 1:
             self.held = [message]
             return b"lost"
-        reply = self.trainer.handle(message)
+        reply = self.worker.handle(message)
         if head.kind == "train" and head.round == 3 and self.ever:
             for late in self.held:
-                self.trainer.handle(late)
+                self.worker.handle(late)
         return reply
 
 
 def test_row_23_an_overtaken_order_takes_nothing_from_a_sites_memory(tmp_path):
     found = []
     for ever in (True, False):
-        world = world_of(tmp_path / str(ever), "scaffold + ditto", rounds=6, deadline=0.3, repeat=10.0)
-        world.trainers[LAST] = Overtaken(world.trainers[LAST], ever)
+        world = small_federation_of(tmp_path / str(ever), "scaffold + ditto", rounds=6, deadline=0.3, repeat=10.0)
+        world.workers[LAST] = Overtaken(world.workers[LAST], ever)
         found.append(world.run())
     same(*map(states, found))
     assert found[0].history.rounds["participants"].tolist() == [0, 3, 2, 3, 3, 3, 3]
 
 
 def test_row_20_an_eternal_straggler_costs_the_deadline_and_nothing_else(tmp_path):
-    world = world_of(tmp_path, deadline=0.2, repeat=10.0)
+    world = small_federation_of(tmp_path, deadline=0.2, repeat=10.0)
     world.corrupt(LAST, lambda head, facts, tensors: b"" if head.stage else None)
     run = world.run()
     assert (run.history.rounds["participants"][1:] == 2).all()
@@ -509,19 +521,19 @@ def test_row_20_an_eternal_straggler_costs_the_deadline_and_nothing_else(tmp_pat
 def test_row_20_without_a_quorum_the_run_pauses_and_goes_on(tmp_path):
     from threading import Thread
 
-    world = world_of(tmp_path, "scaffold", rounds=4, quorum=3, deadline=0.1, repeat=10.0, patience=2)
+    world = small_federation_of(tmp_path, "scaffold", rounds=4, quorum=3, deadline=0.1, repeat=10.0, patience=2)
     control, runs, told = Control(), [], []
 
     def go():
         coordinator = world.coordinator(control=control, tell=told.append)
         runs.append(coordinator.run(progress=lambda row, what="": lose.pop()(LAST) if lose else None))
 
-    lose = [world.transport.away.add]
+    lose = [world.transport.offline.add]
     thread = Thread(target=go)
     thread.start()
     while control.state != "paused":
         assert thread.is_alive()
-    world.transport.away.discard(LAST)
+    world.transport.offline.discard(LAST)
     control.resume()
     thread.join(20)
     assert [e["event"] for e in world.events("no quorum", "paused", "resumed")] == [
@@ -538,9 +550,9 @@ def test_row_20_without_a_quorum_the_run_pauses_and_goes_on(tmp_path):
 
 
 def test_whoever_watches_is_told_in_lines_that_do_nothing_to_a_terminal(tmp_path):
-    world, told = world_of(tmp_path, deadline=0.2, repeat=10.0), []
+    world, told = small_federation_of(tmp_path, deadline=0.2, repeat=10.0), []
     coordinator = world.coordinator(tell=told.append)
-    coordinator.run(progress=lambda row, what="": world.transport.away.add(LAST))
+    coordinator.run(progress=lambda row, what="": world.transport.offline.add(LAST))
     absent = [e["round"] for e in world.events("absent")]
     assert absent and told == [f"round {n}: {LAST}: no answer by the deadline" for n in absent]
     coordinator._event("refused", round=1, client=LAST, why="\x1b[2Jgone\nfor good")
@@ -548,7 +560,7 @@ def test_whoever_watches_is_told_in_lines_that_do_nothing_to_a_terminal(tmp_path
 
 
 def test_an_operator_stops_a_run_and_it_goes_on_later(tmp_path):
-    world = world_of(tmp_path, "scaffold + ditto", rounds=4)
+    world = small_federation_of(tmp_path, "scaffold + ditto", rounds=4)
     control = Control()
 
     def stop(row, what=""):
@@ -562,9 +574,9 @@ def test_an_operator_stops_a_run_and_it_goes_on_later(tmp_path):
 
 
 def test_other_sites_are_asked_when_the_drawn_ones_are_away(tmp_path):
-    clients = people(((20, 8), (12, 6), (16, 6), (9, 4), (8, 4)))
-    world = World(tmp_path, clients, participation=2, quorum=2, rounds=4, deadline=0.1, repeat=10.0)
-    run = world.run(progress=lambda row, what="": world.transport.away.add("site0"))
+    clients = make_clients(((20, 8), (12, 6), (16, 6), (9, 4), (8, 4)))
+    world = SmallFederation(tmp_path, clients, participation=2, quorum=2, rounds=4, deadline=0.1, repeat=10.0)
+    run = world.run(progress=lambda row, what="": world.transport.offline.add("site0"))
     assert world.events("no quorum")
     assert (run.history.rounds["participants"][1:] == 2).all()
 
@@ -575,16 +587,16 @@ def test_other_sites_are_asked_when_the_drawn_ones_are_away(tmp_path):
 def why(world, message, name="site0"):
     from unalike.federation.protocol.envelope import unseal
 
-    reply = unseal(world.trainers[name].handle(message), key_of(0).public_key())
+    reply = unseal(world.workers[name].handle(message), key_of(0).public_key())
     assert reply.head.kind == "unable"
     return reply.open()[0]["why"]
 
 
 def test_a_site_does_only_what_it_agreed_to(tmp_path):
     """Orders are by the coordinator's key, of the newest run, under the terms of the site's own file, by methods of its plan."""
-    from worlds import COORDINATOR
+    from small_federation import COORDINATOR
 
-    world = world_of(tmp_path)
+    world = small_federation_of(tmp_path)
     run = "2" * 20 + "-x"
     terms = world.federation.terms
     head = Head(run, 1, 0, "site0", "admit")
@@ -621,20 +633,20 @@ def test_a_site_answers_nothing_of_an_earlier_run_or_of_rounds_long_over(tmp_pat
 
     class Ear:
         def __init__(self, trainer):
-            self.trainer = trainer
+            self.worker = trainer
 
         def handle(self, message):
-            heard.append((message, self.trainer.handle(message)))
+            heard.append((message, self.worker.handle(message)))
             return heard[-1][1]
 
-    world = world_of(tmp_path, rounds=6)
-    world.trainers["site0"] = Ear(world.trainers["site0"])
+    world = small_federation_of(tmp_path, rounds=6)
+    world.workers["site0"] = Ear(world.workers["site0"])
     world.run()
     world.restart_sites()
-    assert world.trainers["site0"].handle(heard[-1][0]) == heard[-1][1]
+    assert world.workers["site0"].handle(heard[-1][0]) == heard[-1][1]
     assert "is over" in why(world, heard[1][0])
-    again = World(tmp_path / "again", people(CROWD))
-    again.transport.handlers = world.trainers
+    again = SmallFederation(tmp_path / "again", make_clients(SAMPLE_SIZES))
+    again.transport.handlers = world.workers
     again.run()
     assert "newer; a replay?" in why(world, heard[-1][0])
 
@@ -654,8 +666,8 @@ def test_row_1_areas_under_curves_that_cannot_be(area, sound):
 
 def test_a_site_survives_whatever_goes_wrong_with_a_request(tmp_path, monkeypatch):
     """As an accelerator without memory left; its words are shown, do nothing to a terminal and can be sent."""
-    world = world_of(tmp_path, rounds=2, quorum=2, deadline=5.0)
-    told, trainer = [], world.trainers[LAST]
+    world = small_federation_of(tmp_path, rounds=2, quorum=2, deadline=5.0)
+    told, trainer = [], world.workers[LAST]
     monkeypatch.setattr(trainer, "tell", told.append)
 
     def fail(*_):

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_federation import SmallFederation, federation_of, key_of, make_clients
 from typer.testing import CliRunner
-from worlds import World, federation_of, key_of, people
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
@@ -21,8 +21,8 @@ from unalike.federation.flower.flower_processes import check_port
 from unalike.federation.operations.commands import listening
 from unalike.federation.operations.federation_folder import FederationFolder
 from unalike.federation.operations.local_federation import write_site
-from unalike.federation.operations.run_coordinator import OperatorCommands, rounds
-from unalike.federation.protocol.federation_file import Enrolled, Federation, Schema
+from unalike.federation.operations.run_coordinator import OperatorCommands, run_rounds
+from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.protocol.in_memory import InMemoryTransport
 from unalike.federation.security.keys import public_text
 from unalike.runtime.run_directory import RunDirectory
@@ -30,14 +30,14 @@ from unalike.runtime.run_directory import RunDirectory
 
 def test_it_is_read_as_it_was_written(tmp_path):
     for more in ({}, {"guard": 3.0, "participation": 2, "quorum": 0.5, "work": ua.Work(batch_size=None, steps=3)}):
-        made = federation_of(people(), **more)
+        made = federation_of(make_clients(), **more)
         made.save(tmp_path / "federation.toml")
         assert Federation.load(tmp_path / "federation.toml") == made
     assert Federation.load(tmp_path / "federation.toml").terms == made.terms
 
 
 def test_shares_and_numbers_of_sites():
-    made = federation_of(people(), participation=0.5, quorum=2)
+    made = federation_of(make_clients(), participation=0.5, quorum=2)
     assert [made.asked(n) for n in (1, 2, 3, 5, 10)] == [1, 1, 2, 3, 5]  # as a simulation rounds
     assert [made.enough(n) for n in (1, 2, 5)] == [1, 2, 2]
     made = replace(made, participation=3, quorum=0.6)
@@ -46,15 +46,15 @@ def test_shares_and_numbers_of_sites():
 
 
 def test_a_run_records_the_share_that_a_number_of_sites_makes(tmp_path):
-    crowd = people(((20, 8), (12, 6), (6, 3), (0, 6), (8, 4)))
-    assert World(tmp_path / "two", crowd, participation=2, rounds=1).run().config["participation"] == 0.5
-    assert World(tmp_path / "half", crowd, participation=0.5, rounds=1).run().config["participation"] == 0.5
+    crowd = make_clients(((20, 8), (12, 6), (6, 3), (0, 6), (8, 4)))
+    assert SmallFederation(tmp_path / "two", crowd, participation=2, rounds=1).run().config["participation"] == 0.5
+    assert SmallFederation(tmp_path / "half", crowd, participation=0.5, rounds=1).run().config["participation"] == 0.5
     with pytest.raises(UnalikeError, match=r"participation is 0\.5 there and 0\.75 here"):
-        World(tmp_path / "two", crowd, participation=3, rounds=1).run()
+        SmallFederation(tmp_path / "two", crowd, participation=3, rounds=1).run()
 
 
 def test_the_terms_are_what_a_site_agrees_to():
-    made = federation_of(people())
+    made = federation_of(make_clients())
     for change in ({"method": "scaffold"}, {"seed": 1}, {"work": ua.Work(lr=1.0)}, {"protocol": ("local",)}):
         assert replace(made, **change).terms != made.terms
     revoked = tuple(replace(s, revoked=True) for s in made.sites)
@@ -63,8 +63,8 @@ def test_the_terms_are_what_a_site_agrees_to():
 
 
 def test_mistakes_are_found(tmp_path):
-    made = federation_of(people())
-    twice = (Enrolled("a", public_text(key_of(1)), 5), Enrolled("b", public_text(key_of(1)), 5))
+    made = federation_of(make_clients())
+    twice = (EnrolledSite("a", public_text(key_of(1)), 5), EnrolledSite("b", public_text(key_of(1)), 5))
     for change, word in (
         ({"sites": twice}, "two sites have one key"),
         ({"sites": (twice[0], replace(twice[0], key=public_text(key_of(2))))}, "two sites have one name"),
@@ -226,7 +226,7 @@ def test_who_stops_it_is_told_what_goes_on(again, tmp_path):
 
     terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": Schema((6,), 3)}
     made, said = FederationFolder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms), []
-    assert rounds(made, InMemoryTransport({}), said.append, check=stop, again=again) is None
+    assert run_rounds(made, InMemoryTransport({}), said.append, check=stop, again=again) is None
     assert said == [f"stopped after round 0; `{again or f'unalike federation up {made.path}'}` goes on from there"]
 
 
@@ -255,7 +255,7 @@ def test_a_port_that_is_taken_is_changed_in_the_network_file():
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
-    x, y = people()[0].train
+    x, y = make_clients()[0].train
     np.savez(tmp_path / "mine.npz", x=x, y=y)
     (tmp_path / "afile").write_text("")
     data = Schema((6,), 4)
@@ -265,7 +265,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert "cannot make the folder" in str(done.exception) and "choose another --folder" in str(done.exception)
     with pytest.raises(UnalikeError, match=r"cannot write .*afile/data.npz"):
-        write_site(tmp_path / "afile" / "data.npz", people()[0], None)
+        write_site(tmp_path / "afile" / "data.npz", make_clients()[0], None)
 
 
 def test_a_coordinator_that_waits_for_its_sites_says_so(tmp_path):
@@ -273,7 +273,7 @@ def test_a_coordinator_that_waits_for_its_sites_says_so(tmp_path):
     terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 4, "data": Schema((6,), 3)}
     made = FederationFolder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms)
     RunDirectory(made.run).event("asked", round=3, train=["a"], quorum=1, evaluate=[])
-    absent = InMemoryTransport({"a": None}, away={"a"})
+    absent = InMemoryTransport({"a": None}, offline={"a"})
     desk = OperatorCommands(made.federation, absent, wait=False)
 
     def seen():
@@ -287,6 +287,6 @@ def test_a_coordinator_that_waits_for_its_sites_says_so(tmp_path):
         desk.pause()
         assert seen()[0] == "paused: asked for"
         desk.resume()
-        absent.away.clear()
-        desk.gather(lambda line: None, lambda: None)
+        absent.offline.clear()
+        desk.wait_for_sites(lambda line: None, lambda: None)
         assert seen() == ("running", 3)

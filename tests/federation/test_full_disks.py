@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from worlds import World, people, states
+from small_federation import SmallFederation, make_clients, states
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import read_tensors, write_tensors
 from unalike.federation.coordinator.control import Control, Stopped
 
-CROWD = ((20, 8), (12, 6), (16, 6))
+SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
 
 
-def world_of(folder, **more):
-    return World(folder, people(CROWD), "scaffold + ditto", **({"rounds": 3} | more))
+def small_federation_of(folder, **more):
+    return SmallFederation(folder, make_clients(SAMPLE_SIZES), "scaffold + ditto", **({"rounds": 3} | more))
 
 
 def same(a, b):
@@ -44,10 +44,10 @@ class Full:
 
 
 def test_the_coordinators_disk_is_full_at_any_write(tmp_path, monkeypatch):
-    wanted, at, ended = states(world_of(tmp_path / "calm").run()), 0, False
+    wanted, at, ended = states(small_federation_of(tmp_path / "calm").run()), 0, False
     while not ended:
         at += 1
-        world = world_of(tmp_path / str(at))
+        world = small_federation_of(tmp_path / str(at))
         full = Full(world.out, at)
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", full)
@@ -63,7 +63,7 @@ def test_the_coordinators_disk_is_full_at_any_write(tmp_path, monkeypatch):
 
 
 def test_a_sites_disk_is_full_and_the_others_go_on(tmp_path, monkeypatch):
-    world = world_of(tmp_path, quorum=2)
+    world = small_federation_of(tmp_path, quorum=2)
     monkeypatch.setattr(os, "replace", Full(world.folder / "site1", 5))
     run = world.run()
     assert run.history.rounds["participants"].tolist() == [0, 3, 2, 2]
@@ -77,8 +77,8 @@ def test_a_site_that_has_space_again_is_asked_again_when_the_run_is_resumed(tmp_
     """Everybody is needed, so the run pauses; the operator resumes it as the guide says."""
     from threading import Thread
 
-    world, control, runs = world_of(tmp_path), Control(), []
-    whole = states(world_of(tmp_path / "calm").run())
+    world, control, runs = small_federation_of(tmp_path), Control(), []
+    whole = states(small_federation_of(tmp_path / "calm").run())
     monkeypatch.setattr(os, "replace", Full(world.folder / "site1", 4))
     thread = Thread(target=lambda: runs.append(world.coordinator(control=control).run()))
     thread.start()
@@ -95,9 +95,9 @@ LIMITED = """
 import resource, sys, torch
 sys.path.insert(0, sys.argv[2])
 torch.set_num_threads(1)
-from worlds import World
+from small_federation import SmallFederation
 from pathlib import Path
-world = World(Path(sys.argv[1]), model="mlp(hidden=(300,))")
+world = SmallFederation(Path(sys.argv[1]), model="mlp(hidden=(300,))")
 resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
 try:
     world.run()
@@ -108,14 +108,14 @@ except Exception as error:
 
 def test_a_file_that_may_not_grow(tmp_path):
     """A real limit of the operating system: sites cannot keep their replies, so nobody is there for a quorum."""
-    script = LIMITED.replace("world.run()", "World.run(world)")
+    script = LIMITED.replace("world.run()", "SmallFederation.run(world)")
     script = script.replace('model="mlp(hidden=(300,))"', 'model="mlp(hidden=(300,))", patience=1, deadline=0.2')
     script = script.replace(
         "try:",
         "import threading, time\nfrom unalike.federation.coordinator.control import Control\ncontrol = Control()\n"
         "def stop():\n    while control.state != 'paused': time.sleep(0.01)\n    control.stop()\n"
         "threading.Thread(target=stop, daemon=True).start()\ntry:",
-    ).replace("World.run(world)", "world.coordinator(control=control).run()")
+    ).replace("SmallFederation.run(world)", "world.coordinator(control=control).run()")
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)],
         capture_output=True,
@@ -128,11 +128,11 @@ def test_a_file_that_may_not_grow(tmp_path):
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    world = world_of(tmp_path / "sites")
-    world.__class__ = type("Elsewhere", (World,), {"out": property(lambda self: tmp_path / "file" / "out")})
+    world = small_federation_of(tmp_path / "sites")
+    world.__class__ = type("Elsewhere", (SmallFederation,), {"out": property(lambda self: tmp_path / "file" / "out")})
     with pytest.raises(UnalikeError, match=r"cannot (write|read).*Not a directory"):
         world.run()
-    world.__class__ = type("Nowhere", (World,), {"out": property(lambda self: Path("/proc/nowhere"))})
+    world.__class__ = type("Nowhere", (SmallFederation,), {"out": property(lambda self: Path("/proc/nowhere"))})
     with pytest.raises(UnalikeError, match="cannot write"):
         world.run()
 
@@ -172,8 +172,8 @@ def reword(file):
 
 @pytest.mark.parametrize("damage", [truncate, flip, reword, lambda f: f.write_bytes(b"")])
 def test_the_checkpoint_before_stands_in_for_a_damaged_one(damage, tmp_path):
-    wanted = states(world_of(tmp_path / "calm", rounds=5).run())
-    world = world_of(tmp_path / "run", rounds=5)
+    wanted = states(small_federation_of(tmp_path / "calm", rounds=5).run())
+    world = small_federation_of(tmp_path / "run", rounds=5)
     older, newest = interrupted(world)
     damage(newest)
     bytes_ = newest.read_bytes()
@@ -184,7 +184,7 @@ def test_the_checkpoint_before_stands_in_for_a_damaged_one(damage, tmp_path):
 
 
 def test_nothing_is_overwritten_when_both_are_damaged(tmp_path):
-    world = world_of(tmp_path, rounds=5)
+    world = small_federation_of(tmp_path, rounds=5)
     both = interrupted(world)
     for file in both:
         truncate(file)
@@ -195,7 +195,7 @@ def test_nothing_is_overwritten_when_both_are_damaged(tmp_path):
 
 
 def test_a_site_that_lost_its_memory_says_so(tmp_path):
-    world = world_of(tmp_path, rounds=5, quorum=2)
+    world = small_federation_of(tmp_path, rounds=5, quorum=2)
     interrupted(world)
     for file in (world.folder / "site1").rglob("*"):
         if file.is_file():

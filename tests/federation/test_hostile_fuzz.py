@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import torch
-from worlds import World, key_of, people, states
+from small_federation import SmallFederation, key_of, make_clients, states
 
 from unalike.federation.protocol.envelope import seal
 
@@ -48,8 +48,8 @@ def twisted(tensors, rng):
 
 
 def test_fifty_rounds_of_nonsense(tmp_path):
-    clients = people(((20, 8), (12, 6), (16, 6)))
-    world = World(tmp_path, clients, "scaffold + feddisco", rounds=50, quorum=2, guard=5.0, deadline=20.0)
+    clients = make_clients(((20, 8), (12, 6), (16, 6)))
+    world = SmallFederation(tmp_path, clients, "scaffold + feddisco", rounds=50, quorum=2, guard=5.0, deadline=20.0)
     rng = np.random.default_rng(0)
     stages = []
 

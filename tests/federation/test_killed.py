@@ -1,4 +1,4 @@
-"""kill -9, at any moment: what was aggregated is neither lost nor counted twice. See `killing.py`."""
+"""kill -9, at any moment: what was aggregated is neither lost nor counted twice. See `kill_runs.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 def killing(*arguments: str, timeout: float = 300) -> str:
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "killing.py"), *arguments],
+        [sys.executable, str(Path(__file__).parent / "kill_runs.py"), *arguments],
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from worlds import World, key_of, people, states
+from small_federation import SmallFederation, key_of, make_clients, states
 
 from unalike._utils.errors import UnalikeError
 from unalike.federation.coordinator.control import Control, Stopped
@@ -15,13 +15,13 @@ from unalike.federation.site.site_worker import SiteWorker
 
 
 def test_new_keys_in_the_middle_of_a_run(tmp_path):
-    calm = World(tmp_path / "calm", method="scaffold", rounds=4).run()
-    world, control = World(tmp_path / "run", method="scaffold", rounds=4), Control()
+    calm = SmallFederation(tmp_path / "calm", method="scaffold", rounds=4).run()
+    world, control = SmallFederation(tmp_path / "run", method="scaffold", rounds=4), Control()
     with pytest.raises(Stopped):  # the sites have answered the next round already, signed by the old key
         world.coordinator(control=control).run(
             progress=lambda row, what="": control.stop() if row["round"] == 2 else None
         )
-    old, new = world.trainers["site0"], key_of(77)
+    old, new = world.workers["site0"], key_of(77)
     sites = (replace(world.federation.sites[0], key=public_text(new)), *world.federation.sites[1:])
     world.federation = replace(world.federation, sites=sites)  # site1 keeps its copy, with the old key of the other
 
@@ -30,7 +30,7 @@ def test_new_keys_in_the_middle_of_a_run(tmp_path):
         run().run()
     assert any("signature" in event["why"] for event in world.events("refused") if event["client"] == "site0")
 
-    world.trainers["site0"] = SiteWorker(world.federation, "site0", new, people()[0], old.folder)
+    world.workers["site0"] = SiteWorker(world.federation, "site0", new, make_clients()[0], old.folder)
     found = states(world.run())
     for group, tensors in states(calm).items():
         for name, t in tensors.items():
@@ -38,8 +38,8 @@ def test_new_keys_in_the_middle_of_a_run(tmp_path):
 
 
 def test_rounds_are_kept_for_when_a_site_is_enrolled_again(tmp_path):
-    world = World(tmp_path, rounds=4)
-    wanted, sites = states(World(tmp_path / "calm", rounds=4).run()), world.federation.sites
+    world = SmallFederation(tmp_path, rounds=4)
+    wanted, sites = states(SmallFederation(tmp_path / "calm", rounds=4).run()), world.federation.sites
 
     def stop(row, what=""):
         if row["round"] == 2:

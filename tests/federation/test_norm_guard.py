@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from worlds import World, people, states
+from small_federation import SmallFederation, make_clients, states
 
 from unalike.federation.coordinator.norm_guard import WINDOW, NormGuard
 
-CROWD = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
+SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
 
 
 def test_by_hand():
@@ -39,7 +39,7 @@ def hostile(factor, prefix="update/"):
 
 
 def attacked(folder, factor, prefix="update/", **more):
-    world = World(folder, people(CROWD), **({"rounds": 4, "quorum": 3} | more))
+    world = SmallFederation(folder, make_clients(SAMPLE_SIZES), **({"rounds": 4, "quorum": 3} | more))
     for name in ("site3", "site4"):
         world.corrupt(name, hostile(factor, prefix))
     return world, world.run()
@@ -66,7 +66,10 @@ def test_the_guards_memory_survives_a_restart(tmp_path):
     from unalike.federation.coordinator.control import Control, Stopped
 
     calm, _ = attacked(tmp_path / "calm", 100.0, guard=3.0)
-    world, control = World(tmp_path / "run", people(CROWD), rounds=4, quorum=3, guard=3.0), Control()
+    world, control = (
+        SmallFederation(tmp_path / "run", make_clients(SAMPLE_SIZES), rounds=4, quorum=3, guard=3.0),
+        Control(),
+    )
     for name in ("site3", "site4"):
         world.corrupt(name, hostile(100.0))
     with pytest.raises(Stopped):

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from worlds import World, states
+from small_federation import SmallFederation, states
 
 from unalike.federation.coordinator.control import Control, Stopped
 
@@ -16,7 +16,7 @@ def kept(world, site="site0"):
 
 
 def test_the_last_two_runs_are_kept(tmp_path):
-    world, runs = World(tmp_path, method="scaffold"), []
+    world, runs = SmallFederation(tmp_path, method="scaffold"), []
     for _ in range(4):
         world.run()
         runs.append(kept(world)[-1])
@@ -28,10 +28,10 @@ def test_the_last_two_runs_are_kept(tmp_path):
 
 def test_the_run_that_goes_on_keeps_its_memories(tmp_path):
     """A replayed order of an older run changes nothing, nor does a coordinator that starts anew."""
-    world = World(tmp_path / "run", method="scaffold", rounds=4)
+    world = SmallFederation(tmp_path / "run", method="scaffold", rounds=4)
     first, orders = tmp_path / "run" / "first", []
-    handle = world.trainers["site0"].handle
-    world.trainers["site0"].handle = lambda message: orders.append(message) or handle(message)
+    handle = world.workers["site0"].handle
+    world.workers["site0"].handle = lambda message: orders.append(message) or handle(message)
     world.run()
     world.out.rename(first)
     control = Control()
@@ -43,9 +43,9 @@ def test_the_run_that_goes_on_keeps_its_memories(tmp_path):
     assert len(kept(world)) == 2
     world.restart_sites()
     for order in orders:
-        world.trainers["site0"].handle(order)
+        world.workers["site0"].handle(order)
     found = sorted(p.relative_to(tmp_path) for p in (tmp_path / "run" / "site0").rglob("*") if p.is_file())
     assert set(client_states) <= set(found) and len(kept(world)) == 2
-    calm = World(tmp_path / "calm", method="scaffold", rounds=4).run()
+    calm = SmallFederation(tmp_path / "calm", method="scaffold", rounds=4).run()
     for name, t in states(calm)["all"].items():
         assert torch.equal(states(world.run())["all"][name], t)

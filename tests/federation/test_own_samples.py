@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from worlds import MODEL, WORK, people, states
+from small_federation import MODEL, WORK, make_clients, states
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
@@ -17,7 +17,7 @@ from unalike.cli.options import table
 from unalike.federation.operations import local_socket
 from unalike.federation.operations.commands import command, listening
 from unalike.federation.operations.federation_folder import FederationFolder
-from unalike.federation.operations.run_coordinator import rounds
+from unalike.federation.operations.run_coordinator import run_rounds
 from unalike.federation.protocol.federation_file import Schema
 from unalike.federation.protocol.in_memory import InMemoryTransport
 from unalike.federation.security.bundle import Bundle
@@ -130,7 +130,7 @@ def test_arrays_without_names_keep_their_numbers(schema, y, expected, tmp_path):
 
 @pytest.mark.parametrize("method", ["feddf", "data_sharing"])
 def test_the_coordinator_tests_and_learns_with_its_own(method, tmp_path):
-    clients, extra = people(), people(((8, 8),))[0]
+    clients, extra = make_clients(), make_clients(((8, 8),))[0]
     own = {"test": extra.test, "proxy": extra.train}
     terms = {"method": method, "model": MODEL, "work": WORK, "data": Schema(shape=(6,), classes=4), "repeat": 0.05}
     kept = {name: tuple(map(torch.as_tensor, pair)) for name, pair in own.items()}
@@ -139,7 +139,7 @@ def test_the_coordinator_tests_and_learns_with_its_own(method, tmp_path):
     for client in clients:
         bundle = Bundle.read(folder.bundles[client.name])
         trainers[client.name] = SiteWorker(bundle.federation, client.name, bundle.key, client, tmp_path / client.name)
-    ours = rounds(folder, InMemoryTransport(trainers), lambda line: None)
+    ours = run_rounds(folder, InMemoryTransport(trainers), lambda line: None)
     theirs = ua.run(
         method, clients, model=MODEL, rounds=2, work=WORK, executor="loop", protocol=("server", "clients"), **own
     )
@@ -150,7 +150,7 @@ def test_the_coordinator_tests_and_learns_with_its_own(method, tmp_path):
 
 
 def test_a_coordinator_that_goes_on_knows_how_many_rounds_are_done(tmp_path):
-    clients, said = people(), []
+    clients, said = make_clients(), []
     terms = {"method": "fedavg", "model": MODEL, "work": WORK, "data": Schema(shape=(6,), classes=4)}
     folder = folder_of(tmp_path / "fed", [c.name for c in clients], **(terms | {"rounds": 4}))
     trainers = {}
@@ -168,8 +168,8 @@ def test_a_coordinator_that_goes_on_knows_how_many_rounds_are_done(tmp_path):
         said.append(command(folder.socket, "status")["round"])
         command(folder.socket, "stop")
 
-    assert rounds(folder, InMemoryTransport(trainers), tell) is None
-    assert rounds(folder, InMemoryTransport(trainers), said.append, check=stop) is None
+    assert run_rounds(folder, InMemoryTransport(trainers), tell) is None
+    assert run_rounds(folder, InMemoryTransport(trainers), said.append, check=stop) is None
     assert said[0] == 2 and said[-1].startswith("stopped after round 2;")
 
 

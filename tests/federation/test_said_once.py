@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from worlds import COORDINATOR, World, people, states
+from small_federation import COORDINATOR, SmallFederation, make_clients, states
 
 from unalike.federation.coordinator.control import Control, Stopped
 from unalike.federation.protocol.envelope import unseal
 
-CROWD = ((20, 8), (12, 6), (6, 3), (16, 6))
+SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3), (16, 6))
 FEDCONCAT = "fedconcat(clusters=2, encoder_rounds=1, classifier_rounds=3)"
 
 
-class Watched(World):
+class Watched(SmallFederation):
     """Keeps a line about every order: stage, round, site, the names of what came for the whole stage."""
 
     def __init__(self, *args, **more):
@@ -36,8 +36,8 @@ class Watched(World):
 
 
 def of(folder, method, **more):
-    clients = people(CROWD)
-    proxy = people(((8, 8),))[0].test if method.startswith("data_sharing") else None
+    clients = make_clients(SAMPLE_SIZES)
+    proxy = make_clients(((8, 8),))[0].test if method.startswith("data_sharing") else None
     return Watched(folder, clients, method, **({"proxy": proxy, "rounds": 4, "repeat": 5.0} | more))
 
 

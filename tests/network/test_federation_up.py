@@ -18,7 +18,7 @@ pytest.importorskip("flwr")
 
 import pandas as pd
 import torch
-from sockets import expire
+from echo_network import expire
 
 import unalike as ua
 from unalike._utils.tensor_files import read_tensors

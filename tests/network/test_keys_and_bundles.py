@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from sockets import expire
+from echo_network import expire
 
 from unalike._utils.errors import UnalikeError
 from unalike.dashboard.state import Followed
@@ -291,7 +291,7 @@ def test_the_socket_carries_messages_and_drops_what_is_none(tmp_path):
     assert local_socket.ask(deep / "s", big, 1 << 20) == big[::-1]
     with pytest.raises(OSError):
         local_socket.ask(deep / "s", big + b"x", 1 << 20, 10.0)  # too long for the other side
-    with local_socket._reached(deep / "s") as name, socket.socket(socket.AF_UNIX) as client:
+    with local_socket._short_name(deep / "s") as name, socket.socket(socket.AF_UNIX) as client:
         client.connect(name)
         client.sendall(struct.pack(">Q", 100) + b"half")
     assert local_socket.ask(deep / "s", b"abc", 1 << 20, 60.0) == b"cba"

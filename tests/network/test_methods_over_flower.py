@@ -16,19 +16,19 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from sockets import Echoing
-from test_every_method_deployed import CROWD, FEW, SITES_ONLY, SPECS, agree
-from worlds import World, needs_proxy, people
+from echo_network import EchoNetwork
+from small_federation import SmallFederation, make_clients, needs_proxy
+from test_every_method_deployed import FEW, SAMPLE_SIZES, SITES_ONLY, SPECS, agree
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
-from unalike.federation.flower.transport import OUTSTANDING
+from unalike.federation.flower.grid_transport import MAX_UNANSWERED
 from unalike.federation.protocol.envelope import MAGIC
 from unalike.methods.part import registry
 
 CROWDED = ("clustered", "fedconcat")
 """These need more clients than two to have something to cluster."""
-AT_ONCE = OUTSTANDING
+AT_ONCE = MAX_UNANSWERED
 """More would be lost at first, and asked again only after a while."""
 
 
@@ -51,10 +51,10 @@ class Shared:
     """The transport to a network that several coordinators use at once, each over a line of its own."""
 
     def __init__(self, network):
-        self.network, self.lock, self.lines, self.worlds = network, threading.Lock(), {}, {}
+        self.network, self.lock, self.lines, self.x = network, threading.Lock(), {}, {}
         for name in network.names:
             network.handlers[name] = lambda message, name=name: (
-                self.worlds[run_of(message)].trainers[name].handle(message)
+                self.worlds[run_of(message)].workers[name].handle(message)
             )
 
     def pump(self, seconds):
@@ -88,11 +88,11 @@ class Line:
 def compared(shared, name, folder):
     """Run a method over the network and in simulation; raises where they differ."""
     spec = SPECS.get(name, name)
-    clients = people(CROWD if name in CROWDED else FEW)
+    clients = make_clients(SAMPLE_SIZES if name in CROWDED else FEW)
     model = "conditional_mlp(hidden=(8,))" if "conditional" in spec else "mlp(hidden=(8,))"
-    proxy = people(((8, 8),))[0].test if needs_proxy(spec, clients) else None
+    proxy = make_clients(((8, 8),))[0].test if needs_proxy(spec, clients) else None
     rounds = 3 if name in CROWDED else 2  # a plan of two stages, and a round in which clusters part
-    world = World(folder, clients, spec, model=model, rounds=rounds, proxy=proxy, repeat=60.0, deadline=200.0)
+    world = SmallFederation(folder, clients, spec, model=model, rounds=rounds, proxy=proxy, repeat=60.0, deadline=200.0)
     world.transport = Line(shared, world)
     agree(world)
     assert not world.events("refused", "absent", "late")
@@ -101,7 +101,7 @@ def compared(shared, name, folder):
 @contextmanager
 def running(test, sites, items, folders):
     """Method -> its run's future, of the chosen ones of a test, which run on so many sites."""
-    network = Echoing(folders.mktemp("network"), tuple(f"site{k}" for k in range(sites)))
+    network = EchoNetwork(folders.mktemp("network"), tuple(f"site{k}" for k in range(sites)))
     network.transport.pings = 1
     names = [item.callspec.params["name"] for item in items if getattr(item, "originalname", "") == test]
     shared, pool = Shared(network), ThreadPoolExecutor(AT_ONCE)
@@ -141,5 +141,5 @@ def test_nothing_is_left_out_without_a_reason(tmp_path):
     assert left == sorted(SITES_ONLY)
     for name in left:
         with pytest.raises(UnalikeError, match=SITES_ONLY[name]) as refused:
-            World(tmp_path / name, method=name).run()
+            SmallFederation(tmp_path / name, method=name).run()
         print(f"not over sockets: {name}: {refused.value}")

@@ -15,7 +15,7 @@ import unalike as ua
 from unalike.federation.coordinator.control import Control
 from unalike.federation.coordinator.coordinator import Coordinator
 from unalike.federation.protocol.envelope import seal, unseal
-from unalike.federation.protocol.federation_file import Enrolled, Federation, Schema
+from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.protocol.in_memory import InMemoryTransport, NetworkFaults
 from unalike.federation.security.keys import PrivateKey, private_key, public_text
 from unalike.federation.site.site_worker import SiteWorker
@@ -34,7 +34,9 @@ COORDINATOR = key_of(1000)
 
 
 @cache
-def people(sizes: tuple[tuple[int, int], ...] = tuple(SIZES), shape: tuple[int, ...] = (6,)) -> list[ua.ClientData]:
+def make_clients(
+    sizes: tuple[tuple[int, int], ...] = tuple(SIZES), shape: tuple[int, ...] = (6,)
+) -> list[ua.ClientData]:
     """Clients whose classes lie around different means."""
     rng = np.random.default_rng(0)
     means = rng.normal(size=(4, *shape)) * 2
@@ -47,7 +49,7 @@ def people(sizes: tuple[tuple[int, int], ...] = tuple(SIZES), shape: tuple[int, 
 
 
 def federation_of(clients: Sequence[ua.ClientData], method: str = "fedavg", **more: Any) -> Federation:
-    sites = tuple(Enrolled(c.name, public_text(key_of(k)), 1000) for k, c in enumerate(clients))
+    sites = tuple(EnrolledSite(c.name, public_text(key_of(k)), 1000) for k, c in enumerate(clients))
     usual = {
         "name": "test",
         "method": method,
@@ -63,60 +65,60 @@ def federation_of(clients: Sequence[ua.ClientData], method: str = "fedavg", **mo
     return Federation(**(usual | more))
 
 
-class Evil:
+class TamperingSite:
     """A site whose answers are changed before they are signed: `change(head, facts, tensors)` returns what is sent instead."""
 
-    def __init__(self, trainer: SiteWorker, change: Callable[..., Any]):
-        self.trainer, self.change = trainer, change
+    def __init__(self, worker: SiteWorker, change: Callable[..., Any]):
+        self.worker, self.change = worker, change
 
     def handle(self, message: bytes) -> bytes:
-        reply = self.trainer.handle(message)
-        answer = unseal(reply, self.trainer.key.public_key())
+        reply = self.worker.handle(message)
+        answer = unseal(reply, self.worker.key.public_key())
         facts, tensors = answer.open()
         changed = self.change(answer.head, facts, dict(tensors))
-        return reply if changed is None else changed if isinstance(changed, bytes) else seal(*changed, self.trainer.key)
+        return reply if changed is None else changed if isinstance(changed, bytes) else seal(*changed, self.worker.key)
 
 
-class Impatient(Control):
+class StopInsteadOfPause(Control):
     """An operator who would rather stop than wait: no test hangs where there is no quorum."""
 
     def pause(self, why: str = "asked for") -> None:
         self.stop()
 
 
-class World:
+class SmallFederation:
     """A federation in a folder. Trainers and coordinator can be made anew at any time, as after a kill."""
 
     def __init__(
         self, folder: Path, clients: Sequence[ua.ClientData] | None = None, method: str = "fedavg", **more: Any
     ):
         self.folder = folder
-        self.clients = clients or people()
+        self.clients = clients or make_clients()
         self.test, self.proxy = (more.pop(name, None) for name in ("test", "proxy"))
         self.faults, self.seed = more.pop("faults", NetworkFaults()), more.pop("transport_seed", 0)
         self.federation = federation_of(self.clients, method, **more)
-        self.trainers: dict[str, Any] = {}
+        self.workers: dict[str, Any] = {}
         self.restart_sites()
-        self.transport = InMemoryTransport(self.trainers, self.faults, self.seed)
+        self.transport = InMemoryTransport(self.workers, self.faults, self.seed)
 
     def restart_sites(self, *names: str) -> None:
         """Trainers as new processes would have them: what was in memory is gone."""
         for k, client in enumerate(self.clients):
             if not names or client.name in names:
-                self.trainers[client.name] = SiteWorker(
+                self.workers[client.name] = SiteWorker(
                     self.federation, client.name, key_of(k), client, self.folder / client.name
                 )
 
     def corrupt(self, name: str, change: Callable[..., Any]) -> None:
         """Let a site answer what `change` makes of its answers."""
-        self.trainers[name] = Evil(self.trainers[name], change)
+        self.workers[name] = TamperingSite(self.workers[name], change)
 
     @property
     def out(self) -> Path:
         return self.folder / "out"
 
     def coordinator(self, **more: Any) -> Coordinator:
-        samples = {"test": self.test, "proxy": self.proxy, "control": Impatient()}
+        samples = {"test": self.test, "proxy": self.proxy, "control": StopInsteadOfPause()}
         return Coordinator(self.federation, COORDINATOR, self.transport, self.out, **(samples | more))
 
     def run(self, **more: Any) -> Any:
@@ -171,4 +173,13 @@ def states(run: Any) -> dict[str, Any]:
     return found
 
 
-__all__ = ["COORDINATOR", "NetworkFaults", "World", "federation_of", "key_of", "needs_proxy", "people", "states"]
+__all__ = [
+    "COORDINATOR",
+    "NetworkFaults",
+    "SmallFederation",
+    "federation_of",
+    "key_of",
+    "make_clients",
+    "needs_proxy",
+    "states",
+]

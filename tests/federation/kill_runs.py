@@ -1,8 +1,8 @@
 """Federations that are killed. Every run is a fork of this process, which has imported everything, and dies by SIGKILL.
 
-python killing.py moments SEED KILLS METHOD...      at random moments
-python killing.py writes METHOD                     at every single write, before and after it
-python killing.py sites SEED KILLS METHOD           only the site, at random moments of its work
+python kill_runs.py moments SEED KILLS METHOD...      at random moments
+python kill_runs.py writes METHOD                     at every single write, before and after it
+python kill_runs.py sites SEED KILLS METHOD           only the site, at random moments of its work
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
 
-from worlds import World, people  # noqa: E402
+from small_federation import SmallFederation, make_clients  # noqa: E402
 
-from unalike._utils.tensor_files import read_tensors
+from unalike._utils.tensor_files import read_tensors  # noqa: E402
 
-CROWD = ((20, 8), (12, 6), (6, 3))
-
-
-def world(folder: Path, method: str, rounds: int = 4) -> World:
-    return World(folder, people(CROWD), method, rounds=rounds, participation=0.7, protocol=("clients", "local"))
+SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3))
 
 
-def contents(world: World) -> dict[str, Any]:
+def world(folder: Path, method: str, rounds: int = 4) -> SmallFederation:
+    return SmallFederation(
+        folder, make_clients(SAMPLE_SIZES), method, rounds=rounds, participation=0.7, protocol=("clients", "local")
+    )
+
+
+def contents(world: SmallFederation) -> dict[str, Any]:
     """What a finished run leaves: tables without seconds, model, checkpoint, and what the sites remember."""
     tables = {
         name: pd.read_parquet(world.out / f"{name}.parquet").drop(columns="seconds", errors="ignore").to_json()
@@ -54,7 +56,7 @@ def contents(world: World) -> dict[str, Any]:
     return {"tables": tables} | {_name(world, f): _bits(f) for f in files}
 
 
-def _name(world: World, file: Path) -> str:
+def _name(world: SmallFederation, file: Path) -> str:
     """The file's path without the run's name."""
     return "/".join(part for part in file.relative_to(world.folder).parts if not part[:20].isdigit())
 
@@ -175,13 +177,13 @@ def sites(seed: int, kills: int, method: str) -> None:
         calm = world(Path(folder) / "calm", method)
         assert fork(lambda: calm.run())
         other, rng = world(Path(folder) / "other", method), np.random.default_rng(seed)
-        for name, trainer in list(other.trainers.items()):
+        for name, trainer in list(other.workers.items()):
             args = (trainer.federation, name, trainer.key, next(c for c in other.clients if c.name == name))
 
             def make(args: Any = args, name: str = name) -> SiteWorker:
                 return SiteWorker(*args, other.folder / name)
 
-            other.trainers[name] = Killed(make, rng, kills)
+            other.workers[name] = Killed(make, rng, kills)
         other.run()
         assert contents(other) == contents(calm)
         print(f"{Killed.kills} kills of sites: as undisturbed")

@@ -18,11 +18,11 @@ def expire(folder, years=-0.001):
     (folder.path / "server.pem").write_bytes(certificates.pem(certificate))
 
 
-class Echoing:
+class EchoNetwork:
     """SuperLink, gate and the nodes of some sites; `handlers` may be replaced by a test, `heard` is what the sites got."""
 
     def __init__(self, root, names=("a", "b")):
-        from unalike.federation.flower.flower_processes import Node, free_port, link
+        from unalike.federation.flower.flower_processes import SuperNode, free_port, superlink
         from unalike.federation.operations.processes import Supervisor
         from unalike.federation.security import certificates
 
@@ -42,12 +42,12 @@ class Echoing:
             certificates.write_private(folder / "node.key", certificates.openssh(node))
             certificates.write_private(folder / "ca.pem", certificates.pem(self.authority))
         self.supervisor = Supervisor(root / "logs").__enter__()
-        self._link = link(root, self.supervisor, "127.0.0.1", self.port, self.keys, MESSAGE_BYTES)
+        self._link = superlink(root, self.supervisor, "127.0.0.1", self.port, self.keys, MESSAGE_BYTES)
         self.transport = self._link.__enter__()
         for name in self.heard:
             self.supervisors[name] = Supervisor(root / name / "logs").__enter__()
             self.listen(name)
-            self.nodes[name] = Node(
+            self.nodes[name] = SuperNode(
                 root / name, self.supervisors[name], f"127.0.0.1:{self.port}", root / name / "trainer", MESSAGE_BYTES
             )
         self.wait(lambda: set(self.transport.sites()) == set(names))
