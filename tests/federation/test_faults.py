@@ -621,7 +621,7 @@ def test_a_site_does_only_what_it_agreed_to(tmp_path):
         world, seal(train, order | {"method": method}, {"params/head.weight": torch.zeros(1)}, COORDINATOR)
     )
     question = {k: order[k] for k in ("terms", "rounds", "samples", "outcomes", "derived")} | {
-        "question": "label_counts()"
+        "query": "label_counts()"
     }
     assert "not among what this site agreed to" in why(
         world, seal(replace(head, kind="ask"), question, {}, COORDINATOR)
@@ -668,7 +668,7 @@ def test_a_site_survives_whatever_goes_wrong_with_a_request(tmp_path, monkeypatc
     """As an accelerator without memory left; its words are shown, do nothing to a terminal and can be sent."""
     world = small_federation_of(tmp_path, rounds=2, quorum=2, deadline=5.0)
     told, trainer = [], world.workers[LAST]
-    monkeypatch.setattr(trainer, "tell", told.append)
+    monkeypatch.setattr(trainer, "log", told.append)
 
     def fail(*_):
         raise RuntimeError("no memory\x1b[2J left\udcff")

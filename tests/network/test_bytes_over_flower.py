@@ -372,10 +372,10 @@ def test_nothing_that_the_server_ships_is_executed(echo_network, tmp_path, monke
 
     trap = tmp_path / "executed"
     code = f"open({str(trap)!r}, 'w').write('x')\n".encode()
-    config = internals.BUNDLE["pyproject.toml"].replace(b"unalike.federation.flower:", b"evil.app:")
-    evil = {**internals.BUNDLE, "pyproject.toml": config, "evil/__init__.py": code, "evil/app.py": code}
-    monkeypatch.setattr(internals, "BUNDLE", evil)
-    assert b"evil/app.py" in internals.bundle()
+    config = internals.APP_FILES["pyproject.toml"].replace(b"unalike.federation.flower:", b"evil.app:")
+    evil = {**internals.APP_FILES, "pyproject.toml": config, "evil/__init__.py": code, "evil/app.py": code}
+    monkeypatch.setattr(internals, "APP_FILES", evil)
+    assert b"evil/app.py" in internals.app_bundle()
 
     root = tmp_path / "evil"
     for name in ("ca.pem", "server.pem", "server.key"):
