@@ -1,4 +1,4 @@
-"""Small federations in one process: sites with data, their trainers, a transport, a coordinator's folder."""
+"""Small federations in one process: sites with data, their workers, a transport, a coordinator's folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODEL = "mlp(hidden=(8,))"
 
 
 def key_of(number: int) -> PrivateKey:
-    """A key that is the same in every process of a test."""
+    """A deterministic key: the same in every process of a test."""
     return private_key(f"{number:064x}")
 
 
@@ -37,7 +37,7 @@ COORDINATOR = key_of(1000)
 def make_clients(
     sizes: tuple[tuple[int, int], ...] = tuple(SIZES), shape: tuple[int, ...] = (6,)
 ) -> list[ua.ClientData]:
-    """Clients whose classes lie around different means."""
+    """Clients with samples of four classes that have different means."""
     rng = np.random.default_rng(0)
     means = rng.normal(size=(4, *shape)) * 2
     found = []
@@ -66,7 +66,7 @@ def federation_of(clients: Sequence[ua.ClientData], method: str = "fedavg", **mo
 
 
 class TamperingSite:
-    """A site whose answers are changed before they are signed: `change(head, facts, tensors)` returns what is sent instead."""
+    """A site that changes its replies before it signs them: `change(head, facts, tensors)` returns the new reply, or None."""
 
     def __init__(self, worker: SiteWorker, change: Callable[..., Any]):
         self.worker, self.change = worker, change
@@ -80,14 +80,14 @@ class TamperingSite:
 
 
 class StopInsteadOfPause(Control):
-    """An operator who would rather stop than wait: no test hangs where there is no quorum."""
+    """A control that stops the run where it would pause, so that tests without a quorum do not hang."""
 
     def pause(self, why: str = "asked for") -> None:
         self.stop()
 
 
 class SmallFederation:
-    """A federation in a folder. Trainers and coordinator can be made anew at any time, as after a kill."""
+    """A federation in a folder. Site workers and coordinator can be created again at any time, as after a kill."""
 
     def __init__(
         self, folder: Path, clients: Sequence[ua.ClientData] | None = None, method: str = "fedavg", **more: Any
@@ -102,7 +102,7 @@ class SmallFederation:
         self.transport = InMemoryTransport(self.workers, self.faults, self.seed)
 
     def restart_sites(self, *names: str) -> None:
-        """Trainers as new processes would have them: what was in memory is gone."""
+        """Create the site workers again, as in new processes: state that is not on disk is lost."""
         for k, client in enumerate(self.clients):
             if not names or client.name in names:
                 self.workers[client.name] = SiteWorker(
@@ -110,7 +110,7 @@ class SmallFederation:
                 )
 
     def corrupt(self, name: str, change: Callable[..., Any]) -> None:
-        """Let a site answer what `change` makes of its answers."""
+        """Let `change` tamper with a site's replies."""
         self.workers[name] = TamperingSite(self.workers[name], change)
 
     @property
@@ -127,7 +127,7 @@ class SmallFederation:
             return self.coordinator().run(**more)
 
     def simulated(self, **more: Any) -> Any:
-        """The same in simulation."""
+        """The same run in simulation."""
         f = self.federation
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -152,20 +152,20 @@ class SmallFederation:
             )
 
     def events(self, *kinds: str) -> list[dict[str, Any]]:
-        """What was recorded, of these kinds or all of them."""
+        """The recorded events, all or of these kinds."""
         lines = (self.out / "events.jsonl").read_text().splitlines()
         found = [json.loads(line) for line in lines]
         return [e for e in found if not kinds or e["event"] in kinds]
 
 
 def needs_proxy(method: str, clients: Sequence[ua.ClientData]) -> bool:
-    """Whether a method or plan learns from samples on the server."""
+    """Whether a method or plan trains on samples of the server."""
     plan = ua.plan(method)
     return method.startswith("data_sharing") or any(p.needs_proxy for p in getattr(plan, "parts", ()))
 
 
 def states(run: Any) -> dict[str, Any]:
-    """All that the server has at the end: group -> name -> tensor."""
+    """The server states at the end: group -> name -> tensor."""
     found = {}
     for name, state in run._runner.states.items():
         memory = {f"{part}/{n}": t for part, tree in state.part_states.items() for n, t in tree.items()}

@@ -1,4 +1,4 @@
-"""A federation of a few sites on this machine, with real processes, sockets and certificates; its sites echo what they get."""
+"""Test helper: Flower's processes for a few sites on this machine, with TLS; the sites echo each message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MESSAGE_BYTES = 64 << 20
 
 
 def expire(folder, years=-0.001):
-    """Put a certificate of the same authority in the place of the server's that is valid for so long."""
+    """Replace the server's certificate by one of the same authority that is valid for `years`."""
     from unalike.federation.security import certificates
 
     issuer, authority = certificates.read((folder.path / "ca.key").read_bytes(), (folder.path / "ca.pem").read_bytes())
@@ -19,7 +19,7 @@ def expire(folder, years=-0.001):
 
 
 class EchoNetwork:
-    """SuperLink, gate and the nodes of some sites; `handlers` may be replaced by a test, `heard` is what the sites got."""
+    """SuperLink, gateway and the SuperNodes of some sites. Tests may replace `handlers`; `heard` are the received messages."""
 
     def __init__(self, root, names=("a", "b")):
         from unalike.federation.flower.flower_processes import SuperNode, free_port, superlink
@@ -73,7 +73,7 @@ class EchoNetwork:
             time.sleep(0.1)
 
     def exchange(self, message, sites=("a", "b"), seconds=60):
-        """Send to sites, and what they answered."""
+        """Send a message to the sites and return their replies."""
         for name in sites:
             self.transport.send(name, message)
         found = {}

@@ -18,7 +18,7 @@ pytest.importorskip("flwr")
 
 from echo_network import EchoNetwork
 from small_federation import SmallFederation, make_clients, needs_proxy
-from test_every_method_deployed import FEW, SAMPLE_SIZES, SITES_ONLY, SPECS, agree
+from test_deployed_methods import FEW, SAMPLE_SIZES, SITES_ONLY, SPECS, agree
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
@@ -54,7 +54,7 @@ class Shared:
         self.network, self.lock, self.lines, self.x = network, threading.Lock(), {}, {}
         for name in network.names:
             network.handlers[name] = lambda message, name=name: (
-                self.worlds[run_of(message)].workers[name].handle(message)
+                self.federations[run_of(message)].workers[name].handle(message)
             )
 
     def pump(self, seconds):
@@ -64,8 +64,8 @@ class Shared:
 
 
 class Line:
-    def __init__(self, shared, world):
-        self.shared, self.world, self.arrived = shared, world, queue.Queue()
+    def __init__(self, shared, fed):
+        self.shared, self.fed, self.arrived = shared, fed, queue.Queue()
 
     def sites(self):
         return self.shared.network.names
@@ -73,7 +73,7 @@ class Line:
     def send(self, site, message):
         run = run_of(message)
         with self.shared.lock:
-            self.shared.lines[run], self.shared.worlds[run] = self.arrived, self.world
+            self.shared.lines[run], self.shared.federations[run] = self.arrived, self.fed
             self.shared.network.transport.send(site, message)
 
     def receive(self, seconds):
@@ -92,10 +92,10 @@ def compared(shared, name, folder):
     model = "conditional_mlp(hidden=(8,))" if "conditional" in spec else "mlp(hidden=(8,))"
     proxy = make_clients(((8, 8),))[0].test if needs_proxy(spec, clients) else None
     rounds = 3 if name in CROWDED else 2  # a plan of two stages, and a round in which clusters part
-    world = SmallFederation(folder, clients, spec, model=model, rounds=rounds, proxy=proxy, repeat=60.0, deadline=200.0)
-    world.transport = Line(shared, world)
-    agree(world)
-    assert not world.events("refused", "absent", "late")
+    fed = SmallFederation(folder, clients, spec, model=model, rounds=rounds, proxy=proxy, repeat=60.0, deadline=200.0)
+    fed.transport = Line(shared, fed)
+    agree(fed)
+    assert not fed.events("refused", "absent", "late")
 
 
 @contextmanager
@@ -112,29 +112,29 @@ def running(test, sites, items, folders):
 
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory, request):
-    with running("test_two_sites_agree_with_the_simulation", 2, request.session.items, tmp_path_factory) as found:
+    with running("test_method_with_two_sites_equals_simulation", 2, request.session.items, tmp_path_factory) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def of_four(tmp_path_factory, request):
-    with running("test_four_sites_agree_with_the_simulation", 4, request.session.items, tmp_path_factory) as found:
+    with running("test_method_with_four_sites_equals_simulation", 4, request.session.items, tmp_path_factory) as found:
         yield found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in distinct() if name not in CROWDED])
-def test_two_sites_agree_with_the_simulation(name, of_two):
+def test_method_with_two_sites_equals_simulation(name, of_two):
     of_two[name].result()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CROWDED)
-def test_four_sites_agree_with_the_simulation(name, of_four):
+def test_method_with_four_sites_equals_simulation(name, of_four):
     of_four[name].result()
 
 
-def test_nothing_is_left_out_without_a_reason(tmp_path):
+def test_every_method_is_run_or_refused_with_reason(tmp_path):
     """All that is catalogued runs above, in its own name or another name of the same value, or is refused and says why."""
     runs = {repr(ua.plan(SPECS.get(name, name))) for name in distinct()}
     left = [name for name in sorted(registry) if repr(ua.plan(SPECS.get(name, name))) not in runs]

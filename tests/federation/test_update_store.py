@@ -19,7 +19,7 @@ def report(value: float) -> ClientUpdate:
     return ClientUpdate({"w": one.expand(3)}, {"n": torch.tensor(2)}, {"part": {"c": one}}, one, one, one, one, {})
 
 
-def test_a_report_comes_back_as_it_came(tmp_path):
+def test_update_store_returns_update_unchanged(tmp_path):
     shelf = UpdateStore(tmp_path / "arrived")
     left = shelf.put(1, report(1.5))
     assert (left.update, left.buffers, left.messages, left.size.item()) == ({}, {}, {}, 1.5)
@@ -34,16 +34,16 @@ def test_a_report_comes_back_as_it_came(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["scaffold + feddisco + fedavgm", "fedavg + median"])
-def test_whoever_comes_first_the_bits_are_those_of_the_simulation(method, tmp_path):
+def test_arrival_order_does_not_change_model(method, tmp_path):
     """A linear method, whose reports are read one by one, and one that looks at all of them."""
-    world = SmallFederation(
+    fed = SmallFederation(
         tmp_path, make_clients(SAMPLE_SIZES), method, faults=NetworkFaults(delay=9, repeat=0.2), rounds=3
     )
-    ours, theirs = states(world.run()), states(world.simulated())
+    ours, theirs = states(fed.run()), states(fed.simulated())
     assert all(torch.equal(t, theirs[group][name]) for group in theirs for name, t in ours[group].items())
 
 
-def test_an_exchange_holds_no_tensor_of_a_model(tmp_path, monkeypatch):
+def test_exchange_keeps_no_model_tensors_in_memory(tmp_path, monkeypatch):
     held = []
     run = Exchange.run
 
@@ -57,14 +57,14 @@ def test_an_exchange_holds_no_tensor_of_a_model(tmp_path, monkeypatch):
         return done
 
     monkeypatch.setattr(Exchange, "run", watched)
-    world = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), "scaffold")
-    trained = world.run()
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), "scaffold")
+    trained = fed.run()
     sent = sum(t.numel() * t.element_size() for t in trained.params.values())
     assert held == [({}, {}, {}, sent)] * 10  # two rounds of five sites
-    assert not (world.out / "arrived").exists()
+    assert not (fed.out / "arrived").exists()
 
 
-def test_a_report_that_the_disk_lost_stops_the_run_and_is_asked_again(tmp_path, monkeypatch):
+def test_damaged_stored_update_stops_run_and_is_requested_again(tmp_path, monkeypatch):
     put = UpdateStore.put
 
     def damaged(self, client, report):
@@ -76,12 +76,12 @@ def test_a_report_that_the_disk_lost_stops_the_run_and_is_asked_again(tmp_path, 
         return left
 
     wanted = states(SmallFederation(tmp_path / "calm", make_clients(SAMPLE_SIZES)).run())
-    world = SmallFederation(tmp_path / "run", make_clients(SAMPLE_SIZES))
+    fed = SmallFederation(tmp_path / "run", make_clients(SAMPLE_SIZES))
     with monkeypatch.context() as patch:
         patch.setattr(UpdateStore, "put", damaged)
         with pytest.raises(UnalikeError, match="not those that were written"):
-            world.run()
-    assert not world.events("refused")  # no site is to blame
-    world.restart_sites()
-    found = states(world.run())
+            fed.run()
+    assert not fed.events("refused")  # no site is to blame
+    fed.restart_sites()
+    found = states(fed.run())
     assert all(torch.equal(t, found[group][name]) for group in wanted for name, t in wanted[group].items())

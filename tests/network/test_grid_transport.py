@@ -27,18 +27,18 @@ from unalike.federation.operations.processes import Supervisor
 from unalike.federation.security import certificates
 
 
-def test_a_message_and_its_reply(echo_network):
+def test_transport_returns_reply(echo_network):
     assert echo_network.exchange(b"hello") == {"a": b"echo of a: hello", "b": b"echo of b: hello"}
     assert echo_network.exchange(b"to one", ["b"]) == {"b": b"echo of b: to one"}
 
 
-def test_a_large_message(echo_network):
+def test_transport_large_message_arrives_whole(echo_network):
     large = bytes(range(256)) * (20 << 12)  # 20 MiB: five of Flower's pieces
     found = echo_network.exchange(large)
     assert set(found) == {"a", "b"} and all(reply.endswith(large) for reply in found.values())
 
 
-def test_sending_does_not_wait_and_receiving_keeps_its_time(echo_network):
+def test_transport_send_does_not_block_and_receive_keeps_timeout(echo_network):
     gate = threading.Event()
     kept, echo_network.handlers["a"] = echo_network.handlers["a"], lambda message: gate.wait(60) and b"late"
     try:
@@ -54,7 +54,7 @@ def test_sending_does_not_wait_and_receiving_keeps_its_time(echo_network):
         echo_network.handlers["a"] = kept
 
 
-def test_a_trainer_that_is_away_loses_one_message_and_no_more(echo_network):
+def test_offline_site_worker_loses_one_message(echo_network):
     listens = echo_network.root / "a" / "trainer"
     listens.rename(listens.with_name("away"))
     try:
@@ -69,7 +69,7 @@ def test_a_trainer_that_is_away_loses_one_message_and_no_more(echo_network):
     assert echo_network.exchange(b"again", ["a"]) == {"a": b"echo of a: again"}
 
 
-def test_heartbeats_end_before_their_task(monkeypatch):
+def test_heartbeats_stop_before_task_ends(monkeypatch):
     """One that came after the task's end would be refused and repeated without end, and the site would stand still."""
     from unalike.federation.flower import internals
 
@@ -96,7 +96,7 @@ def test_heartbeats_end_before_their_task(monkeypatch):
     assert steps == ["reply", "silence", "over"]
 
 
-def test_a_killed_site_is_let_in_at_once(echo_network):
+def test_killed_site_reconnects_at_once(echo_network):
     """kill -9, so it takes no leave; the next SuperNode takes it in its stead, and is not refused as a second one of its key."""
     assert echo_network.exchange(b"before", ["a"]) == {"a": b"echo of a: before"}
     node = echo_network.nodes["a"]
@@ -113,7 +113,7 @@ def test_a_killed_site_is_let_in_at_once(echo_network):
     )
 
 
-def test_a_superlink_that_was_killed_is_noticed(tmp_path, monkeypatch):
+def test_killed_superlink_is_detected(tmp_path, monkeypatch):
     """Flower's Grid would try to reach it again for ever, and neither Ctrl-C nor a command would get through."""
     from echo_network import EchoNetwork
 
@@ -136,7 +136,7 @@ def test_a_superlink_that_was_killed_is_noticed(tmp_path, monkeypatch):
         made.close()
 
 
-def test_a_site_learns_why_it_is_not_let_in(echo_network, tmp_path):
+def test_refused_site_gets_reason(echo_network, tmp_path):
     """Its SuperNode ends without a word."""
     from unalike.federation.flower.internals import reason_for_refusal
 
@@ -153,7 +153,7 @@ def test_a_site_learns_why_it_is_not_let_in(echo_network, tmp_path):
 
 
 @pytest.mark.parametrize(("seconds", "says"), [(7204, r"7(199|20\d) s ahead of"), (-7204, r"7(199|20\d) s behind")])
-def test_a_site_whose_clock_is_wrong_is_told_so(seconds, says, echo_network, monkeypatch):
+def test_site_with_wrong_clock_gets_reason(seconds, says, echo_network, monkeypatch):
     """SuperLink refuses it as it does a key that it does not know."""
     from flwr.supernode import node_auth_http_interceptor as signing
 
@@ -180,7 +180,7 @@ CLOSED = ("control/start-run", "control/register-node", "runtime/acquire-task", 
 
 
 @pytest.mark.parametrize("closed", CLOSED)
-def test_the_door_shows_nothing_but_the_fleet(echo_network, closed):
+def test_gateway_passes_only_fleet_api(echo_network, closed):
     path = f"/v1/{closed}"
     with client(echo_network, headers=headers(echo_network.keys["a"])) as visitor:
         assert (
@@ -191,7 +191,7 @@ def test_the_door_shows_nothing_but_the_fleet(echo_network, closed):
         )
 
 
-def test_the_door_knows_whom_it_lets_in(echo_network):
+def test_gateway_rejects_unknown_keys(echo_network):
     """FAULTS 9, 14, 19: a key that nobody enrolled, and no key."""
     stranger = certificates.public_pem(certificates.node_key())
     with client(echo_network) as visitor:
@@ -204,7 +204,7 @@ def test_the_door_knows_whom_it_lets_in(echo_network):
         )
 
 
-def test_a_key_has_one_identity(echo_network):
+def test_key_has_one_node(echo_network):
     """FAULTS 9 and 10: an enrolled key cannot register as another node; who has it is that site."""
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest
@@ -223,7 +223,7 @@ def test_a_key_has_one_identity(echo_network):
     assert {node.node_id for node in echo_network.transport.grid.get_nodes()} == before and len(before) == 2
 
 
-def test_a_stolen_name_is_worth_nothing_without_its_key(echo_network):
+def test_other_sites_node_id_without_key_is_rejected(echo_network):
     """FAULTS 19: a node that signs with its own key and claims to be another."""
     from flwr.proto.fleet_pb2 import PullMessagesRequest
     from flwr.proto.node_pb2 import Node
@@ -250,7 +250,7 @@ def test_a_stolen_name_is_worth_nothing_without_its_key(echo_network):
         impostor.PullMessages(PullMessagesRequest(node=Node(node_id=victim.node_id)))
 
 
-def test_old_tls_and_no_tls_are_refused(echo_network):
+def test_gateway_old_tls_and_plain_http_are_refused(echo_network):
     """FAULTS 19."""
     context = ssl.create_default_context(cafile=str(echo_network.root / "ca.pem"))
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -260,13 +260,13 @@ def test_old_tls_and_no_tls_are_refused(echo_network):
         httpx.post(f"http://127.0.0.1:{echo_network.port}/v1/fleet/activate-node", content=b"x", timeout=10)
 
 
-def test_a_site_refuses_a_server_of_another_authority(echo_network, tmp_path):
+def test_site_refuses_server_of_other_authority(echo_network, tmp_path):
     """FAULTS 19: the SuperNode of a site that trusts its own federation's authority does not talk to this server."""
     _, other = certificates.authority("other")
     assert_refused(echo_network, tmp_path, other)
 
 
-def test_a_site_refuses_an_authority_that_has_expired(echo_network, tmp_path, monkeypatch):
+def test_site_refuses_expired_authority(echo_network, tmp_path, monkeypatch):
     """FAULTS 19: the same key, and a certificate of it that was valid until some hours ago."""
     monkeypatch.setattr(certificates, "node_key", lambda: echo_network.issuer)
     _, expired = certificates.authority("test", years=-0.001)
@@ -302,7 +302,7 @@ def assert_refused(echo_network, folder, authority):
         b"POST /v1/fleet/a HTTP/1.1\r\nlong: " + b"a" * 20000 + b"\r\n\r\n",
     ],
 )
-def test_a_request_that_is_not_plain_is_refused(echo_network, head):
+def test_gateway_unusual_request_is_rejected(echo_network, head):
     """FAULTS 15: lying lengths, smuggled requests, long heads."""
     context = ssl.create_default_context(cafile=str(echo_network.root / "ca.pem"))
     plain = socket.create_connection(("127.0.0.1", echo_network.port), 10)
@@ -313,7 +313,7 @@ def test_a_request_that_is_not_plain_is_refused(echo_network, head):
 
 
 @pytest.mark.slow
-def test_half_open_connections_and_a_flood_of_registrations_hurt_nobody(echo_network):
+def test_half_open_connections_and_registration_flood_do_not_block_sites(echo_network):
     """FAULTS 18: 400 connections that say nothing or little, and 2,000 registrations by strangers, while sites work."""
     took = {}
     for _ in range(2):
@@ -357,13 +357,13 @@ def test_half_open_connections_and_a_flood_of_registrations_hurt_nobody(echo_net
     assert len(list(echo_network.transport.grid.get_nodes())) == 2
 
 
-def test_the_relay_imports_no_torch():
+def test_relay_imports_no_torch():
     code = "import sys, unalike.federation.flower.relay_process; print('torch' in sys.modules, 'unalike.core.tree' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
 
 
-def test_nothing_that_the_server_ships_is_executed(echo_network, tmp_path, monkeypatch):
+def test_app_bundle_of_server_is_not_executed(echo_network, tmp_path, monkeypatch):
     """A run whose bundle would write a file when imported: the sites answer it with the relay that they installed.
 
     Flower's own ServerApp and ClientApp processes would unpack the bundle and import it.

@@ -79,7 +79,7 @@ class Door:
         return status
 
 
-def test_a_key_has_an_allowance_a_minute_and_the_others_keep_theirs(files, monkeypatch):
+def test_gateway_key_over_allowance_is_rejected_alone(files, monkeypatch):
     now = [600.0]
     monkeypatch.setattr(gateway, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
@@ -96,7 +96,7 @@ def test_a_key_has_an_allowance_a_minute_and_the_others_keep_theirs(files, monke
     asyncio.run(visits())
 
 
-def test_an_address_has_a_number_of_connections(files):
+def test_gateway_address_over_connection_limit_is_rejected(files):
     async def visits():
         async with Door(files, ["north"]) as door:
             idle = [await door.connect() for _ in range(3)]
@@ -133,7 +133,7 @@ class Grid:
         return []
 
 
-def test_a_site_that_hangs_does_not_fill_the_coordinators_memory(monkeypatch):
+def test_transport_hanging_site_gets_limited_messages(monkeypatch):
     """Whatever is asked of a silent site, a few messages wait for it and no more; one that started anew is asked again."""
     for name in ("_task_id", "_run_id", "_node_id"):  # Flower's messages say which process made them
         monkeypatch.setattr(TaskIdentity, name, 1)
@@ -153,7 +153,7 @@ def test_a_site_that_hangs_does_not_fill_the_coordinators_memory(monkeypatch):
     assert grid.pushed.count(0) == 2 * MAX_UNANSWERED + 2
 
 
-def test_a_site_that_says_much_does_not_fill_the_record():
+def test_mailbox_noisy_site_makes_limited_events():
     """Of each site a number of refusals is recorded in an exchange, and a number of requests is remembered."""
     transport, events = InMemoryTransport({"site0": None, "site1": None}), []
     made = federation_of(make_clients())

@@ -47,9 +47,9 @@ def twisted(tensors, rng):
     return changed
 
 
-def test_fifty_rounds_of_nonsense(tmp_path):
+def test_fifty_rounds_of_random_updates_give_finite_model(tmp_path):
     clients = make_clients(((20, 8), (12, 6), (16, 6)))
-    world = SmallFederation(tmp_path, clients, "scaffold + feddisco", rounds=50, quorum=2, guard=5.0, deadline=20.0)
+    fed = SmallFederation(tmp_path, clients, "scaffold + feddisco", rounds=50, quorum=2, guard=5.0, deadline=20.0)
     rng = np.random.default_rng(0)
     stages = []
 
@@ -67,9 +67,9 @@ def test_fifty_rounds_of_nonsense(tmp_path):
         except (ValueError, TypeError):
             return seal(head, {"facts": "none"}, tensors, key_of(2))
 
-    world.corrupt("site2", change)
-    run = world.run()
+    fed.corrupt("site2", change)
+    run = fed.run()
     assert len(run.history) == 51
     assert all(t.isfinite().all() for t in states(run)["all"].values())
     assert (run.history.rounds["participants"][1:] >= 2).all()
-    assert len(world.events("refused")) > 37
+    assert len(fed.events("refused")) > 37

@@ -11,41 +11,41 @@ from small_federation import SmallFederation, states
 from unalike.federation.coordinator.control import Control, Stopped
 
 
-def kept(world, site="site0"):
-    return sorted(f.name for f in (world.folder / site).iterdir() if f.is_dir())
+def kept(fed, site="site0"):
+    return sorted(f.name for f in (fed.folder / site).iterdir() if f.is_dir())
 
 
-def test_the_last_two_runs_are_kept(tmp_path):
-    world, runs = SmallFederation(tmp_path, method="scaffold"), []
+def test_site_keeps_files_of_last_two_runs(tmp_path):
+    fed, runs = SmallFederation(tmp_path, method="scaffold"), []
     for _ in range(4):
-        world.run()
-        runs.append(kept(world)[-1])
-        assert kept(world) == runs[-2:]
-        world.restart_sites()
-        shutil.rmtree(world.out)  # a new run
+        fed.run()
+        runs.append(kept(fed)[-1])
+        assert kept(fed) == runs[-2:]
+        fed.restart_sites()
+        shutil.rmtree(fed.out)  # a new run
     assert len(set(runs)) == 4
 
 
-def test_the_run_that_goes_on_keeps_its_memories(tmp_path):
+def test_resumed_run_keeps_client_states(tmp_path):
     """A replayed order of an older run changes nothing, nor does a coordinator that starts anew."""
-    world = SmallFederation(tmp_path / "run", method="scaffold", rounds=4)
+    fed = SmallFederation(tmp_path / "run", method="scaffold", rounds=4)
     first, orders = tmp_path / "run" / "first", []
-    handle = world.workers["site0"].handle
-    world.workers["site0"].handle = lambda message: orders.append(message) or handle(message)
-    world.run()
-    world.out.rename(first)
+    handle = fed.workers["site0"].handle
+    fed.workers["site0"].handle = lambda message: orders.append(message) or handle(message)
+    fed.run()
+    fed.out.rename(first)
     control = Control()
     with pytest.raises(Stopped):
-        world.coordinator(control=control).run(
+        fed.coordinator(control=control).run(
             progress=lambda row, what="": control.stop() if row["round"] == 2 else None
         )
     client_states = sorted(p.relative_to(tmp_path) for p in (tmp_path / "run" / "site0").rglob("*") if p.is_file())
-    assert len(kept(world)) == 2
-    world.restart_sites()
+    assert len(kept(fed)) == 2
+    fed.restart_sites()
     for order in orders:
-        world.workers["site0"].handle(order)
+        fed.workers["site0"].handle(order)
     found = sorted(p.relative_to(tmp_path) for p in (tmp_path / "run" / "site0").rglob("*") if p.is_file())
-    assert set(client_states) <= set(found) and len(kept(world)) == 2
+    assert set(client_states) <= set(found) and len(kept(fed)) == 2
     calm = SmallFederation(tmp_path / "calm", method="scaffold", rounds=4).run()
     for name, t in states(calm)["all"].items():
-        assert torch.equal(states(world.run())["all"][name], t)
+        assert torch.equal(states(fed.run())["all"][name], t)

@@ -90,20 +90,20 @@ SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck), dera
 
 @SETTINGS
 @given(st.integers(0, 2**63))
-def test_five_hundred_inputs(seed):
+def test_decoder_500_mutated_inputs_raise_only_malformed(seed):
     attacks(seed)
 
 
 @pytest.mark.slow
 @settings(SETTINGS, max_examples=20_000)
 @given(st.integers(0, 2**63))
-def test_a_hundred_thousand_inputs(seed):
+def test_decoder_100000_mutated_inputs_raise_only_malformed(seed):
     attacks(seed)
 
 
 @settings(SETTINGS, max_examples=300)
 @given(st.binary(max_size=600))
-def test_any_bytes(data):
+def test_decoder_any_bytes_raise_only_malformed(data):
     for decoder in (read, lambda b: unseal(b, KEY.public_key()), identity):
         with contextlib.suppress(Malformed):
             decoder(data)
@@ -123,7 +123,7 @@ ROWS = st.lists(
 
 @settings(SETTINGS, max_examples=300)
 @given(JSON | st.fixed_dictionaries({"facts": JSON, "tensors": ROWS}), st.binary(max_size=64))
-def test_headers_that_are_json_and_nonsense(header, data):
+def test_decoder_meaningless_json_headers_raise_only_malformed(header, data):
     """Whatever a header declares, and whatever a head says that was signed with the right key."""
     text = json.dumps(header).encode()
     with contextlib.suppress(Malformed):
@@ -169,26 +169,26 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_bombs_take_no_more_memory_than_they_are_long(name):
+def test_decoder_bombs_use_memory_in_proportion_to_length(name):
     bomb = BOMBS[name]
     assert peak(bomb) <= AMPLIFICATION * len(bomb) + SMALL
 
 
 @settings(SETTINGS, max_examples=200)
 @given(st.integers(0, 2**63))
-def test_memory_is_in_proportion(seed):
+def test_decoder_memory_is_in_proportion_to_input(seed):
     rng = np.random.default_rng(seed)
     for body in (mutated(BODY, rng), grafted(BODY, rng)):
         assert peak(body) <= AMPLIFICATION * len(body) + SMALL
 
 
-def test_half_a_surrogate_pair_is_no_text():
+def test_read_json_half_surrogate_pair_is_refused():
     with pytest.raises(Malformed, match="surrogates not allowed"):
         read_json(b'{"why":"\\ud800"}')
     assert read_json(b'{"why":"\\ud83d\\ude00"}') == {"why": "\U0001f600"}
 
 
-def test_what_is_packed_is_unpacked():
+def test_unpack_returns_packed_contents():
     facts, tensors = unpack(BODY)
     assert facts == FACTS and list(tensors) == list(TENSORS)
     for name, t in TENSORS.items():
@@ -200,7 +200,7 @@ def test_what_is_packed_is_unpacked():
     assert identity(MESSAGE) == unseal(MESSAGE, KEY.public_key()).digest
 
 
-def test_every_changed_byte_is_noticed():
+def test_unseal_any_changed_byte_is_refused():
     for at in range(len(MESSAGE)):
         with pytest.raises(Malformed):
             unseal(MESSAGE[:at] + bytes([MESSAGE[at] ^ 1]) + MESSAGE[at + 1 :], KEY.public_key())
