@@ -1,4 +1,4 @@
-"""Small federations in one process: sites with data, their workers, a transport, a coordinator's folder."""
+"""Test helper: small federations in one process, with site workers, a transport and a coordinator's folder."""
 
 from __future__ import annotations
 

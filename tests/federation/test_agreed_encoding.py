@@ -1,4 +1,4 @@
-"""Tables in a federation: one encoding, made of the coordinator's sample, agreed to by all, read with at every site."""
+"""Tables in a federation: all sites use one encoding, fitted on the coordinator's sample."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def patients(seed: int, mean: float, wards: str, gaps: int = 0) -> pd.DataFrame:
 
 @pytest.fixture
 def made(tmp_path):
-    """A federation that was made by command, like a sample with gaps and three wards."""
+    """A federation made by `init --like` from a sample with gaps and three wards."""
     frames = {
         "sample": patients(0, 60, "abc", gaps=8),
         "north": patients(1, 30, "ab"),
@@ -64,7 +64,7 @@ def by_hand(frame: pd.DataFrame, sample: pd.DataFrame) -> np.ndarray:
 
 
 def load_rows(sample: pd.DataFrame) -> pd.DataFrame:
-    """The training rows: all but every fifth of a class."""
+    """The training rows: all but every fifth sample of a class."""
     return sample[sample.groupby("outcome").cumcount() % 5 != 4]
 
 

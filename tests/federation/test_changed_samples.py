@@ -1,4 +1,4 @@
-"""A site that comes back with other samples: it declines, says why, and goes on with those that it was admitted with."""
+"""A site that restarts with other samples declines with a reason, and continues with the samples at admission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every registered method and plan as a federation of messages: the numbers are those of the simulation."""
+"""Every registered method and plan gives the same results in a federation as in simulation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SITES_ONLY = {
     "centralised": "pools the clients' data",
     "cluster_oracle": "true clusters",
 }
-"""What cannot be had where data stay on their sites, and what the refusal says."""
+"""Methods that cannot run while data stay on the sites, and words of the refusal."""
 FEW = ((20, 8), (12, 6))
 SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3), (16, 6))
 
@@ -42,7 +42,7 @@ NAMES = [n for n in sorted(registry) if n not in SITES_ONLY]
 
 
 def same(a, b):
-    """Bitwise: sites compute what the loop of a simulation computes, on the same samples in the same order."""
+    """Check bitwise equality: sites compute the same as the simulation's loop executor."""
     assert list(a) == list(b)
     for group in a:
         assert list(a[group]) == list(b[group])
@@ -51,7 +51,7 @@ def same(a, b):
 
 
 def close(a: pd.DataFrame, b: pd.DataFrame):
-    """The simulation may put many clients into one batch: 1e-5. Areas under curves of all sites follow from no sums and counts."""
+    """Tolerance 1e-5: the simulation may batch clients. Areas under curves cannot be computed from sums of sites."""
     assert list(a.columns) == list(b.columns)
     curves = [name for name in a.columns if name.endswith(AREAS)] if "client" not in a else []
     assert a[curves].isna().all(axis=None)

@@ -1,4 +1,4 @@
-"""The fault table, row by row: what a hostile or broken site sends, and what the coordinator makes of it."""
+"""The fault table (docs/federation/threats.md), row by row: reactions to hostile and broken sites."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def small_federation_of(tmp_path, method="fedavg", **more):
 
 
 def without(fed, name=LAST, **more):
-    """The model that the other sites alone make: the cohort is what counts, not who was asked."""
+    """The model of the other sites alone: it depends on the accepted updates, not on the sites that were asked."""
     clients = [empty(c) if c.name == name else c for c in fed.clients]
     fed = SmallFederation(fed.folder / "others", clients, fed.federation.method, rounds=fed.federation.rounds, **more)
     return states(fed.run())
@@ -46,7 +46,7 @@ def same(a, b):
 
 
 def refused_every_time(fed, change, *words):
-    """The site's reports are refused with these words in every round, and the others make the model."""
+    """Check that the site's updates are refused with these words in every round, and the model is that of the other sites."""
     fed.corrupt(LAST, lambda head, facts, tensors: change(head, facts, tensors) if "size" in tensors else None)
     run = fed.run()
     found = [e for e in fed.events("refused") if e["client"] == LAST]
@@ -209,7 +209,7 @@ def test_row_6_more_samples_than_enrolled_are_refused(tmp_path):
 
 
 def test_row_6_claimed_test_samples_use_no_memory():
-    """No enrolment bounds them."""
+    """Enrolment does not limit their number."""
     federation, many = federation_of(make_clients()), 10**7
     roster = Roster("run", {"site0": SampleCounts(20, many, many)})
     tracemalloc.start()
@@ -256,7 +256,7 @@ def test_row_24_invalid_buffers_and_query_answers_are_refused(tmp_path):
 
 
 def _names(fed):
-    """What a report of the site holds."""
+    """The contents of a reply of the site."""
     seen = []
     other = SmallFederation(fed.folder / "look", fed.clients, model=fed.federation.model, rounds=1)
     other.corrupt(LAST, lambda head, facts, tensors: seen.extend(tensors))
@@ -268,7 +268,7 @@ def _names(fed):
 
 
 class Listening:
-    """What a site said, kept."""
+    """A site that keeps its replies."""
 
     def __init__(self, handler):
         self.handler, self.said = handler, []
@@ -457,7 +457,7 @@ def test_row_23_corrupted_message_is_refused_and_requested_again(tmp_path):
 
 
 def test_row_20_returning_site_keeps_client_state(tmp_path):
-    """Away for rounds 2 and 3 of 5, restarted meanwhile: as a simulation in which it was not drawn in these."""
+    """Offline and restarted in rounds 2 and 3 of 5: equals a simulation in which it is not drawn in these."""
     fed = small_federation_of(tmp_path, "scaffold + ditto", rounds=5, deadline=0.2, repeat=10.0)
 
     def weather(row, what=""):
@@ -481,7 +481,7 @@ def test_row_20_returning_site_keeps_client_state(tmp_path):
 
 
 class Overtaken:
-    """A site that an order of the second round reaches after that of the fourth, or never."""
+    """A site that gets a request of the second round after that of the fourth, or never."""
 
     def __init__(self, worker, ever):
         self.worker, self.ever, self.held = worker, ever, []
@@ -591,7 +591,7 @@ def why(fed, message, name="site0"):
 
 
 def test_site_worker_request_outside_terms_is_declined(tmp_path):
-    """Orders are by the coordinator's key, of the newest run, under the terms of the site's own file, by methods of its plan."""
+    """Requests must be signed by the coordinator, of the newest run, under the site's own terms, with methods of its plan."""
     from small_federation import COORDINATOR
 
     fed = small_federation_of(tmp_path)
@@ -651,7 +651,7 @@ def test_site_worker_request_of_old_run_or_round_is_declined(tmp_path):
     "area, sound", [(0.5, True), (1, True), (None, True), (1.5, False), (True, False), ("0.5", False)]
 )
 def test_row_1_impossible_areas_under_curves_are_refused(area, sound):
-    """A site's AUROC is a number from 0 to 1; NaN is none at all."""
+    """A site's AUROC is a number from 0 to 1; NaN means that there is none."""
     found = MetricSums(2, 1.0, (1, 1), (1, 1), (1, 1), 1.0, 1.0).plain() | {"auroc": area}
     if sound:
         assert MetricSums.read(found, find_task("binary"), 2, 2).auroc == area
@@ -661,7 +661,7 @@ def test_row_1_impossible_areas_under_curves_are_refused(area, sound):
 
 
 def test_site_worker_any_exception_is_reported_as_unable(tmp_path, monkeypatch):
-    """As an accelerator without memory left; its words are shown, do nothing to a terminal and can be sent."""
+    """For example an accelerator out of memory; the message is made printable and can be sent."""
     fed = small_federation_of(tmp_path, rounds=2, quorum=2, deadline=5.0)
     told, worker = [], fed.workers[LAST]
     monkeypatch.setattr(worker, "log", told.append)

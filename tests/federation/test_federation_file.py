@@ -1,4 +1,4 @@
-"""The federation file: what is read is what was written, and mistakes in it are found when it is read."""
+"""The federation file: save and load, and detection of mistakes."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_join_folder_that_cannot_be_made_is_refused(tmp_path):
 
 
 def test_status_without_sites_is_waiting(tmp_path):
-    """Brought up again after it was killed: the round that it had asked for is not on its way."""
+    """After a kill and restart the requested round is no longer in progress."""
     terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 4, "data": Schema((6,), 3)}
     made = FederationFolder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms)
     RunDirectory(made.run).event("asked", round=3, train=["a"], quorum=1, evaluate=[])

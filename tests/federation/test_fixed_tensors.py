@@ -1,4 +1,4 @@
-"""What stays the same in a stage goes to a site once: when it has answered, the order has the digest only."""
+"""Fixed tensors of a stage are sent to a site once; after its first answer, requests hold their digest only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FEDCONCAT = "fedconcat(clusters=2, encoder_rounds=1, classifier_rounds=3)"
 
 
 class Watched(SmallFederation):
-    """Keeps a line about every order: stage, round, site, the names of what came for the whole stage."""
+    """Records every request: stage, round, site, whether fixed tensors were sent, whether there are any."""
 
     def __init__(self, *args, **more):
         super().__init__(*args, **more)

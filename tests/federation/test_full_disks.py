@@ -74,7 +74,7 @@ def test_site_disk_full_others_continue(tmp_path, monkeypatch):
 
 
 def test_site_disk_full_is_asked_again_on_resume(tmp_path, monkeypatch):
-    """Everybody is needed, so the run pauses; the operator resumes it as the guide says."""
+    """All sites are needed, so the run pauses; the operator resumes it."""
     from threading import Thread
 
     fed, control, runs = small_federation_of(tmp_path), Control(), []
@@ -107,7 +107,7 @@ except Exception as error:
 
 
 def test_file_size_limit_is_reported_and_resumes(tmp_path):
-    """A real limit of the operating system: sites cannot keep their replies, so nobody is there for a quorum."""
+    """A limit of the operating system: sites cannot store their replies, so there is no quorum."""
     script = LIMITED.replace("fed.run()", "SmallFederation.run(fed)")
     script = script.replace('model="mlp(hidden=(300,))"', 'model="mlp(hidden=(300,))", patience=1, deadline=0.2')
     script = script.replace(
@@ -138,7 +138,7 @@ def test_read_only_folder_is_reported(tmp_path):
 
 
 def interrupted(fed):
-    """A run that is stopped after its third row."""
+    """A run that was stopped after the third row of its history."""
     control = Control()
 
     def stop(row, what=""):
@@ -156,14 +156,14 @@ def truncate(file):
 
 
 def flip(file):
-    """One bit, in the middle of the numbers."""
+    """Flip one bit in the middle of the tensors."""
     data = bytearray(file.read_bytes())
     data[-len(data) // 4] ^= 1
     file.write_bytes(data)
 
 
 def reword(file):
-    """A fact in the header: the round that a memory is of."""
+    """Change a fact in the header: the round of a client state."""
     data = file.read_bytes()
     assert data.count(b'\\"done\\": ') == 1
     at = data.index(b'\\"done\\": ') + len(b'\\"done\\": ')

@@ -1,4 +1,4 @@
-"""What a site keeps of runs that are over: the last one, so that its disk does not fill."""
+"""A site keeps the files of the current and the previous run, so that its disk does not fill."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_site_keeps_files_of_last_two_runs(tmp_path):
 
 
 def test_resumed_run_keeps_client_states(tmp_path):
-    """A replayed order of an older run changes nothing, nor does a coordinator that starts anew."""
+    """Neither a replayed request of an older run nor a restarted coordinator removes client states."""
     fed = SmallFederation(tmp_path / "run", method="scaffold", rounds=4)
     first, orders = tmp_path / "run" / "first", []
     handle = fed.workers["site0"].handle

@@ -1,4 +1,4 @@
-"""kill -9, at any moment: what was aggregated is neither lost nor counted twice. See `kill_runs.py`."""
+"""kill -9 at any moment: no aggregated update is lost or counted twice. See `kill_runs.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_few_kills_give_same_run():
 
 @pytest.mark.slow
 def test_fifty_random_kills_give_same_run():
-    """Among them a plan of several stages with a survey, and one whose clients choose their model."""
+    """Includes a plan with several stages and a query, and one in which clients choose their model."""
     said = killing("moments", "0", "50", "scaffold + ditto", "fedconcat", "ifca(clusters=2)")
     assert int(said.split()[0]) >= 50
 

@@ -1,4 +1,4 @@
-"""A site that got new keys in the middle of a run goes on with its memory: the model is that of an undisturbed run."""
+"""A site with new keys during a run continues with its client state: same model as an undisturbed run."""
 
 from __future__ import annotations
 

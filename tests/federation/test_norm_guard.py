@@ -1,4 +1,4 @@
-"""Rows 7 and 8: what is bounded, what is found, and what the history says of it. Measured accuracies: `benchmarks/attacks.py`."""
+"""Rows 7 and 8: the norm guard. Measured accuracies: `benchmarks/attacks.py`."""
 
 from __future__ import annotations
 

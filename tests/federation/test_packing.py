@@ -1,4 +1,4 @@
-"""Rows 15 and 16: whatever bytes arrive, they are a message or `Malformed`, and memory stays in proportion to them."""
+"""Rows 15 and 16: any bytes are a message or raise `Malformed`, and memory is in proportion to their length."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FACTS = {"tallies": {"clients": {"test": {"n": 3, "loss": 1.5, "true": [1, 2]}}}
 BODY = pack(FACTS, TENSORS)
 MESSAGE = seal(Head("run", 1, 2, "site", "answer", digest(b"order")), FACTS, TENSORS, KEY)
 AMPLIFICATION, SMALL = 60, 300_000
-"""A JSON header of many small lists takes so many times its own bytes as Python objects; error messages and the like."""
+"""Memory of a JSON header of many small lists as Python objects, relative to its bytes; and a constant for error messages."""
 
 
 def read(body: bytes) -> None:
@@ -38,7 +38,7 @@ def read(body: bytes) -> None:
 
 
 def mutated(data: bytes, rng: np.random.Generator) -> bytes:
-    """Some bytes changed, cut, repeated, or a number in the header blown up."""
+    """Change, cut or repeat some bytes, or enlarge a number in the header."""
     found = bytearray(data)
     for _ in range(int(rng.integers(1, 4))):
         at, length = int(rng.integers(len(found) + 1)), int(rng.integers(1, 20))
@@ -68,14 +68,14 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def grafted(data: bytes, rng: np.random.Generator) -> bytes:
-    """The body with a header of its true length that was changed: this reaches behind the length."""
+    """The body with a changed header and its correct length, to pass the length check."""
     length = int.from_bytes(data[:8], "little")
     header = mutated(data[8 : 8 + length], rng)
     return len(header).to_bytes(8, "little") + header + data[8 + length :]
 
 
 def attacks(seed: int) -> None:
-    """Five inputs for the two decoders."""
+    """Five inputs for both decoders."""
     rng = np.random.default_rng(seed)
     for body in (mutated(BODY, rng), grafted(BODY, rng), rng.bytes(int(rng.integers(0, 300)))):
         with contextlib.suppress(Malformed):
@@ -124,7 +124,7 @@ ROWS = st.lists(
 @settings(SETTINGS, max_examples=300)
 @given(JSON | st.fixed_dictionaries({"facts": JSON, "tensors": ROWS}), st.binary(max_size=64))
 def test_decoder_meaningless_json_headers_raise_only_malformed(header, data):
-    """Whatever a header declares, and whatever a head says that was signed with the right key."""
+    """Any JSON as header, and as a head that is correctly signed."""
     text = json.dumps(header).encode()
     with contextlib.suppress(Malformed):
         read(len(text).to_bytes(8, "little") + text + data)
@@ -134,7 +134,7 @@ def test_decoder_meaningless_json_headers_raise_only_malformed(header, data):
 
 
 def peak(body: bytes) -> int:
-    """Bytes that decoding took at most."""
+    """Peak memory in bytes of decoding."""
     tracemalloc.start()
     try:
         read(body)

@@ -1,4 +1,4 @@
-"""Whatever an enrolled site signs, its worst is to be refused: nothing that it says ends the run or touches the model."""
+"""Random updates, correctly signed by an enrolled site, are refused: they neither end the run nor change the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NASTY = [None, True, -1, 0, 1e308, -0.0, 2**70, "", "x" * 300, [], {}, [[]], {"n
 
 
 def mangled(value, rng):
-    """A JSON value with something else somewhere in it."""
+    """A JSON value with a random change."""
     if rng.random() < 0.3:
         return NASTY[int(rng.integers(len(NASTY)))]
     if isinstance(value, dict) and value:
@@ -29,7 +29,7 @@ def mangled(value, rng):
 
 
 def twisted(tensors, rng):
-    """Tensors of which some are of another name, type, shape or value."""
+    """Tensors with random changes of names, types, shapes or values."""
     if not tensors or rng.random() < 0.1:
         return {str(rng.choice(["", "/", "a", "update", "update/", "messages./", "x" * 100])) or "e": torch.zeros(2)}
     name = str(rng.choice(list(tensors)))

@@ -1,4 +1,4 @@
-"""What one site may take of the coordinator: bytes a minute at the gate, messages that wait for it, lines in the record."""
+"""Limits on one site's use of the coordinator: bytes per minute at the gateway, waiting messages, recorded events."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def files(tmp_path_factory):
 
 
 class Door:
-    """A gate in this process, and behind it a server that says yes to everything."""
+    """A gateway in this process in front of a server that accepts everything."""
 
     def __init__(self, files, keys):
         self.files, self.keys, self.passed = files, keys, []
@@ -69,7 +69,7 @@ class Door:
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=trusting, server_hostname="localhost")
 
     async def post(self, key, length):
-        """The status that a request of this key and length has, over a connection of its own."""
+        """The response status for a request with this key and length, over a new connection."""
         reader, writer = await self.connect()
         shown = base64.b64encode(key.encode())
         head = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nflwr-public-key: " + shown
@@ -114,7 +114,7 @@ def test_gateway_address_over_connection_limit_is_rejected(files):
 
 
 class Grid:
-    """Flower's Grid with two nodes, of which nobody answers; `since` changes when the nodes start anew."""
+    """Flower's Grid with two nodes that never answer; `since` changes when the nodes restart."""
 
     def __init__(self):
         self.pushed, self.since = [], "1"
@@ -134,7 +134,7 @@ class Grid:
 
 
 def test_transport_hanging_site_gets_limited_messages(monkeypatch):
-    """Whatever is asked of a silent site, a few messages wait for it and no more; one that started anew is asked again."""
+    """A limited number of messages waits for a silent site; a restarted one gets new messages."""
     for name in ("_task_id", "_run_id", "_node_id"):  # Flower's messages say which process made them
         monkeypatch.setattr(TaskIdentity, name, 1)
     grid = Grid()
@@ -154,7 +154,7 @@ def test_transport_hanging_site_gets_limited_messages(monkeypatch):
 
 
 def test_mailbox_noisy_site_makes_limited_events():
-    """Of each site a number of refusals is recorded in an exchange, and a number of requests is remembered."""
+    """The numbers of recorded refusals in an exchange and of remembered requests are limited for each site."""
     transport, events = InMemoryTransport({"site0": None, "site1": None}), []
     made = federation_of(make_clients())
     post = Mailbox(made, COORDINATOR, transport, "run", Control(), lambda kind, **facts: events.append(facts["client"]))

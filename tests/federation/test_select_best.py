@@ -15,7 +15,7 @@ from unalike.federation.protocol.federation_file import Schema
 from unalike.federation.site.site_data import site_data
 
 JUMPY = ua.Work(batch_size=5, lr=1.5)
-"""Steps so large that the last round is not the best one."""
+"""Large steps, so that the last round is not the best one."""
 
 
 def validated():

@@ -1,4 +1,4 @@
-"""Samples from files: labels mean the same class at every site; the coordinator tests and learns with samples of its own."""
+"""Samples from files: labels mean the same class at every site; the coordinator has test and proxy samples."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_resumed_coordinator_reports_done_rounds(tmp_path):
 
 
 def test_local_socket_visible_path_is_answered(tmp_path, monkeypatch):
-    """Its name comes once it listens, however slow the machine is there, and only its owner may open it."""
+    """The socket appears at its path only when it listens, also on a slow machine, and only its owner may open it."""
 
     class Slow(socket.socket):
         def listen(self, *most):

@@ -1,4 +1,4 @@
-"""Reports that have arrived wait on disk: what the coordinator holds does not grow with the sites, and no bit changes."""
+"""Received updates are kept on disk: the coordinator's memory does not grow with the sites, and no bit changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_update_store_returns_update_unchanged(tmp_path):
 
 @pytest.mark.parametrize("method", ["scaffold + feddisco + fedavgm", "fedavg + median"])
 def test_arrival_order_does_not_change_model(method, tmp_path):
-    """A linear method, whose reports are read one by one, and one that looks at all of them."""
+    """A linear method, for which updates are read one by one, and one that needs all of them."""
     fed = SmallFederation(
         tmp_path, make_clients(SAMPLE_SIZES), method, faults=NetworkFaults(delay=9, repeat=0.2), rounds=3
     )

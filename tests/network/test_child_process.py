@@ -1,4 +1,4 @@
-"""Children end with their parent, however it ends, and so does everything below them."""
+"""Child processes and their descendants end with the parent, however it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example for those who run Flower themselves: its own SuperLink, SuperNodes and executors, our two apps."""
+"""The example app in a plain Flower deployment, with Flower's own SuperLink, SuperNodes and executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands, as processes of their own: a federation from nothing, killed coordinators and sites, the operator's desk."""
+"""The commands as processes: a new federation, killed coordinators and sites, the operator's commands."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ran(*words, seconds=300):
 
 
 def processes_of(folder):
-    """The living processes whose command names something below the folder."""
+    """Living processes with a path below the folder in their command."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -64,7 +64,7 @@ def awaited(ready, seconds=180):
 
 
 def parts(folder):
-    """The sites' samples as the files hold them."""
+    """The sites' samples as in their files."""
     found = []
     for name in FederationFolder(folder).bundles:
         data = ua.load(folder / "sites" / name / "data.npz")
@@ -140,7 +140,7 @@ def test_interrupt_ends_all_processes(tmp_path):
 
 
 class Real:
-    """A federation of two sites in processes of their own, which a test may kill."""
+    """A federation of two sites in separate processes, which a test may kill."""
 
     def __init__(self, root, method, rounds):
         self.root, self.port = root, free_port()
@@ -209,7 +209,7 @@ class Real:
 
 @pytest.mark.slow
 def test_killed_coordinators_and_site_give_same_model(tmp_path):
-    """FAULTS 20 and 21 over real sockets: kill -9 of the coordinator at three moments, of a site at one, then go on."""
+    """FAULTS 20 and 21 over real sockets: kill -9 of the coordinator three times and of a site once, then resume."""
     real, rng = Real(tmp_path, "scaffold", rounds=6), random.Random(7)
     try:
         for name in ("north", "south"):

@@ -1,4 +1,4 @@
-"""Bytes over Flower's real processes: what arrives, what is refused at the door, and that nothing shipped is executed."""
+"""Transport over Flower's real processes: delivery, rejection at the gateway, and no execution of sent code."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_offline_site_worker_loses_one_message(echo_network):
 
 
 def test_heartbeats_stop_before_task_ends(monkeypatch):
-    """One that came after the task's end would be refused and repeated without end, and the site would stand still."""
+    """A heartbeat after the task's end would be refused and retried without end, which blocks the site."""
     from unalike.federation.flower import internals
 
     steps = []
@@ -97,7 +97,7 @@ def test_heartbeats_stop_before_task_ends(monkeypatch):
 
 
 def test_killed_site_reconnects_at_once(echo_network):
-    """kill -9, so it takes no leave; the next SuperNode takes it in its stead, and is not refused as a second one of its key."""
+    """After kill -9 the node is still active; the next SuperNode deactivates it first and is not refused."""
     assert echo_network.exchange(b"before", ["a"]) == {"a": b"echo of a: before"}
     node = echo_network.nodes["a"]
     supernode = node._children["supernode"]
@@ -114,7 +114,7 @@ def test_killed_site_reconnects_at_once(echo_network):
 
 
 def test_killed_superlink_is_detected(tmp_path, monkeypatch):
-    """Flower's Grid would try to reach it again for ever, and neither Ctrl-C nor a command would get through."""
+    """Flower's Grid would retry for ever, and neither Ctrl-C nor a command would have an effect."""
     from echo_network import EchoNetwork
 
     for name in ("_task_id", "_run_id", "_node_id"):  # a process has one identity, with which the others here go on
@@ -137,7 +137,7 @@ def test_killed_superlink_is_detected(tmp_path, monkeypatch):
 
 
 def test_refused_site_gets_reason(echo_network, tmp_path):
-    """Its SuperNode ends without a word."""
+    """Its SuperNode ends without a message."""
     from unalike.federation.flower.internals import reason_for_refusal
 
     address, authority = f"127.0.0.1:{echo_network.port}", (echo_network.root / "ca.pem").read_bytes()
@@ -154,7 +154,7 @@ def test_refused_site_gets_reason(echo_network, tmp_path):
 
 @pytest.mark.parametrize(("seconds", "says"), [(7204, r"7(199|20\d) s ahead of"), (-7204, r"7(199|20\d) s behind")])
 def test_site_with_wrong_clock_gets_reason(seconds, says, echo_network, monkeypatch):
-    """SuperLink refuses it as it does a key that it does not know."""
+    """SuperLink's status is the same as for an unknown key."""
     from flwr.supernode import node_auth_http_interceptor as signing
 
     from unalike.federation.flower.internals import reason_for_refusal
@@ -192,7 +192,7 @@ def test_gateway_passes_only_fleet_api(echo_network, closed):
 
 
 def test_gateway_rejects_unknown_keys(echo_network):
-    """FAULTS 9, 14, 19: a key that nobody enrolled, and no key."""
+    """FAULTS 9, 14, 19: a key that is not enrolled, and no key."""
     stranger = certificates.public_pem(certificates.node_key())
     with client(echo_network) as visitor:
         assert visitor.post("/v1/fleet/activate-node", content=b"x").status_code == 401
@@ -205,7 +205,7 @@ def test_gateway_rejects_unknown_keys(echo_network):
 
 
 def test_key_has_one_node(echo_network):
-    """FAULTS 9 and 10: an enrolled key cannot register as another node; who has it is that site."""
+    """FAULTS 9 and 10: an enrolled key cannot register a second node."""
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest
     from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -261,13 +261,13 @@ def test_gateway_old_tls_and_plain_http_are_refused(echo_network):
 
 
 def test_site_refuses_server_of_other_authority(echo_network, tmp_path):
-    """FAULTS 19: the SuperNode of a site that trusts its own federation's authority does not talk to this server."""
+    """FAULTS 19: a SuperNode that trusts another authority does not connect."""
     _, other = certificates.authority("other")
     assert_refused(echo_network, tmp_path, other)
 
 
 def test_site_refuses_expired_authority(echo_network, tmp_path, monkeypatch):
-    """FAULTS 19: the same key, and a certificate of it that was valid until some hours ago."""
+    """FAULTS 19: the same authority key with a certificate that expired some hours ago."""
     monkeypatch.setattr(certificates, "node_key", lambda: echo_network.issuer)
     _, expired = certificates.authority("test", years=-0.001)
     assert expired.public_key() == echo_network.authority.public_key()
@@ -275,7 +275,7 @@ def test_site_refuses_expired_authority(echo_network, tmp_path, monkeypatch):
 
 
 def assert_refused(echo_network, folder, authority):
-    """A node with the key of site a that trusts this authority does not get through to the server."""
+    """Check that a node with the key of site a that trusts this authority does not connect."""
     from unalike.federation.flower.flower_processes import SuperNode
 
     certificates.write_private(folder / "ca.pem", certificates.pem(authority))
@@ -303,7 +303,7 @@ def assert_refused(echo_network, folder, authority):
     ],
 )
 def test_gateway_unusual_request_is_rejected(echo_network, head):
-    """FAULTS 15: lying lengths, smuggled requests, long heads."""
+    """FAULTS 15: wrong lengths, smuggled requests, long heads."""
     context = ssl.create_default_context(cafile=str(echo_network.root / "ca.pem"))
     plain = socket.create_connection(("127.0.0.1", echo_network.port), 10)
     with context.wrap_socket(plain, server_hostname="127.0.0.1") as visitor:
@@ -314,7 +314,7 @@ def test_gateway_unusual_request_is_rejected(echo_network, head):
 
 @pytest.mark.slow
 def test_half_open_connections_and_registration_flood_do_not_block_sites(echo_network):
-    """FAULTS 18: 400 connections that say nothing or little, and 2,000 registrations by strangers, while sites work."""
+    """FAULTS 18: 400 silent or slow connections and 2,000 registrations by strangers, while sites work."""
     took = {}
     for _ in range(2):
         started = time.monotonic()
@@ -364,7 +364,7 @@ def test_relay_imports_no_torch():
 
 
 def test_app_bundle_of_server_is_not_executed(echo_network, tmp_path, monkeypatch):
-    """A run whose bundle would write a file when imported: the sites answer it with the relay that they installed.
+    """A run whose app bundle would write a file when imported: the sites answer with the installed relay.
 
     Flower's own ServerApp and ClientApp processes would unpack the bundle and import it.
     """

@@ -1,4 +1,4 @@
-"""Certificates, bundles, the coordinator's folder, and the socket between a site's processes."""
+"""Certificates, bundles, the coordinator's folder, and the local socket."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_site_accepts_server_only_by_certified_names(made, tmp_path):
 
 @pytest.mark.parametrize("whose", ["server", "authority"])
 def test_expired_certificate_is_refused(whose, tmp_path):
-    """FAULTS 19. Valid from yesterday until some hours ago; the other one of the two is valid still."""
+    """FAULTS 19. One certificate expired some hours ago; the other one is valid."""
     lasting = {"authority": 1.0, "server": 1.0}
 
     def issued(**years):
@@ -87,7 +87,7 @@ def test_expired_certificate_is_refused(whose, tmp_path):
 
 
 def test_expired_certificate_is_renewed_by_same_authority(tmp_path):
-    """Sites keep what they have: they trust the authority, and the names are those of the old certificate and new ones."""
+    """Bundles stay valid: same authority, names of the old certificate and new ones."""
     folder = FederationFolder.create(tmp_path / "made", {"north": 1}, host="fed.example.org", port=4433, **TERMS)
     trusted, mine = folder.path / "ca.pem", (folder.path / "server.pem", folder.path / "server.key")
     before = trusted.read_bytes()
@@ -126,7 +126,7 @@ def test_up_warns_of_certificate_expiry(tmp_path):
 
 
 def test_up_untrusted_certificate_is_refused(tmp_path, monkeypatch):
-    """Such as that of a `renew` which a full disk cut between the key and the certificate."""
+    """For example after a `renew` that a full disk interrupted between key and certificate."""
     pytest.importorskip("flwr")
     from unalike.federation.operations.run_coordinator import _check_certificate
 

@@ -1,4 +1,4 @@
-"""One federation stays up, and every method and plan runs over it: the numbers are those of the simulation.
+"""Every method and plan runs over one network of real processes: same results as in simulation.
 
 It has two sites, or four for those that need something to cluster. A SuperNode needs half a second for a message, so a few runs
 are on their way at once.
@@ -27,13 +27,13 @@ from unalike.federation.protocol.envelope import MAGIC
 from unalike.methods.part import registry
 
 CROWDED = ("clustered", "fedconcat")
-"""These need more clients than two to have something to cluster."""
+"""Methods that need more than two clients to form clusters."""
 AT_ONCE = MAX_UNANSWERED
-"""More would be lost at first, and asked again only after a while."""
+"""Concurrent runs; requests of further runs would be lost and repeated only later."""
 
 
 def distinct():
-    """What is catalogued and can run over a network, each value once (`fedlws` and `lws` are one)."""
+    """Methods in the catalogue that can run over a network, each value once (`fedlws` and `lws` are equal)."""
     found = {}
     for name in sorted(registry):
         if name not in SITES_ONLY:
@@ -48,7 +48,7 @@ def run_of(message):
 
 
 class Shared:
-    """The transport to a network that several coordinators use at once, each over a line of its own."""
+    """The transport to a network that several coordinators share, each with its own queue."""
 
     def __init__(self, network):
         self.network, self.lock, self.lines, self.x = network, threading.Lock(), {}, {}
@@ -86,7 +86,7 @@ class Line:
 
 
 def compared(shared, name, folder):
-    """Run a method over the network and in simulation; raises where they differ."""
+    """Run a method over the network and in simulation; raise if results differ."""
     spec = SPECS.get(name, name)
     clients = make_clients(SAMPLE_SIZES if name in CROWDED else FEW)
     model = "conditional_mlp(hidden=(8,))" if "conditional" in spec else "mlp(hidden=(8,))"
@@ -100,7 +100,7 @@ def compared(shared, name, folder):
 
 @contextmanager
 def running(test, sites, items, folders):
-    """Method -> its run's future, of the chosen ones of a test, which run on so many sites."""
+    """Method -> future of its run, for the tests that were selected."""
     network = EchoNetwork(folders.mktemp("network"), tuple(f"site{k}" for k in range(sites)))
     network.transport.pings = 1
     names = [item.callspec.params["name"] for item in items if getattr(item, "originalname", "") == test]
@@ -135,7 +135,7 @@ def test_method_with_four_sites_equals_simulation(name, of_four):
 
 
 def test_every_method_is_run_or_refused_with_reason(tmp_path):
-    """All that is catalogued runs above, in its own name or another name of the same value, or is refused and says why."""
+    """Every catalogued method runs above, under its own or an equal name, or is refused with a reason."""
     runs = {repr(ua.plan(SPECS.get(name, name))) for name in distinct()}
     left = [name for name in sorted(registry) if repr(ua.plan(SPECS.get(name, name))) not in runs]
     assert left == sorted(SITES_ONLY)
