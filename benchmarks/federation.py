@@ -173,8 +173,8 @@ def _generate(federation: Federation, keys: dict[str, Any], root: Path) -> None:
             return waiting.popleft() if waiting else b""
         name, _, request = message.partition(b"\n")
         site = name.decode()
-        trainer = SiteWorker(federation, site, keys[site], person(site), root / site)
-        waiting.append(name + b"\n" + trainer.handle(request))
+        worker = SiteWorker(federation, site, keys[site], person(site), root / site)
+        waiting.append(name + b"\n" + worker.handle(request))
         return b"ok"
 
     local_socket.serve(root / "load", handle, 1 << 30)

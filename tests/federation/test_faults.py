@@ -401,7 +401,7 @@ def test_row_10_other_sites_name_or_key_is_refused(tmp_path):
         LAST, lambda head, facts, tensors: seal(head, facts, tensors, key_of(0)) if "size" in tensors else None
     )
     forged.run()
-    assert {"a signature that is not by the key that was enrolled"} == {e["why"] for e in forged.events("refused")}
+    assert {"the signature is not by the key that was enrolled"} == {e["why"] for e in forged.events("refused")}
 
 
 def test_row_15_huge_body_is_refused(tmp_path):
@@ -425,7 +425,7 @@ def test_row_17_pickles_and_paths_are_refused(tmp_path):
     fed.corrupt(LAST, lambda head, facts, tensors: pickle.dumps(Bomb()) if "size" in tensors else None)
     fed.run()
     assert not (tmp_path / "exploded").exists()
-    assert {e["why"] for e in fed.events("refused")} == {"no message of a federation"}
+    assert {e["why"] for e in fed.events("refused")} == {"not a message of a federation"}
     for bad in ("../../etc/passwd", "a/b", "", "a" * 65, "ä", ".hidden", "a\x00b"):
         with pytest.raises(UnalikeError, match="expected a name"):
             Head(bad, 0, 0, "site", "kind")
@@ -601,7 +601,7 @@ def test_site_worker_request_outside_terms_is_declined(tmp_path):
     assert "not by the key" in why(fed, seal(head, {"terms": terms}, {}, key_of(1)))
     assert "this is 'site0'" in why(fed, seal(replace(head, site="site1"), {"terms": terms}, {}, COORDINATOR))
     assert "other terms" in why(fed, seal(head, {"terms": "x"}, {}, COORDINATOR))
-    assert "no request of the kind 'admit'" in why(fed, seal(head, {"terms": terms, "eval": "1"}, {}, COORDINATOR))
+    assert "not a valid request of the kind 'admit'" in why(fed, seal(head, {"terms": terms, "eval": "1"}, {}, COORDINATOR))
     assert "of the kind 'exec'" in why(fed, seal(replace(head, kind="exec"), {}, {}, COORDINATOR))
     order = {
         "terms": terms, "rounds": 2, "samples": 48, "outcomes": [], "derived": False, "group": 0, "round": 0,

@@ -160,8 +160,8 @@ def _clock_difference(error: httpx.HTTPStatusError) -> str:
     if -TIMESTAMP_TOLERANCE < seconds < SYSTEM_TIME_TOLERANCE:
         return ""
     return (
-        f"this machine's clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the coordinator's, which lets in "
-        f"who is less than {SYSTEM_TIME_TOLERANCE} s ahead or {TIMESTAMP_TOLERANCE} s behind; set the clock that is wrong"
+        f"this machine's clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the coordinator's, which accepts "
+        f"less than {SYSTEM_TIME_TOLERANCE} s ahead or {TIMESTAMP_TOLERANCE} s behind; correct the wrong clock"
     )
 
 
@@ -261,6 +261,6 @@ def _wait_for(look: Callable[[], str | None], seconds: float = 20.0) -> str:
     deadline = time.monotonic() + seconds
     while (found := look()) is None:
         if time.monotonic() > deadline:
-            raise UnalikeError(f"Flower's SuperLink handed out no work within {seconds:.0f} s; look into its log")
+            raise UnalikeError(f"Flower's SuperLink gave no task within {seconds:.0f} s; look into its log")
         time.sleep(0.05)
     return found

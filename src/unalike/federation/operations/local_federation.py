@@ -82,7 +82,7 @@ def _folder(
 
 
 def _another_federation(out: Path) -> UnalikeError:
-    return UnalikeError(f"{out} holds another federation; repeat its flags to go on with it, or choose another folder")
+    return UnalikeError(f"{out} holds another federation; repeat its flags to continue it, or choose another folder")
 
 
 def write_site(path: Path, person: ClientData, classes: list[str] | None) -> None:

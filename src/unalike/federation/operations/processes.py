@@ -126,7 +126,7 @@ class Supervisor:
         while not ready():
             self.check()
             if time.monotonic() > deadline:
-                raise UnalikeError(f"{what} did not happen within {seconds:.0f} s; look into {self.logs}")
+                raise UnalikeError(f"{what} took longer than {seconds:.0f} s; see the logs in {self.logs}")
             time.sleep(POLL)
 
     def __enter__(self) -> Self:

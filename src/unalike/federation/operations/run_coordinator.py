@@ -50,7 +50,7 @@ def coordinate(
     federation, network = folder.federation, folder.network
     host, port = network.listen, port or network.port
     if _over(folder, federation):
-        log(f"nothing is left to do: all rounds are in {folder.run}, report {folder.path / 'report.html'}")
+        log(f"nothing to do: all rounds are in {folder.run}, report {folder.path / 'report.html'}")
         return None
     with folder.held():
         check_port(host, port)
@@ -97,7 +97,7 @@ def run_rounds(
             run = coordinator.run(progress=progress)
         except Stopped:
             log(
-                f"stopped after round {operator.round}; `{again or f'unalike federation up {folder.path}'}` goes on from there"
+                f"stopped after round {operator.round}; `{again or f'unalike federation up {folder.path}'}` continues from there"
             )
             return None
     write_report(folder, run, again or f"unalike federation up {folder.path.name}")

@@ -51,7 +51,7 @@ class Head:
             if type(found) is not int or not 0 <= found < 2**31:
                 raise Malformed(f"{what} {str(found)[:40]!a}; expected a number from 0 to 2**31")
         if not isinstance(self.answers, str) or not HEX.fullmatch(self.answers):
-            raise Malformed("`answers` is no digest")
+            raise Malformed("`answers` is not a digest")
 
     @property
     def place(self) -> tuple[int, int]:
@@ -86,21 +86,23 @@ def unseal(message: bytes, key: PublicKey, limits: Limits = Limits()) -> Envelop
         raise Malformed(f"{len(message)} bytes; expected at most {limits.bytes}")
     start = len(MAGIC) + 2
     if message[: len(MAGIC)] != MAGIC or len(message) < start:
-        raise Malformed("no message of a federation")
+        raise Malformed("not a message of a federation")
     end = start + int.from_bytes(message[len(MAGIC) : start], "little")
     if end - start > HEAD or len(message) < end + SIGNATURE:
-        raise Malformed("a head that is longer than the message, or than any head")
+        raise Malformed(f"a head of {end - start} bytes in a message of {len(message)}; expected at most {HEAD}")
     try:
         key.verify(message[end : end + SIGNATURE], message[:end])
     except InvalidSignature:
-        raise Malformed("a signature that is not by the key that was enrolled") from None
+        raise Malformed("the signature is not by the key that was enrolled") from None
     found, body = read_json(message[start:end]), memoryview(message)[end + SIGNATURE :]
     if (found.pop("bytes", None), found.pop("body", None)) != (len(body), digest(body)):
-        raise Malformed("a body that is not the one that was signed")
+        raise Malformed("the body is not the one that was signed")
     try:
         head = Head(**found)
     except TypeError:
-        raise Malformed("a head with other fields than a head has") from None
+        raise Malformed(
+            f"a head with the fields {', '.join(found)[:200]!a}; expected {', '.join(Head.__annotations__)}"
+        ) from None
     return Envelope(head, body, identity(message))
 
 

@@ -71,7 +71,7 @@ def unpack(data: bytes | memoryview, limits: Limits = Limits()) -> tuple[Facts, 
     header = read_json(bytes(data[8 : 8 + length]))
     facts, rows = header.get("facts"), header.get("tensors")
     if set(header) != {"facts", "tensors"} or not isinstance(facts, dict) or not isinstance(rows, list):
-        raise Malformed("the header lacks its facts or its tensors, or has more than these")
+        raise Malformed("the header is not an object of `facts` and `tensors`")
     if len(rows) > limits.tensors:
         raise Malformed(f"{len(rows)} tensors; expected at most {limits.tensors}")
     return facts, _tensors(data, 8 + length, [_row(row, limits) for row in rows])
@@ -83,14 +83,14 @@ def read_json(data: bytes) -> Facts:
         found = json.loads(data, parse_constant=_constant, object_pairs_hook=_object, parse_float=_float)
         json.dumps(found, ensure_ascii=False).encode()  # raises for half a surrogate pair, which no table can store
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"no JSON: {str(error)[:200]}") from None
+        raise Malformed(f"invalid JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
         raise Malformed(f"JSON of type {type(found).__name__}; expected an object")
     return found
 
 
 def _constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _float(text: str) -> float:
