@@ -601,7 +601,9 @@ def test_site_worker_request_outside_terms_is_declined(tmp_path):
     assert "not by the key" in why(fed, seal(head, {"terms": terms}, {}, key_of(1)))
     assert "this is 'site0'" in why(fed, seal(replace(head, site="site1"), {"terms": terms}, {}, COORDINATOR))
     assert "other terms" in why(fed, seal(head, {"terms": "x"}, {}, COORDINATOR))
-    assert "not a valid request of the kind 'admit'" in why(fed, seal(head, {"terms": terms, "eval": "1"}, {}, COORDINATOR))
+    assert "not a valid request of the kind 'admit'" in why(
+        fed, seal(head, {"terms": terms, "eval": "1"}, {}, COORDINATOR)
+    )
     assert "of the kind 'exec'" in why(fed, seal(replace(head, kind="exec"), {}, {}, COORDINATOR))
     order = {
         "terms": terms, "rounds": 2, "samples": 48, "outcomes": [], "derived": False, "group": 0, "round": 0,
