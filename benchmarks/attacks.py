@@ -1,10 +1,10 @@
-"""What hostile sites do to a federation, and what the norm guard and robust aggregators make of it.
+"""Measure attacks of hostile sites on a federation, with and without the norm guard and robust aggregators.
 
     python benchmarks/attacks.py
 
-Ten sites with digits, three of them hostile in the same way, over messages in one process: everything that a real federation
-checks is checked. Prints the accuracy on held-out digits after the last round, the share of the backdoor's digits that end in the
-attacker's class where there is one, and how many reports were refused.
+Ten sites with digits, three of them hostile in the same way, in one process with all checks of a real federation. Prints the
+accuracy on held-out digits after the last round, for backdoors the share of digits with the trigger that are classified as the
+attacker's class, and the number of refused updates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 import unalike as ua
 from unalike.federation.coordinator.coordinator import Coordinator
 from unalike.federation.protocol.envelope import Head, seal, unseal
-from unalike.federation.protocol.federation_file import Enrolled, Federation, Schema
+from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.protocol.in_memory import InMemoryTransport
 from unalike.federation.security.keys import new_key, public_text
 from unalike.federation.site.site_worker import SiteWorker
@@ -37,7 +37,7 @@ def updates(change: Callable[[torch.Tensor, int], torch.Tensor]) -> Change:
 
 
 def colluding(t: torch.Tensor, round: int) -> torch.Tensor:
-    """The same noise from all of them, as large as an update."""
+    """The same noise from all hostile sites, with the norm of an update."""
     noise = torch.randn(t.shape, generator=torch.Generator().manual_seed(round))
     return noise * t.norm() / noise.norm().clamp_min(1e-9)
 
@@ -64,7 +64,7 @@ DEFENCES: dict[str, tuple[str, float | None]] = {
 
 
 def poisoned(client: ua.ClientData, attack: str) -> ua.ClientData:
-    """The data that a hostile site trains on."""
+    """The training data of a hostile site."""
     x, y = (torch.as_tensor(t).clone() for t in client.train)
     if attack == "label flip":
         y = 9 - y
@@ -75,28 +75,28 @@ def poisoned(client: ua.ClientData, attack: str) -> ua.ClientData:
 
 
 def triggered(x: torch.Tensor) -> torch.Tensor:
-    """A bright corner."""
+    """Add the trigger, a bright corner."""
     x = x.clone()
     x[..., :2, :2] = x.max()
     return x
 
 
 class Hostile:
-    """A site that changes its reports before it signs them."""
+    """A site that changes its updates before it signs them."""
 
-    def __init__(self, trainer: SiteWorker, change: Change):
-        self.trainer, self.change = trainer, change
+    def __init__(self, worker: SiteWorker, change: Change):
+        self.worker, self.change = worker, change
 
     def handle(self, message: bytes) -> bytes:
-        reply = self.trainer.handle(message)
-        answer = unseal(reply, self.trainer.key.public_key())
+        reply = self.worker.handle(message)
+        answer = unseal(reply, self.worker.key.public_key())
         facts, tensors = answer.open()
         head: Head = answer.head
-        return seal(head, facts, self.change(tensors, head.round), self.trainer.key) if "size" in tensors else reply
+        return seal(head, facts, self.change(tensors, head.round), self.worker.key) if "size" in tensors else reply
 
 
 def federation(attack: str, method: str, guard: float | None, data: Any, folder: Path) -> tuple[float, float, int]:
-    """Accuracy, the backdoor's success and the reports that were refused."""
+    """Run a federation; returns accuracy, success rate of the backdoor and number of refused updates."""
     clients, (x, y) = data
     hostile = range(SITES - HOSTILE, SITES) if attack != "none" else ()
     clients = [poisoned(c, attack) if k in hostile else c for k, c in enumerate(clients)]
@@ -108,7 +108,7 @@ def federation(attack: str, method: str, guard: float | None, data: Any, folder:
         rounds=ROUNDS,
         coordinator=public_text(coordinator),
         data=Schema(shape=tuple(x.shape[1:]), classes=10),
-        sites=tuple(Enrolled(c.name, public_text(k), 1000) for c, k in zip(clients, keys)),
+        sites=tuple(EnrolledSite(c.name, public_text(k), 1000) for c, k in zip(clients, keys)),
         work=WORK,
         quorum=SITES - HOSTILE,
         guard=guard,
@@ -137,7 +137,7 @@ def main() -> None:
     held = [people[k].train for k in (SITES, SITES + 1)] + [c.test for c in clients if c.test]
     test = tuple(torch.cat([torch.as_tensor(pair[i]) for pair in held]) for i in (0, 1))
     print(f"{SITES} sites, {HOSTILE} hostile, {ROUNDS} rounds; accuracy on {len(test[1])} held-out digits")
-    print("(backdoor: share of other digits with the trigger that are taken for the attacker's; reports refused)\n")
+    print("(backdoor: share of other digits with the trigger that are classified as the attacker's; updates refused)\n")
     print(f"{'attack':26}" + "".join(f"{name:>20}" for name in DEFENCES))
     for attack in ATTACKS:
         row = f"{attack:26}"

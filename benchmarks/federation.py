@@ -2,11 +2,11 @@
 
     python benchmarks/federation.py rounds           seconds of overhead per round, 5 sites, models of 1 MB and 45 MB
     python benchmarks/federation.py largest          the largest message that comes back whole, 1 site
-    python benchmarks/federation.py memory           the coordinator's memory with 5, 50 and 200 sites, played by one process;
-                                                     with a method's name of that method
+    python benchmarks/federation.py memory           the coordinator's memory with 5, 50 and 200 sites, simulated by one
+                                                     process; optionally with a method's name
 
-A round's overhead is the time of the round without the longest training among the sites. Messages are encoded, signed, cut,
-encrypted, stored by SuperLink, and the same on the way back; the sites share the machine, so numbers are upper bounds.
+A round's overhead is its duration minus the longest training time of a site. It includes encoding, signing, splitting,
+encrypting and storing messages in both directions. The sites share the machine, so the numbers are upper bounds.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "federation"))
 import unalike as ua
 from unalike.federation.coordinator.coordinator import Coordinator
 from unalike.federation.operations import local_socket
-from unalike.federation.protocol.federation_file import Enrolled, Federation, Schema
+from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.security.keys import new_key, public_text
 from unalike.federation.site.site_worker import SiteWorker
 
 FEATURES = 512
 MODELS = {"1 MB": "mlp(hidden=(420, 80))", "11 MB": "mlp(hidden=(2048, 840))", "45 MB": "mlp(hidden=(4096, 2240))"}
-"""Of samples with 512 numbers."""
+"""Models for samples with 512 features."""
 
 
 def federation_of(
     names: list[str], model: str, rounds: int, method: str = "fedavg"
 ) -> tuple[Federation, Any, dict[str, Any]]:
     coordinator, keys = new_key(), {name: new_key() for name in names}
-    sites = tuple(Enrolled(name, public_text(key), 1000) for name, key in keys.items())
+    sites = tuple(EnrolledSite(name, public_text(key), 1000) for name, key in keys.items())
     data = Schema((FEATURES,), 10)
     work = ua.Work(steps=1, batch_size=8)
     made = Federation(
@@ -69,24 +69,24 @@ def person(name: str) -> ua.ClientData:
 
 
 class Timed:
-    """A trainer, and how long it took for each request."""
+    """A site worker that records the seconds for each request."""
 
-    def __init__(self, trainer: SiteWorker):
-        self.trainer, self.seconds = trainer, list[float]()
+    def __init__(self, worker: SiteWorker):
+        self.worker, self.seconds = worker, list[float]()
 
     def handle(self, message: bytes) -> bytes:
         started = time.perf_counter()
-        reply = self.trainer.handle(message)
+        reply = self.worker.handle(message)
         self.seconds.append(time.perf_counter() - started)
         return reply
 
 
 def rounds() -> None:
-    from sockets import Echoing
+    from echo_network import EchoNetwork
 
     names = [f"site{k}" for k in range(5)]
     with tempfile.TemporaryDirectory() as root:
-        network = Echoing(Path(root), tuple(names))
+        network = EchoNetwork(Path(root), tuple(names))
         try:
             for title in ("1 MB", "45 MB"):
                 model = MODELS[title]
@@ -109,11 +109,11 @@ def rounds() -> None:
 
 
 def largest() -> None:
-    import sockets
+    import echo_network
 
-    sockets.MESSAGE_BYTES = 2**31
+    echo_network.MESSAGE_BYTES = 2**31
     with tempfile.TemporaryDirectory() as root:
-        network = sockets.Echoing(Path(root), ("site0",))
+        network = echo_network.EchoNetwork(Path(root), ("site0",))
         try:
             for megabytes in (64, 128, 256, 512, 1024, 2000):
                 message, started = bytes(megabytes << 20), time.perf_counter()
@@ -131,7 +131,7 @@ def largest() -> None:
 
 
 def memory() -> None:
-    """Each number of sites in a process of its own, for its peak; one generator, another process, speaks for all the sites."""
+    """Measure each number of sites in a new process; one further process answers for all sites."""
     for count, title in ((5, "1 MB"), (50, "1 MB"), (200, "1 MB"), (5, "11 MB"), (50, "11 MB")):
         if not (child := os.fork()):
             torch.set_num_threads(1)
@@ -159,13 +159,13 @@ def _coordinate(count: int, title: str, method: str = "fedavg") -> None:
         os.kill(generator, signal.SIGKILL)
         os.waitpid(generator, 0)
         print(
-            f"{method}, {count} sites, {title}: {max(seen) - before:.0f} MB above the {before:.0f} MB before the first order",
+            f"{method}, {count} sites, {title}: {max(seen) - before:.0f} MB above the {before:.0f} MB before the first request",
             flush=True,
         )
 
 
 def _generate(federation: Federation, keys: dict[str, Any], root: Path) -> None:
-    """Answers for every site, one request at a time; answers wait here until they are fetched."""
+    """Answer requests to all sites, one at a time; replies are queued here until they are fetched."""
     waiting: deque[bytes] = deque()
 
     def handle(message: bytes) -> bytes:
@@ -173,15 +173,15 @@ def _generate(federation: Federation, keys: dict[str, Any], root: Path) -> None:
             return waiting.popleft() if waiting else b""
         name, _, request = message.partition(b"\n")
         site = name.decode()
-        trainer = SiteWorker(federation, site, keys[site], person(site), root / site)
-        waiting.append(name + b"\n" + trainer.handle(request))
+        worker = SiteWorker(federation, site, keys[site], person(site), root / site)
+        waiting.append(name + b"\n" + worker.handle(request))
         return b"ok"
 
     local_socket.serve(root / "load", handle, 1 << 30)
 
 
 class Load:
-    """The transport to the generator."""
+    """The transport to the process that answers for all sites."""
 
     def __init__(self, socket: Path, names: list[str]):
         self.socket, self.names = socket, names

@@ -1,4 +1,4 @@
-"""The client's side of `peers/flower.py`, where Ray's processes can import it."""
+"""The client app of `peers/flower.py`, in a module that Ray's processes can import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workloads import LR, MOMENTUM, WORKLOADS, arrays
 
 @cache
 def loader(name: str, client: int) -> DataLoader:
-    """Kept by the actor from round to round."""
+    """Cached by the actor between rounds."""
     x, y = arrays(name)
     return DataLoader(
         TensorDataset(torch.from_numpy(x[client]), torch.from_numpy(y[client])), WORKLOADS[name].batch, True

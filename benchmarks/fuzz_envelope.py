@@ -1,9 +1,9 @@
-"""Coverage-guided fuzzing of what reads bytes from the network: the envelope, the body, the head's and the header's JSON.
+"""Coverage-guided fuzzing of the decoders of network messages: envelope, body, and the JSON of head and header.
 
     python benchmarks/fuzz_envelope.py [INPUTS]      100,000 by default; needs atheris (`pip install atheris`)
 
-An input is a message, a body, or a header that is framed or signed correctly, so that the fuzzer gets behind lengths and
-signatures. Anything but `Malformed` is a crash; so is more than 512 MB of memory, with torch in it.
+An input is a message, a body, or a header that is framed or signed correctly, so that the fuzzer passes length and signature
+checks. Any exception but `Malformed` is a crash, and so is more than 512 MB of memory (including torch).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ try:
     import atheris
 except ImportError:
     sys.exit(
-        "found no atheris; install it (pip install atheris), or run tests/federation/test_decoder.py, which does not need it"
+        "found no atheris; install it (pip install atheris), or run tests/federation/test_packing.py, which does not need it"
     )
 
 with atheris.instrument_imports(include=["unalike.federation", "json"]):
@@ -50,7 +50,7 @@ def message(data: bytes) -> None:
 
 
 def signed(data: bytes) -> None:
-    """A head, a line, and the body, by the enrolled key."""
+    """A head, a newline and the body, signed with the enrolled key."""
     text, _, rest = data.partition(b"\n")
     start = MAGIC + (len(text) % 2**16).to_bytes(2, "little") + text
     message(start + KEY.sign(start) + rest)
@@ -66,7 +66,7 @@ def one(data: bytes) -> None:
 
 
 def seeds(folder: Path) -> None:
-    """Sound inputs for each target, to begin with."""
+    """Valid inputs for each target, to start from."""
     whole = pack(FACTS, TENSORS)
     length = 8 + int.from_bytes(whole[:8], "little")
     sealed = seal(Head("run", 1, 2, "site", "answer", digest(b"order")), FACTS, TENSORS, KEY)

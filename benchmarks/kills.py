@@ -1,10 +1,10 @@
-"""`kill -9` at random moments of a comparison, then the same command again: are the final tables the same, bit for bit?
+"""Kill a comparison by `kill -9` at random moments and resume it; check that the results are the same, bit for bit.
 
     python benchmarks/kills.py --kills 20
 
-Each trial starts a fresh `unalike compare` in a process of its own, kills it a random fraction of a second after as many rounds
-as were drawn (uniformly) are on disk, and resumes it. Prints one row per kill (Markdown): in which run it fell, how
-many of its rounds were on disk, and whether both tables, the last checkpoints and every model equal the undisturbed ones.
+Each trial starts a new `unalike compare`, kills it when a random number of rounds is on disk (plus a random fraction of a
+second), and resumes it. Prints a Markdown row for each kill: the run during which it happened, the rounds of that run on disk,
+and whether both tables, the last checkpoints and all models equal the undisturbed ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import typer
 METHODS = ["fedavg", "scaffold", "ditto(lam=0.1)", "fedavg + lws", "fedconcat"]
 PROGRAM = """
 import unalike.runtime.run_recorder, sys
-unalike.runtime.run_recorder.CHECKPOINT_SECONDS = 0.2  # in the middle of runs as well, however short they are
+unalike.runtime.run_recorder.CHECKPOINT_SECONDS = 0.2  # checkpoints also during short runs
 from unalike.cli import main
 main()
 """
@@ -56,7 +56,7 @@ def _round(checkpoint: Path) -> int:
 
 
 def differences(a: Path, b: Path) -> list[str]:
-    """The tables, checkpoints and models in which two finished comparisons differ; times aside."""
+    """The tables, checkpoints and models in which two finished comparisons differ, without times."""
     found = []
     for name in ("rounds", "clients"):
         left, right = (

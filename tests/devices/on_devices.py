@@ -1,4 +1,4 @@
-"""No method, model or solver mixes devices: on one that is not the CPU everything runs, and gives the same numbers."""
+"""Methods, models and solvers run on a device other than the CPU, with the same results and without mixing devices."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ from unalike.runtime import worker_loop
 
 plan("fedavg")  # fills the registry
 NAMES = sorted(set(registry) - {"cluster_oracle"})
-"""All registered methods and plans but one that wants to know the true clusters."""
+"""All registered methods and plans but one that needs the true clusters."""
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
@@ -49,7 +49,7 @@ def clients():
 
 
 def train(method, device, executor="loop", model="mlp(hidden=(6,))", work=None, **more):
-    """Two rounds, or more that go on from a folder."""
+    """Train two rounds, or resume from a folder."""
     proxy = clients()[0].test
     work = ua.Work(batch_size=4, lr=0.05, **({"momentum": 0.9} if work is None else work))
     options = {"rounds": 2, "seed": 1, "progress": lambda row, what="": None} | more
@@ -57,7 +57,7 @@ def train(method, device, executor="loop", model="mlp(hidden=(6,))", work=None, 
 
 
 def same(found, wanted):
-    """Equal up to the order of sums, and on the device that was asked for."""
+    """Check that results are equal up to the order of summation, and on the requested device."""
     theirs, ours = ([s.params for s in run._runner.state.states.values()] for run in (found, wanted))
     for there, params in zip(theirs, ours, strict=True):
         for name, w in params.items():
@@ -69,14 +69,14 @@ def same(found, wanted):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_methods(name):
+def test_method_on_device_equals_cpu(name):
     for executor in ("loop", "batched"):
         with pretended():
             found = train(name, f"{KIND}:0", executor)
         same(found, train(name, "cpu", executor))
 
 
-def test_a_device_draws_from_the_seed_and_then_as_before():
+def test_isolated_seeds_device_generator_and_restores_it():
     before = [g.get_state() for g in module.generators]
     with pretended(), pytest.raises(KeyError), seeds.isolated(7, f"{KIND}:1"):
         seeded = torch.Generator().manual_seed(7).get_state()
@@ -106,8 +106,8 @@ def test_a_device_draws_from_the_seed_and_then_as_before():
         {"protocol": ("clients", "personal", "local")},
     ],
 )
-def test_models_solvers_and_going_on(executor, case, tmp_path):
-    """Three rounds, of which the last goes on from a checkpoint."""
+def test_model_and_solver_on_device_equal_cpu_after_resuming(executor, case, tmp_path):
+    """Three rounds, the last one resumed from a checkpoint."""
     case = {"method": "fedavg"} | case
     with pretended():
         for rounds in (2, 3):
@@ -116,15 +116,15 @@ def test_models_solvers_and_going_on(executor, case, tmp_path):
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
-def test_rounded_steps(executor):
-    """That they run: nothing is rounded on a device that is not there."""
+def test_bf16_on_device_runs(executor):
+    """Only that it runs: pretended devices do not round."""
     with pretended():
         found = train("fedprox", f"{KIND}:0", executor, Normed(), precision="bf16")
     assert all(here(w).isfinite().all() for w in found.params.values())
 
 
 @pytest.mark.parametrize("long", [auto.LONG, 0.0])
-def test_the_choice_of_an_executor(long, monkeypatch):
+def test_auto_executor_on_device_is_chosen(long, monkeypatch):
     """By rule, and by measurement."""
     monkeypatch.setattr(auto, "LONG", long)
     with pretended():
@@ -136,7 +136,7 @@ def test_the_choice_of_an_executor(long, monkeypatch):
 
 
 def alone(function, *arguments):
-    """In a process of its own: threads that compute gradients on a device are not copied."""
+    """Run a function of this module in a new process: autograd's device threads do not survive a fork."""
     script = f"import sys, on_devices; on_devices.{function}(*sys.argv[1:])"
     paths = os.pathsep.join(sys.path)
     done = subprocess.run(
@@ -151,7 +151,7 @@ def alone(function, *arguments):
 
 @pytest.mark.parametrize("nccl", ["False", "True"])
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fine_tuned", "median", "ifca(clusters=2)"])
-def test_every_process_of_a_team_has_a_device_of_its_own(method, nccl, tmp_path):
+def test_worker_processes_have_own_devices(method, nccl, tmp_path):
     """Steps by hand: torch has no threads that compute gradients for the second device of a kind that Python pretends."""
     alone("train_in_a_team", method, nccl, tmp_path)
 
@@ -177,7 +177,7 @@ def train_in_a_team(method, nccl, folder):
         assert line.direct is None
 
 
-def test_every_run_of_a_comparison_under_torchrun_has_direct_ways(tmp_path):
+def test_comparison_under_torchrun_uses_nccl_in_every_run(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(f"import on_devices; on_devices.compare_between_devices({str(tmp_path)!r})")
     done = subprocess.run(
@@ -224,8 +224,8 @@ def compare_between_devices(folder):
 
 
 @pytest.mark.parametrize("side", ["worker", "leader"])
-def test_a_process_that_dies_between_devices_is_noticed(side, tmp_path):
-    """Before it asks its device for what is on the way: the other's device would wait for it for ever."""
+def test_dead_process_during_device_transfer_is_detected(side, tmp_path):
+    """The process dies before its part of a transfer, for which the other device would wait for ever."""
     alone(f"lose_a_{side}", tmp_path)
 
 
@@ -285,20 +285,20 @@ def lose_a_leader(folder):
         (KIND, 3, "3 processes and 2 devices"),
     ],
 )
-def test_a_direct_way_needs_a_device_for_each_process(device, workers, message, monkeypatch):
+def test_nccl_without_device_per_process_is_refused(device, workers, message, monkeypatch):
     monkeypatch.setitem(nccl.BACKENDS, KIND, Wires)
     monkeypatch.setattr(module, "used", False)
     with pretended(), pytest.raises(UnalikeError, match=message):
         train("fedavg", device, f"distributed(workers={workers}, nccl=True)")
 
 
-def test_copies_of_a_process_cannot_use_its_device(monkeypatch):
+def test_forked_process_on_device_is_refused(monkeypatch):
     monkeypatch.setattr(module, "used", True)
     with pretended(), pytest.raises(UnalikeError, match="torchrun --nproc-per-node=2"):
         train("fedavg", KIND, "distributed(workers=2)")
 
 
 @pytest.mark.parametrize("device", [f"{KIND}:2", "cuda:99", "meta", "anything"])
-def test_devices_that_are_not_there(device):
+def test_missing_device_is_refused(device):
     with pytest.raises(UnalikeError, match=f"device='{device}' cannot be used"):
         train("fedavg", device)

@@ -1,24 +1,24 @@
-"""A site may train on a device of its own: what it sends lies on the CPU, and the numbers are those of the simulation."""
+"""A site that trains on a device sends CPU tensors, and the results equal those of the simulation."""
 
 import pytest
 import torch
 from pretended import KIND, There, pretended
-from worlds import World, key_of, states
+from small_federation import SmallFederation, key_of, states
 
 import unalike as ua
 from unalike.federation.site.site_worker import SiteWorker
 
 
-class Afar:
-    """A site that has one."""
+class SiteOnDevice:
+    """A site with a pretended device."""
 
     def __init__(self, *about):
         with pretended():
-            self.trainer = SiteWorker(*about, device=f"{KIND}:0")
+            self.worker = SiteWorker(*about, device=f"{KIND}:0")
 
     def handle(self, message):
         with pretended():
-            return self.trainer.handle(message)
+            return self.worker.handle(message)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -38,18 +38,18 @@ class Afar:
         "topk(error_feedback=True)",
     ],
 )
-def test_one_site_on_a_device(method, tmp_path):
-    """Killed after a round, too."""
+def test_site_on_device_equals_simulation(method, tmp_path):
+    """Also with a restart after a round."""
     work = ua.Work(batch_size=5, lr=0.1, momentum=0.9, keep_optimizer_state=method == "scaffold")
     proxy = (torch.randn(8, 6), torch.arange(8) % 4) if method == "data_sharing" else None
-    world = World(tmp_path, method=method, work=work, proxy=proxy, protocol=("clients", "personal"))
-    client = world.clients[0]
+    fed = SmallFederation(tmp_path, method=method, work=work, proxy=proxy, protocol=("clients", "personal"))
+    client = fed.clients[0]
     for stop in (lambda row: row["round"] == 1, None):
-        world.trainers[client.name] = Afar(world.federation, client.name, key_of(0), client, tmp_path / client.name)
-        run = world.run(stop=stop)
-    assert len(run.history) == 1 + world.federation.rounds
-    assert isinstance(world.trainers[client.name].trainer.population.x, There)
-    found, wanted = states(run), states(world.simulated())
+        fed.workers[client.name] = SiteOnDevice(fed.federation, client.name, key_of(0), client, tmp_path / client.name)
+        run = fed.run(stop=stop)
+    assert len(run.history) == 1 + fed.federation.rounds
+    assert isinstance(fed.workers[client.name].worker.population.x, There)
+    found, wanted = states(run), states(fed.simulated())
     for group, params in wanted.items():
         for name, t in params.items():
             torch.testing.assert_close(found[group][name], t, rtol=1e-4, atol=1e-5)

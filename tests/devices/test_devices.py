@@ -1,4 +1,4 @@
-"""Runs on devices that are only pretended, in processes of their own: torch does not forget a kind of device again."""
+"""Tests on pretended devices, in new processes: torch cannot unregister a device type."""
 
 import subprocess
 import sys
@@ -8,8 +8,8 @@ import pytest
 
 
 @pytest.mark.parametrize("file", ["on_devices.py", "sites_on_devices.py"])
-def test_on_pretended_devices(file):
-    """`pytest tests/devices/FILE` shows them one by one."""
+def test_suites_pass_on_pretended_devices(file):
+    """`pytest tests/devices/FILE` runs them one by one."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(Path(__file__).with_name(file))]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

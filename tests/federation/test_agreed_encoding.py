@@ -1,4 +1,4 @@
-"""Tables in a federation: one encoding, made of the coordinator's sample, agreed to by all, read with at every site."""
+"""Tables in a federation: all sites use one encoding, fitted on the coordinator's sample."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from small_federation import federation_of, make_clients
 from typer.testing import CliRunner
-from worlds import federation_of, people
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import app
@@ -40,7 +40,7 @@ def patients(seed: int, mean: float, wards: str, gaps: int = 0) -> pd.DataFrame:
 
 @pytest.fixture
 def made(tmp_path):
-    """A federation that was made by command, like a sample with gaps and three wards."""
+    """A federation made by `init --like` from a sample with gaps and three wards."""
     frames = {
         "sample": patients(0, 60, "abc", gaps=8),
         "north": patients(1, 30, "ab"),
@@ -64,11 +64,11 @@ def by_hand(frame: pd.DataFrame, sample: pd.DataFrame) -> np.ndarray:
 
 
 def load_rows(sample: pd.DataFrame) -> pd.DataFrame:
-    """The training rows: all but every fifth of a class."""
+    """The training rows: all but every fifth sample of a class."""
     return sample[sample.groupby("outcome").cumcount() % 5 != 4]
 
 
-def test_every_site_reads_its_table_as_the_sample_says(made):
+def test_site_table_is_read_with_agreed_encoding(made):
     folder, frames, files = made
     for name in ("north", "south"):
         federation = Bundle.read(folder.bundles[name]).federation
@@ -88,7 +88,7 @@ def test_every_site_reads_its_table_as_the_sample_says(made):
     )
 
 
-def test_a_site_is_told_what_its_table_lacks(made, tmp_path):
+def test_site_table_missing_columns_are_reported(made, tmp_path):
     folder, frames, _ = made
     federation = folder.federation
     for change, message in (
@@ -108,13 +108,13 @@ def test_a_site_is_told_what_its_table_lacks(made, tmp_path):
         site_data(federation, data, None, "north")
 
 
-def test_samples_that_are_no_table_are_taken_as_they_are(made, tmp_path):
+def test_arrays_ignore_agreed_encoding(made, tmp_path):
     x = np.random.default_rng(0).normal(size=(20, 5)).astype(np.float32)
     np.savez(tmp_path / "site.npz", x=x, y=np.arange(20) % 2, classes=np.array(["ill", "well"]))
     assert torch.equal(own_samples(made[0].federation.data, str(tmp_path / "site.npz"))[0], torch.from_numpy(x))
 
 
-def test_all_agree_to_it(made):
+def test_encoding_is_part_of_terms(made):
     federation = made[0].federation
     assert Federation.of(federation_values(federation)) == federation
     encoding = federation.data.encoding
@@ -132,8 +132,8 @@ def federation_values(federation: Federation) -> dict:
     return tomllib.loads(federation.text())
 
 
-def test_federations_without_tables_stay_as_they_were(monkeypatch):
-    federation = federation_of(people())
+def test_terms_without_encoding_are_unchanged(monkeypatch):
+    federation = federation_of(make_clients())
     assert "encoding" not in federation.text()
     monkeypatch.setattr(
         "unalike.federation.protocol.federation_file.digest", bytes.decode
@@ -142,7 +142,7 @@ def test_federations_without_tables_stay_as_they_were(monkeypatch):
     assert Federation.of(federation_values(federation)).data.encoding is None
 
 
-def test_without_an_agreement_tables_are_read_alone_and_texts_not_at_all(made, tmp_path):
+def test_no_encoding_scales_tables_per_site_and_refuses_texts(made, tmp_path):
     *_, files = made
     schema = Schema(shape=(3,), classes=("ill", "well"))
     with pytest.warns(UserWarning, match="agreed on no encoding of tables"):
@@ -164,7 +164,7 @@ def test_without_an_agreement_tables_are_read_alone_and_texts_not_at_all(made, t
     assert len(x) == len(rows.merged()[1]) and set(x[:, 0].tolist()) == {known["b"], 1}  # c and x are unknown
 
 
-def test_a_model_is_evaluated_on_tables_read_as_it_was_trained(made):
+def test_evaluate_reads_tables_with_encoding_of_run(made):
     folder, _, files = made
     config = {"federation": "fed", "data": {"input_shape": [5]}}
     data = table(str(files["north"]), "outcome")
@@ -172,15 +172,15 @@ def test_a_model_is_evaluated_on_tables_read_as_it_was_trained(made):
     assert torch.equal(x, load(data, encoding=folder.federation.data.encoding).merged()[0])
 
 
-def test_a_run_keeps_the_encoding_wherever_its_folder_goes(made, tmp_path):
+def test_moved_run_folder_keeps_encoding(made, tmp_path):
     folder, _, files = made
-    federation, trainers = folder.federation, {}
+    federation, workers = folder.federation, {}
     for name in ("north", "south"):
         bundle, data = Bundle.read(folder.bundles[name]), table(str(files[name]), "outcome")
         own = site_data(federation, data, None, name)
-        trainers[name] = SiteWorker(federation, name, bundle.key, own, tmp_path / name)
+        workers[name] = SiteWorker(federation, name, bundle.key, own, tmp_path / name)
     test = folder.samples("test")
-    Coordinator(federation, folder.key, InMemoryTransport(trainers), tmp_path / "run", test=test).run(
+    Coordinator(federation, folder.key, InMemoryTransport(workers), tmp_path / "run", test=test).run(
         stop=lambda row: True
     )
     copied = shutil.copytree(tmp_path / "run", tmp_path / "away" / "copy")
@@ -191,7 +191,7 @@ def test_a_run_keeps_the_encoding_wherever_its_folder_goes(made, tmp_path):
     assert torch.equal(x, load(data, encoding=federation.data.encoding).merged()[0])
 
 
-def test_a_federation_on_one_machine_keeps_the_encoding_of_its_table(made, tmp_path, monkeypatch):
+def test_local_federation_keeps_encoding(made, tmp_path, monkeypatch):
     monkeypatch.setattr("unalike.federation.operations.local_federation.coordinate", lambda *a, **more: None)
     data = table(str(made[2]["sample"]), "outcome")
     words = ["federation", "up", "--local", 2, "--data", data, "--model", "linear", "--out", tmp_path / "local"]
@@ -200,8 +200,8 @@ def test_a_federation_on_one_machine_keeps_the_encoding_of_its_table(made, tmp_p
     assert FederationFolder(tmp_path / "local").federation.data.encoding == load(data).encoding
 
 
-def test_an_encoding_that_no_bundle_holds_is_refused(made, tmp_path, monkeypatch):
+def test_encoding_too_large_for_bundle_is_refused(made, tmp_path, monkeypatch):
     bundle = Bundle.read(made[0].bundles["north"])
-    monkeypatch.setattr("unalike.federation.security.bundle.MOST", 500)
+    monkeypatch.setattr("unalike.federation.security.bundle.MAX_FILE_BYTES", 500)
     with pytest.raises(UnalikeError, match="too much for a bundle"):
         bundle.write(tmp_path / "large.zip")

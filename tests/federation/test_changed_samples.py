@@ -1,10 +1,10 @@
-"""A site that comes back with other samples: it declines, says why, and goes on with those that it was admitted with."""
+"""A site that restarts with other samples declines with a reason, and continues with the samples at admission."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from worlds import World, key_of, people, states
+from small_federation import SmallFederation, key_of, make_clients, states
 
 import unalike as ua
 from unalike.federation.coordinator.control import Stopped
@@ -23,36 +23,36 @@ def in_other_units(client):
 
 @pytest.mark.parametrize("method", ["scaffold", "ifca(clusters=2)"])
 @pytest.mark.parametrize("change", [fewer, in_other_units])
-def test_a_run_goes_on_with_the_samples_that_it_began_with(change, method, tmp_path):
-    world = World(tmp_path, list(people()), method, rounds=4)
-    first, said = world.clients[1], []
+def test_site_with_changed_samples_is_refused_until_restored(change, method, tmp_path):
+    fed = SmallFederation(tmp_path, list(make_clients()), method, rounds=4)
+    first, said = fed.clients[1], []
 
     def changed(row, what=""):
         if row["round"] == 2:
-            world.clients[1] = change(first)
+            fed.clients[1] = change(first)
             folder = tmp_path / "site1"
-            world.trainers["site1"] = SiteWorker(
-                world.federation, "site1", key_of(1), world.clients[1], folder, tell=said.append
+            fed.workers["site1"] = SiteWorker(
+                fed.federation, "site1", key_of(1), fed.clients[1], folder, log=said.append
             )
 
     with pytest.raises(Stopped):
-        world.run(progress=changed)
-    assert {e["client"] for e in world.events("refused")} == {"site1"}
-    assert all("not those that it was admitted to this run with" in e["why"] for e in world.events("refused"))
+        fed.run(progress=changed)
+    assert {e["client"] for e in fed.events("refused")} == {"site1"}
+    assert all("not those that it was admitted to this run with" in e["why"] for e in fed.events("refused"))
     assert said and all("join with the data that the run began with" in line for line in said)
 
-    world.clients[1] = first
-    world.restart_sites("site1")
-    found, wanted = states(world.run()), states(world.simulated())
+    fed.clients[1] = first
+    fed.restart_sites("site1")
+    found, wanted = states(fed.run()), states(fed.simulated())
     assert all(torch.equal(t, wanted[group][name]) for group in found for name, t in found[group].items())
 
 
-def test_another_run_may_have_other_samples(tmp_path):
-    world = World(tmp_path, list(people()))
-    world.run()
-    world.clients[1] = fewer(world.clients[1])
-    world.restart_sites()
-    for file in sorted(world.out.rglob("*"), reverse=True):
+def test_new_run_accepts_changed_samples(tmp_path):
+    fed = SmallFederation(tmp_path, list(make_clients()))
+    fed.run()
+    fed.clients[1] = fewer(fed.clients[1])
+    fed.restart_sites()
+    for file in sorted(fed.out.rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
-    world.run()
-    assert not world.events("refused") and world.events("admitted")[1]["train"] == 10
+    fed.run()
+    assert not fed.events("refused") and fed.events("admitted")[1]["train"] == 10

@@ -1,4 +1,4 @@
-"""The fault table, row by row: what a hostile or broken site sends, and what the coordinator makes of it."""
+"""The fault table (docs/federation/threats.md), row by row: reactions to hostile and broken sites."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from worlds import COORDINATOR, NetworkFaults, World, federation_of, key_of, people, states
+from small_federation import COORDINATOR, NetworkFaults, SmallFederation, federation_of, key_of, make_clients, states
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import find_task
@@ -18,19 +18,19 @@ from unalike.federation.protocol.packing import pack
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders
 from unalike.metrics.metric_sums import MetricSums
 
-CROWD = ((20, 8), (12, 6), (16, 6))
+SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
 LAST = "site2"
 
 
-def world_of(tmp_path, method="fedavg", **more):
-    return World(tmp_path, people(CROWD), method, **({"quorum": 2, "rounds": 2} | more))
+def small_federation_of(tmp_path, method="fedavg", **more):
+    return SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), method, **({"quorum": 2, "rounds": 2} | more))
 
 
-def without(world, name=LAST, **more):
-    """The model that the other sites alone make: the cohort is what counts, not who was asked."""
-    clients = [empty(c) if c.name == name else c for c in world.clients]
-    world = World(world.folder / "others", clients, world.federation.method, rounds=world.federation.rounds, **more)
-    return states(world.run())
+def without(fed, name=LAST, **more):
+    """The model of the other sites alone: it depends on the accepted updates, not on the sites that were asked."""
+    clients = [empty(c) if c.name == name else c for c in fed.clients]
+    fed = SmallFederation(fed.folder / "others", clients, fed.federation.method, rounds=fed.federation.rounds, **more)
+    return states(fed.run())
 
 
 def empty(client):
@@ -45,12 +45,12 @@ def same(a, b):
             assert torch.equal(a[group][name], t), name
 
 
-def refused_every_time(world, change, *words):
-    """The site's reports are refused with these words in every round, and the others make the model."""
-    world.corrupt(LAST, lambda head, facts, tensors: change(head, facts, tensors) if "size" in tensors else None)
-    run = world.run()
-    found = [e for e in world.events("refused") if e["client"] == LAST]
-    assert len(found) == world.federation.rounds, world.events()
+def refused_every_time(fed, change, *words):
+    """Check that the site's updates are refused with these words in every round, and the model is that of the other sites."""
+    fed.corrupt(LAST, lambda head, facts, tensors: change(head, facts, tensors) if "size" in tensors else None)
+    run = fed.run()
+    found = [e for e in fed.events("refused") if e["client"] == LAST]
+    assert len(found) == fed.federation.rounds, fed.events()
     for event in found:
         assert all(word in event["why"] for word in words), event["why"]
     assert (run.history.rounds["participants"][1:] == 2).all()
@@ -105,22 +105,22 @@ REPORTS = {
 
 
 @pytest.mark.parametrize("case", REPORTS)
-def test_rows_1_2_4_5_6_24_a_report_that_cannot_count(case, tmp_path):
+def test_rows_1_2_4_5_6_24_invalid_update_is_refused(case, tmp_path):
     name, value, words = REPORTS[case]
-    refused_every_time(world_of(tmp_path, "scaffold"), set_in(name, value), *words)
+    refused_every_time(small_federation_of(tmp_path, "scaffold"), set_in(name, value), *words)
 
 
-def test_the_others_make_the_model_when_one_is_refused(tmp_path):
-    world = world_of(tmp_path, "scaffold", protocol=("clients",))
-    run = refused_every_time(world, set_in(WEIGHT, lambda t: t * float("nan")), "not finite")
-    found, wanted = states(run), without(world)
+def test_refused_update_leaves_model_of_other_sites(tmp_path):
+    fed = small_federation_of(tmp_path, "scaffold", protocol=("clients",))
+    run = refused_every_time(fed, set_in(WEIGHT, lambda t: t * float("nan")), "not finite")
+    found, wanted = states(run), without(fed)
     # the population that scaffold's server divides by is one larger: its variates differ, the first round's model does not
     assert found.keys() == wanted.keys()
-    plain = world_of(tmp_path / "plain")
+    plain = small_federation_of(tmp_path / "plain")
     same(states(refused_every_time(plain, set_in(WEIGHT, lambda t: t * float("nan")), "not finite")), without(plain))
 
 
-def test_row_3_missing_extra_and_renamed_tensors(tmp_path):
+def test_row_3_missing_extra_and_renamed_tensors_are_refused(tmp_path):
     def missing(head, facts, tensors):
         del tensors[WEIGHT]
         return head, facts, tensors
@@ -139,10 +139,10 @@ def test_row_3_missing_extra_and_renamed_tensors(tmp_path):
             (renamed, ["lacks update/head.weight", "has update/head.wait"]),
         ]
     ):
-        refused_every_time(world_of(tmp_path / str(i)), change, *words)
+        refused_every_time(small_federation_of(tmp_path / str(i)), change, *words)
 
 
-def test_row_1_metrics_that_cannot_be(tmp_path):
+def test_row_1_impossible_metrics_are_refused(tmp_path):
     def change(field, value):
         def changed(head, facts, tensors):
             facts["tallies"]["clients"]["test"][field] = value
@@ -164,39 +164,39 @@ def test_row_1_metrics_that_cannot_be(tmp_path):
             ("auroc", 0.5, "not asked for"),
         ]
     ):
-        refused_every_time(world_of(tmp_path / str(i)), change(field, value), word)
+        refused_every_time(small_federation_of(tmp_path / str(i)), change(field, value), word)
 
 
-def test_row_1_nan_cannot_even_be_written(tmp_path):
+def test_row_1_nan_in_facts_cannot_be_encoded(tmp_path):
     def change(head, facts, tensors):
         sealed = seal(head, facts | {"loss": 1.5}, tensors, key_of(2))
         return sealed.replace(b'"loss":1.5', b'"loss":NaN')
 
-    world = world_of(tmp_path)
-    world.corrupt(LAST, lambda head, facts, tensors: change(head, facts, tensors) if "size" in tensors else None)
-    world.federation = replace(world.federation, deadline=0.3)
-    world.run()
-    assert any("not the one that was signed" in e["why"] for e in world.events("refused"))
+    fed = small_federation_of(tmp_path)
+    fed.corrupt(LAST, lambda head, facts, tensors: change(head, facts, tensors) if "size" in tensors else None)
+    fed.federation = replace(fed.federation, deadline=0.3)
+    fed.run()
+    assert any("not the one that was signed" in e["why"] for e in fed.events("refused"))
     with pytest.raises(ValueError, match="JSON compliant"):
         pack({"loss": float("nan")}, {})
 
 
-def test_row_5_a_site_without_samples_is_listed_and_none_at_all_is_refused(tmp_path):
-    none = [empty(c) for c in people(CROWD)]
-    some = [*people(CROWD)[:2], none[2]]
-    run = World(tmp_path / "one", some).run()
+def test_row_5_empty_site_is_listed_and_empty_federation_is_refused(tmp_path):
+    none = [empty(c) for c in make_clients(SAMPLE_SIZES)]
+    some = [*make_clients(SAMPLE_SIZES)[:2], none[2]]
+    run = SmallFederation(tmp_path / "one", some).run()
     assert set(run.history.clients.query("client == 2")["status"]) == {"no training data"}
     with pytest.raises(UnalikeError, match="none of the 3 clients has a training sample"):
-        World(tmp_path / "all", none).run()
+        SmallFederation(tmp_path / "all", none).run()
 
 
-def test_row_6_more_samples_than_enrolled(tmp_path):
-    world = world_of(tmp_path)
-    small = [replace(s, samples=10) if s.name == LAST else s for s in world.federation.sites]
+def test_row_6_more_samples_than_enrolled_are_refused(tmp_path):
+    fed = small_federation_of(tmp_path)
+    small = [replace(s, samples=10) if s.name == LAST else s for s in fed.federation.sites]
     with pytest.raises(UnalikeError, match="16 training samples and is enrolled for 10"):
-        World(tmp_path / "honest", people(CROWD), sites=tuple(small))
-    lying = world_of(
-        tmp_path / "lying", sites=tuple(replace(s, samples=20) for s in world.federation.sites), deadline=1.0
+        SmallFederation(tmp_path / "honest", make_clients(SAMPLE_SIZES), sites=tuple(small))
+    lying = small_federation_of(
+        tmp_path / "lying", sites=tuple(replace(s, samples=20) for s in fed.federation.sites), deadline=1.0
     )
 
     def claim(head, facts, tensors):
@@ -208,9 +208,9 @@ def test_row_6_more_samples_than_enrolled(tmp_path):
     assert (run.history.rounds["participants"][1:] == 2).all()
 
 
-def test_row_6_claims_of_test_samples_take_no_memory():
-    """No enrolment bounds them."""
-    federation, many = federation_of(people()), 10**7
+def test_row_6_claimed_test_samples_use_no_memory():
+    """Enrolment does not limit their number."""
+    federation, many = federation_of(make_clients()), 10**7
     roster = Roster("run", {"site0": SampleCounts(20, many, many)})
     tracemalloc.start()
     people_there = placeholders(federation, roster)
@@ -220,7 +220,7 @@ def test_row_6_claims_of_test_samples_take_no_memory():
     assert people_there.test.sizes.tolist() == [many, 0] and taken < 3 * 10**7
 
 
-def test_row_24_label_histograms_are_those_of_the_enrolled_samples(tmp_path):
+def test_row_24_label_histogram_must_match_samples(tmp_path):
     name = "shared.label_histogram/counts"
     for i, (value, word) in enumerate(
         [
@@ -229,17 +229,21 @@ def test_row_24_label_histograms_are_those_of_the_enrolled_samples(tmp_path):
             (lambda t: t * 0, "sum to 0"),
         ]
     ):
-        refused_every_time(world_of(tmp_path / str(i), "feddisco"), set_in(name, value), word)
+        refused_every_time(small_federation_of(tmp_path / str(i), "feddisco"), set_in(name, value), word)
 
 
-def test_row_24_buffers_and_survey_answers(tmp_path):
-    clients = people(CROWD, (1, 4, 4))
-    world = World(tmp_path / "buffers", clients, model="cnn(channels=(4,), norm='batch')", quorum=2)
-    from_the_report = [n for n in _names(world) if n.startswith("buffers/") and n.endswith("running_var")]
-    refused_every_time(world, set_in(from_the_report[0], torch.neg), "running_var", "negative")
+def test_row_24_invalid_buffers_and_query_answers_are_refused(tmp_path):
+    clients = make_clients(SAMPLE_SIZES, (1, 4, 4))
+    fed = SmallFederation(tmp_path / "buffers", clients, model="cnn(channels=(4,), norm='batch')", quorum=2)
+    from_the_report = [n for n in _names(fed) if n.startswith("buffers/") and n.endswith("running_var")]
+    refused_every_time(fed, set_in(from_the_report[0], torch.neg), "running_var", "negative")
 
-    asked = World(
-        tmp_path / "answers", people(((20, 8), (12, 6), (16, 6), (9, 4))), "fedconcat(clusters=2)", quorum=2, rounds=2
+    asked = SmallFederation(
+        tmp_path / "answers",
+        make_clients(((20, 8), (12, 6), (16, 6), (9, 4))),
+        "fedconcat(clusters=2)",
+        quorum=2,
+        rounds=2,
     )
     asked.corrupt(
         LAST,
@@ -251,10 +255,10 @@ def test_row_24_buffers_and_survey_answers(tmp_path):
     ]
 
 
-def _names(world):
-    """What a report of the site holds."""
+def _names(fed):
+    """The contents of a reply of the site."""
     seen = []
-    other = World(world.folder / "look", world.clients, model=world.federation.model, rounds=1)
+    other = SmallFederation(fed.folder / "look", fed.clients, model=fed.federation.model, rounds=1)
     other.corrupt(LAST, lambda head, facts, tensors: seen.extend(tensors))
     other.run()
     return seen
@@ -264,7 +268,7 @@ def _names(world):
 
 
 class Listening:
-    """What a site said, kept."""
+    """A site that keeps its replies."""
 
     def __init__(self, handler):
         self.handler, self.said = handler, []
@@ -274,34 +278,34 @@ class Listening:
         return self.said[-1]
 
 
-def test_row_11_the_same_report_twice_counts_once(tmp_path):
-    world = world_of(tmp_path, faults=NetworkFaults(repeat=1.0))
-    run = world.run()
-    same(states(run), states(world.simulated()))
-    assert not world.events("refused", "absent")
+def test_row_11_repeated_update_counts_once(tmp_path):
+    fed = small_federation_of(tmp_path, faults=NetworkFaults(repeat=1.0))
+    run = fed.run()
+    same(states(run), states(fed.simulated()))
+    assert not fed.events("refused", "absent")
 
     def twice(head, facts, tensors):
         other = {n: t * 2 if n.startswith("update") else t for n, t in tensors.items()}
         changed.transport.inject(LAST, seal(head, facts, tensors, key_of(2)))
         return head, facts, other
 
-    changed = world_of(tmp_path / "changed")
+    changed = small_federation_of(tmp_path / "changed")
     changed.corrupt(LAST, lambda head, facts, tensors: twice(head, facts, tensors) if "size" in tensors else None)
-    same(states(changed.run()), states(world.simulated()))
+    same(states(changed.run()), states(fed.simulated()))
     assert {e["why"] for e in changed.events("refused")} == {
         "a second answer to one request, and another one than the first"
     }
 
 
-def test_row_12_replays_of_another_round_run_and_federation(tmp_path):
-    world = world_of(tmp_path)
-    ear = world.trainers[LAST] = Listening(world.trainers[LAST])
-    world.run()
-    before = states(world.run())
-    again = world_of(tmp_path / "again", rounds=3)
+def test_row_12_replays_are_refused(tmp_path):
+    fed = small_federation_of(tmp_path)
+    ear = fed.workers[LAST] = Listening(fed.workers[LAST])
+    fed.run()
+    before = states(fed.run())
+    again = small_federation_of(tmp_path / "again", rounds=3)
     for message in ear.said:  # another run of the same federation, the same keys
         again.transport.inject(LAST, message)
-    ear = again.trainers[LAST] = Listening(again.trainers[LAST])
+    ear = again.workers[LAST] = Listening(again.workers[LAST])
     trained = iter(range(100))
 
     def replay(row, what=""):
@@ -317,7 +321,7 @@ def test_row_12_replays_of_another_round_run_and_federation(tmp_path):
     assert "repeats an answer that was taken in" in why or "of an earlier round" in why
 
 
-def test_row_13_late_and_early_results_are_recorded_and_never_mixed_in(tmp_path):
+def test_row_13_late_and_early_updates_are_recorded_and_ignored(tmp_path):
     kept = []
 
     def late(head, facts, tensors):
@@ -325,36 +329,36 @@ def test_row_13_late_and_early_results_are_recorded_and_never_mixed_in(tmp_path)
             kept.append(seal(head, facts, tensors, key_of(2)))
             return b"lost"
         if "size" in tensors and kept:
-            world.transport.inject(LAST, kept.pop())
-            world.transport.inject(LAST, seal(replace(head, round=head.round + 7), facts, tensors, key_of(2)))
+            fed.transport.inject(LAST, kept.pop())
+            fed.transport.inject(LAST, seal(replace(head, round=head.round + 7), facts, tensors, key_of(2)))
         return None
 
-    world = world_of(tmp_path, rounds=3, deadline=0.3, repeat=10.0)
-    world.corrupt(LAST, late)
-    run = world.run()
-    assert [e["why"] for e in world.events("late") if e["client"] == LAST] == ["the round is closed"]
+    fed = small_federation_of(tmp_path, rounds=3, deadline=0.3, repeat=10.0)
+    fed.corrupt(LAST, late)
+    run = fed.run()
+    assert [e["why"] for e in fed.events("late") if e["client"] == LAST] == ["the round is closed"]
     assert run.history.rounds["participants"].tolist() == [0, 2, 3, 3]
-    assert [e["round"] for e in world.events("absent")] == [1]
+    assert [e["round"] for e in fed.events("absent")] == [1]
 
 
-def test_row_13_a_result_for_a_future_round(tmp_path):
-    world = world_of(tmp_path)
+def test_row_13_update_for_future_round_is_refused(tmp_path):
+    fed = small_federation_of(tmp_path)
     head = None
 
     def early(found, facts, tensors):
         nonlocal head
         if "size" in tensors:
             head = replace(found, round=found.round + 1, answers="0" * 64)
-            world.transport.inject(LAST, seal(head, facts, tensors, key_of(2)))
+            fed.transport.inject(LAST, seal(head, facts, tensors, key_of(2)))
 
-    world.corrupt(LAST, early)
-    same(states(world.run()), states(world.simulated()))
-    assert "of a round that has not begun" in {e["why"] for e in world.events("refused")}
+    fed.corrupt(LAST, early)
+    same(states(fed.run()), states(fed.simulated()))
+    assert "of a round that has not begun" in {e["why"] for e in fed.events("refused")}
 
 
-def test_row_14_reports_of_unselected_revoked_and_unknown_sites(tmp_path):
-    clients = people(((20, 8), (12, 6), (16, 6), (9, 4)))
-    world = World(tmp_path, clients, participation=2, quorum=2, rounds=3)
+def test_row_14_unselected_revoked_and_unknown_sites_are_refused(tmp_path):
+    clients = make_clients(((20, 8), (12, 6), (16, 6), (9, 4)))
+    fed = SmallFederation(tmp_path, clients, participation=2, quorum=2, rounds=3)
     stolen = []
 
     def volunteer(head, facts, tensors):
@@ -365,13 +369,13 @@ def test_row_14_reports_of_unselected_revoked_and_unknown_sites(tmp_path):
         return None
 
     for name in ("site0", "site1", "site2", "site3"):
-        world.corrupt(name, volunteer)
-    run = world.run()
-    same(states(run), states(world.simulated(participation=0.5)))
-    assert "an update of a site that was not asked to train" in {e["why"] for e in world.events("refused")}
+        fed.corrupt(name, volunteer)
+    run = fed.run()
+    same(states(run), states(fed.simulated(participation=0.5)))
+    assert "an update of a site that was not asked to train" in {e["why"] for e in fed.events("refused")}
 
     sites = tuple(replace(s, revoked=s.name == LAST) for s in federation_of(clients).sites)
-    revoked = World(tmp_path / "revoked", clients, sites=sites)
+    revoked = SmallFederation(tmp_path / "revoked", clients, sites=sites)
     revoked.transport.inject(LAST, b"anything")
     revoked.transport.inject("stranger", b"anything")
     run = revoked.run()
@@ -382,153 +386,155 @@ def test_row_14_reports_of_unselected_revoked_and_unknown_sites(tmp_path):
     assert (run.history.rounds["participants"][1:] == 3).all()
 
 
-def test_row_10_another_sites_name_or_key_is_no_identity(tmp_path):
-    world = world_of(tmp_path, deadline=0.3, repeat=10.0)
+def test_row_10_other_sites_name_or_key_is_refused(tmp_path):
+    fed = small_federation_of(tmp_path, deadline=0.3, repeat=10.0)
 
     def as_another(head, facts, tensors):
         return (replace(head, site="site0"), facts, tensors) if "size" in tensors else None
 
-    world.corrupt(LAST, as_another)
-    world.run()
-    assert {"signed as 'site0'"} == {e["why"] for e in world.events("refused")}
+    fed.corrupt(LAST, as_another)
+    fed.run()
+    assert {"signed as 'site0'"} == {e["why"] for e in fed.events("refused")}
 
-    forged = world_of(tmp_path / "forged", deadline=0.3, repeat=10.0)
+    forged = small_federation_of(tmp_path / "forged", deadline=0.3, repeat=10.0)
     forged.corrupt(
         LAST, lambda head, facts, tensors: seal(head, facts, tensors, key_of(0)) if "size" in tensors else None
     )
     forged.run()
-    assert {"a signature that is not by the key that was enrolled"} == {e["why"] for e in forged.events("refused")}
+    assert {"the signature is not by the key that was enrolled"} == {e["why"] for e in forged.events("refused")}
 
 
-def test_row_15_a_huge_body_is_cut_off(tmp_path):
-    world = world_of(tmp_path, message_bytes=20_000, deadline=0.3, repeat=10.0)
+def test_row_15_huge_body_is_refused(tmp_path):
+    fed = small_federation_of(tmp_path, message_bytes=20_000, deadline=0.3, repeat=10.0)
 
     def huge(head, facts, tensors):
         return (head, facts, tensors | {"update/more": torch.zeros(10**6)}) if "size" in tensors else None
 
-    world.corrupt(LAST, huge)
-    run = world.run()
-    assert all("bytes; expected at most 20000" in e["why"] for e in world.events("refused"))
+    fed.corrupt(LAST, huge)
+    run = fed.run()
+    assert all("bytes; expected at most 20000" in e["why"] for e in fed.events("refused"))
     assert (run.history.rounds["participants"][1:] == 2).all()
 
 
-def test_row_17_pickles_and_paths_are_nothing(tmp_path):
+def test_row_17_pickles_and_paths_are_refused(tmp_path):
     class Bomb:
         def __reduce__(self):
             return (open, (str(tmp_path / "exploded"), "w"))
 
-    world = world_of(tmp_path, deadline=0.3, repeat=10.0)
-    world.corrupt(LAST, lambda head, facts, tensors: pickle.dumps(Bomb()) if "size" in tensors else None)
-    world.run()
+    fed = small_federation_of(tmp_path, deadline=0.3, repeat=10.0)
+    fed.corrupt(LAST, lambda head, facts, tensors: pickle.dumps(Bomb()) if "size" in tensors else None)
+    fed.run()
     assert not (tmp_path / "exploded").exists()
-    assert {e["why"] for e in world.events("refused")} == {"no message of a federation"}
+    assert {e["why"] for e in fed.events("refused")} == {"not a message of a federation"}
     for bad in ("../../etc/passwd", "a/b", "", "a" * 65, "ä", ".hidden", "a\x00b"):
         with pytest.raises(UnalikeError, match="expected a name"):
             Head(bad, 0, 0, "site", "kind")
         with pytest.raises(UnalikeError, match="expected 1 to 64 letters"):
-            replace(world.federation, name=bad)
+            replace(fed.federation, name=bad)
 
 
 # -- time: rows 20 and 23 ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_row_23_loss_delay_reordering_and_repetition_leave_no_trace(seed, tmp_path):
+def test_row_23_lossy_network_gives_same_model(seed, tmp_path):
     faults = NetworkFaults(loss=0.2, repeat=0.3, delay=5)
-    world = world_of(
+    fed = small_federation_of(
         tmp_path, "scaffold + ditto", rounds=4, quorum=3, faults=faults, transport_seed=seed, deadline=60.0, repeat=0.02
     )
-    run, wanted = world.run(), world.simulated()
+    run, wanted = fed.run(), fed.simulated()
     same(states(run), states(wanted))
     assert (run.history.rounds["participants"][1:] == 3).all()
-    assert not world.events("refused", "absent")
+    assert not fed.events("refused", "absent")
 
 
-def test_row_23_corruption_on_the_way_is_refused_and_asked_again(tmp_path):
-    world = world_of(tmp_path, rounds=4, quorum=3, faults=NetworkFaults(corrupt=0.3), deadline=60.0, repeat=0.02)
-    same(states(world.run()), states(world.simulated()))
-    assert world.events("refused")
+def test_row_23_corrupted_message_is_refused_and_requested_again(tmp_path):
+    fed = small_federation_of(
+        tmp_path, rounds=4, quorum=3, faults=NetworkFaults(corrupt=0.3), deadline=60.0, repeat=0.02
+    )
+    same(states(fed.run()), states(fed.simulated()))
+    assert fed.events("refused")
 
 
-def test_row_20_a_site_that_drops_out_returns_with_its_memory(tmp_path):
-    """Away for rounds 2 and 3 of 5, restarted meanwhile: as a simulation in which it was not drawn in these."""
-    world = world_of(tmp_path, "scaffold + ditto", rounds=5, deadline=0.2, repeat=10.0)
+def test_row_20_returning_site_keeps_client_state(tmp_path):
+    """Offline and restarted in rounds 2 and 3 of 5: equals a simulation in which it is not drawn in these."""
+    fed = small_federation_of(tmp_path, "scaffold + ditto", rounds=5, deadline=0.2, repeat=10.0)
 
     def weather(row, what=""):
-        (world.transport.away.add if row["round"] in (1, 2) else world.transport.away.discard)(LAST)
-        world.restart_sites(LAST)
+        (fed.transport.offline.add if row["round"] in (1, 2) else fed.transport.offline.discard)(LAST)
+        fed.restart_sites(LAST)
 
     # the exchange of round r + 1 begins with the evaluation of round r: what `progress` does acts one round later
-    run = world.run(progress=weather)
+    run = fed.run(progress=weather)
     participants = run.history.rounds["participants"].tolist()
     assert participants == [0, 3, 3, 2, 2, 3]
     rows = run.history.clients.query("client == 2")
     assert rows["status"].tolist()[3:5] == ["absent: no answer by the deadline"] * 2
-    assert [e["round"] for e in world.events("absent") if e["client"] == LAST] == [3, 4]
+    assert [e["round"] for e in fed.events("absent") if e["client"] == LAST] == [3, 4]
 
     from unalike.runtime.stage_state import StageState
 
     draw = StageState.draw
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StageState, "draw", lambda self, n: [0, 1] if n in (2, 3) else draw(self, n))
-        same(states(run), states(world.simulated()))
+        same(states(run), states(fed.simulated()))
 
 
 class Overtaken:
-    """A site that an order of the second round reaches after that of the fourth, or never."""
+    """A site that gets a request of the second round after that of the fourth, or never."""
 
-    def __init__(self, trainer, ever):
-        self.trainer, self.ever, self.held = trainer, ever, []
+    def __init__(self, worker, ever):
+        self.worker, self.ever, self.held = worker, ever, []
 
     def handle(self, message):
         head = unseal(message, COORDINATOR.public_key()).head
         if head.kind == "train" and head.round == 1:
             self.held = [message]
             return b"lost"
-        reply = self.trainer.handle(message)
+        reply = self.worker.handle(message)
         if head.kind == "train" and head.round == 3 and self.ever:
             for late in self.held:
-                self.trainer.handle(late)
+                self.worker.handle(late)
         return reply
 
 
-def test_row_23_an_overtaken_order_takes_nothing_from_a_sites_memory(tmp_path):
+def test_row_23_overtaken_request_keeps_client_state(tmp_path):
     found = []
     for ever in (True, False):
-        world = world_of(tmp_path / str(ever), "scaffold + ditto", rounds=6, deadline=0.3, repeat=10.0)
-        world.trainers[LAST] = Overtaken(world.trainers[LAST], ever)
-        found.append(world.run())
+        fed = small_federation_of(tmp_path / str(ever), "scaffold + ditto", rounds=6, deadline=0.3, repeat=10.0)
+        fed.workers[LAST] = Overtaken(fed.workers[LAST], ever)
+        found.append(fed.run())
     same(*map(states, found))
     assert found[0].history.rounds["participants"].tolist() == [0, 3, 2, 3, 3, 3, 3]
 
 
-def test_row_20_an_eternal_straggler_costs_the_deadline_and_nothing_else(tmp_path):
-    world = world_of(tmp_path, deadline=0.2, repeat=10.0)
-    world.corrupt(LAST, lambda head, facts, tensors: b"" if head.stage else None)
-    run = world.run()
+def test_row_20_straggler_costs_only_the_deadline(tmp_path):
+    fed = small_federation_of(tmp_path, deadline=0.2, repeat=10.0)
+    fed.corrupt(LAST, lambda head, facts, tensors: b"" if head.stage else None)
+    run = fed.run()
     assert (run.history.rounds["participants"][1:] == 2).all()
-    assert [e["client"] for e in world.events("absent")] == [LAST] * 3  # two rounds and the last evaluation
+    assert [e["client"] for e in fed.events("absent")] == [LAST] * 3  # two rounds and the last evaluation
 
 
-def test_row_20_without_a_quorum_the_run_pauses_and_goes_on(tmp_path):
+def test_row_20_run_without_quorum_pauses_and_resumes(tmp_path):
     from threading import Thread
 
-    world = world_of(tmp_path, "scaffold", rounds=4, quorum=3, deadline=0.1, repeat=10.0, patience=2)
+    fed = small_federation_of(tmp_path, "scaffold", rounds=4, quorum=3, deadline=0.1, repeat=10.0, patience=2)
     control, runs, told = Control(), [], []
 
     def go():
-        coordinator = world.coordinator(control=control, tell=told.append)
+        coordinator = fed.coordinator(control=control, tell=told.append)
         runs.append(coordinator.run(progress=lambda row, what="": lose.pop()(LAST) if lose else None))
 
-    lose = [world.transport.away.add]
+    lose = [fed.transport.offline.add]
     thread = Thread(target=go)
     thread.start()
     while control.state != "paused":
         assert thread.is_alive()
-    world.transport.away.discard(LAST)
+    fed.transport.offline.discard(LAST)
     control.resume()
     thread.join(20)
-    assert [e["event"] for e in world.events("no quorum", "paused", "resumed")] == [
+    assert [e["event"] for e in fed.events("no quorum", "paused", "resumed")] == [
         "no quorum",
         "no quorum",
         "paused",
@@ -538,21 +544,21 @@ def test_row_20_without_a_quorum_the_run_pauses_and_goes_on(tmp_path):
         told[-1].endswith(": goes on")
         and "of 3 after 2 attempts; `unalike federation resume FOLDER` goes on" in told[-2]
     )
-    same(states(runs[0]), states(world.simulated()))
+    same(states(runs[0]), states(fed.simulated()))
 
 
-def test_whoever_watches_is_told_in_lines_that_do_nothing_to_a_terminal(tmp_path):
-    world, told = world_of(tmp_path, deadline=0.2, repeat=10.0), []
-    coordinator = world.coordinator(tell=told.append)
-    coordinator.run(progress=lambda row, what="": world.transport.away.add(LAST))
-    absent = [e["round"] for e in world.events("absent")]
+def test_coordinator_log_lines_are_printable(tmp_path):
+    fed, told = small_federation_of(tmp_path, deadline=0.2, repeat=10.0), []
+    coordinator = fed.coordinator(tell=told.append)
+    coordinator.run(progress=lambda row, what="": fed.transport.offline.add(LAST))
+    absent = [e["round"] for e in fed.events("absent")]
     assert absent and told == [f"round {n}: {LAST}: no answer by the deadline" for n in absent]
     coordinator._event("refused", round=1, client=LAST, why="\x1b[2Jgone\nfor good")
     assert told[-1] == f"round 1: {LAST} was refused:  [2Jgone for good"
 
 
-def test_an_operator_stops_a_run_and_it_goes_on_later(tmp_path):
-    world = world_of(tmp_path, "scaffold + ditto", rounds=4)
+def test_stopped_run_continues_later(tmp_path):
+    fed = small_federation_of(tmp_path, "scaffold + ditto", rounds=4)
     control = Control()
 
     def stop(row, what=""):
@@ -560,94 +566,94 @@ def test_an_operator_stops_a_run_and_it_goes_on_later(tmp_path):
             control.stop()
 
     with pytest.raises(Stopped, match="start it again"):
-        world.coordinator(control=control).run(progress=stop)
-    world.restart_sites()
-    same(states(world.run()), states(world.simulated()))
+        fed.coordinator(control=control).run(progress=stop)
+    fed.restart_sites()
+    same(states(fed.run()), states(fed.simulated()))
 
 
-def test_other_sites_are_asked_when_the_drawn_ones_are_away(tmp_path):
-    clients = people(((20, 8), (12, 6), (16, 6), (9, 4), (8, 4)))
-    world = World(tmp_path, clients, participation=2, quorum=2, rounds=4, deadline=0.1, repeat=10.0)
-    run = world.run(progress=lambda row, what="": world.transport.away.add("site0"))
-    assert world.events("no quorum")
+def test_offline_drawn_sites_are_replaced(tmp_path):
+    clients = make_clients(((20, 8), (12, 6), (16, 6), (9, 4), (8, 4)))
+    fed = SmallFederation(tmp_path, clients, participation=2, quorum=2, rounds=4, deadline=0.1, repeat=10.0)
+    run = fed.run(progress=lambda row, what="": fed.transport.offline.add("site0"))
+    assert fed.events("no quorum")
     assert (run.history.rounds["participants"][1:] == 2).all()
 
 
 # -- what the site refuses ---------------------------------------------------------------------------------------------
 
 
-def why(world, message, name="site0"):
+def why(fed, message, name="site0"):
     from unalike.federation.protocol.envelope import unseal
 
-    reply = unseal(world.trainers[name].handle(message), key_of(0).public_key())
+    reply = unseal(fed.workers[name].handle(message), key_of(0).public_key())
     assert reply.head.kind == "unable"
     return reply.open()[0]["why"]
 
 
-def test_a_site_does_only_what_it_agreed_to(tmp_path):
-    """Orders are by the coordinator's key, of the newest run, under the terms of the site's own file, by methods of its plan."""
-    from worlds import COORDINATOR
+def test_site_worker_request_outside_terms_is_declined(tmp_path):
+    """Requests must be signed by the coordinator, of the newest run, under the site's own terms, with methods of its plan."""
+    from small_federation import COORDINATOR
 
-    world = world_of(tmp_path)
+    fed = small_federation_of(tmp_path)
     run = "2" * 20 + "-x"
-    terms = world.federation.terms
+    terms = fed.federation.terms
     head = Head(run, 1, 0, "site0", "admit")
-    assert "not by the key" in why(world, seal(head, {"terms": terms}, {}, key_of(1)))
-    assert "this is 'site0'" in why(world, seal(replace(head, site="site1"), {"terms": terms}, {}, COORDINATOR))
-    assert "other terms" in why(world, seal(head, {"terms": "x"}, {}, COORDINATOR))
-    assert "no request of the kind 'admit'" in why(world, seal(head, {"terms": terms, "eval": "1"}, {}, COORDINATOR))
-    assert "of the kind 'exec'" in why(world, seal(replace(head, kind="exec"), {}, {}, COORDINATOR))
+    assert "not by the key" in why(fed, seal(head, {"terms": terms}, {}, key_of(1)))
+    assert "this is 'site0'" in why(fed, seal(replace(head, site="site1"), {"terms": terms}, {}, COORDINATOR))
+    assert "other terms" in why(fed, seal(head, {"terms": "x"}, {}, COORDINATOR))
+    assert "not a valid request of the kind 'admit'" in why(
+        fed, seal(head, {"terms": terms, "eval": "1"}, {}, COORDINATOR)
+    )
+    assert "of the kind 'exec'" in why(fed, seal(replace(head, kind="exec"), {}, {}, COORDINATOR))
     order = {
         "terms": terms, "rounds": 2, "samples": 48, "outcomes": [], "derived": False, "group": 0, "round": 0,
         "accepted": None, "population": 3, "lr": 0.1, "train": True, "evaluate": [], "local": False, "fixed": "",
     }  # fmt: skip
     train = replace(head, kind="train")
     assert "not among what this site agreed to" in why(
-        world, seal(train, order | {"method": "scaffold"}, {}, COORDINATOR)
+        fed, seal(train, order | {"method": "scaffold"}, {}, COORDINATOR)
     )
     assert "not among what this site agreed to" in why(
-        world, seal(train, order | {"method": "__import__('os').system('true')"}, {}, COORDINATOR)
+        fed, seal(train, order | {"method": "__import__('os').system('true')"}, {}, COORDINATOR)
     )
     method = repr(__import__("unalike").plan("fedavg"))
     assert "head.weight has shape [1]" in why(
-        world, seal(train, order | {"method": method}, {"params/head.weight": torch.zeros(1)}, COORDINATOR)
+        fed, seal(train, order | {"method": method}, {"params/head.weight": torch.zeros(1)}, COORDINATOR)
     )
     question = {k: order[k] for k in ("terms", "rounds", "samples", "outcomes", "derived")} | {
-        "question": "label_counts()"
+        "query": "label_counts()"
     }
-    assert "not among what this site agreed to" in why(
-        world, seal(replace(head, kind="ask"), question, {}, COORDINATOR)
-    )
+    assert "not among what this site agreed to" in why(fed, seal(replace(head, kind="ask"), question, {}, COORDINATOR))
 
 
-def test_a_site_answers_nothing_of_an_earlier_run_or_of_rounds_long_over(tmp_path):
+def test_site_worker_request_of_old_run_or_round_is_declined(tmp_path):
     heard = []
 
     class Ear:
-        def __init__(self, trainer):
-            self.trainer = trainer
+        def __init__(self, worker):
+            self.worker = worker
 
         def handle(self, message):
-            heard.append((message, self.trainer.handle(message)))
+            heard.append((message, self.worker.handle(message)))
             return heard[-1][1]
 
-    world = world_of(tmp_path, rounds=6)
-    world.trainers["site0"] = Ear(world.trainers["site0"])
-    world.run()
-    world.restart_sites()
-    assert world.trainers["site0"].handle(heard[-1][0]) == heard[-1][1]
-    assert "is over" in why(world, heard[1][0])
-    again = World(tmp_path / "again", people(CROWD))
-    again.transport.handlers = world.trainers
+    fed = small_federation_of(tmp_path, rounds=6)
+    fed.workers["site0"] = Ear(fed.workers["site0"])
+    fed.run()
+    fed.restart_sites()
+    assert fed.workers["site0"].handle(heard[-1][0]) == heard[-1][1]
+    assert "is over" in why(fed, heard[1][0])
+    again = SmallFederation(tmp_path / "again", make_clients(SAMPLE_SIZES))
+    again.transport.handlers = fed.workers
     again.run()
-    assert "newer; a replay?" in why(world, heard[-1][0])
+    assert "newer; a replay?" in why(fed, heard[-1][0])
 
 
 @pytest.mark.parametrize(
     "area, sound", [(0.5, True), (1, True), (None, True), (1.5, False), (True, False), ("0.5", False)]
 )
-def test_row_1_areas_under_curves_that_cannot_be(area, sound):
-    """A site's AUROC is a number from 0 to 1; NaN is none at all."""
+def test_row_1_impossible_areas_under_curves_are_refused(area, sound):
+    """A site's AUROC is a number from 0 to 1; NaN means that there is none."""
     found = MetricSums(2, 1.0, (1, 1), (1, 1), (1, 1), 1.0, 1.0).plain() | {"auroc": area}
     if sound:
         assert MetricSums.read(found, find_task("binary"), 2, 2).auroc == area
@@ -656,17 +662,17 @@ def test_row_1_areas_under_curves_that_cannot_be(area, sound):
             MetricSums.read(found, find_task("binary"), 2, 2)
 
 
-def test_a_site_survives_whatever_goes_wrong_with_a_request(tmp_path, monkeypatch):
-    """As an accelerator without memory left; its words are shown, do nothing to a terminal and can be sent."""
-    world = world_of(tmp_path, rounds=2, quorum=2, deadline=5.0)
-    told, trainer = [], world.trainers[LAST]
-    monkeypatch.setattr(trainer, "tell", told.append)
+def test_site_worker_any_exception_is_reported_as_unable(tmp_path, monkeypatch):
+    """For example an accelerator out of memory; the message is made printable and can be sent."""
+    fed = small_federation_of(tmp_path, rounds=2, quorum=2, deadline=5.0)
+    told, worker = [], fed.workers[LAST]
+    monkeypatch.setattr(worker, "log", told.append)
 
     def fail(*_):
         raise RuntimeError("no memory\x1b[2J left\udcff")
 
-    monkeypatch.setattr(trainer, "_ordered", fail)
-    run = world.run()
+    monkeypatch.setattr(worker, "_broadcast", fail)
+    run = fed.run()
     assert (run.history.rounds["participants"][1:] == 2).all()
     assert told and set(told) == {"declined a request: RuntimeError: no memory [2J left "}
-    assert all("unable: RuntimeError: no memory" in e["why"] for e in world.events("refused"))
+    assert all("unable: RuntimeError: no memory" in e["why"] for e in fed.events("refused"))

@@ -1,4 +1,4 @@
-"""The federation file: what is read is what was written, and mistakes in it are found when it is read."""
+"""The federation file: save and load, and detection of mistakes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_federation import SmallFederation, federation_of, key_of, make_clients
 from typer.testing import CliRunner
-from worlds import World, federation_of, key_of, people
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
@@ -21,23 +21,23 @@ from unalike.federation.flower.flower_processes import check_port
 from unalike.federation.operations.commands import listening
 from unalike.federation.operations.federation_folder import FederationFolder
 from unalike.federation.operations.local_federation import write_site
-from unalike.federation.operations.run_coordinator import OperatorCommands, rounds
-from unalike.federation.protocol.federation_file import Enrolled, Federation, Schema
+from unalike.federation.operations.run_coordinator import OperatorCommands, run_rounds
+from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.protocol.in_memory import InMemoryTransport
 from unalike.federation.security.keys import public_text
 from unalike.runtime.run_directory import RunDirectory
 
 
-def test_it_is_read_as_it_was_written(tmp_path):
+def test_federation_file_load_returns_saved_federation(tmp_path):
     for more in ({}, {"guard": 3.0, "participation": 2, "quorum": 0.5, "work": ua.Work(batch_size=None, steps=3)}):
-        made = federation_of(people(), **more)
+        made = federation_of(make_clients(), **more)
         made.save(tmp_path / "federation.toml")
         assert Federation.load(tmp_path / "federation.toml") == made
     assert Federation.load(tmp_path / "federation.toml").terms == made.terms
 
 
-def test_shares_and_numbers_of_sites():
-    made = federation_of(people(), participation=0.5, quorum=2)
+def test_participation_and_quorum_accept_shares_and_numbers():
+    made = federation_of(make_clients(), participation=0.5, quorum=2)
     assert [made.asked(n) for n in (1, 2, 3, 5, 10)] == [1, 1, 2, 3, 5]  # as a simulation rounds
     assert [made.enough(n) for n in (1, 2, 5)] == [1, 2, 2]
     made = replace(made, participation=3, quorum=0.6)
@@ -45,16 +45,16 @@ def test_shares_and_numbers_of_sites():
     assert [made.enough(n) for n in (1, 3, 5)] == [1, 2, 3]
 
 
-def test_a_run_records_the_share_that_a_number_of_sites_makes(tmp_path):
-    crowd = people(((20, 8), (12, 6), (6, 3), (0, 6), (8, 4)))
-    assert World(tmp_path / "two", crowd, participation=2, rounds=1).run().config["participation"] == 0.5
-    assert World(tmp_path / "half", crowd, participation=0.5, rounds=1).run().config["participation"] == 0.5
+def test_run_config_records_participation_as_share(tmp_path):
+    crowd = make_clients(((20, 8), (12, 6), (6, 3), (0, 6), (8, 4)))
+    assert SmallFederation(tmp_path / "two", crowd, participation=2, rounds=1).run().config["participation"] == 0.5
+    assert SmallFederation(tmp_path / "half", crowd, participation=0.5, rounds=1).run().config["participation"] == 0.5
     with pytest.raises(UnalikeError, match=r"participation is 0\.5 there and 0\.75 here"):
-        World(tmp_path / "two", crowd, participation=3, rounds=1).run()
+        SmallFederation(tmp_path / "two", crowd, participation=3, rounds=1).run()
 
 
-def test_the_terms_are_what_a_site_agrees_to():
-    made = federation_of(people())
+def test_terms_change_only_with_agreed_fields():
+    made = federation_of(make_clients())
     for change in ({"method": "scaffold"}, {"seed": 1}, {"work": ua.Work(lr=1.0)}, {"protocol": ("local",)}):
         assert replace(made, **change).terms != made.terms
     revoked = tuple(replace(s, revoked=True) for s in made.sites)
@@ -62,9 +62,9 @@ def test_the_terms_are_what_a_site_agrees_to():
         assert replace(made, **change).terms == made.terms
 
 
-def test_mistakes_are_found(tmp_path):
-    made = federation_of(people())
-    twice = (Enrolled("a", public_text(key_of(1)), 5), Enrolled("b", public_text(key_of(1)), 5))
+def test_federation_file_mistakes_are_refused(tmp_path):
+    made = federation_of(make_clients())
+    twice = (EnrolledSite("a", public_text(key_of(1)), 5), EnrolledSite("b", public_text(key_of(1)), 5))
     for change, word in (
         ({"sites": twice}, "two sites have one key"),
         ({"sites": (twice[0], replace(twice[0], key=public_text(key_of(2))))}, "two sites have one name"),
@@ -126,13 +126,13 @@ def made_by_command(folder, *flags):
         ),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_any_key_is_made(flags, message, tmp_path):
+def test_init_terms_that_cannot_run_are_refused_before_keys_are_made(flags, message, tmp_path):
     done = made_by_command(tmp_path / "fed", *flags)
     assert isinstance(done.exception, UnalikeError) and message in str(done.exception)
     assert not (tmp_path / "fed").exists()
 
 
-def test_what_can_be_run_is_made(tmp_path):
+def test_init_terms_that_can_run_are_accepted(tmp_path):
     for k, flags in enumerate(
         (
             ["--method", "ditto", "--quorum", 2.0, "--participation", 0.5],
@@ -150,13 +150,13 @@ def test_what_can_be_run_is_made(tmp_path):
     ) == (2, 0.5)
 
 
-def test_classes_of_a_classification_are_known():
+def test_schema_classification_without_classes_is_refused():
     with pytest.raises(UnalikeError, match="expected classes for the task classification"):
         Schema(shape=(6,))
     assert Schema(shape=(6,), task="regression").names is None
 
 
-def test_the_network_file_is_checked(tmp_path):
+def test_network_file_mistakes_are_refused(tmp_path):
     terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": Schema((6,), 3)}
     made = FederationFolder.create(tmp_path / "fed", {"a": 5}, host="::1", port=18534, listen="127.0.0.1", **terms)
     assert (made.network.address, made.network.listen) == ("[::1]:18534", "127.0.0.1")
@@ -179,7 +179,7 @@ def up_locally(folder, *flags):
     return CliRunner().invoke(app, words)
 
 
-def test_another_federation_on_one_machine_is_not_gone_on_with(tmp_path, monkeypatch):
+def test_local_federation_with_other_flags_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("unalike.federation.operations.local_federation.coordinate", lambda *a, **more: None)
     out = tmp_path / "fed"
     for _ in range(2):
@@ -209,7 +209,7 @@ def test_another_federation_on_one_machine_is_not_gone_on_with(tmp_path, monkeyp
         assert "holds another federation; repeat its flags" in str(done.exception), flags
 
 
-def test_samples_that_were_not_written_yet_are_written(tmp_path, monkeypatch):
+def test_local_federation_missing_sample_files_are_written(tmp_path, monkeypatch):
     monkeypatch.setattr("unalike.federation.operations.local_federation.coordinate", lambda *a, **more: None)
     up_locally(tmp_path / "fed")
     file = tmp_path / "fed" / "sites" / "site-2" / "data.npz"
@@ -220,17 +220,17 @@ def test_samples_that_were_not_written_yet_are_written(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("again", [None, "unalike federation up --local 2 ... --out fed"])
-def test_who_stops_it_is_told_what_goes_on(again, tmp_path):
+def test_stop_logs_command_that_continues(again, tmp_path):
     def stop():
         raise Stopped
 
     terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": Schema((6,), 3)}
     made, said = FederationFolder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms), []
-    assert rounds(made, InMemoryTransport({}), said.append, check=stop, again=again) is None
-    assert said == [f"stopped after round 0; `{again or f'unalike federation up {made.path}'}` goes on from there"]
+    assert run_rounds(made, InMemoryTransport({}), said.append, check=stop, again=again) is None
+    assert said == [f"stopped after round 0; `{again or f'unalike federation up {made.path}'}` continues from there"]
 
 
-def test_the_command_that_goes_on_names_the_folder_of_all(tmp_path, monkeypatch):
+def test_local_federation_continue_command_names_out_folder(tmp_path, monkeypatch):
     told = {}
     monkeypatch.setattr(
         "unalike.federation.operations.local_federation.coordinate", lambda *a, **more: told.update(more)
@@ -240,7 +240,7 @@ def test_the_command_that_goes_on_names_the_folder_of_all(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("flags", [[], ["--wait"]])
-def test_one_on_one_machine_begins_at_the_operators_word(flags, tmp_path, monkeypatch):
+def test_local_federation_wait_flag_is_passed(flags, tmp_path, monkeypatch):
     told = {}
     monkeypatch.setattr(
         "unalike.federation.operations.local_federation.coordinate", lambda *a, **more: told.update(more)
@@ -249,13 +249,13 @@ def test_one_on_one_machine_begins_at_the_operators_word(flags, tmp_path, monkey
     assert told["wait"] == bool(flags)
 
 
-def test_a_port_that_is_taken_is_changed_in_the_network_file():
+def test_check_port_in_use_names_network_file():
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UnalikeError, match=r"network\.json"):
         check_port(*taken.getsockname())
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
-    x, y = people()[0].train
+def test_join_folder_that_cannot_be_made_is_refused(tmp_path):
+    x, y = make_clients()[0].train
     np.savez(tmp_path / "mine.npz", x=x, y=y)
     (tmp_path / "afile").write_text("")
     data = Schema((6,), 4)
@@ -265,15 +265,15 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert "cannot make the folder" in str(done.exception) and "choose another --folder" in str(done.exception)
     with pytest.raises(UnalikeError, match=r"cannot write .*afile/data.npz"):
-        write_site(tmp_path / "afile" / "data.npz", people()[0], None)
+        write_site(tmp_path / "afile" / "data.npz", make_clients()[0], None)
 
 
-def test_a_coordinator_that_waits_for_its_sites_says_so(tmp_path):
-    """Brought up again after it was killed: the round that it had asked for is not on its way."""
+def test_status_without_sites_is_waiting(tmp_path):
+    """After a kill and restart the requested round is no longer in progress."""
     terms = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 4, "data": Schema((6,), 3)}
     made = FederationFolder.create(tmp_path / "fed", {"a": 5}, host="localhost", port=1, **terms)
     RunDirectory(made.run).event("asked", round=3, train=["a"], quorum=1, evaluate=[])
-    absent = InMemoryTransport({"a": None}, away={"a"})
+    absent = InMemoryTransport({"a": None}, offline={"a"})
     desk = OperatorCommands(made.federation, absent, wait=False)
 
     def seen():
@@ -287,6 +287,6 @@ def test_a_coordinator_that_waits_for_its_sites_says_so(tmp_path):
         desk.pause()
         assert seen()[0] == "paused: asked for"
         desk.resume()
-        absent.away.clear()
-        desk.gather(lambda line: None, lambda: None)
+        absent.offline.clear()
+        desk.wait_for_sites(lambda line: None, lambda: None)
         assert seen() == ("running", 3)

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from worlds import World, people, states
+from small_federation import SmallFederation, make_clients, states
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import read_tensors, write_tensors
 from unalike.federation.coordinator.control import Control, Stopped
 
-CROWD = ((20, 8), (12, 6), (16, 6))
+SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
 
 
-def world_of(folder, **more):
-    return World(folder, people(CROWD), "scaffold + ditto", **({"rounds": 3} | more))
+def small_federation_of(folder, **more):
+    return SmallFederation(folder, make_clients(SAMPLE_SIZES), "scaffold + ditto", **({"rounds": 3} | more))
 
 
 def same(a, b):
@@ -43,51 +43,51 @@ class Full:
         self.replace(a, b)
 
 
-def test_the_coordinators_disk_is_full_at_any_write(tmp_path, monkeypatch):
-    wanted, at, ended = states(world_of(tmp_path / "calm").run()), 0, False
+def test_coordinator_disk_full_at_any_write_resumes_to_same_model(tmp_path, monkeypatch):
+    wanted, at, ended = states(small_federation_of(tmp_path / "calm").run()), 0, False
     while not ended:
         at += 1
-        world = world_of(tmp_path / str(at))
-        full = Full(world.out, at)
+        fed = small_federation_of(tmp_path / str(at))
+        full = Full(fed.out, at)
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", full)
             try:
-                found, ended = world.run(), True
+                found, ended = fed.run(), True
             except UnalikeError as error:
                 assert "No space left on device; free space or choose another folder" in str(error)
-        assert not list(world.folder.rglob(".*.part"))
-        world.restart_sites()
-        found = world.run()
+        assert not list(fed.folder.rglob(".*.part"))
+        fed.restart_sites()
+        found = fed.run()
         same(states(found), wanted)
     assert at > 10
 
 
-def test_a_sites_disk_is_full_and_the_others_go_on(tmp_path, monkeypatch):
-    world = world_of(tmp_path, quorum=2)
-    monkeypatch.setattr(os, "replace", Full(world.folder / "site1", 5))
-    run = world.run()
+def test_site_disk_full_others_continue(tmp_path, monkeypatch):
+    fed = small_federation_of(tmp_path, quorum=2)
+    monkeypatch.setattr(os, "replace", Full(fed.folder / "site1", 5))
+    run = fed.run()
     assert run.history.rounds["participants"].tolist() == [0, 3, 2, 2]
-    assert all("No space left on device" in e["why"] for e in world.events("refused"))
+    assert all("No space left on device" in e["why"] for e in fed.events("refused"))
     monkeypatch.undo()
-    world.federation.save(world.folder / "federation.toml")
-    assert not list((world.folder / "site1").rglob(".*.part"))
+    fed.federation.save(fed.folder / "federation.toml")
+    assert not list((fed.folder / "site1").rglob(".*.part"))
 
 
-def test_a_site_that_has_space_again_is_asked_again_when_the_run_is_resumed(tmp_path, monkeypatch):
-    """Everybody is needed, so the run pauses; the operator resumes it as the guide says."""
+def test_site_disk_full_is_asked_again_on_resume(tmp_path, monkeypatch):
+    """All sites are needed, so the run pauses; the operator resumes it."""
     from threading import Thread
 
-    world, control, runs = world_of(tmp_path), Control(), []
-    whole = states(world_of(tmp_path / "calm").run())
-    monkeypatch.setattr(os, "replace", Full(world.folder / "site1", 4))
-    thread = Thread(target=lambda: runs.append(world.coordinator(control=control).run()))
+    fed, control, runs = small_federation_of(tmp_path), Control(), []
+    whole = states(small_federation_of(tmp_path / "calm").run())
+    monkeypatch.setattr(os, "replace", Full(fed.folder / "site1", 4))
+    thread = Thread(target=lambda: runs.append(fed.coordinator(control=control).run()))
     thread.start()
     while control.state != "paused":
         assert thread.is_alive()
     monkeypatch.undo()
     control.resume()
     thread.join(20)
-    assert control.state == "running" and len(world.events("resumed")) == 1
+    assert control.state == "running" and len(fed.events("resumed")) == 1
     same(states(runs[0]), whole)
 
 
@@ -95,27 +95,27 @@ LIMITED = """
 import resource, sys, torch
 sys.path.insert(0, sys.argv[2])
 torch.set_num_threads(1)
-from worlds import World
+from small_federation import SmallFederation
 from pathlib import Path
-world = World(Path(sys.argv[1]), model="mlp(hidden=(300,))")
+fed = SmallFederation(Path(sys.argv[1]), model="mlp(hidden=(300,))")
 resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
 try:
-    world.run()
+    fed.run()
 except Exception as error:
     print(type(error).__name__, error)
 """
 
 
-def test_a_file_that_may_not_grow(tmp_path):
-    """A real limit of the operating system: sites cannot keep their replies, so nobody is there for a quorum."""
-    script = LIMITED.replace("world.run()", "World.run(world)")
+def test_file_size_limit_is_reported_and_resumes(tmp_path):
+    """A limit of the operating system: sites cannot store their replies, so there is no quorum."""
+    script = LIMITED.replace("fed.run()", "SmallFederation.run(fed)")
     script = script.replace('model="mlp(hidden=(300,))"', 'model="mlp(hidden=(300,))", patience=1, deadline=0.2')
     script = script.replace(
         "try:",
         "import threading, time\nfrom unalike.federation.coordinator.control import Control\ncontrol = Control()\n"
         "def stop():\n    while control.state != 'paused': time.sleep(0.01)\n    control.stop()\n"
         "threading.Thread(target=stop, daemon=True).start()\ntry:",
-    ).replace("World.run(world)", "world.coordinator(control=control).run()")
+    ).replace("SmallFederation.run(fed)", "fed.coordinator(control=control).run()")
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)],
         capture_output=True,
@@ -126,19 +126,19 @@ def test_a_file_that_may_not_grow(tmp_path):
     assert "File too large; free space" in (tmp_path / "out" / "events.jsonl").read_text()
 
 
-def test_a_folder_that_cannot_be_written(tmp_path):
+def test_read_only_folder_is_reported(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    world = world_of(tmp_path / "sites")
-    world.__class__ = type("Elsewhere", (World,), {"out": property(lambda self: tmp_path / "file" / "out")})
+    fed = small_federation_of(tmp_path / "sites")
+    fed.__class__ = type("Elsewhere", (SmallFederation,), {"out": property(lambda self: tmp_path / "file" / "out")})
     with pytest.raises(UnalikeError, match=r"cannot (write|read).*Not a directory"):
-        world.run()
-    world.__class__ = type("Nowhere", (World,), {"out": property(lambda self: Path("/proc/nowhere"))})
+        fed.run()
+    fed.__class__ = type("Nowhere", (SmallFederation,), {"out": property(lambda self: Path("/proc/nowhere"))})
     with pytest.raises(UnalikeError, match="cannot write"):
-        world.run()
+        fed.run()
 
 
-def interrupted(world):
-    """A run that is stopped after its third row."""
+def interrupted(fed):
+    """A run that was stopped after the third row of its history."""
     control = Control()
 
     def stop(row, what=""):
@@ -146,9 +146,9 @@ def interrupted(world):
             control.stop()
 
     with pytest.raises(Stopped):
-        world.coordinator(control=control).run(progress=stop)
-    world.restart_sites()
-    return sorted((world.out / "checkpoints").glob("round-*.safetensors"))
+        fed.coordinator(control=control).run(progress=stop)
+    fed.restart_sites()
+    return sorted((fed.out / "checkpoints").glob("round-*.safetensors"))
 
 
 def truncate(file):
@@ -156,14 +156,14 @@ def truncate(file):
 
 
 def flip(file):
-    """One bit, in the middle of the numbers."""
+    """Flip one bit in the middle of the tensors."""
     data = bytearray(file.read_bytes())
     data[-len(data) // 4] ^= 1
     file.write_bytes(data)
 
 
 def reword(file):
-    """A fact in the header: the round that a memory is of."""
+    """Change a fact in the header: the round of a client state."""
     data = file.read_bytes()
     assert data.count(b'\\"done\\": ') == 1
     at = data.index(b'\\"done\\": ') + len(b'\\"done\\": ')
@@ -171,41 +171,41 @@ def reword(file):
 
 
 @pytest.mark.parametrize("damage", [truncate, flip, reword, lambda f: f.write_bytes(b"")])
-def test_the_checkpoint_before_stands_in_for_a_damaged_one(damage, tmp_path):
-    wanted = states(world_of(tmp_path / "calm", rounds=5).run())
-    world = world_of(tmp_path / "run", rounds=5)
-    older, newest = interrupted(world)
+def test_damaged_checkpoint_is_replaced_by_previous(damage, tmp_path):
+    wanted = states(small_federation_of(tmp_path / "calm", rounds=5).run())
+    fed = small_federation_of(tmp_path / "run", rounds=5)
+    older, newest = interrupted(fed)
     damage(newest)
     bytes_ = newest.read_bytes()
-    same(states(world.run()), wanted)
-    [event] = world.events("damaged")
+    same(states(fed.run()), wanted)
+    [event] = fed.events("damaged")
     assert event["checkpoint"] == newest.name and event["instead"] == older.name
     assert newest.with_name(newest.name + ".damaged").read_bytes() == bytes_  # put aside, never overwritten
 
 
-def test_nothing_is_overwritten_when_both_are_damaged(tmp_path):
-    world = world_of(tmp_path, rounds=5)
-    both = interrupted(world)
+def test_two_damaged_checkpoints_overwrite_nothing(tmp_path):
+    fed = small_federation_of(tmp_path, rounds=5)
+    both = interrupted(fed)
     for file in both:
         truncate(file)
     before = [file.read_bytes() for file in both]
     with pytest.raises(UnalikeError, match="restore it, or start in another folder"):
-        world.run()
+        fed.run()
     assert [file.read_bytes() for file in both] == before
 
 
-def test_a_site_that_lost_its_memory_says_so(tmp_path):
-    world = world_of(tmp_path, rounds=5, quorum=2)
-    interrupted(world)
-    for file in (world.folder / "site1").rglob("*"):
+def test_site_without_client_state_is_refused_with_reason(tmp_path):
+    fed = small_federation_of(tmp_path, rounds=5, quorum=2)
+    interrupted(fed)
+    for file in (fed.folder / "site1").rglob("*"):
         if file.is_file():
             file.unlink()
-    run = world.run()
-    assert any("cannot read" in e["why"] for e in world.events("refused") if e["client"] == "site1")
+    run = fed.run()
+    assert any("cannot read" in e["why"] for e in fed.events("refused") if e["client"] == "site1")
     assert run.history.rounds["participants"].tolist()[-1] == 2
 
 
-def test_a_changed_file_is_found_out(tmp_path):
+def test_changed_client_state_file_is_detected(tmp_path):
     file = tmp_path / "some.safetensors"
     write_tensors(file, {"w": torch.arange(100.0), "none": torch.zeros(0), "flag": torch.tensor(True)}, {"round": 3})
     found, facts = read_tensors(file)

@@ -1,4 +1,4 @@
-"""A site that got new keys in the middle of a run goes on with its memory: the model is that of an undisturbed run."""
+"""A site with new keys during a run continues with its client state: same model as an undisturbed run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from worlds import World, key_of, people, states
+from small_federation import SmallFederation, key_of, make_clients, states
 
 from unalike._utils.errors import UnalikeError
 from unalike.federation.coordinator.control import Control, Stopped
@@ -14,42 +14,42 @@ from unalike.federation.security.keys import public_text
 from unalike.federation.site.site_worker import SiteWorker
 
 
-def test_new_keys_in_the_middle_of_a_run(tmp_path):
-    calm = World(tmp_path / "calm", method="scaffold", rounds=4).run()
-    world, control = World(tmp_path / "run", method="scaffold", rounds=4), Control()
+def test_new_site_keys_during_run_give_same_model(tmp_path):
+    calm = SmallFederation(tmp_path / "calm", method="scaffold", rounds=4).run()
+    fed, control = SmallFederation(tmp_path / "run", method="scaffold", rounds=4), Control()
     with pytest.raises(Stopped):  # the sites have answered the next round already, signed by the old key
-        world.coordinator(control=control).run(
+        fed.coordinator(control=control).run(
             progress=lambda row, what="": control.stop() if row["round"] == 2 else None
         )
-    old, new = world.trainers["site0"], key_of(77)
-    sites = (replace(world.federation.sites[0], key=public_text(new)), *world.federation.sites[1:])
-    world.federation = replace(world.federation, sites=sites)  # site1 keeps its copy, with the old key of the other
+    old, new = fed.workers["site0"], key_of(77)
+    sites = (replace(fed.federation.sites[0], key=public_text(new)), *fed.federation.sites[1:])
+    fed.federation = replace(fed.federation, sites=sites)  # site1 keeps its copy, with the old key of the other
 
-    run = world.coordinator  # the old key is worth nothing
+    run = fed.coordinator  # the old key is worth nothing
     with pytest.raises(Stopped):
         run().run()
-    assert any("signature" in event["why"] for event in world.events("refused") if event["client"] == "site0")
+    assert any("signature" in event["why"] for event in fed.events("refused") if event["client"] == "site0")
 
-    world.trainers["site0"] = SiteWorker(world.federation, "site0", new, people()[0], old.folder)
-    found = states(world.run())
+    fed.workers["site0"] = SiteWorker(fed.federation, "site0", new, make_clients()[0], old.folder)
+    found = states(fed.run())
     for group, tensors in states(calm).items():
         for name, t in tensors.items():
             assert torch.equal(found[group][name], t), name
 
 
-def test_rounds_are_kept_for_when_a_site_is_enrolled_again(tmp_path):
-    world = World(tmp_path, rounds=4)
-    wanted, sites = states(World(tmp_path / "calm", rounds=4).run()), world.federation.sites
+def test_reenrolled_site_continues(tmp_path):
+    fed = SmallFederation(tmp_path, rounds=4)
+    wanted, sites = states(SmallFederation(tmp_path / "calm", rounds=4).run()), fed.federation.sites
 
     def stop(row, what=""):
         if row["round"] == 2:
             raise Stopped("the operator stopped it")
 
     with pytest.raises(Stopped):
-        world.run(progress=stop)
-    world.federation = replace(world.federation, sites=tuple(replace(site, revoked=True) for site in sites))
+        fed.run(progress=stop)
+    fed.federation = replace(fed.federation, sites=tuple(replace(site, revoked=True) for site in sites))
     with pytest.raises(UnalikeError, match="every site with training samples was revoked"):
-        world.run()
-    world.federation = replace(world.federation, sites=sites)
-    found = states(world.run())
+        fed.run()
+    fed.federation = replace(fed.federation, sites=sites)
+    found = states(fed.run())
     assert all(torch.equal(t, wanted["all"][name]) for name, t in found["all"].items())

@@ -1,17 +1,17 @@
-"""Rows 7 and 8: what is bounded, what is found, and what the history says of it. Measured accuracies: `benchmarks/attacks.py`."""
+"""Rows 7 and 8: the norm guard. Measured accuracies: `benchmarks/attacks.py`."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from worlds import World, people, states
+from small_federation import SmallFederation, make_clients, states
 
 from unalike.federation.coordinator.norm_guard import WINDOW, NormGuard
 
-CROWD = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
+SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
 
 
-def test_by_hand():
+def test_norm_guard_matches_hand_computed_values():
     guard = NormGuard(3.0)
     reports = {"a": {"update": 1.0}, "b": {"update": 2.0}, "c": {"update": 6.1}}
     assert guard.faults(reports) == {"c": "the norm of its update is 6.1; expected at most 3 times the median 2"}
@@ -39,48 +39,51 @@ def hostile(factor, prefix="update/"):
 
 
 def attacked(folder, factor, prefix="update/", **more):
-    world = World(folder, people(CROWD), **({"rounds": 4, "quorum": 3} | more))
+    fed = SmallFederation(folder, make_clients(SAMPLE_SIZES), **({"rounds": 4, "quorum": 3} | more))
     for name in ("site3", "site4"):
-        world.corrupt(name, hostile(factor, prefix))
-    return world, world.run()
+        fed.corrupt(name, hostile(factor, prefix))
+    return fed, fed.run()
 
 
 @pytest.mark.parametrize(
     "factor, word", [(100.0, "times the median"), (-30.0, "times the median"), (0.0, "trained nothing")]
 )
-def test_scaled_flipped_and_idle_updates_are_refused_by_name(factor, word, tmp_path):
-    world, run = attacked(tmp_path, factor, guard=3.0)
-    found = world.events("refused")
+def test_norm_guard_scaled_flipped_and_zero_updates_are_refused(factor, word, tmp_path):
+    fed, run = attacked(tmp_path, factor, guard=3.0)
+    found = fed.events("refused")
     assert {e["client"] for e in found} == {"site3", "site4"} and len(found) == 8
     assert all(word in e["why"] for e in found)
     assert (run.history.rounds["participants"][1:] == 3).all()
-    assert set(world.events("norms")[0]["norms"]) == {"site0", "site1", "site2"}
+    assert set(fed.events("norms")[0]["norms"]) == {"site0", "site1", "site2"}
 
 
-def test_letters_are_guarded_like_updates(tmp_path):
-    world, _ = attacked(tmp_path, 1000.0, "messages.", guard=5.0, method="scaffold")
-    assert all("of control_variates" in e["why"] for e in world.events("refused"))
+def test_norm_guard_checks_part_messages(tmp_path):
+    fed, _ = attacked(tmp_path, 1000.0, "messages.", guard=5.0, method="scaffold")
+    assert all("of control_variates" in e["why"] for e in fed.events("refused"))
 
 
-def test_the_guards_memory_survives_a_restart(tmp_path):
+def test_norm_guard_state_survives_restart(tmp_path):
     from unalike.federation.coordinator.control import Control, Stopped
 
     calm, _ = attacked(tmp_path / "calm", 100.0, guard=3.0)
-    world, control = World(tmp_path / "run", people(CROWD), rounds=4, quorum=3, guard=3.0), Control()
+    fed, control = (
+        SmallFederation(tmp_path / "run", make_clients(SAMPLE_SIZES), rounds=4, quorum=3, guard=3.0),
+        Control(),
+    )
     for name in ("site3", "site4"):
-        world.corrupt(name, hostile(100.0))
+        fed.corrupt(name, hostile(100.0))
     with pytest.raises(Stopped):
-        world.coordinator(control=control).run(
+        fed.coordinator(control=control).run(
             progress=lambda row, what="": control.stop() if row["round"] == 2 else None
         )
-    run = world.run()
+    run = fed.run()
     for group, tensors in states(calm.run()).items():
         for name, t in tensors.items():
             assert torch.equal(states(run)[group][name], t)
     assert len(run._runner._norm_guard.seen["update"]) == 12
 
 
-def test_without_the_guard_a_robust_aggregator_holds_the_model(tmp_path):
+def test_median_without_norm_guard_bounds_model(tmp_path):
     _, clean = attacked(tmp_path / "clean", 1.0, method="median")
     _, mean = attacked(tmp_path / "mean", -30.0)
     _, median = attacked(tmp_path / "median", -30.0, method="median")

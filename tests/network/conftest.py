@@ -19,10 +19,10 @@ def one_thread():
 
 
 @pytest.fixture(scope="module")
-def echoing(tmp_path_factory):
+def echo_network(tmp_path_factory):
     pytest.importorskip("flwr")
-    from sockets import Echoing
+    from echo_network import EchoNetwork
 
-    made = Echoing(tmp_path_factory.mktemp("echoing"))
+    made = EchoNetwork(tmp_path_factory.mktemp("echo_network"))
     yield made
     made.close()

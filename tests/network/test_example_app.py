@@ -1,4 +1,4 @@
-"""The example for those who run Flower themselves: its own SuperLink, SuperNodes and executors, our two apps."""
+"""The example app in a plain Flower deployment, with Flower's own SuperLink, SuperNodes and executors."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_app"
 UNALIKE = [sys.executable, "-c", "from unalike.cli import main; main()"]
 
 
-def test_the_client_apps_module_needs_no_torch():
+def test_client_app_module_imports_no_torch():
     code = "import sys; from unalike.federation.flower import client_app; print('torch' in sys.modules, type(client_app).__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "ClientApp"]
 
 
-def test_there_is_nothing_else_in_the_package():
+def test_flower_package_unknown_attribute_raises():
     import unalike.federation.flower as package
 
     with pytest.raises(AttributeError, match="no attribute 'other'"):
@@ -37,7 +37,7 @@ def test_there_is_nothing_else_in_the_package():
 
 
 @pytest.mark.slow
-def test_the_example_trains_in_a_plain_flower_deployment(tmp_path, monkeypatch):
+def test_example_trains_in_flower_deployment(tmp_path, monkeypatch):
     people = ua.partition(ua.load("digits"), "iid", clients=2, seed=1)
     port, data = free_port(), Schema((1, 8, 8), tuple(people.classes))
     terms = {"name": "own", "method": "scaffold", "model": "linear", "rounds": 1, "data": data}
@@ -57,7 +57,7 @@ def test_the_example_trains_in_a_plain_flower_deployment(tmp_path, monkeypatch):
             home = tmp_path / name
             write_site(home / "data.npz", person, people.classes)
             control.register(name, folder.nodes[name])
-            trainer = [
+            worker = [
                 *UNALIKE,
                 "join",
                 str(folder.bundles[name]),
@@ -66,7 +66,7 @@ def test_the_example_trains_in_a_plain_flower_deployment(tmp_path, monkeypatch):
                 "--folder",
                 str(home),
             ]
-            supervisor.start(f"trainer-{name}", [*trainer, "--trainer"], env)
+            supervisor.start(f"trainer-{name}", [*worker, "--trainer"], env)
             supervisor.wait_until((home / "trainer").exists, "the trainer", 60)
             node = ["flower-supernode", "--superlink", f"127.0.0.1:{port}", "--root-certificates", str(home / "ca.pem")]
             node += ["--auth-supernode-private-key", str(home / "node.key"), "--port", str(free_port())]

@@ -1,4 +1,4 @@
-"""The commands, as processes of their own: a federation from nothing, killed coordinators and sites, the operator's desk."""
+"""The commands as processes: a new federation, killed coordinators and sites, the operator's commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("flwr")
 
 import pandas as pd
 import torch
-from sockets import expire
+from echo_network import expire
 
 import unalike as ua
 from unalike._utils.tensor_files import read_tensors
@@ -43,7 +43,7 @@ def ran(*words, seconds=300):
 
 
 def processes_of(folder):
-    """The living processes whose command names something below the folder."""
+    """Living processes with a path below the folder in their command."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -64,7 +64,7 @@ def awaited(ready, seconds=180):
 
 
 def parts(folder):
-    """The sites' samples as the files hold them."""
+    """The sites' samples as in their files."""
     found = []
     for name in FederationFolder(folder).bundles:
         data = ua.load(folder / "sites" / name / "data.npz")
@@ -85,7 +85,7 @@ def simulated(folder, federation):
 
 
 @pytest.mark.slow
-def test_a_federation_from_nothing_on_one_machine(tmp_path):
+def test_local_federation_runs_to_the_end(tmp_path):
     out = tmp_path / "fed"
     words = [
         "federation",
@@ -124,7 +124,7 @@ def test_a_federation_from_nothing_on_one_machine(tmp_path):
 
 
 @pytest.mark.slow
-def test_interrupting_ends_every_process(tmp_path):
+def test_interrupt_ends_all_processes(tmp_path):
     out = tmp_path / "fed"
     words = ["federation", "up", "--local", 2, "--data", "digits", "--rounds", 500, "--model", "linear", "--out", out]
     for kind, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
@@ -140,7 +140,7 @@ def test_interrupting_ends_every_process(tmp_path):
 
 
 class Real:
-    """A federation of two sites in processes of their own, which a test may kill."""
+    """A federation of two sites in separate processes, which a test may kill."""
 
     def __init__(self, root, method, rounds):
         self.root, self.port = root, free_port()
@@ -198,18 +198,18 @@ class Real:
         from unalike.federation.coordinator.coordinator import Coordinator
         from unalike.federation.security.bundle import Bundle
 
-        trainers = {}
+        workers = {}
         for name, path in self.folder.bundles.items():
             bundle = Bundle.read(path)
             data = ua.load(self.root / "sites" / name / "data.npz")
             person = ua.ClientData(train=data.train, test=data.test, name=name)
-            trainers[name] = SiteWorker(bundle.federation, name, bundle.key, person, out / name)
-        return Coordinator(self.folder.federation, self.folder.key, InMemoryTransport(trainers), out / "run").run()
+            workers[name] = SiteWorker(bundle.federation, name, bundle.key, person, out / name)
+        return Coordinator(self.folder.federation, self.folder.key, InMemoryTransport(workers), out / "run").run()
 
 
 @pytest.mark.slow
-def test_killed_coordinators_and_a_killed_site_change_nothing(tmp_path):
-    """FAULTS 20 and 21 over real sockets: kill -9 of the coordinator at three moments, of a site at one, then go on."""
+def test_killed_coordinators_and_site_give_same_model(tmp_path):
+    """FAULTS 20 and 21 over real sockets: kill -9 of the coordinator three times and of a site once, then resume."""
     real, rng = Real(tmp_path, "scaffold", rounds=6), random.Random(7)
     try:
         for name in ("north", "south"):
@@ -238,7 +238,7 @@ def test_killed_coordinators_and_a_killed_site_change_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_after_renewal_sites_connect_and_an_old_bundle_does_not(tmp_path):
+def test_renewed_certificate_connects_and_old_bundle_is_refused(tmp_path):
     real = Real(tmp_path, "scaffold", rounds=3)
     folder, old = real.folder.path, tmp_path / "old.zip"
     shutil.copy(real.folder.bundles["south"], old)
@@ -262,7 +262,7 @@ def test_after_renewal_sites_connect_and_an_old_bundle_does_not(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_operators_desk(tmp_path):
+def test_operator_commands_control_run(tmp_path):
     real = Real(tmp_path, "fedavg", rounds=300)
     folder = real.folder.path
     try:
@@ -291,7 +291,7 @@ def test_the_operators_desk(tmp_path):
         real.close()
 
 
-def test_what_leaves_a_site_is_shown_before_it_joins(tmp_path):
+def test_join_show_lists_values_that_leave_site(tmp_path):
     real = Real(tmp_path, "feddisco", rounds=2)
     done = ran("join", real.folder.bundles["north"], "--data", tmp_path / "sites" / "north" / "data.npz", "--show")
     assert done.returncode == 0, done.stderr
@@ -300,7 +300,7 @@ def test_what_leaves_a_site_is_shown_before_it_joins(tmp_path):
     assert any("label_histogram" in line for line in lines) and "number of training" in lines[-1]
 
 
-def test_a_table_is_joined_with_its_target(tmp_path):
+def test_join_table_with_target(tmp_path):
     table = pd.DataFrame({"a": range(20), "b": 1.5, "sick": ["no", "yes"] * 10})
     table.to_csv(tmp_path / "sample.csv", index=False)
     words = [
@@ -325,7 +325,7 @@ def test_a_table_is_joined_with_its_target(tmp_path):
     assert shown.returncode == 0 and "leaves  update" in shown.stdout, shown.stderr
 
 
-def test_data_of_another_kind_and_too_much_of_it_are_refused(tmp_path):
+def test_join_wrong_schema_and_too_many_samples_are_refused(tmp_path):
     real = Real(tmp_path, "fedavg", rounds=1)
     bundle = real.folder.bundles["north"]
     whole = ran("join", bundle, "--data", "digits", "--folder", tmp_path / "x")
@@ -334,7 +334,7 @@ def test_data_of_another_kind_and_too_much_of_it_are_refused(tmp_path):
     assert other.returncode == 2 and "expected" in other.stderr
 
 
-def test_init_and_what_it_refuses(tmp_path):
+def test_init_makes_folder_and_refuses_mistakes(tmp_path):
     words = ["federation", "init", tmp_path / "made", "--sites", "north,south", "--shape", "1,8,8", "--classes", "a,b"]
     done = ran(*words, "--host", "fed.example.org", "--method", "fedprox(mu=0.1) + lws", "--quorum", 2)
     assert done.returncode == 0, done.stderr
@@ -350,7 +350,7 @@ def test_init_and_what_it_refuses(tmp_path):
     assert "Give a folder" in ran("federation", "up").stderr
 
 
-def test_without_the_extra_it_says_which():
+def test_missing_extra_is_named():
     code = (
         "import sys, importlib.util as u; real = u.find_spec\n"
         "u.find_spec = lambda n, *a: None if n == 'flwr' else real(n, *a)\n"

@@ -1,4 +1,4 @@
-"""Certificates, bundles, the coordinator's folder, and the socket between a site's processes."""
+"""Certificates, bundles, the coordinator's folder, and the local socket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from sockets import expire
+from echo_network import expire
 
 from unalike._utils.errors import UnalikeError
 from unalike.dashboard.state import Followed
@@ -59,7 +59,7 @@ def handshake(root, server, host, **client):
         thread.join()
 
 
-def test_a_site_accepts_the_server_by_its_names_and_nobody_else(made, tmp_path):
+def test_site_accepts_server_only_by_certified_names(made, tmp_path):
     mine = made.path / "server.pem", made.path / "server.key"
     for host in ("fed.example.org", "localhost", "127.0.0.1"):
         assert handshake(made.path / "ca.pem", mine, host)
@@ -71,8 +71,8 @@ def test_a_site_accepts_the_server_by_its_names_and_nobody_else(made, tmp_path):
 
 
 @pytest.mark.parametrize("whose", ["server", "authority"])
-def test_an_expired_certificate_is_refused(whose, tmp_path):
-    """FAULTS 19. Valid from yesterday until some hours ago; the other one of the two is valid still."""
+def test_expired_certificate_is_refused(whose, tmp_path):
+    """FAULTS 19. One certificate expired some hours ago; the other one is valid."""
     lasting = {"authority": 1.0, "server": 1.0}
 
     def issued(**years):
@@ -86,8 +86,8 @@ def test_an_expired_certificate_is_refused(whose, tmp_path):
     assert not issued(**(lasting | {whose: -0.001}))
 
 
-def test_an_expired_certificate_is_renewed_by_the_same_authority(tmp_path):
-    """Sites keep what they have: they trust the authority, and the names are those of the old certificate and new ones."""
+def test_expired_certificate_is_renewed_by_same_authority(tmp_path):
+    """Bundles stay valid: same authority, names of the old certificate and new ones."""
     folder = FederationFolder.create(tmp_path / "made", {"north": 1}, host="fed.example.org", port=4433, **TERMS)
     trusted, mine = folder.path / "ca.pem", (folder.path / "server.pem", folder.path / "server.key")
     before = trusted.read_bytes()
@@ -103,14 +103,14 @@ def test_an_expired_certificate_is_renewed_by_the_same_authority(tmp_path):
         folder.renew([""])
 
 
-def test_an_expired_authority_cannot_renew(tmp_path, monkeypatch):
+def test_expired_authority_cannot_renew(tmp_path, monkeypatch):
     monkeypatch.setattr(certificates.authority, "__defaults__", (-0.001,))
     folder = FederationFolder.create(tmp_path / "made", {"north": 1}, host="localhost", port=4433, **TERMS)
     with pytest.raises(UnalikeError, match=r"authority .* has expired"):
         folder.renew()
 
 
-def test_it_says_when_the_certificate_ends_before_it_comes_up(tmp_path):
+def test_up_warns_of_certificate_expiry(tmp_path):
     pytest.importorskip("flwr")
     from unalike.federation.operations.run_coordinator import _check_certificate
 
@@ -125,8 +125,8 @@ def test_it_says_when_the_certificate_ends_before_it_comes_up(tmp_path):
         _check_certificate(folder, said.append)
 
 
-def test_it_does_not_come_up_with_a_certificate_that_sites_would_refuse(tmp_path, monkeypatch):
-    """Such as that of a `renew` which a full disk cut between the key and the certificate."""
+def test_up_untrusted_certificate_is_refused(tmp_path, monkeypatch):
+    """For example after a `renew` that a full disk interrupted between key and certificate."""
     pytest.importorskip("flwr")
     from unalike.federation.operations.run_coordinator import _check_certificate
 
@@ -149,7 +149,7 @@ def test_it_does_not_come_up_with_a_certificate_that_sites_would_refuse(tmp_path
         _check_certificate(folder, print)
 
 
-def test_new_keys_for_a_site_replace_the_old_ones(tmp_path):
+def test_renew_site_replaces_keys(tmp_path):
     folder = FederationFolder.create(tmp_path / "made", {"north": 100, "south": 50}, host="::1", port=4433, **TERMS)
     old, terms, home = Bundle.read(folder.bundles["north"]), folder.federation.terms, tmp_path / "home"
     old.unpack(home)
@@ -169,7 +169,7 @@ def test_new_keys_for_a_site_replace_the_old_ones(tmp_path):
             change("nort")
 
 
-def test_a_servers_certificate_cannot_sign_others(made, tmp_path):
+def test_server_certificate_cannot_sign(made, tmp_path):
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -181,13 +181,13 @@ def test_a_servers_certificate_cannot_sign_others(made, tmp_path):
     assert not handshake(made.path / "ca.pem", (tmp_path / "chain.pem", tmp_path / "key.pem"), "evil.example.org")
 
 
-def test_private_files_are_for_their_owner_alone(made):
+def test_private_files_are_readable_by_owner_only(made):
     files = [*made.bundles.values(), *(made.path / n for n in ("ca.key", "server.key", "coordinator.key"))]
     assert {oct(f.stat().st_mode & 0o777) for f in files} == {"0o600"}
     assert made.path.stat().st_mode & 0o077 == 0
 
 
-def test_a_bundle_reads_back_what_it_holds(made, tmp_path):
+def test_bundle_read_returns_written_contents(made, tmp_path):
     found = Bundle.read(made.bundles["south"])
     assert (found.site, found.address) == ("south", "fed.example.org:4433")
     assert found.federation == made.federation and found.federation.site("south").samples == 50
@@ -199,7 +199,7 @@ def test_a_bundle_reads_back_what_it_holds(made, tmp_path):
         Bundle.read(made.bundles["north"]).unpack(tmp_path)
 
 
-def test_a_full_disk_leaves_no_half_of_a_private_file(made, tmp_path, monkeypatch):
+def test_full_disk_leaves_no_partial_private_file(made, tmp_path, monkeypatch):
     def full(handle):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -215,7 +215,7 @@ def test_a_full_disk_leaves_no_half_of_a_private_file(made, tmp_path, monkeypatc
     assert (folder / "site").read_bytes() == b"south" and (folder / "ca.pem").stat().st_mode & 0o777 == 0o600
 
 
-def test_what_is_no_bundle_is_refused(made, tmp_path):
+def test_invalid_bundle_is_refused(made, tmp_path):
     with zipfile.ZipFile(made.bundles["north"]) as archive:
         contents = {name: archive.read(name) for name in FILES}
     cases = {
@@ -240,7 +240,7 @@ def test_what_is_no_bundle_is_refused(made, tmp_path):
 
 
 @pytest.mark.parametrize("packed", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
-def test_a_damaged_bundle_is_told_in_our_words(made, tmp_path, packed):
+def test_damaged_bundle_is_refused_with_message(made, tmp_path, packed):
     path = tmp_path / "north.zip"
     with zipfile.ZipFile(made.bundles["north"]) as whole, zipfile.ZipFile(path, "w", packed) as archive:
         for name in FILES:
@@ -252,19 +252,19 @@ def test_a_damaged_bundle_is_told_in_our_words(made, tmp_path, packed):
             Bundle.read(path)
 
 
-def test_keys_are_never_overwritten(made):
+def test_existing_keys_are_never_overwritten(made):
     with pytest.raises(UnalikeError, match="not an empty folder"):
         FederationFolder.create(made.path, {"north": 1}, host="localhost", port=1, **TERMS)
 
 
-def test_a_federation_is_up_once(made):
+def test_second_up_is_refused(made):
     with made.held(), pytest.raises(UnalikeError, match="is up already"), made.held():
         pass
     with made.held():
         pass
 
 
-def test_a_federation_that_is_slow_to_answer_is_not_said_to_be_down(tmp_path, monkeypatch):
+def test_slow_federation_raises_no_answer(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "SECONDS", 0.2)
     busy = threading.Event()
     with commands.listening(tmp_path / "control", {"pause": lambda: {"state": str(busy.wait(60))}}):
@@ -277,7 +277,7 @@ def test_a_federation_that_is_slow_to_answer_is_not_said_to_be_down(tmp_path, mo
         busy.set()
 
 
-def test_the_socket_carries_messages_and_drops_what_is_none(tmp_path):
+def test_local_socket_drops_invalid_requests(tmp_path):
     deep = tmp_path / ("d" * 100)  # longer than a socket's name may be
     deep.mkdir()
     over = threading.Event()
@@ -291,7 +291,7 @@ def test_the_socket_carries_messages_and_drops_what_is_none(tmp_path):
     assert local_socket.ask(deep / "s", big, 1 << 20) == big[::-1]
     with pytest.raises(OSError):
         local_socket.ask(deep / "s", big + b"x", 1 << 20, 10.0)  # too long for the other side
-    with local_socket._reached(deep / "s") as name, socket.socket(socket.AF_UNIX) as client:
+    with local_socket._short_name(deep / "s") as name, socket.socket(socket.AF_UNIX) as client:
         client.connect(name)
         client.sendall(struct.pack(">Q", 100) + b"half")
     assert local_socket.ask(deep / "s", b"abc", 1 << 20, 60.0) == b"cba"

@@ -1,4 +1,4 @@
-"""One federation stays up, and every method and plan runs over it: the numbers are those of the simulation.
+"""Every method and plan runs over one network of real processes: same results as in simulation.
 
 It has two sites, or four for those that need something to cluster. A SuperNode needs half a second for a message, so a few runs
 are on their way at once.
@@ -16,24 +16,24 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from sockets import Echoing
-from test_every_method_deployed import CROWD, FEW, SITES_ONLY, SPECS, agree
-from worlds import World, needs_proxy, people
+from echo_network import EchoNetwork
+from small_federation import SmallFederation, make_clients, needs_proxy
+from test_deployed_methods import FEW, SAMPLE_SIZES, SITES_ONLY, SPECS, agree
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
-from unalike.federation.flower.transport import OUTSTANDING
+from unalike.federation.flower.grid_transport import MAX_UNANSWERED
 from unalike.federation.protocol.envelope import MAGIC
 from unalike.methods.part import registry
 
 CROWDED = ("clustered", "fedconcat")
-"""These need more clients than two to have something to cluster."""
-AT_ONCE = OUTSTANDING
-"""More would be lost at first, and asked again only after a while."""
+"""Methods that need more than two clients to form clusters."""
+AT_ONCE = MAX_UNANSWERED
+"""Concurrent runs; requests of further runs would be lost and repeated only later."""
 
 
 def distinct():
-    """What is catalogued and can run over a network, each value once (`fedlws` and `lws` are one)."""
+    """Methods in the catalogue that can run over a network, each value once (`fedlws` and `lws` are equal)."""
     found = {}
     for name in sorted(registry):
         if name not in SITES_ONLY:
@@ -48,13 +48,13 @@ def run_of(message):
 
 
 class Shared:
-    """The transport to a network that several coordinators use at once, each over a line of its own."""
+    """The transport to a network that several coordinators share, each with its own queue."""
 
     def __init__(self, network):
-        self.network, self.lock, self.lines, self.worlds = network, threading.Lock(), {}, {}
+        self.network, self.lock, self.lines, self.x = network, threading.Lock(), {}, {}
         for name in network.names:
             network.handlers[name] = lambda message, name=name: (
-                self.worlds[run_of(message)].trainers[name].handle(message)
+                self.federations[run_of(message)].workers[name].handle(message)
             )
 
     def pump(self, seconds):
@@ -64,8 +64,8 @@ class Shared:
 
 
 class Line:
-    def __init__(self, shared, world):
-        self.shared, self.world, self.arrived = shared, world, queue.Queue()
+    def __init__(self, shared, fed):
+        self.shared, self.fed, self.arrived = shared, fed, queue.Queue()
 
     def sites(self):
         return self.shared.network.names
@@ -73,7 +73,7 @@ class Line:
     def send(self, site, message):
         run = run_of(message)
         with self.shared.lock:
-            self.shared.lines[run], self.shared.worlds[run] = self.arrived, self.world
+            self.shared.lines[run], self.shared.federations[run] = self.arrived, self.fed
             self.shared.network.transport.send(site, message)
 
     def receive(self, seconds):
@@ -86,22 +86,22 @@ class Line:
 
 
 def compared(shared, name, folder):
-    """Run a method over the network and in simulation; raises where they differ."""
+    """Run a method over the network and in simulation; raise if results differ."""
     spec = SPECS.get(name, name)
-    clients = people(CROWD if name in CROWDED else FEW)
+    clients = make_clients(SAMPLE_SIZES if name in CROWDED else FEW)
     model = "conditional_mlp(hidden=(8,))" if "conditional" in spec else "mlp(hidden=(8,))"
-    proxy = people(((8, 8),))[0].test if needs_proxy(spec, clients) else None
+    proxy = make_clients(((8, 8),))[0].test if needs_proxy(spec, clients) else None
     rounds = 3 if name in CROWDED else 2  # a plan of two stages, and a round in which clusters part
-    world = World(folder, clients, spec, model=model, rounds=rounds, proxy=proxy, repeat=60.0, deadline=200.0)
-    world.transport = Line(shared, world)
-    agree(world)
-    assert not world.events("refused", "absent", "late")
+    fed = SmallFederation(folder, clients, spec, model=model, rounds=rounds, proxy=proxy, repeat=60.0, deadline=200.0)
+    fed.transport = Line(shared, fed)
+    agree(fed)
+    assert not fed.events("refused", "absent", "late")
 
 
 @contextmanager
 def running(test, sites, items, folders):
-    """Method -> its run's future, of the chosen ones of a test, which run on so many sites."""
-    network = Echoing(folders.mktemp("network"), tuple(f"site{k}" for k in range(sites)))
+    """Method -> future of its run, for the tests that were selected."""
+    network = EchoNetwork(folders.mktemp("network"), tuple(f"site{k}" for k in range(sites)))
     network.transport.pings = 1
     names = [item.callspec.params["name"] for item in items if getattr(item, "originalname", "") == test]
     shared, pool = Shared(network), ThreadPoolExecutor(AT_ONCE)
@@ -112,34 +112,34 @@ def running(test, sites, items, folders):
 
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory, request):
-    with running("test_two_sites_agree_with_the_simulation", 2, request.session.items, tmp_path_factory) as found:
+    with running("test_method_with_two_sites_equals_simulation", 2, request.session.items, tmp_path_factory) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def of_four(tmp_path_factory, request):
-    with running("test_four_sites_agree_with_the_simulation", 4, request.session.items, tmp_path_factory) as found:
+    with running("test_method_with_four_sites_equals_simulation", 4, request.session.items, tmp_path_factory) as found:
         yield found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in distinct() if name not in CROWDED])
-def test_two_sites_agree_with_the_simulation(name, of_two):
+def test_method_with_two_sites_equals_simulation(name, of_two):
     of_two[name].result()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CROWDED)
-def test_four_sites_agree_with_the_simulation(name, of_four):
+def test_method_with_four_sites_equals_simulation(name, of_four):
     of_four[name].result()
 
 
-def test_nothing_is_left_out_without_a_reason(tmp_path):
-    """All that is catalogued runs above, in its own name or another name of the same value, or is refused and says why."""
+def test_every_method_is_run_or_refused_with_reason(tmp_path):
+    """Every catalogued method runs above, under its own or an equal name, or is refused with a reason."""
     runs = {repr(ua.plan(SPECS.get(name, name))) for name in distinct()}
     left = [name for name in sorted(registry) if repr(ua.plan(SPECS.get(name, name))) not in runs]
     assert left == sorted(SITES_ONLY)
     for name in left:
         with pytest.raises(UnalikeError, match=SITES_ONLY[name]) as refused:
-            World(tmp_path / name, method=name).run()
+            SmallFederation(tmp_path / name, method=name).run()
         print(f"not over sockets: {name}: {refused.value}")

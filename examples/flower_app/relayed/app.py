@@ -1,4 +1,4 @@
-"""Both apps as they come; add Flower's mods or a lifespan of your own here."""
+"""The ServerApp and ClientApp of unalike, unchanged; add Flower mods or a lifespan here."""
 
 from unalike.federation.flower import client_app as client
 from unalike.federation.flower import server_app as server

@@ -1,4 +1,6 @@
-"""The same method as a real federation: a coordinator, and sites that keep their data.
+"""A real federation: a coordinator and sites that keep their data, training with the same methods as a simulation.
 
-Imports `experiments`, `runtime` and below. Start reading at `coordinator/coordinator.py` and `site/site_worker.py`.
+`coordinator/` runs the rounds, `site/` answers its requests, `protocol/` defines the messages and the federation file, `security/`
+keys and certificates, `flower/` the transport over Flower, `operations/` folders, processes and commands.
+Imports `experiments` and everything below it. Start reading at `coordinator/coordinator.py` and `site/site_worker.py`.
 """

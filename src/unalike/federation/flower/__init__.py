@@ -1,7 +1,8 @@
-"""Our transport on Flower: `server_app` and `client_app` for its runtime, and the processes around it.
+"""The transport over Flower: `server_app` and `client_app` for its runtime, and its processes.
 
-In an app of your own: `serverapp = "unalike.federation.flower:server_app"`, `clientapp = "unalike.federation.flower:client_app"`
-(examples/flower_app). Needs the extra `flower`.
+Imports `operations/` and `protocol/`. Start reading at `flower_processes.py`. In an app of your own: `serverapp =
+"unalike.federation.flower:server_app"`, `clientapp = "unalike.federation.flower:client_app"` (examples/flower_app). Needs the
+extra `flower`.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unalike.federation.flower.apps import client_app
-    from unalike.federation.flower.server import server_app
+    from unalike.federation.flower.coordinator_app import server_app
+    from unalike.federation.flower.relay_app import client_app
 
 __all__ = ["client_app", "server_app"]
 
-_HOMES = {"client_app": "apps", "server_app": "server"}
+_MODULES = {"client_app": "relay_app", "server_app": "coordinator_app"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from unalike.federation.operations.extras import require_extra
 
     require_extra()
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

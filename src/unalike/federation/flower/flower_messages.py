@@ -1,4 +1,4 @@
-"""Our messages in Flower's: bytes in one array record, which Flower cuts into pieces, so that no request is large."""
+"""Federation messages inside Flower messages: bytes in one array record, which Flower sends in pieces of limited size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 RECORD, ITEM, STYPE = "unalike", "message", "bytes"
 
 TRAIN, PING = "train", "query"
-"""Flower's kinds of messages: one for ours, one for what only keeps a site awake."""
+"""Flower's message types: one for federation messages, one for empty messages that keep a site polling."""
 
 
 def pack(message: bytes) -> RecordDict:
@@ -16,7 +16,7 @@ def pack(message: bytes) -> RecordDict:
 
 
 def unpack(found: Message) -> bytes | None:
-    """What a Flower message carries, None where it is none of ours (an error of the other side's Flower, for one)."""
+    """The federation message in a Flower message; None if there is none (for example an error reported by Flower)."""
     if not found.has_content():
         return None
     record = found.content.array_records.get(RECORD)

@@ -1,4 +1,4 @@
-"""Flower's processes: SuperLink and the gate before it on the coordinator's machine, SuperNode and relay on a site's."""
+"""Flower's processes: SuperLink behind the gateway on the coordinator's machine, SuperNode and relay on a site's."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from pathlib import Path
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
-from unalike.federation.flower import apps, gate
-from unalike.federation.flower.internals import Control, OpenGrid, knock, leave
-from unalike.federation.flower.transport import GridTransport
+from unalike.federation.flower import gateway, relay_app
+from unalike.federation.flower.grid_transport import GridTransport
+from unalike.federation.flower.internals import Control, RunGrid, deactivate_node, reason_for_refusal
 from unalike.federation.operations.processes import Child, Supervisor, child_environment
 
 READY_SECONDS = 60.0
 PIECE_BYTES = 8 << 20
-"""The largest request that the gate lets through; Flower cuts messages into pieces of 5 MiB."""
+"""Maximum body of a request at the gateway; Flower sends messages in pieces of 5 MiB."""
 
 
 def free_port() -> int:
-    """A port of this machine that nobody uses now."""
+    """A TCP port of this machine that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """The environment of Flower's processes: its files in `folder`, nobody is called home, a line for what goes wrong.
+    """The environment of Flower's processes: files in `folder`, no telemetry or update check, log level WARNING.
 
-    (At Flower's usual level a message is eight lines; $FLWR_LOG_LEVEL, where it is set, decides.)
+    (At Flower's default level a message takes eight lines. $FLWR_LOG_LEVEL overrides the level.)
     """
     home = folder / "flwr"
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -42,12 +42,12 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 @contextmanager
-def link(
+def superlink(
     folder: Path, supervisor: Supervisor, host: str, port: int, keys: Mapping[str, bytes], message_bytes: int
 ) -> Iterator[GridTransport]:
-    """SuperLink behind its gate at host:port, the sites' keys (PEM, by name) enrolled, a run started: the transport to them.
+    """Start SuperLink and the gateway at host:port, register the sites' keys (PEM, by name), start a run; yield the transport.
 
-    `folder` holds ca.pem, server.pem and server.key; everything of Flower's is written below it.
+    `folder` holds ca.pem, server.pem and server.key; Flower's files are written below it.
     """
     inside, authority = free_port(), (folder / "ca.pem").read_bytes()
     secret = secrets.token_bytes(32)
@@ -73,11 +73,11 @@ def link(
     }
     settings |= {"certificate": files["server.pem"], "key": files["server.key"], "authority": files["ca.pem"]}
     settings |= {"minute_bytes": 4 * message_bytes + 64 * PIECE_BYTES}
-    write_bytes(folder / "gate.json", json.dumps(settings, indent=1).encode())
-    supervisor.start("gate", [sys.executable, "-I", "-S", gate.__file__, str(folder / "gate.json")])
+    write_bytes(folder / "gateway.json", json.dumps(settings, indent=1).encode())
+    supervisor.start("gateway", [sys.executable, "-I", "-S", gateway.__file__, str(folder / "gateway.json")])
     supervisor.wait_until(lambda: _listens(host, port), f"listening at {host}:{port}", READY_SECONDS)
 
-    opened = OpenGrid(f"127.0.0.1:{inside}", secret, authority)
+    opened = RunGrid(f"127.0.0.1:{inside}", secret, authority)
     try:
         yield GridTransport(opened.grid, keys, check=supervisor.check)
     finally:
@@ -85,14 +85,14 @@ def link(
         control.stop(run)
 
 
-class Node:
-    """SuperNode and relay of a site, on this machine. `keep` starts anew what has ended: SuperLink may have started anew."""
+class SuperNode:
+    """A site's SuperNode and relay process. `restart_ended` restarts them, for example after SuperLink was restarted."""
 
-    def __init__(self, folder: Path, supervisor: Supervisor, address: str, trainer: Path, message_bytes: int):
+    def __init__(self, folder: Path, supervisor: Supervisor, address: str, worker_socket: Path, message_bytes: int):
         self.folder, self.supervisor, self.address = folder, supervisor, address
         secret = _secret(folder, "supernode.secret", secrets.token_bytes(32))
         port = free_port()
-        more = {apps.SOCKET: str(trainer.resolve()), apps.LIMIT: str(message_bytes)}
+        more = {relay_app.SOCKET: str(worker_socket.resolve()), relay_app.LIMIT: str(message_bytes)}
         self._environment = environment(folder, **more)
         self._node = [
             "flower-supernode",
@@ -103,37 +103,43 @@ class Node:
         ]
         self._node += ["--auth-supernode-private-key", str((folder / "node.key").resolve()), "--isolation", "process"]
         self._node += ["--superexec-auth-secret-file", str(secret), "--host", "127.0.0.1", "--port", str(port)]
-        self._relay = [sys.executable, "-m", "unalike.federation.flower.relay", f"127.0.0.1:{port}", str(secret)]
+        self._relay = [
+            sys.executable,
+            "-m",
+            "unalike.federation.flower.relay_process",
+            f"127.0.0.1:{port}",
+            str(secret),
+        ]
         self._children: dict[str, Child] = {}
-        self.keep()
+        self.restart_ended()
 
-    def keep(self) -> list[tuple[str, str]]:
-        """Start both anew where one has ended; the names of what had, with why, or the last thing that it said.
+    def restart_ended(self) -> list[tuple[str, str]]:
+        """Restart both processes if one has ended. Returns the names of those that had, with the reason or the last log line.
 
-        A relay whose SuperNode ended in the middle of a message would go on offering its reply to the next one, which knows nothing
-        of it.
+        Both, since a relay that outlives its SuperNode in the middle of a message would offer the reply to the next SuperNode,
+        which did not send the message.
         """
         children = self._children
-        ended = {name: child.last_words() for name, child in children.items() if not child.alive}
+        ended = {name: child.last_line() for name, child in children.items() if not child.alive}
         if ended or not children:
             for child in children.values():
-                self.supervisor.forget(child)
-            self._leave()
+                self.supervisor.remove(child)
+            self._deactivate()
             if "supernode" in ended:
-                ended["supernode"] = knock(*self._identity) or ended["supernode"]
+                ended["supernode"] = reason_for_refusal(*self._identity) or ended["supernode"]
             for name, command in (("supernode", self._node), ("relay", self._relay)):
                 children[name] = self.supervisor.start(name, command, self._environment)
         return list(ended.items())
 
-    def _leave(self) -> None:
-        """Take leave for a SuperNode that was killed before it could: only then the next one is let in at once."""
-        file = self.folder / apps.NODE
+    def _deactivate(self) -> None:
+        """Deactivate the node of a SuperNode that was killed: otherwise SuperLink refuses the next one for up to a minute."""
+        file = self.folder / relay_app.NODE
         if file.exists() and (number := file.read_text()).isdecimal():
-            leave(*self._identity, int(number))
+            deactivate_node(*self._identity, int(number))
 
     @property
     def _identity(self) -> tuple[str, bytes, bytes]:
-        """The coordinator's address, the authority to trust, the node's key."""
+        """(coordinator's address, certificate authority, node's private key)"""
         return self.address, (self.folder / "ca.pem").read_bytes(), (self.folder / "node.key").read_bytes()
 
 
@@ -153,7 +159,7 @@ def _listens(host: str, port: int) -> bool:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raise `UnalikeError` if nobody can listen there."""
+    """Raise `UnalikeError` if this process cannot listen at host:port."""
     try:
         with socket.create_server((host, port)):
             pass

@@ -1,8 +1,8 @@
-"""What we use of Flower that it does not publish, in one place: how a process of ours takes the part of its executors.
+"""All uses of Flower's unpublished interfaces, in one place: processes of ours take the role of Flower's executors.
 
-Flower runs the code of a bundle (FAB) that whoever starts a run has shipped. We run SuperLink and SuperNode with
-`--isolation process`, a published option: they then start nothing, and a process of ours, which knows the secret
-(`--superexec-auth-secret-file`), asks for the work and does it with the code that is installed. The bundle is never unpacked.
+Flower executes the code of an app bundle (FAB) that is sent when a run is started. Here SuperLink and SuperNode run with
+`--isolation process`, a published option: they start no executors. A process of ours, which has the secret
+(`--superexec-auth-secret-file`), acquires the tasks and does them with the installed code. The bundle is never unpacked.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ REFUSALS = {
     429: "this key has sent more than its allowance of a minute",
     503: "the coordinator is not up, or has no more room for connections",
 }
-"""What the door and SuperLink mean by a status."""
+"""Meaning of an HTTP status from the gateway or SuperLink."""
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 RETRY_SECONDS = 5.0
-"""How long Flower's Grid tries a call again, which it would do without end; then it is our transport's turn."""
+"""Seconds for which Flower's Grid retries a call (without end by default); then `GridTransport` handles the failure."""
 
-BUNDLE = {
+APP_FILES = {
     "pyproject.toml": b"""[project]
 name = "unalike-relay"
 version = "1.0.0"
@@ -84,14 +84,14 @@ clientapp = "unalike.federation.flower:client_app"
 }
 
 
-def bundle() -> bytes:
-    """The bundle that a run needs a name for: the same bytes everywhere."""
-    fab, _ = build_fab_from_files(dict(BUNDLE))
+def app_bundle() -> bytes:
+    """The app bundle that Flower requires to start a run: the same bytes everywhere."""
+    fab, _ = build_fab_from_files(dict(APP_FILES))
     return fab
 
 
 class Control:
-    """Registers sites and starts the run, over the Control API on the own machine."""
+    """Registers sites and starts the run over SuperLink's Control API on this machine."""
 
     def __init__(self, port: int, authority: bytes):
         self._client = ControlHttpClient.from_server_address(
@@ -99,7 +99,7 @@ class Control:
         )
 
     def ready(self) -> bool:
-        """Whether SuperLink answers."""
+        """Whether SuperLink is up."""
         try:
             return bool(self._client._client.get(f"{self._client._base_url}/health").status_code < 500)
         except httpx.TransportError:
@@ -110,30 +110,30 @@ class Control:
         self._client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
 
     def start(self) -> int:
-        """Start a run of the bundle; its number."""
-        fab = bundle()
+        """Start a run of the app bundle; returns its id."""
+        fab = app_bundle()
         found = self._client.StartRun(StartRunRequest(fab=Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab)))
         return int(found.run_id)
 
     def stop(self, run: int) -> None:
-        """End a run that may be over already."""
+        """End a run; does nothing if it is over."""
         with suppress(httpx.HTTPError, RuntimeError):
             self._client.StopRun(StopRunRequest(run_id=run))
 
 
-def leave(address: str, authority: bytes, key: bytes, node: int) -> None:
-    """Tell a SuperLink that this node (its OpenSSH private key, the number that it had) is gone, where its SuperNode could not.
+def deactivate_node(address: str, authority: bytes, key: bytes, node: int) -> None:
+    """Deactivate a node (OpenSSH private key, node id) at SuperLink in place of its killed SuperNode.
 
-    Until it hears that, or misses two heartbeats of 30 s, it lets no other SuperNode of this key in. No word of a SuperLink that is
-    not there, knows already, or has another number for the key by now.
+    Otherwise SuperLink refuses another SuperNode with this key until two heartbeats of 30 s are missing. Errors are ignored:
+    SuperLink may be down, know it already, or have another id for the key by now.
     """
-    with suppress(httpx.HTTPError, RuntimeError), _fleet(address, authority, key)[0] as client:
+    with suppress(httpx.HTTPError, RuntimeError), _fleet_client(address, authority, key)[0] as client:
         client.DeactivateNode(DeactivateNodeRequest(node_id=node))
 
 
-def knock(address: str, authority: bytes, key: bytes) -> str:
-    """Why a SuperLink does not let a node of this key in, which its SuperNode leaves unsaid; empty where it does."""
-    client, public = _fleet(address, authority, key)
+def reason_for_refusal(address: str, authority: bytes, key: bytes) -> str:
+    """The reason why SuperLink refuses a node with this key, which a SuperNode does not report; "" if it accepts it."""
+    client, public = _fleet_client(address, authority, key)
     try:
         with client:
             found = client.ActivateNode(
@@ -141,16 +141,16 @@ def knock(address: str, authority: bytes, key: bytes) -> str:
             )
             client.DeactivateNode(DeactivateNodeRequest(node_id=found.node_id))
     except httpx.HTTPStatusError as error:
-        return _clocks(error) or REFUSALS.get(error.response.status_code, str(error))
+        return _clock_difference(error) or REFUSALS.get(error.response.status_code, str(error))
     except (httpx.HTTPError, RuntimeError) as error:
         return f"cannot reach {address}: {error}"
     return ""
 
 
-def _clocks(error: httpx.HTTPStatusError) -> str:
-    """Whether a signed request was refused for its time, which SuperLink says no more than that of a key; empty if not.
+def _clock_difference(error: httpx.HTTPStatusError) -> str:
+    """The message if a signed request was refused for its timestamp; "" if not.
 
-    The door refuses keys by itself and, unlike SuperLink, gives no date.
+    SuperLink answers 401 as for an unknown key, but with a date; the gateway, which rejects unknown keys itself, sends no date.
     """
     date = error.response.headers.get("date")
     if error.response.status_code != 401 or date is None:
@@ -160,13 +160,13 @@ def _clocks(error: httpx.HTTPStatusError) -> str:
     if -TIMESTAMP_TOLERANCE < seconds < SYSTEM_TIME_TOLERANCE:
         return ""
     return (
-        f"this machine's clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the coordinator's, which lets in "
-        f"who is less than {SYSTEM_TIME_TOLERANCE} s ahead or {TIMESTAMP_TOLERANCE} s behind; set the clock that is wrong"
+        f"this machine's clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the coordinator's, which accepts "
+        f"less than {SYSTEM_TIME_TOLERANCE} s ahead or {TIMESTAMP_TOLERANCE} s behind; correct the wrong clock"
     )
 
 
-def _fleet(address: str, authority: bytes, key: bytes) -> tuple[FleetHttpClient, bytes]:
-    """What speaks for a site's SuperNode, and its public key."""
+def _fleet_client(address: str, authority: bytes, key: bytes) -> tuple[FleetHttpClient, bytes]:
+    """A client of the Fleet API with a SuperNode's identity, and its public key."""
     private = load_ssh_private_key(key, None)
     assert isinstance(private, EllipticCurvePrivateKey)
     signs = NodeAuthHttpInterceptor(private, private.public_key())
@@ -175,8 +175,8 @@ def _fleet(address: str, authority: bytes, key: bytes) -> tuple[FleetHttpClient,
     return client, public_key_to_bytes(private.public_key())
 
 
-def executor(address: str, secret: bytes, authority: bytes | None) -> RuntimeHttpClient:
-    """What asks a SuperLink or SuperNode (`authority` None: on the own machine, without TLS) for work."""
+def runtime_client(address: str, secret: bytes, authority: bytes | None) -> RuntimeHttpClient:
+    """A client that acquires tasks from SuperLink, or from a SuperNode (`authority` None: this machine, without TLS)."""
     return RuntimeHttpClient.from_server_address(
         address,
         authority is None,
@@ -188,18 +188,18 @@ def executor(address: str, secret: bytes, authority: bytes | None) -> RuntimeHtt
     )
 
 
-def acquire(client: RuntimeHttpClient, kind: TaskType) -> str | None:
-    """The token of a piece of work that waits, None where nothing does."""
+def acquire_task(client: RuntimeHttpClient, kind: TaskType) -> str | None:
+    """The token of a waiting task, or None."""
     found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
     return found.token or None
 
 
-class OpenGrid:
-    """The Grid of a run that has just been started; `close` ends the run for Flower."""
+class RunGrid:
+    """The Grid of a run that was just started; `close` ends the run."""
 
     def __init__(self, address: str, secret: bytes, authority: bytes):
-        client = executor(address, secret, authority)
-        token = _awaited(lambda: acquire(client, TaskType.SERVER_APP))
+        client = runtime_client(address, secret, authority)
+        token = _wait_for(lambda: acquire_task(client, TaskType.SERVER_APP))
         client.close()
         self.grid = HttpGrid(address, False, authority, token=token)
         self.grid._retry_invoker.max_time = RETRY_SECONDS
@@ -215,8 +215,8 @@ class OpenGrid:
         self._heart.start()
 
     def close(self) -> None:
-        """Say that the run is over."""
-        _silence(self._heart)
+        """Report the run as completed."""
+        _stop_heartbeat(self._heart)
         self.grid._retry_invoker.max_tries = 1
         with suppress(httpx.HTTPError, RuntimeError):
             request = PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details="")
@@ -224,8 +224,8 @@ class OpenGrid:
         self.grid.close()
 
 
-def work(address: str, token: str, app: ClientApp) -> None:
-    """Do one piece of a site's work with `app`, which is installed; the run's bundle is left alone."""
+def run_task(address: str, token: str, app: ClientApp) -> None:
+    """Do one task of a site with the installed `app`; the run's app bundle is not used."""
     client = RuntimeHttpClient.from_server_address(
         address,
         True,
@@ -240,27 +240,27 @@ def work(address: str, token: str, app: ClientApp) -> None:
         status, details = SubStatus.COMPLETED, ""
         try:
             reply = app(message=message, context=context)
-        except Exception as error:  # whatever went wrong is said, not raised: the next message may be better
+        except Exception as error:  # reported, not raised: the relay continues with the next message
             status, details = SubStatus.FAILED, type(error).__name__
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message)
         push_message(client, reply, context)
-        _silence(heart)
+        _stop_heartbeat(heart)
         push_task_output(client, context, status, details)
     finally:
-        _silence(heart)
+        _stop_heartbeat(heart)
         client.close()
 
 
-def _silence(heart: HeartbeatSender) -> None:
-    """No further heartbeats. Before a task is over: its token ends with it, and one that is refused is repeated for ever."""
-    with suppress(RuntimeError):  # it has stopped
+def _stop_heartbeat(heart: HeartbeatSender) -> None:
+    """Stop heartbeats before the task ends: its token then becomes invalid, and a refused heartbeat is retried for ever."""
+    with suppress(RuntimeError):  # it has stopped already
         heart.stop()
 
 
-def _awaited(look: Callable[[], str | None], seconds: float = 20.0) -> str:
+def _wait_for(look: Callable[[], str | None], seconds: float = 20.0) -> str:
     deadline = time.monotonic() + seconds
     while (found := look()) is None:
         if time.monotonic() > deadline:
-            raise UnalikeError(f"Flower's SuperLink handed out no work within {seconds:.0f} s; look into its log")
+            raise UnalikeError(f"Flower's SuperLink gave no task within {seconds:.0f} s; look into its log")
         time.sleep(0.05)
     return found

@@ -1,8 +1,9 @@
-"""Runs one command, and ends it with everything that it started when the parent lets go. Standard library only.
+"""Wrapper process around one command: ends the command and all its descendants when the parent ends. Standard library only.
 
-`python -I -S leash.py command...`: standard input is the leash. When it closes, because the parent closed it or died of
-whatever (`kill -9` included), every process below this one is ended: first SIGTERM, after GRACE seconds SIGKILL. Processes that
-moved to a session of their own (as Flower's `flower-superexec` does) are still below it: a subreaper adopts the orphans.
+`python -I -S child_process.py command...`: the parent holds the other end of standard input. When it closes, because the parent
+closed it or was killed (`kill -9` included), every descendant of this process is ended: first SIGTERM, after GRACE seconds
+SIGKILL. This also ends processes that moved to a session of their own (as Flower's `flower-superexec` does): this process is a
+subreaper, so orphans become its children.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ import threading
 import time
 
 GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of Linux's prctl."""
 
 
 def descendants() -> list[int]:
-    """The ids of all living processes below this one."""
+    """Ids of all living descendants of this process."""
     parents = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat") as file:
                 state, parent = file.read().rpartition(")")[2].split()[:2]
-        except OSError:  # gone in the meantime
+        except OSError:  # it has just ended
             continue
         if state != "Z":
             parents[int(name)] = int(parent)
@@ -39,7 +41,7 @@ def descendants() -> list[int]:
 
 
 def end() -> None:
-    """End every process below this one."""
+    """End all descendants of this process."""
     deadline = time.monotonic() + GRACE
     for kind in (signal.SIGTERM, signal.SIGKILL):
         for pid in descendants():
@@ -70,7 +72,7 @@ def _wait_for_parent(release: threading.Event) -> None:
 
 
 def _signal(pid: int, kind: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has ended in the meantime
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
         os.kill(pid, kind)
 
 

@@ -1,4 +1,4 @@
-"""Commands to a federation that is up, over a socket in its folder: state, run, pause, resume, stop."""
+"""The operator's commands to a running federation, over a socket in its folder: status, run, pause, resume, stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 from unalike.federation.operations import local_socket
 
-MOST = 1 << 20
+MAX_BYTES = 1 << 20
 SECONDS = 10.0
 
 Answer = dict[str, Any]
@@ -20,7 +20,7 @@ Answer = dict[str, Any]
 
 @contextmanager
 def listening(path: Path, commands: Mapping[str, Callable[[], Answer]]) -> Iterator[None]:
-    """Answer commands at `path` while the block runs."""
+    """Answer commands at the socket `path` while the `with` block runs."""
     over = threading.Event()
 
     def handle(message: bytes) -> bytes:
@@ -32,9 +32,9 @@ def listening(path: Path, commands: Mapping[str, Callable[[], Answer]]) -> Itera
         except UnalikeError as error:
             return json.dumps({"error": str(error)}).encode()
         except (ValueError, KeyError, TypeError):
-            return json.dumps({"error": "no command"}).encode()
+            return json.dumps({"error": "not a valid command"}).encode()
 
-    thread = threading.Thread(target=local_socket.serve, args=(path, handle, MOST, over.is_set), daemon=True)
+    thread = threading.Thread(target=local_socket.serve, args=(path, handle, MAX_BYTES, over.is_set), daemon=True)
     thread.start()
     try:
         yield
@@ -44,13 +44,13 @@ def listening(path: Path, commands: Mapping[str, Callable[[], Answer]]) -> Itera
 
 
 class NoAnswer(UnalikeError):
-    """Somebody listens and has not answered in time."""
+    """A process listens at the socket but has not answered in time."""
 
 
 def command(path: Path, wanted: str) -> Answer:
-    """Send a command. Raises `UnalikeError` where nothing listens, nothing answers in time, or the command was refused."""
+    """Send a command. Raises `UnalikeError` if nothing listens or the command is refused, `NoAnswer` after a timeout."""
     try:
-        found = json.loads(local_socket.ask(path, json.dumps({"do": wanted}).encode(), MOST, SECONDS))
+        found = json.loads(local_socket.ask(path, json.dumps({"do": wanted}).encode(), MAX_BYTES, SECONDS))
     except TimeoutError:
         raise NoAnswer(
             f"the federation in {path.parent} is up but has not answered for {SECONDS:.0f} s, and may still do it; "

@@ -1,4 +1,4 @@
-"""Terms tried out before anybody has agreed to them."""
+"""Check of a federation's terms before keys and bundles are made."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from unalike.training.client_update import trained_names
 
 
 def check_terms_run(federation: Federation, own: Mapping[str, Pair | None]) -> None:
-    """Make the run as its coordinator will, with a sample of each kind at every site, and its own "test" and "proxy".
+    """Build the run as its coordinator will, with one sample per split at each site and the coordinator's "test" and "proxy".
 
-    Raises `UnalikeError` for terms that cannot be carried out.
+    Raises `UnalikeError` for terms that cannot be run.
     """
     one = SampleCounts(train=1, test=1, val=int(federation.val > 0))
-    people = placeholders(federation, Roster("", {site.name: one for site in federation.sites}))
-    run_config = run_config_of(federation, people, own.get("test"), own.get("proxy"), coordinated=True)
-    FederatedEvaluator(people, run_config.options.protocols, run_config.test)  # knows the protocols
+    population = placeholders(federation, Roster("", {site.name: one for site in federation.sites}))
+    run_config = run_config_of(federation, population, own.get("test"), own.get("proxy"), coordinated=True)
+    FederatedEvaluator(population, run_config.options.protocols, run_config.test)  # raises for unknown protocols
     for step in run_config.outline:
         if isinstance(step, Stage):
             check_stage(step, run_config)

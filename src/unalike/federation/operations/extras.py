@@ -1,4 +1,4 @@
-"""What a federation needs beyond the plain installation."""
+"""Check that optional dependencies are installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from unalike._utils.errors import UnalikeError
 
 
 def require_extra(*modules: str, what: str = "a federation") -> None:
-    """Raise `UnalikeError` where the extra `flower` is not installed."""
+    """Raise `UnalikeError` if one of the modules (those of a federation by default) is not installed."""
     missing = [name for name in modules or ("cryptography", "flwr") if find_spec(name) is None]
     if missing:
         raise UnalikeError(f"{what} needs {' and '.join(missing)}; install the extra: pip install 'unalike[flower]'")

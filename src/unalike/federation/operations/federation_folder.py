@@ -1,8 +1,8 @@
-"""The coordinator's folder of a federation: its file, authority and keys, the bundles to hand over, and the run.
+"""The coordinator's folder of a federation: the federation file, authority and keys, the sites' bundles, and the run.
 
 federation.toml  network.json  ca.pem ca.key server.pem server.key coordinator.key  nodes/<site>.pem  bundles/<site>.zip
-test.safetensors proxy.safetensors (samples of its own, where it has any)
-run/ (the run directory)  logs/  control (a socket, while it is up)
+test.safetensors proxy.safetensors (the coordinator's own samples, if any)
+run/ (the run directory)  logs/  control (the socket for commands, while it is up)
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class FederationFolder:
         own: Mapping[str, Pair | None] = MappingProxyType({}),
         **terms: Any,
     ) -> FederationFolder:
-        """Make a federation of `sites` (the most training samples each may count with, by name).
+        """Make a federation of `sites` (name -> maximum number of training samples).
 
         They will connect to host:port; `names` are further names and addresses of the server. `own` are the coordinator's
-        samples: "test", for the protocol "server", and "proxy", for methods that learn there. `terms` are the other fields of the
-        federation file. Raises `UnalikeError` for a folder that holds something, and for terms that cannot be.
+        samples: "test", for the protocol "server", and "proxy", for methods that train on the server. `terms` are the other fields
+        of the federation file. Raises `UnalikeError` for a folder that is not empty, and for terms that cannot be run.
         """
         root = Path(path)
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
@@ -78,12 +78,12 @@ class FederationFolder:
             if samples is not None:
                 write_tensors(made._samples(name), {"x": samples[0], "y": samples[1]})
         for name, key in keys.items():
-            made._hand_over(name, key, federation)
-        federation.save(root / "federation.toml")  # last: with it the folder is whole
+            made._write_bundle(name, key, federation)
+        federation.save(root / "federation.toml")  # last: the folder is complete with it
         return made
 
     def renew(self, hosts: Sequence[str] = ()) -> None:
-        """Give the server a new key and certificate of the same authority, for the names of the old one and further `hosts`."""
+        """Make a new key and certificate for the server, for the names of the old one and further `hosts`."""
         issuer, authority = certificates.read(self._bytes("ca.key"), self._bytes("ca.pem"))
         if certificates.days_left(authority) < 0:
             raise UnalikeError(
@@ -96,15 +96,15 @@ class FederationFolder:
         write_bytes(self.path / "server.pem", certificates.pem(certificate))
 
     def enrol_anew(self, name: str) -> Path:
-        """Give a site new keys, which the old ones, wherever they are, are worth nothing beside; its new bundle."""
+        """Make new keys for a site, which invalidates the old ones. Returns the path of its new bundle."""
         key = new_key()
         federation = self._changed(name, key=public_text(key), revoked=False)
-        self._hand_over(name, key, federation)
+        self._write_bundle(name, key, federation)
         federation.save(self.path / "federation.toml")
         return self.bundles[name]
 
     def revoke(self, name: str) -> None:
-        """Let a site take no part any more."""
+        """Exclude a site from the federation."""
         self._changed(name, revoked=True).save(self.path / "federation.toml")
 
     def _changed(self, name: str, **values: Any) -> Federation:
@@ -113,8 +113,8 @@ class FederationFolder:
             raise unknown("site", name, [site.name for site in found.sites])
         return replace(found, sites=tuple(replace(s, **values) if s.name == name else s for s in found.sites))
 
-    def _hand_over(self, name: str, key: PrivateKey, federation: Federation) -> None:
-        """Make a site's connection a key, and write the bundle with it."""
+    def _write_bundle(self, name: str, key: PrivateKey, federation: Federation) -> None:
+        """Make a key for the site's connection and write its bundle."""
         node = certificates.node_key()
         bundle = Bundle(name, self.network.address, key, certificates.openssh(node), self._bytes("ca.pem"), federation)
         path = self.path / "bundles" / f"{name}.zip"
@@ -134,22 +134,22 @@ class FederationFolder:
 
     @property
     def nodes(self) -> dict[str, bytes]:
-        """The keys of the sites' connections (PEM) by name, without those that were revoked."""
+        """Public keys (PEM) of the sites' connections by name, without revoked sites."""
         return {s.name: self._bytes(f"nodes/{s.name}.pem") for s in self.federation.sites if not s.revoked}
 
     @property
     def days_left(self) -> float:
-        """Until the server's certificate expires; below zero where it has."""
+        """Days until the server's certificate expires; negative if it has expired."""
         return certificates.days_left(self._certificate)
 
     @property
     def certificate_fault(self) -> str:
-        """Why no site would connect to the server's certificate; empty where they would."""
-        return certificates.fault(*self._server, self._bytes("ca.pem"))
+        """The reason why sites would refuse the server's certificate; "" if they accept it."""
+        return certificates.why_untrusted(*self._server, self._bytes("ca.pem"))
 
     @property
     def network(self) -> Network:
-        """Where sites connect. Raises `UnalikeError`."""
+        """The network address. Raises `UnalikeError`."""
         return Network.load(self._file("network.json"))
 
     @property
@@ -158,7 +158,7 @@ class FederationFolder:
         return {s.name: self.path / "bundles" / f"{s.name}.zip" for s in self.federation.sites}
 
     def samples(self, name: str) -> Pair | None:
-        """The coordinator's own "test" or "proxy"; None where there are none. Raises `UnalikeError` for a damaged file."""
+        """The coordinator's "test" or "proxy" samples, or None. Raises `UnalikeError` for a damaged file."""
         file = self._samples(name)
         if not file.exists():
             return None
@@ -176,12 +176,12 @@ class FederationFolder:
 
     @property
     def socket(self) -> Path:
-        """Where a federation that is up takes commands."""
+        """The socket for commands, while the federation is up."""
         return self.path / "control"
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep others from bringing the same federation up. Raises `UnalikeError` if it is up."""
+        """Lock the folder, so that no other process starts the same federation. Raises `UnalikeError` if it is up."""
         self._file("federation.toml")
         with locked(self.path, f"the federation in {self.path} is up already; see `unalike federation status`"):
             yield

@@ -1,4 +1,4 @@
-"""A whole federation on this machine: real processes, sockets and certificates, the sites' data in files."""
+"""A whole federation on this machine, with real processes, sockets and certificates."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ JOIN = "from unalike.cli import main; main()"
 
 def locally(
     out: Path,
-    people: Population,
+    population: Population,
     terms: dict[str, Any],
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
     own: Mapping[str, Pair | None] = MappingProxyType({}),
     *,
     wait: bool = False,
 ) -> None:
-    """Train on `people`, each of whom becomes a site of its own processes; history, model and report end up in `out`.
+    """Train on `population`: each client becomes a site with its own processes. History, model and report are written to `out`.
 
-    `own` are the coordinator's samples, "test" and "proxy". `wait`: begin at the operator's word.
+    `own` are the coordinator's samples, "test" and "proxy". `wait`: begin when the operator says `unalike federation run`.
     """
     port = free_port()
-    folder = _folder(out, people, terms, own, port)
+    folder = _folder(out, population, terms, own, port)
     nodes = list(folder.nodes)
 
     def sites(supervisor: Supervisor) -> None:
@@ -50,48 +50,48 @@ def locally(
             command += ["--data", str((home / "data.npz").resolve()), "--address", f"127.0.0.1:{port}"]
             supervisor.start(name, command, child_environment(OMP_NUM_THREADS="1"))
 
-    again = f"unalike federation up --local {len(people)} ... --out {out}"
-    coordinate(folder, tell, wait=wait, port=port, beside=sites, again=again)
+    again = f"unalike federation up --local {len(population)} ... --out {out}"
+    coordinate(folder, log, wait=wait, port=port, beside=sites, again=again)
 
 
 def _folder(
-    out: Path, people: Population, terms: dict[str, Any], own: Mapping[str, Pair | None], port: int
+    out: Path, population: Population, terms: dict[str, Any], own: Mapping[str, Pair | None], port: int
 ) -> FederationFolder:
-    """The folder of this federation: a new one, or the one that was begun. Raises `UnalikeError` for that of another one."""
-    sizes = {f"site-{k + 1}": int(size) for k, size in enumerate(people.sizes)}
-    classes = None if people.outputs is None else tuple(people.classes or ())
-    tokens, task = not people.x.is_floating_point(), cast(Any, people.task.name)
-    terms = terms | {"data": Schema(people.input_shape, classes, task, tokens, people.encoding)}
+    """The federation's folder, new or from an earlier start. Raises `UnalikeError` if it holds another federation."""
+    sizes = {f"site-{k + 1}": int(size) for k, size in enumerate(population.sizes)}
+    classes = None if population.outputs is None else tuple(population.classes or ())
+    tokens, task = not population.x.is_floating_point(), cast(Any, population.task.name)
+    terms = terms | {"data": Schema(population.input_shape, classes, task, tokens, population.encoding)}
     if (out / "federation.toml").exists():
         folder = FederationFolder(out)
         found = folder.federation
         if replace(found, **terms) != found or {site.name: site.samples for site in found.sites} != sizes:
-            raise _other(out)
+            raise _another_federation(out)
     else:
         folder = FederationFolder.create(
             out, sizes, host="127.0.0.1", port=port, listen="127.0.0.1", own=own, name="local", **terms
         )
-    for name, person in zip(sizes, people):
+    for name, person in zip(sizes, population):
         file = out / "sites" / name / "data.npz"
         if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # nobody else reads them
-            write_site(file, person, people.classes)
-        elif file.read_bytes() != archive(person, people.classes):
-            raise _other(out)
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # private data
+            write_site(file, person, population.classes)
+        elif file.read_bytes() != archive(person, population.classes):
+            raise _another_federation(out)
     return folder
 
 
-def _other(out: Path) -> UnalikeError:
-    return UnalikeError(f"{out} holds another federation; repeat its flags to go on with it, or choose another folder")
+def _another_federation(out: Path) -> UnalikeError:
+    return UnalikeError(f"{out} holds another federation; repeat its flags to continue it, or choose another folder")
 
 
 def write_site(path: Path, person: ClientData, classes: list[str] | None) -> None:
-    """A client's samples as a file that `unalike join` reads. Raises `UnalikeError` where it cannot be written."""
+    """Write a client's samples as a file for `unalike join`. Raises `UnalikeError` if it cannot be written."""
     write_bytes(path, archive(person, classes))
 
 
 def archive(person: ClientData, classes: list[str] | None) -> bytes:
-    """That file's content: equal samples give equal bytes."""
+    """The content of that file; equal samples give equal bytes."""
     arrays: dict[str, Any] = {"train_x": person.train[0], "train_y": person.train[1]}
     if person.test is not None:
         arrays |= {"test_x": person.test[0], "test_y": person.test[1]}

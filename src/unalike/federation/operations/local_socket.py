@@ -1,6 +1,6 @@
-"""Messages between two processes of one site, over a Unix socket that only its owner can open. Standard library only.
+"""Requests and replies between processes of one machine, over a Unix socket that only its owner can open. Standard library only.
 
-A message is eight bytes of length and the bytes; a request has one reply. The socket lies in the site's folder.
+A message is eight bytes of length and the bytes; a request has one reply. The socket is in the folder of the site or federation.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pathlib import Path
 LENGTH = struct.Struct(">Q")
 PIECE = 1 << 20
 SILENCE = 30.0
-"""Seconds after which a half-sent request is given up."""
+"""Seconds without data after which a partly sent request or reply is dropped."""
 
 
 def serve(
     path: Path, handle: Callable[[bytes], bytes], limit: int, stopped: Callable[[], bool] = lambda: False
 ) -> None:
-    """Answer requests, one after the other, until `stopped()`. A request that is too long or half sent is dropped.
+    """Answer requests one after the other until `stopped()`. Requests that are too long or incomplete are dropped.
 
-    The socket has its name only once it listens: whoever sees it is answered.
+    The socket is renamed to `path` only when it listens, so a process that finds it gets an answer.
     """
-    unheard = path.with_name(f"{path.name}.new")
-    with _reached(unheard) as name:
-        unheard.unlink(missing_ok=True)
+    unpublished = path.with_name(f"{path.name}.new")
+    with _short_name(unpublished) as name:
+        unpublished.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(name)
-            unheard.chmod(0o600)
+            unpublished.chmod(0o600)
             server.listen()
-            unheard.replace(path)
+            unpublished.replace(path)
             server.settimeout(0.2)
             try:
                 while not stopped():
@@ -47,8 +47,8 @@ def serve(
 
 
 def ask(path: Path, message: bytes, limit: int, seconds: float | None = None) -> bytes:
-    """Send a request and wait for its reply. Raises `OSError` where nobody answers."""
-    with _reached(path) as name, socket.socket(socket.AF_UNIX) as client:
+    """Send a request and wait for its reply. Raises `OSError` if nothing answers."""
+    with _short_name(path) as name, socket.socket(socket.AF_UNIX) as client:
         client.settimeout(seconds)
         client.connect(name)
         _send(client, message)
@@ -65,13 +65,13 @@ def _answer(client: socket.socket, handle: Callable[[bytes], bytes], limit: int)
     try:
         client.settimeout(SILENCE)
         _send(client, reply)
-    except OSError:  # who asked has gone; a repeated request has the same reply
+    except OSError:  # the client is gone; if it repeats the request it gets the same reply
         return
 
 
 def _send(client: socket.socket, message: bytes) -> None:
     client.sendall(LENGTH.pack(len(message)))
-    if message:  # of an empty one the other side may have taken leave already
+    if message:  # the other side may already have closed the connection after an empty one
         client.sendall(message)
 
 
@@ -93,8 +93,8 @@ def _exactly(client: socket.socket, count: int) -> bytes:
 
 
 @contextmanager
-def _reached(path: Path) -> Iterator[str]:
-    """A name of the socket short enough for the system, however deep its folder lies."""
+def _short_name(path: Path) -> Iterator[str]:
+    """A path of the socket within the system's length limit, however deep its folder is."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -1,4 +1,4 @@
-"""Where a federation is to be reached."""
+"""The network address of a federation (network.json)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
 
 @validated
 class Network:
-    """Where sites connect (`host`, `port`), and the address of this machine that listens (`listen`)."""
+    """The `host` and `port` that sites connect to, and the local address to listen at."""
 
     host: Host
     port: Port
@@ -27,12 +27,12 @@ class Network:
 
     @property
     def address(self) -> str:
-        """Host and port in one."""
+        """host:port; IPv6 addresses in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
     def load(cls, path: Path) -> Network:
-        """Read it. Raises `UnalikeError` for a file that says something else."""
+        """Read it. Raises `UnalikeError` for an invalid file."""
         try:
             return cls(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError) as error:

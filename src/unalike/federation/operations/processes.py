@@ -1,4 +1,4 @@
-"""Child processes that never outlive their parent: started, watched, and ended for sure."""
+"""Child processes that never outlive their parent: start, supervise and end them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from typing import Any, Self
 
 from unalike._utils.errors import UnalikeError
 
-LEASH = Path(__file__).with_name("child_process.py")
+CHILD_PROCESS = Path(__file__).with_name("child_process.py")
 LAST_LINES = 12
-"""Lines of a log that an error shows."""
+"""Lines of a log that an error message shows."""
 PATIENCE = 12.0
-"""Seconds that a leash has to end what it holds, before it is killed itself."""
+"""Seconds that the wrapper process has to end its descendants before it is killed."""
 POLL = 0.05
 
 
 class Terminated(SystemExit):
-    """SIGTERM, as an exception, so that `with` blocks are left in order."""
+    """SIGTERM as an exception, so that `with` blocks are exited properly."""
 
 
 class Child:
-    """A command held on a leash (`leash.py`): it ends with everything below it when `stop` is called or this process dies."""
+    """A command in a wrapper process (`child_process.py`): it ends with all descendants on `stop` or when this process ends."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None):
         self.name, self.log = name, log
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
-            self._leash = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(LEASH), *command],
+            self._wrapper = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(CHILD_PROCESS), *command],
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -45,45 +45,45 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        return self._leash.poll() is None
+        return self._wrapper.poll() is None
 
     @property
     def pid(self) -> int:
-        """The id of the leash; the command is its only child."""
-        return self._leash.pid
+        """Process id of the wrapper; the command is its only child."""
+        return self._wrapper.pid
 
     @property
     def status(self) -> int | None:
-        """The exit status of the command, None while it runs."""
-        return self._leash.poll()
+        """Exit status of the command, None while it runs."""
+        return self._wrapper.poll()
 
     def stop(self) -> None:
-        """End the command and everything below it; return when it has ended."""
-        if self._leash.stdin is not None and not self._leash.stdin.closed:
-            self._leash.stdin.close()
+        """End the command and all its descendants; return when they have ended."""
+        if self._wrapper.stdin is not None and not self._wrapper.stdin.closed:
+            self._wrapper.stdin.close()
         try:
-            self._leash.wait(PATIENCE)
+            self._wrapper.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            self._leash.kill()
-            self._leash.wait()
+            self._wrapper.kill()
+            self._wrapper.wait()
 
     def last_lines(self) -> str:
-        """The end of its log."""
+        """The last lines of its log."""
         try:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-LAST_LINES:])
         except OSError:
             return ""
 
-    def last_words(self) -> str:
-        """The last line of its log that says something."""
+    def last_line(self) -> str:
+        """The last non-empty line of its log."""
         lines = [line.strip() for line in self.last_lines().splitlines()]
-        return next((line for line in reversed(lines) if line), "nothing was said")
+        return next((line for line in reversed(lines) if line), "its log is empty")
 
 
 class Supervisor:
-    """The children of a command. Leaving the `with` block ends them all, whatever the reason: an error, Ctrl-C, SIGTERM.
+    """Starts child processes and ends all of them when the `with` block exits, also by an error, Ctrl-C or SIGTERM.
 
-    A child that must not end is watched: `check` raises when one has.
+    `check` raises if a child has ended.
     """
 
     def __init__(self, logs: Path):
@@ -92,19 +92,19 @@ class Supervisor:
         self._handler: Any = None
 
     def start(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> Child:
-        """Start a command; its output goes to `<name>.log`."""
+        """Start a command with its output in `<name>.log`."""
         child = Child(name, command, self.logs / f"{name}.log", env)
         self.children.append(child)
         return child
 
-    def forget(self, child: Child) -> None:
-        """Stop a child, or make sure that one which ended left nothing behind."""
+    def remove(self, child: Child) -> None:
+        """Stop a child with all its descendants, also if the command itself has ended, and supervise it no longer."""
         child.stop()
         if child in self.children:
             self.children.remove(child)
 
     def stop(self) -> None:
-        """End all children, the newest first and without waiting for each other."""
+        """End all children in parallel."""
         enders = [threading.Thread(target=child.stop) for child in reversed(self.children)]
         for thread in enders:
             thread.start()
@@ -121,12 +121,12 @@ class Supervisor:
                 )
 
     def wait_until(self, ready: Callable[[], bool], what: str, seconds: float) -> None:
-        """Wait for a condition while the children live. Raises `UnalikeError` when it takes too long or a child ends."""
+        """Wait until `ready()`. Raises `UnalikeError` after `seconds` or if a child ends."""
         deadline = time.monotonic() + seconds
         while not ready():
             self.check()
             if time.monotonic() > deadline:
-                raise UnalikeError(f"{what} did not happen within {seconds:.0f} s; look into {self.logs}")
+                raise UnalikeError(f"{what} took longer than {seconds:.0f} s; see the logs in {self.logs}")
             time.sleep(POLL)
 
     def __enter__(self) -> Self:
@@ -149,6 +149,6 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 
 
 def child_environment(**more: str) -> dict[str, str]:
-    """This process's environment with the folder of its Python first on PATH, so that commands are found by bare name."""
+    """This process's environment with its Python's folder first on PATH, so that installed commands are found by name."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", **more}

@@ -1,4 +1,4 @@
-"""The coordinator's process: Flower's SuperLink behind its gate, the rounds, the commands of the operator."""
+"""`unalike federation up`: start Flower's SuperLink and the gateway, run the rounds, take the operator's commands."""
 
 from __future__ import annotations
 
@@ -22,99 +22,99 @@ from unalike.federation.protocol.transport import Transport
 from unalike.runtime.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 LATECOMERS = 60.0
-"""Seconds that the run waits for the last sites when there are enough to begin with."""
-LOOK = 0.5
-SOON = 60
-"""Days before the end of the server's certificate that are spoken of."""
+"""Seconds to wait for the remaining sites once a quorum is connected."""
+POLL = 0.5
+EXPIRY_WARNING = 60
+"""Days before the server's certificate expires from which on `up` warns."""
 
 
 def coordinate(
     folder: FederationFolder,
-    tell: Tell,
+    log: Log,
     *,
     wait: bool = False,
     port: int | None = None,
     beside: Callable[[Supervisor], None] = lambda supervisor: None,
     again: str | None = None,
 ) -> Run | None:
-    """Bring the federation up, run its rounds, end everything; None if it was told to stop before, or had nothing to do.
+    """Start the federation, run its rounds and end all processes. None if it was stopped before the end, or had nothing to do.
 
-    `wait`: begin at the operator's word. `beside` starts more children, such as sites of this machine. `again` is the command
-    that goes on, `unalike federation up` with the folder unless given.
+    `wait`: begin when the operator says `unalike federation run`. `beside` starts further child processes, such as sites on this
+    machine. `again` is the command that continues the run, by default `unalike federation up` with the folder.
     """
-    from unalike.federation.flower.flower_processes import check_port, link
+    from unalike.federation.flower.flower_processes import check_port, superlink
 
     federation, network = folder.federation, folder.network
     host, port = network.listen, port or network.port
     if _over(folder, federation):
-        tell(f"nothing is left to do: all rounds are in {folder.run}, report {folder.path / 'report.html'}")
+        log(f"nothing to do: all rounds are in {folder.run}, report {folder.path / 'report.html'}")
         return None
     with folder.held():
         check_port(host, port)
-        _check_certificate(folder, tell)
+        _check_certificate(folder, log)
         with (
             Supervisor(folder.logs) as supervisor,
-            link(folder.path, supervisor, host, port, folder.nodes, federation.message_bytes) as transport,
+            superlink(folder.path, supervisor, host, port, folder.nodes, federation.message_bytes) as transport,
         ):
-            tell(
+            log(
                 f"{federation.name} is up at {host}:{port}; {len(folder.nodes)} sites are enrolled, logs in {folder.logs}"
             )
             beside(supervisor)
-            return rounds(folder, transport, tell, wait=wait, check=supervisor.check, again=again)
+            return run_rounds(folder, transport, log, wait=wait, check=supervisor.check, again=again)
 
 
-def rounds(
+def run_rounds(
     folder: FederationFolder,
     transport: Transport,
-    tell: Tell,
+    log: Log,
     *,
     wait: bool = False,
     check: Callable[[], None] = lambda: None,
     again: str | None = None,
 ) -> Run | None:
-    """The rounds that the federation still lacks, over a transport; None if it was told to stop before the end."""
-    federation, desk = folder.federation, OperatorCommands(folder.federation, transport, wait)
-    desk.round = RunDirectory(folder.run).round
-    with listening(folder.socket, desk.commands):
+    """Run the remaining rounds over a transport. None if the operator stopped the run before the end."""
+    federation, operator = folder.federation, OperatorCommands(folder.federation, transport, wait)
+    operator.round = RunDirectory(folder.run).round
+    with listening(folder.socket, operator.commands):
         try:
-            desk.gather(tell, check)
+            operator.wait_for_sites(log, check)
 
             def progress(row: dict[str, Any], what: str = "") -> None:
                 check()
-                desk.round = int(row["round"])
-                tell(
-                    f"round {desk.round} of {federation.rounds}: {row['participants']} sites, {row['seconds']:.1f} s, "
+                operator.round = int(row["round"])
+                log(
+                    f"round {operator.round} of {federation.rounds}: {row['participants']} sites, {row['seconds']:.1f} s, "
                     f"{headline(row)}".rstrip(", ")
                 )
 
             own = {name: folder.samples(name) for name in ("test", "proxy")}
             coordinator = Coordinator(
-                federation, folder.key, transport, folder.run, control=desk.control, tell=tell, **own
+                federation, folder.key, transport, folder.run, control=operator.control, tell=log, **own
             )
             run = coordinator.run(progress=progress)
         except Stopped:
-            tell(
-                f"stopped after round {desk.round}; `{again or f'unalike federation up {folder.path}'}` goes on from there"
+            log(
+                f"stopped after round {operator.round}; `{again or f'unalike federation up {folder.path}'}` continues from there"
             )
             return None
-    report(folder, run, again or f"unalike federation up {folder.path.name}")
-    tell(f"done: history and model in {folder.run}, report {folder.path / 'report.html'}")
+    write_report(folder, run, again or f"unalike federation up {folder.path.name}")
+    log(f"done: history and model in {folder.run}, report {folder.path / 'report.html'}")
     return run
 
 
-def _check_certificate(folder: FederationFolder, tell: Tell) -> None:
+def _check_certificate(folder: FederationFolder, log: Log) -> None:
     left, renew = folder.days_left, f"`unalike federation renew {folder.path}` makes a new one, sites need nothing"
     if fault := folder.certificate_fault:
         raise UnalikeError(f"the server's certificate {fault}, no site would connect; {renew}")
-    if left < SOON:
-        tell(f"the server's certificate expires in {left:.0f} days; {renew}")
+    if left < EXPIRY_WARNING:
+        log(f"the server's certificate expires in {left:.0f} days; {renew}")
 
 
 def _over(folder: FederationFolder, federation: Federation) -> bool:
-    """Whether the folder holds the whole run and its report."""
+    """Whether the folder holds the complete run and its report."""
     events, config = folder.run / "events.jsonl", RunDirectory(folder.run).config
     if config is None or not events.exists() or not (folder.path / "report.html").exists():
         return False
@@ -122,10 +122,10 @@ def _over(folder: FederationFolder, federation: Federation) -> bool:
     return bool(last) and b'"finished"' in last[0] and config["rounds"] == federation.rounds
 
 
-def report(folder: FederationFolder, run: Run, command: str) -> None:
-    """Write the report of a run that is over, and the command that made it.
+def write_report(folder: FederationFolder, run: Run, command: str) -> None:
+    """Write the report of a finished run, with the command that made it.
 
-    Nothing is known here of the sites' samples but their numbers.
+    Of the sites' samples only the numbers are known here.
     """
     from unalike.experiments.compare import facts_of
     from unalike.experiments.comparison import Comparison
@@ -144,19 +144,19 @@ def report(folder: FederationFolder, run: Run, command: str) -> None:
 
 
 class OperatorCommands:
-    """Where the operator's commands arrive, and what they are told."""
+    """Handlers of the operator's commands; each returns the status."""
 
     def __init__(self, federation: Federation, transport: Transport, wait: bool):
         self.federation, self.transport, self.control = federation, transport, Control()
         self.round = 0
-        self._gathered = False
+        self._sites_ready = False
         self._begin = Event()
         if not wait:
             self._begin.set()
 
     @property
     def commands(self) -> dict[str, Callable[[], Answer]]:
-        """Command -> what sees to it."""
+        """Command -> its handler."""
         return {"status": self.status, "run": self.run, "pause": self.pause, "resume": self.resume, "stop": self.stop}
 
     def status(self) -> Answer:
@@ -165,7 +165,7 @@ class OperatorCommands:
             {"name": s.name, "connected": s.name in connected, "samples": s.samples, "revoked": s.revoked}
             for s in self.federation.sites
         ]
-        held = self.control.state == "running" and not self._gathered
+        held = self.control.state == "running" and not self._sites_ready
         return {
             "state": "waiting" if held or not self._begin.is_set() else self.control.state,
             "why": self.control.why,
@@ -191,10 +191,10 @@ class OperatorCommands:
         self._begin.set()
         return self.status()
 
-    def gather(self, tell: Tell, check: Callable[[], None]) -> None:
-        """Wait for the operator's word and for the sites: for all of them, or for enough and a while longer."""
+    def wait_for_sites(self, log: Log, check: Callable[[], None]) -> None:
+        """Wait until the operator lets the run begin and all sites are connected, or a quorum for `LATECOMERS` seconds."""
         names = [site.name for site in self.federation.sites if not site.revoked]
-        enough, since, told = self.federation.enough(len(names)), time.monotonic(), ""
+        enough, since, logged = self.federation.enough(len(names)), time.monotonic(), ""
         while True:
             check()
             self.control.wait()
@@ -203,12 +203,12 @@ class OperatorCommands:
             if len(connected) < enough:
                 since = time.monotonic()
             if self._begin.is_set() and (not missing or time.monotonic() - since > LATECOMERS):
-                self._gathered = True
+                self._sites_ready = True
                 return
             line = f"{len(connected)} of {len(names)} sites are connected" + (
                 f", waiting for {', '.join(missing[:10])}" if missing else "; waiting for `unalike federation run`"
             )
-            if line != told:
-                tell(line)
-                told = line
-            time.sleep(LOOK)
+            if line != logged:
+                log(line)
+                logged = line
+            time.sleep(POLL)

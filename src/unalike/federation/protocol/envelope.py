@@ -1,10 +1,9 @@
-"""Signed messages: who says what in which run and round, and to which request it is the answer.
+"""Signed messages. The head states the run, step, round, site, kind and, in a reply, the request that it answers.
 
     magic (8 bytes) | length of the head (2 bytes, little endian) | head, JSON | Ed25519 signature (64 bytes) | body
 
-The signature covers everything before it, and the head holds the digest and the length of the body: a byte changed anywhere is
-noticed, and a signature is worth nothing in another run, round or answer. There is no time in it, so that equal contents are
-equal bytes.
+The signature covers everything before it, and the head holds the digest and the length of the body. So a changed byte anywhere is
+detected, and a signature cannot be reused in another run, round or reply. There is no timestamp: equal contents give equal bytes.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from unalike.federation.security.keys import PrivateKey, PublicKey
 MAGIC = b"UNALIKE1"
 SIGNATURE = 64
 HEAD = 4096
-"""The most bytes of a head."""
+"""Maximum bytes of a head."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""What runs, sites and kinds may be called: names that are safe as names of files. Nothing else ever becomes part of a path."""
+"""Valid names of runs, sites and kinds. They are safe as file names; nothing else from a message becomes part of a path."""
 HEX = re.compile(r"(?:[0-9a-f]{64})?")
 
 
 @dataclass(frozen=True)
 class Head:
-    """What is signed. `answers` is the digest of the request that a reply answers, "" for a request."""
+    """The signed head of a message. `answers` is the digest of the request that a reply answers, "" in a request."""
 
     run: str
     stage: int
@@ -52,29 +51,29 @@ class Head:
             if type(found) is not int or not 0 <= found < 2**31:
                 raise Malformed(f"{what} {str(found)[:40]!a}; expected a number from 0 to 2**31")
         if not isinstance(self.answers, str) or not HEX.fullmatch(self.answers):
-            raise Malformed("`answers` is no digest")
+            raise Malformed("`answers` is not a digest")
 
     @property
     def place(self) -> tuple[int, int]:
-        """Stage and round, which only grow."""
+        """(stage, round); it never decreases during a run."""
         return self.stage, self.round
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """A message whose signature holds. `digest` is its `identity`."""
+    """A message with a valid signature. `digest` is its `identity`."""
 
     head: Head
     body: bytes | memoryview
     digest: str
 
     def open(self, limits: Limits = Limits()) -> tuple[Facts, Tree]:  # noqa: B008  (immutable)
-        """The facts and tensors in it. Raises `Malformed`."""
+        """The facts and tensors in the body. Raises `Malformed`."""
         return unpack(self.body, limits)
 
 
 def seal(head: Head, facts: Facts, tensors: Tree, key: PrivateKey) -> bytes:
-    """The message, signed."""
+    """Build and sign a message."""
     body = pack(facts, tensors)
     text = json.dumps(asdict(head) | {"bytes": len(body), "body": digest(body)}, separators=(",", ":")).encode()
     signed = MAGIC + len(text).to_bytes(2, "little") + text
@@ -82,31 +81,33 @@ def seal(head: Head, facts: Facts, tensors: Tree, key: PrivateKey) -> bytes:
 
 
 def unseal(message: bytes, key: PublicKey, limits: Limits = Limits()) -> Envelope:  # noqa: B008  (immutable)
-    """The message, if the owner of `key` signed it and nothing was changed. Raises `Malformed`."""
+    """Verify that the owner of `key` signed the message and that nothing was changed. Raises `Malformed`."""
     if len(message) > limits.bytes:
         raise Malformed(f"{len(message)} bytes; expected at most {limits.bytes}")
     start = len(MAGIC) + 2
     if message[: len(MAGIC)] != MAGIC or len(message) < start:
-        raise Malformed("no message of a federation")
+        raise Malformed("not a message of a federation")
     end = start + int.from_bytes(message[len(MAGIC) : start], "little")
     if end - start > HEAD or len(message) < end + SIGNATURE:
-        raise Malformed("a head that is longer than the message, or than any head")
+        raise Malformed(f"a head of {end - start} bytes in a message of {len(message)}; expected at most {HEAD}")
     try:
         key.verify(message[end : end + SIGNATURE], message[:end])
     except InvalidSignature:
-        raise Malformed("a signature that is not by the key that was enrolled") from None
+        raise Malformed("the signature is not by the key that was enrolled") from None
     found, body = read_json(message[start:end]), memoryview(message)[end + SIGNATURE :]
     if (found.pop("bytes", None), found.pop("body", None)) != (len(body), digest(body)):
-        raise Malformed("a body that is not the one that was signed")
+        raise Malformed("the body is not the one that was signed")
     try:
         head = Head(**found)
     except TypeError:
-        raise Malformed("a head with other fields than a head has") from None
+        raise Malformed(
+            f"a head with the fields {', '.join(found)[:200]!a}; expected {', '.join(Head.__annotations__)}"
+        ) from None
     return Envelope(head, body, identity(message))
 
 
 def identity(message: bytes) -> str:
-    """The digest of a message. What is signed has the digest of the body in it, so that the body need not be read again."""
+    """The digest of a message, over head and signature only: the head contains the digest of the body."""
     start = len(MAGIC) + 2
     return digest(message[: start + int.from_bytes(message[len(MAGIC) : start], "little") + SIGNATURE])
 

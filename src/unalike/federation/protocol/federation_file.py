@@ -1,4 +1,4 @@
-"""The federation file: what all sites agreed to, who they are, and how the coordinator runs the rounds."""
+"""The federation file: the terms that all sites agree to, the enrolled sites, and how the coordinator runs the rounds."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from unalike.federation.security.keys import public_key
 from unalike.runtime.run_directory import plain
 
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
-Part = Annotated[float, Field(strict=True, ge=0, lt=1)]
+Fraction = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 
 
-def _named(text: str) -> str:
+def _check_name(text: str) -> str:
     if not NAME.fullmatch(text):
         raise ValueError("expected 1 to 64 letters, digits, '.', '_' or '-'")
     return text
 
 
-def _readable(text: str) -> str:
+def _check_key(text: str) -> str:
     public_key(text)
     return text
 
 
-Name = Annotated[str, pydantic.AfterValidator(_named)]
-Key = Annotated[str, pydantic.AfterValidator(_readable)]
+Name = Annotated[str, pydantic.AfterValidator(_check_name)]
+Key = Annotated[str, pydantic.AfterValidator(_check_key)]
 
 
 @validated
-class Enrolled:
-    """A site: its name, its public `key`, the most training `samples` it may count with. A `revoked` one takes no part."""
+class EnrolledSite:
+    """An enrolled site: name, public `key`, maximum of training `samples` it may claim. A `revoked` site takes no part."""
 
     name: Name
     key: Key
@@ -55,10 +55,10 @@ class Enrolled:
 
 @validated
 class Schema:
-    """What every site's data look like: the `shape` of a sample, the `classes` (names, or how many), the `task`.
+    """Schema of the samples of all sites: the `shape` of a sample, the `classes` (names or number), the `task`.
 
-    Without classes there is one output. `tokens`: samples are whole numbers, as of text. `encoding`: how everybody's tables
-    become samples, so that a column is the same input at every site.
+    Without classes the model has one output. `tokens`: samples are integers, as of text. `encoding`: how tables are converted to
+    samples, so that a column is the same input at every site.
     """
 
     shape: tuple[PositiveInt, ...]
@@ -91,15 +91,15 @@ class Schema:
 
 @validated
 class Federation:
-    """What is run, by whom and how.
+    """The content of a federation file.
 
-    `participation` and `quorum` are shares (0.5) or numbers (3) of sites: of those that have data, and of those asked. A round
-    closes when everybody asked has answered, or after `deadline` seconds if the quorum has; without it the deadline is extended
-    and other sites are asked in addition, and after `patience` such attempts the run pauses. Requests without an answer are
-    repeated every `repeat` seconds. `message_bytes` bounds every message. `guard`: an update whose norm is more than so many
-    times the running median is refused (letters and buffers: ten times as many); None: norms are not looked at. `stop` and
-    `budget` end the run early, as in `ua.run`; `select` says which round's model it gives: the last, or the best by validation
-    samples, a share `val` of each site's training samples.
+    `participation` is a share (0.5) or number (3) of the sites with data that are asked in a round, `quorum` a share or number
+    of the asked sites. A round closes when all asked sites have answered, or after `deadline` seconds if a quorum has. Without
+    a quorum the deadline is extended and further sites are asked; after `patience` such attempts the run pauses. Unanswered
+    requests are repeated every `repeat` seconds. `message_bytes` is the maximum size of a message. `guard`: an update is
+    refused if its norm exceeds `guard` times the running median (part messages and buffers: ten times as much); None: norms are
+    not checked. `stop` and `budget` end the run early, as in `ua.run`. `select` chooses the round whose model is the result:
+    the last, or the best on the validation samples, a share `val` of each site's training samples.
     """
 
     name: Name
@@ -108,11 +108,11 @@ class Federation:
     rounds: NonNegativeInt
     coordinator: Key
     data: Schema
-    sites: tuple[Enrolled, ...] = Field(min_length=1)
+    sites: tuple[EnrolledSite, ...] = Field(min_length=1)
     work: Work = Work()
     seed: NonNegativeInt = 0
     protocol: tuple[str, ...] = ("clients",)
-    val: Part = 0.0
+    val: Fraction = 0.0
     buffers: Literal["average", "local", "first"] = "average"
     transform: str | None = None
     evaluate_every: PositiveInt = 1
@@ -139,7 +139,7 @@ class Federation:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Federation:
-        """From plain values, such as a TOML file holds; `batch_size = 0` is the full batch. Raises `UnalikeError`."""
+        """Build from plain values, as in a TOML file; `batch_size = 0` means the full batch. Raises `UnalikeError`."""
         work = values.get("work")
         if isinstance(work, dict) and work.get("batch_size") == 0:
             values = values | {"work": work | {"batch_size": None}}
@@ -158,7 +158,7 @@ class Federation:
     def text(self) -> str:
         """The federation as TOML; `load` reads it back."""
         values = plain(asdict(self))
-        values["work"].setdefault("batch_size", 0)  # TOML has no None, which is the full batch
+        values["work"].setdefault("batch_size", 0)  # TOML cannot express None, the full batch
         values["sites"] = [plain(site) for site in values["sites"]]
         return tomli_w.dumps(values)
 
@@ -166,12 +166,12 @@ class Federation:
         """Write the federation file, atomically."""
         write_bytes(Path(path), self.text().encode())
 
-    def site(self, name: str) -> Enrolled | None:
-        """The enrolled site of this name."""
+    def site(self, name: str) -> EnrolledSite | None:
+        """The enrolled site of this name, or None."""
         return next((site for site in self.sites if site.name == name), None)
 
     def number(self, name: str) -> int:
-        """The site's number among the clients. Raises `UnalikeError` for a stranger."""
+        """The site's index among the clients. Raises `UnalikeError` for a name that is not enrolled."""
         for number, site in enumerate(self.sites):
             if site.name == name:
                 return number
@@ -179,9 +179,9 @@ class Federation:
 
     @property
     def terms(self) -> str:
-        """The digest of what a site agrees to: whatever decides what it computes and what leaves it.
+        """Digest of the terms that a site agrees to: all that decides what the site computes and what it sends.
 
-        Rounds, quorum and deadline are the coordinator's affair, and a site that was revoked does not change it for the others.
+        Rounds, quorum and deadline are not part of it, and revoking a site does not change it.
         """
         agreed = (
             "name",
@@ -198,17 +198,17 @@ class Federation:
         )
         values = asdict(self)
         if self.data.encoding is None:
-            del values["data"]["encoding"]  # the digest of federations that were made before there was one
+            del values["data"]["encoding"]  # same digest as before this field existed
         sites = [site.name for site in self.sites]
         text = json.dumps({k: values[k] for k in agreed} | {"sites": sites}, sort_keys=True)
         return digest(text.encode())
 
     def asked(self, eligible: int) -> int:
-        """Sites in a cohort, at least one."""
+        """Number of sites to ask in a round, at least one."""
         return _count(self.participation, eligible, lambda share: math.floor(share + 0.5))
 
     def enough(self, asked: int) -> int:
-        """Sound reports that make a round, at least one."""
+        """Number of valid updates that complete a round, at least one."""
         return _count(self.quorum, asked, lambda share: math.ceil(share - 1e-9))
 
 

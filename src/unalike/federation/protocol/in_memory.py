@@ -1,6 +1,6 @@
-"""A transport in one process, with every fault of a network, drawn from a seed.
+"""A transport within one process that simulates network faults from a seed, for tests and benchmarks.
 
-Time passes in ticks: each `receive` is at least one. So a test of delays takes no time and repeats exactly.
+Time passes in ticks: each `receive` advances by at least one. So a test of delays takes no time and is reproducible.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from unalike.federation.protocol.transport import Handler
 
 @dataclass(frozen=True)
 class NetworkFaults:
-    """Probabilities that a message is lost, arrives twice, or has a byte changed, and the most ticks that it is late by.
+    """Probabilities that a message is lost, arrives twice, or has a byte changed; and its maximum `delay` in ticks.
 
-    Delays differ, so messages overtake each other.
+    Delays are random, so messages overtake each other.
     """
 
     loss: float = 0.0
@@ -31,12 +31,12 @@ class NetworkFaults:
 
 @dataclass
 class InMemoryTransport:
-    """Sites of this process. Whoever is in `away` neither hears nor is heard; add and remove names at any time."""
+    """Connects to sites in this process. Those in `offline` get and send nothing; the set may change at any time."""
 
     handlers: Mapping[str, Handler]
     faults: NetworkFaults = NetworkFaults()
     seed: int = 0
-    away: set[str] = field(default_factory=set)
+    offline: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._rng = seeds.generator(self.seed, "transport")
@@ -44,11 +44,11 @@ class InMemoryTransport:
         self._under_way: list[tuple[int, int, bool, str, bytes]] = []
 
     def sites(self) -> Collection[str]:
-        return [name for name in self.handlers if name not in self.away]
+        return [name for name in self.handlers if name not in self.offline]
 
     def send(self, site: str, message: bytes) -> None:
-        if site not in self.away:
-            self._post(False, site, message)
+        if site not in self.offline:
+            self._transmit(False, site, message)
 
     def receive(self, seconds: float) -> list[tuple[str, bytes]]:
         if not self._under_way:
@@ -58,27 +58,27 @@ class InMemoryTransport:
         arrived = []
         while self._under_way and self._under_way[0][0] <= self._tick:
             *_, back, site, message = heapq.heappop(self._under_way)
-            if site in self.away:
+            if site in self.offline:
                 continue
             if back:
                 arrived.append((site, message))
             else:
-                self._post(True, site, self.handlers[site].handle(message))
+                self._transmit(True, site, self.handlers[site].handle(message))
         return arrived
 
     def inject(self, site: str, message: bytes) -> None:
-        """Let a message arrive at the coordinator as if the site had sent it."""
-        self._push(True, site, message, 0)
+        """Deliver a message to the coordinator as if the site had sent it."""
+        self._schedule(True, site, message, 0)
 
-    def _post(self, back: bool, site: str, message: bytes) -> None:
+    def _transmit(self, back: bool, site: str, message: bytes) -> None:
         faults, rng = self.faults, self._rng
         for _ in range(1 + (rng.random() < faults.repeat)):
             if rng.random() < faults.loss:
                 continue
             sent = _corrupted(message, rng) if rng.random() < faults.corrupt else message
-            self._push(back, site, sent, int(rng.integers(0, faults.delay + 1)))
+            self._schedule(back, site, sent, int(rng.integers(0, faults.delay + 1)))
 
-    def _push(self, back: bool, site: str, message: bytes, delay: int) -> None:
+    def _schedule(self, back: bool, site: str, message: bytes, delay: int) -> None:
         self._number += 1
         heapq.heappush(self._under_way, (self._tick + delay, self._number, back, site, message))
 

@@ -1,4 +1,4 @@
-"""What the coordinator asks of a site, beside the tensors: plain facts, checked on arrival."""
+"""Requests of the coordinator to a site: plain facts beside the tensors, checked on arrival."""
 
 from __future__ import annotations
 
@@ -12,31 +12,38 @@ from unalike.federation.protocol.packing import Facts, Malformed
 
 R = TypeVar("R", bound="AdmitRequest")
 
+ANSWER, UNABLE = "answer", "unable"
+"""The two kinds of replies: the site did what was asked, or says why it cannot and may still answer later."""
+
 
 @validated
 class AdmitRequest:
-    """Take part in a run under these `terms` (`Federation.terms`): with how many samples?"""
+    """Join a run under these `terms` (`Federation.terms`); the answer is the site's numbers of samples."""
 
     terms: str
 
     @property
     def facts(self) -> Facts:
-        """As they travel."""
+        """The request's fields as a plain dict."""
         return asdict(self)
 
     @classmethod
     def read(cls: type[R], facts: dict[str, Any]) -> R:
-        """From a message. Raises `Malformed`."""
+        """The request in a message's facts. Raises `Malformed`."""
         try:
             return cls(**facts)
         except (TypeError, ValueError) as error:
-            raise Malformed(f"no request of the kind {cls.__name__.lower()!r}: {str(error)[:500]}") from None
+            kind = cls.__name__.removesuffix("Request").lower()
+            raise Malformed(f"not a valid request of the kind {kind!r}: {str(error)[:500]}") from None
 
 
 @validated
 class StepRequest(AdmitRequest):
-    """Where a plan is: its `rounds` and the `samples` of all sites, and of the steps before this one the names of their groups
-    (none for a survey). `derived`: this step's model is one that the plan makes."""
+    """The position in the plan.
+
+    `rounds` of the run, `samples` of all sites, and for each earlier step the names of its groups (none for a query step).
+    `derived`: the model of this step is one that the plan makes.
+    """
 
     rounds: NonNegativeInt
     samples: NonNegativeInt
@@ -46,27 +53,29 @@ class StepRequest(AdmitRequest):
 
 @validated
 class QueryRequest(StepRequest):
-    """Answer a question, about a model if one is there: `model/*`."""
+    """Answer a query, about the model in the tensors `model/*` if there are any."""
 
     query: str
 
 
 @validated
 class ChooseRequest(QueryRequest):
-    """Which of `groups` models, `0/*`, `1/*`, ..., has the least answer?"""
+    """Choose one of `groups` models, `0/*`, `1/*`, ...: the one for which the answer to the query is smallest."""
 
     groups: PositiveInt
 
 
 @validated
 class TrainRequest(StepRequest):
-    """Evaluate what is received (`params/*`, `buffers/*`) under the protocols `evaluate`, then `train` it and report.
+    """Evaluate the received model (`params/*`, `buffers/*`) under the protocols `evaluate`; if `train`, train it and report.
 
-    `round` is that of the state, `accepted` the one whose memory stands (None: no report of this site in this group was ever
-    accepted), `group` the number and name of the site's group of `population` clients. With `local` the model after training is
-    evaluated, too. Letters are `messages.<part>/*`. What stays the same for the whole step comes once, with its digest `fixed` ever
-    after ("" where there is nothing of the kind): values that are not trained together (`fixed.params/*`, `fixed.buffers/*`), and
-    public samples to train on (`shared/x`, `shared/y`).
+    `round` is the round of the server state. `accepted` is the round of this site's last accepted update in this group (None: there
+    was none); the client state of that round is the valid one. `group` is the number of the site's group, which has `population`
+    clients. With `local` the model after training is evaluated, too. Part messages are `messages.<part>/*`.
+
+    Tensors that are fixed for the whole step are sent once; later requests name them by their digest `fixed` ("" if there are
+    none): values that are not trained together (`fixed.params/*`, `fixed.buffers/*`), and public samples to train on (`shared/x`,
+    `shared/y`).
     """
 
     method: str

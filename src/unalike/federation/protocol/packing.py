@@ -1,9 +1,9 @@
-"""Tensors and facts as bytes, read under strict limits. Nothing is unpickled, decompressed or executed.
+"""Codec for facts and tensors, decoded under strict limits. Nothing is unpickled, decompressed or executed.
 
     length of the header (8 bytes, little endian) | header, JSON: {"facts": {...}, "tensors": [[name, dtype, shape], ...]} | data
 
-The data are the tensors one after the other, in the header's order and without a gap: there are no offsets to lie about, and a
-tensor's bytes follow from its type and shape. All of this is checked before anything is made of it.
+The data are the tensors one after the other, in the header's order and without gaps. There are no offsets that could be wrong, and
+a tensor's size in bytes follows from its type and shape. All of this is checked before any memory is allocated for tensors.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class Malformed(UnalikeError):
-    """Bytes that are no message of ours: truncated, oversized, forged or nonsense."""
+    """Bytes that are not a valid message: truncated, oversized, forged or meaningless."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a message may hold: its `bytes`, those of its header, the number of its tensors, their dimensions, a name's length."""
+    """Maximum `bytes` of a message and of its header, number of tensors, of dimensions, and length of a name."""
 
     bytes: int = 2**30
     header: int = 2**20
@@ -53,14 +53,14 @@ class Limits:
 
 
 def pack(facts: Facts, tensors: Tree) -> bytes:
-    """Equal contents give equal bytes. Facts are JSON without NaN and infinities."""
+    """Encode facts (JSON without NaN and infinities) and tensors. Equal contents give equal bytes."""
     rows = [[name, NAMES[t.dtype], list(t.shape)] for name, t in tensors.items()]
     header = json.dumps({"facts": facts, "tensors": rows}, allow_nan=False, separators=(",", ":")).encode()
     return b"".join([len(header).to_bytes(8, "little"), header, *map(_bytes, tensors.values())])
 
 
 def unpack(data: bytes | memoryview, limits: Limits = Limits()) -> tuple[Facts, Tree]:
-    """Read what `pack` wrote. Raises `Malformed` for anything else, before memory is taken for it."""
+    """Decode what `pack` encoded. Raises `Malformed` for anything else, before memory is allocated for it."""
     if len(data) > limits.bytes:
         raise Malformed(f"{len(data)} bytes; expected at most {limits.bytes}")
     if len(data) < 8:
@@ -71,26 +71,26 @@ def unpack(data: bytes | memoryview, limits: Limits = Limits()) -> tuple[Facts, 
     header = read_json(bytes(data[8 : 8 + length]))
     facts, rows = header.get("facts"), header.get("tensors")
     if set(header) != {"facts", "tensors"} or not isinstance(facts, dict) or not isinstance(rows, list):
-        raise Malformed("the header lacks its facts or its tensors, or has more than these")
+        raise Malformed("the header is not an object of `facts` and `tensors`")
     if len(rows) > limits.tensors:
         raise Malformed(f"{len(rows)} tensors; expected at most {limits.tensors}")
     return facts, _tensors(data, 8 + length, [_row(row, limits) for row in rows])
 
 
 def read_json(data: bytes) -> Facts:
-    """A JSON object without NaN, infinities, repeated names and texts that are none."""
+    """Decode a JSON object. NaN, infinities, repeated names and invalid Unicode are refused. Raises `Malformed`."""
     try:
         found = json.loads(data, parse_constant=_constant, object_pairs_hook=_object, parse_float=_float)
-        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is no text: no table takes it
+        json.dumps(found, ensure_ascii=False).encode()  # raises for half a surrogate pair, which no table can store
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"no JSON: {str(error)[:200]}") from None
+        raise Malformed(f"invalid JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
         raise Malformed(f"JSON of type {type(found).__name__}; expected an object")
     return found
 
 
 def _constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _float(text: str) -> float:
@@ -108,7 +108,7 @@ def _object(pairs: list[tuple[str, Any]]) -> Facts:
 
 
 def _row(row: Any, limits: Limits) -> tuple[str, torch.dtype, list[int], int]:
-    """The name, type, shape and bytes of a tensor."""
+    """The name, type, shape and size in bytes of a tensor, checked against the limits."""
     if not isinstance(row, list) or len(row) != 3:
         raise Malformed("a tensor's entry is not [name, dtype, shape]")
     name, kind, shape = row
@@ -120,7 +120,7 @@ def _row(row: Any, limits: Limits) -> tuple[str, torch.dtype, list[int], int]:
         raise Malformed(f"tensor {name!r} without a shape of at most {limits.dimensions} dimensions")
     if not all(type(n) is int and 0 <= n <= limits.bytes for n in shape):
         raise Malformed(f"tensor {name!r} of a shape that is no list of sizes from 0 to {limits.bytes}")
-    if math.prod(n or 1 for n in shape) > limits.bytes:  # torch multiplies the sizes of an empty tensor, too
+    if math.prod(n or 1 for n in shape) > limits.bytes:  # torch also multiplies the sizes of an empty tensor
         raise Malformed(f"tensor {name!r} of a shape whose sizes multiply to more than {limits.bytes}")
     return name, DTYPES[kind], shape, math.prod(shape) * DTYPES[kind].itemsize
 
@@ -147,7 +147,7 @@ def _nothing() -> Tensor:
 
 
 def checksum(tensors: Tree) -> str:
-    """A digest of names, types, shapes and values; "" for none."""
+    """Digest of the tensors' names, types, shapes and values; "" if there are none."""
     return hashlib.sha256(pack({}, tensors)).hexdigest() if tensors else ""
 
 

@@ -1,6 +1,6 @@
-"""What others say, shown in a terminal."""
+"""Text from other machines, made safe to print."""
 
 
 def printable(text: str) -> str:
-    """The text with a space in the place of whatever a terminal would act on."""
+    """Replace control characters, which a terminal would act on, by spaces."""
     return "".join(c if c.isprintable() else " " for c in text)

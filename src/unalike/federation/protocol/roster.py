@@ -1,4 +1,4 @@
-"""Who takes part in a run, with how many samples; and the run as a job, on either side of the wire."""
+"""The sites that take part in a run with their numbers of samples, and the run config on either side of the network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTS = ("train", "test", "val")
 
 @dataclass(frozen=True)
 class SampleCounts:
-    """How many samples of each kind a site has."""
+    """Number of samples of a site in each split."""
 
     train: int
     test: int
@@ -36,7 +36,7 @@ class SampleCounts:
 
 @dataclass(frozen=True)
 class Roster:
-    """The sites that were admitted to a run, and its name: the time at which it began, then a random number."""
+    """The sites admitted to a run, and the run's name (`new_run`)."""
 
     run: str
     sites: dict[str, SampleCounts]
@@ -49,7 +49,7 @@ class Roster:
 
     @classmethod
     def load(cls, path: Path) -> Roster | None:
-        """Read it; None where there is none. Raises `UnalikeError` for a damaged file."""
+        """Read it; None if there is no file. Raises `UnalikeError` for a damaged file."""
         try:
             found = json.loads(path.read_text())
             return cls(found["run"], {name: SampleCounts(**s) for name, s in found["sites"].items()})
@@ -60,14 +60,14 @@ class Roster:
 
 
 def new_run() -> str:
-    """A run's name: later runs have larger ones."""
+    """A new run's name: the time, then a random number. Later runs have larger names."""
     return f"{time.time_ns():020d}-{secrets.token_hex(8)}"
 
 
 def placeholders(federation: Federation, roster: Roster) -> Population:
-    """The sites as the coordinator sees them: how many samples each has, and nothing of these.
+    """The population as the coordinator sees it: it knows the number of samples of each site and none of the samples.
 
-    Every number of a sample is that of one sample of zeros.
+    All indices refer to one sample of zeros.
     """
     none = SampleCounts(0, 0, 0)
     counts = [roster.sites.get(site.name, none) for site in federation.sites]
@@ -79,8 +79,8 @@ def placeholders(federation: Federation, roster: Roster) -> Population:
     return Population(x, y, train, test, val, names, schema.names, find_task(schema.task), encoding=schema.encoding)
 
 
-def alone(federation: Federation, number: int, data: ClientData) -> Population:
-    """The sites as the site of this number sees them: only it has samples. Raises `UnalikeError` for data of another kind."""
+def site_population(federation: Federation, number: int, data: ClientData) -> Population:
+    """The population as one site sees it: only it has samples. Raises `UnalikeError` for samples of another shape or type."""
     schema, own = federation.data, Population.of([data], federation.data.names, federation.data.task)
     if own.input_shape != tuple(schema.shape) or own.x.is_floating_point() == schema.tokens:
         kinds = {True: "whole numbers", False: "floats"}
@@ -103,9 +103,9 @@ def run_config_of(
     coordinated: bool = False,
     device: str = "cpu",
 ) -> RunConfig:
-    """The federation's run as a job; when it ends and which round counts is known to the coordinator alone.
+    """The federation as a run config. `coordinated` adds the rules that only the coordinator applies: stop, budget, select.
 
-    Raises `UnalikeError` for what cannot be run.
+    Raises `UnalikeError` for terms that cannot be run.
     """
     share, eligible = federation.participation, max(1, int(np.count_nonzero(population.sizes)))
     ends: dict[str, Any] = {"stop": federation.stop, "budget": federation.budget, "select": federation.select}

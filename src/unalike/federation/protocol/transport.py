@@ -1,7 +1,7 @@
-"""What a transport is: bytes in, bytes out. Everything above it survives loss, repetition, delay and reordering.
+"""The transport interface: it carries bytes. The layers above tolerate loss, repetition, delay and reordering.
 
-The coordinator sends each site requests and takes what comes back; a site answers each request by `handle`. Who a message comes
-from is the transport's word (an authenticated connection), and the signature inside must agree with it.
+The coordinator sends requests to sites and receives replies; a site answers each request by `handle`. The transport names the
+sender of a message (from its authenticated connection), and the signature inside must agree with it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ class Transport(Protocol):
     """The coordinator's side."""
 
     def sites(self) -> Collection[str]:
-        """The names of the enrolled sites that can be reached now."""
+        """Names of the enrolled sites that are connected now."""
 
     def send(self, site: str, message: bytes) -> None:
-        """Send and forget: the message may be lost, repeated or overtaken. Never blocks for long, never raises for a lost site."""
+        """Send without confirmation: the message may be lost, repeated or overtaken. Does not block, nor raise for a lost site."""
 
     def receive(self, seconds: float) -> Iterable[tuple[str, bytes]]:
-        """What has arrived, as (site as the transport authenticated it, message), waiting at most so long for the first.
+        """Messages that have arrived, as (authenticated site, message). Waits at most `seconds` for the first one.
 
-        Ends early as soon as anything is there; nothing within the time gives nothing. The bodies need not be there at once.
+        Returns as soon as there is one; empty after the time. May load the messages one by one.
         """
 
 
 class Handler(Protocol):
-    """The site's side: `unalike.federation.site.site_worker.Trainer`."""
+    """The site's side, implemented by `unalike.federation.site.site_worker.SiteWorker`."""
 
     def handle(self, message: bytes) -> bytes:
-        """One request, one reply. Idempotent: a repeated request has the same reply, to the byte."""
+        """Answer a request. Idempotent: a repeated request gets the same reply, byte for byte."""

@@ -1,1 +1,4 @@
-"""Keys, certificates and the bundles that sites are handed."""
+"""Keys that sign messages, certificates for TLS, and the bundle that a site gets.
+
+`bundle.py` imports `protocol/federation_file.py`; the rest imports `_utils` alone. Start reading at `bundle.py`.
+"""

@@ -1,4 +1,4 @@
-"""What a site is handed: one file with its keys, the authority to trust, the address, and the federation file to agree to."""
+"""The bundle for a site: one file with its keys, the certificate authority, the address and the federation file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from unalike.federation.security.certificates import replace_private, write_priv
 from unalike.federation.security.keys import PrivateKey, private_key, private_text, public_text
 
 FILES = ("site.json", "site.key", "node.key", "ca.pem", "federation.toml")
-MOST = 4 << 20
-"""The most bytes of a file in a bundle; a federation file lists every site."""
+MAX_FILE_BYTES = 4 << 20
+"""Maximum bytes of a file in a bundle; a federation file lists every site."""
 
 
 @dataclass(frozen=True, repr=False)
 class Bundle:
-    """A site's bundle. `key` signs its messages, `node_key` (OpenSSH) is its connection's; whoever has the file is the site."""
+    """A site's bundle. `key` signs its messages, `node_key` (OpenSSH) authenticates its connection. It must be kept secret."""
 
     site: str
     address: str
@@ -35,9 +35,9 @@ class Bundle:
     def write(self, path: Path) -> None:
         """Write the bundle, readable for its owner alone. Raises `UnalikeError` for a federation file that is too large."""
         text = self.federation.text()
-        if len(text.encode()) > MOST:
+        if len(text.encode()) > MAX_FILE_BYTES:
             raise UnalikeError(
-                f"the federation file would have more than {MOST} bytes, too much for a bundle; agree on fewer columns, "
+                f"the federation file would have more than {MAX_FILE_BYTES} bytes, too much for a bundle; agree on fewer columns, "
                 "categories or words, or on numbers (.npz)"
             )
         file = io.BytesIO()
@@ -56,14 +56,16 @@ class Bundle:
 
     @classmethod
     def read(cls, path: Path) -> Bundle:
-        """Read a bundle under strict limits. Raises `UnalikeError` for anything else than one."""
+        """Read a bundle under strict limits. Raises `UnalikeError` for anything that is not a valid bundle."""
         try:
             with zipfile.ZipFile(path) as archive:
                 found = {info.filename: info for info in archive.infolist()}
                 if sorted(i.filename for i in archive.infolist()) != sorted(FILES):
-                    raise UnalikeError(f"{path} is no site's bundle; expected exactly {', '.join(FILES)} in it")
-                if max(info.file_size for info in found.values()) > MOST:
-                    raise UnalikeError(f"{path} holds a file of more than {MOST} bytes; it is no site's bundle")
+                    raise UnalikeError(f"{path} is not a site's bundle; expected exactly {', '.join(FILES)} in it")
+                if max(info.file_size for info in found.values()) > MAX_FILE_BYTES:
+                    raise UnalikeError(
+                        f"{path} holds a file of more than {MAX_FILE_BYTES} bytes; it is not a site's bundle"
+                    )
                 contents = {name: _content(archive, found[name]) for name in FILES}
             about = json.loads(contents["site.json"])
             site, address = str(about["site"]), str(about["address"])
@@ -92,11 +94,11 @@ class Bundle:
         return cls(site, address, key, contents["node.key"], contents["ca.pem"], federation)
 
     def unpack(self, folder: Path) -> None:
-        """Put the files that Flower's SuperNode reads into the site's folder, which must be its own; its key may be a new one."""
+        """Write the files for Flower's SuperNode into the site's own folder; the node's key may replace an older one."""
         for name, content in (("site", self.site.encode()), ("ca.pem", self.authority)):
             file = folder / name
             if not file.exists():
-                replace_private(file, content)  # whole: half of it would be another site's
+                replace_private(file, content)  # atomic: half of the file would look like another site's
             elif file.read_bytes() != content:
                 raise UnalikeError(f"{folder} belongs to another site or federation; choose another --folder")
         replace_private(folder / "node.key", self.node_key)
@@ -104,4 +106,4 @@ class Bundle:
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     with archive.open(info) as file:
-        return file.read(MOST)
+        return file.read(MAX_FILE_BYTES)

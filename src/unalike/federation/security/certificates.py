@@ -1,8 +1,8 @@
-"""A private certificate authority, the server's certificate, and the keys by which sites connect.
+"""A private certificate authority, the server's certificate, and the keys of the sites' connections.
 
-The authority of a federation signs one certificate: the server's. A site trusts nothing else, so no public authority can stand in
-between. A site's connection has a P-384 key, which is what Flower's authentication of nodes takes; its messages are signed with
-another one (`deploy/keys.py`).
+The authority of a federation signs one certificate: the server's. A site trusts nothing else, so a public authority cannot
+impersonate the server. A site's connection uses a P-384 key, as Flower's node authentication requires; its messages are signed
+with another key (`security/keys.py`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ USES = (
     *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
     *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
 )
-"""What a key may be used for, all of which must be said."""
+"""The key usages of X.509; a certificate states each as allowed or not."""
 AUTHORITY_YEARS, SERVER_YEARS = 10.0, 2.0
-"""How long certificates are valid. Sites have the authority's in their bundles; the server's is renewed without them."""
+"""Validity of certificates. Sites have the authority's in their bundles; the server's is renewed without new bundles."""
 
 
 def authority(name: str, years: float = AUTHORITY_YEARS) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """A new private authority that signs servers and nothing else."""
+    """A new private authority; it can sign servers but no further authorities."""
     key = node_key()
     subject = _name(f"{name} authority")
     usage = _usage(key_cert_sign=True, crl_sign=True)
@@ -49,7 +49,7 @@ def authority(name: str, years: float = AUTHORITY_YEARS) -> tuple[ec.EllipticCur
 def server(
     hosts: Sequence[str], key: ec.EllipticCurvePrivateKey, issuer: x509.Certificate, years: float = SERVER_YEARS
 ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """A server's key and certificate for names and addresses; the own machine's are always among them."""
+    """A server's key and certificate for these names and addresses, and always for this machine's (localhost)."""
     mine = node_key()
     names = [_host(host) for host in dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1"])]
     certificate = (
@@ -81,8 +81,8 @@ def read(key: bytes, certificate: bytes) -> tuple[ec.EllipticCurvePrivateKey, x5
         raise UnalikeError(f"a key or certificate that cannot be read: {error}; restore the folder's files") from None
 
 
-def fault(mine: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, authority: bytes) -> str:
-    """Why no site that trusts the authority (PEM) would connect to a server with these; empty where they would."""
+def why_untrusted(mine: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, authority: bytes) -> str:
+    """The reason why sites that trust the authority (PEM) would refuse this server; "" if they accept it."""
     try:
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
     except (ValueError, TypeError, InvalidSignature):
@@ -95,12 +95,12 @@ def fault(mine: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, autho
 
 
 def days_left(certificate: x509.Certificate) -> float:
-    """Until it expires; below zero where it has."""
+    """Days until the certificate expires; negative if it has expired."""
     return (certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).total_seconds() / 86400
 
 
 def node_key() -> ec.EllipticCurvePrivateKey:
-    """A P-384 key: for certificates, and for Flower's authentication of nodes."""
+    """A new P-384 key, for certificates and for Flower's node authentication."""
     return ec.generate_private_key(ec.SECP384R1())
 
 
@@ -119,13 +119,13 @@ def openssh(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """The public half as PEM, which is what Flower registers."""
+    """The public key as PEM, as Flower registers it."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return key.public_key().public_bytes(serialization.Encoding.PEM, form)
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a new file that nobody else can read, at no moment. Raises `UnalikeError` if it exists or cannot be written."""
+    """Write a new file that only its owner can read, from its creation on. Raises `UnalikeError` if it exists or on failure."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
@@ -146,7 +146,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Write such a file in the place of an older one, whole or not at all."""
+    """Replace a private file atomically."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     write_private(new, content)
@@ -167,7 +167,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))  # clocks of sites may be behind
+        .not_valid_before(now - datetime.timedelta(days=1))  # sites' clocks may be slow
         .not_valid_after(now + datetime.timedelta(days=365 * years))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )

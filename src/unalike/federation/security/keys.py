@@ -11,28 +11,28 @@ __all__ = ["PrivateKey", "PublicKey", "new_key", "private_key", "private_text", 
 
 
 def new_key() -> PrivateKey:
-    """A key of its own."""
+    """A new random key."""
     return PrivateKey.generate()
 
 
 def public_text(key: PrivateKey | PublicKey) -> str:
-    """The public half as text."""
+    """The public key as text."""
     half = key.public_key() if isinstance(key, PrivateKey) else key
     return half.public_bytes_raw().hex()
 
 
 def private_text(key: PrivateKey) -> str:
-    """The private half as text: whoever has it is the site."""
+    """The private key as text, which must be kept secret."""
     return key.private_bytes_raw().hex()
 
 
 def public_key(text: str) -> PublicKey:
-    """The public key that a text holds."""
+    """Parse a public key. Raises `UnalikeError`."""
     return PublicKey.from_public_bytes(_raw(text))
 
 
 def private_key(text: str) -> PrivateKey:
-    """The private key that a text holds."""
+    """Parse a private key. Raises `UnalikeError`."""
     return PrivateKey.from_private_bytes(_raw(text))
 
 

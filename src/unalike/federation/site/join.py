@@ -1,4 +1,4 @@
-"""A site takes part: its data and its memory in this process, Flower's SuperNode and the relay as children beside it."""
+"""`unalike join`: the site worker in this process, Flower's SuperNode and the relay process as its children."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from unalike.federation.protocol.transport import Handler
 from unalike.federation.security.bundle import Bundle
 from unalike.federation.site.site_data import site_data
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
-REST, LONGEST_REST = 3.0, 15.0
-"""Seconds between two attempts to start what has ended: more each time."""
+PAUSE, LONGEST_PAUSE = 3.0, 15.0
+"""Seconds between two attempts to restart child processes; doubles up to the longest pause."""
 
 
 def join(
@@ -28,35 +28,35 @@ def join(
     data_dir: Path | None,
     folder: Path,
     address: str,
-    tell: Tell,
+    log: Log,
     node: bool = True,
     device: str = "cpu",
 ) -> None:
-    """Take part in a federation with a site's data until this process is ended; without `node` only its trainer listens."""
+    """Take part in a federation until this process is ended. Without `node` only the site worker is started."""
     from unalike.federation.site.site_worker import SiteWorker
 
     own = site_data(bundle.federation, data, data_dir, bundle.site)
-    _make(folder)
+    _make_folder(folder)
     with locked(
         folder, f"a site runs in {folder} already; one bundle is one site: choose another --folder, or end the other"
     ):
-        trainer = SiteWorker(bundle.federation, bundle.site, bundle.key, own, folder / "memory", device, tell)
+        worker = SiteWorker(bundle.federation, bundle.site, bundle.key, own, folder / "memory", device, log)
         about = f"{bundle.site}: {len(own.train[1])} training samples"
         if not node:
             bundle.unpack(folder)
-            tell(f"{about}; listening at {(folder / 'trainer').resolve()}")
-            local_socket.serve(folder / "trainer", _told(trainer, tell), bundle.federation.message_bytes)
+            log(f"{about}; listening at {(folder / 'trainer').resolve()}")
+            local_socket.serve(folder / "trainer", _logged(worker, log), bundle.federation.message_bytes)
             return
-        tell(f"{about}; connecting to {address}, logs in {folder / 'logs'}")
-        take_part(replace(bundle, address=address), folder, trainer, tell)
+        log(f"{about}; connecting to {address}, logs in {folder / 'logs'}")
+        serve_site(replace(bundle, address=address), folder, worker, log)
 
 
 def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:
-    """What leaves a site, and what comes to it, as lines for a person."""
-    from unalike.federation.protocol.roster import alone, run_config_of
+    """The values that leave a site and those that it receives, as lines of text with their sizes."""
+    from unalike.federation.protocol.roster import run_config_of, site_population
 
     own = site_data(federation, data, data_dir, site)
-    population = alone(federation, federation.number(site), own)
+    population = site_population(federation, federation.number(site), own)
     run_config = run_config_of(federation, population, proxy=(population.x, population.y))
     rows = [(i.direction, i.what, i.bytes, "once" if i.once else "per round") for i in run_config.wire]
     lines = [
@@ -69,44 +69,44 @@ def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: s
     ]
 
 
-def take_part(bundle: Bundle, folder: Path, trainer: Handler, tell: Tell) -> None:
-    """Answer what the coordinator sends, until this process is ended. `folder` is the site's own."""
-    from unalike.federation.flower.flower_processes import Node
+def serve_site(bundle: Bundle, folder: Path, worker: Handler, log: Log) -> None:
+    """Answer the coordinator's requests until this process is ended, restarting child processes that end."""
+    from unalike.federation.flower.flower_processes import SuperNode
 
-    _make(folder)
+    _make_folder(folder)
     folder.chmod(0o700)
     bundle.unpack(folder)
     listens = folder / "trainer"
     with Supervisor(folder / "logs") as supervisor:
-        node = Node(folder, supervisor, bundle.address, listens, bundle.federation.message_bytes)
-        looked, rest = time.monotonic(), REST
+        node = SuperNode(folder, supervisor, bundle.address, listens, bundle.federation.message_bytes)
+        looked, pause = time.monotonic(), PAUSE
 
-        def keep() -> bool:
-            nonlocal looked, rest
-            if time.monotonic() - looked > rest:
-                looked, ended = time.monotonic(), node.keep()
-                rest = min(2 * rest, LONGEST_REST) if ended else REST
+        def watch() -> bool:
+            nonlocal looked, pause
+            if time.monotonic() - looked > pause:
+                looked, ended = time.monotonic(), node.restart_ended()
+                pause = min(2 * pause, LONGEST_PAUSE) if ended else PAUSE
                 for name, why in ended:
-                    tell(f"{name} ended and was started again: {why}")
+                    log(f"{name} ended and was started again: {why}")
             return False
 
-        local_socket.serve(listens, _told(trainer, tell), bundle.federation.message_bytes, keep)
+        local_socket.serve(listens, _logged(worker, log), bundle.federation.message_bytes, watch)
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise UnalikeError(f"cannot make the folder {folder}: {error.strerror}; choose another --folder") from None
 
 
-def _told(trainer: Handler, tell: Tell) -> Callable[[bytes], bytes]:
-    """The trainer, with a line about every message."""
+def _logged(worker: Handler, log: Log) -> Callable[[bytes], bytes]:
+    """The worker's handler, with a log line for each message."""
 
     def handle(message: bytes) -> bytes:
         started = time.monotonic()
-        reply = trainer.handle(message)
-        tell(
+        reply = worker.handle(message)
+        log(
             f"answered {len(message) / 1e6:.2f} MB with {len(reply) / 1e6:.2f} MB in {time.monotonic() - started:.1f} s"
         )
         return reply

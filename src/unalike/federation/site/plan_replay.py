@@ -1,7 +1,7 @@
-"""A site's own reading of the plan: which methods and questions it agreed to, and the models that later stages make.
+"""A site's own run of the plan: the methods and queries that it agreed to, and the models that later stages build.
 
-No model and no code travels. Where a stage has a model of its own, a site makes one of the same architecture by running the plan
-that it installed, with nobody trained and invented answers; the values are in the order.
+Neither model definitions nor code are sent. If a stage has a model of its own, the site builds one of the same architecture: it
+runs its installed plan without training and with random answers. The values come with the request.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from unalike.runtime.run_config import RunConfig
 from unalike.training.wire import at_random, untrained
 
 
-def agreed(run_config: RunConfig) -> set[str]:
-    """The methods and questions of the plan, as text."""
+def agreed_specs(run_config: RunConfig) -> set[str]:
+    """Specs of the methods and queries in the plan."""
     stages = [s for s in run_config.outline if isinstance(s, Stage)]
-    questions = [s.query for s in run_config.outline if not isinstance(s, Stage)]
-    questions += [s.chooses for s in stages if s.chooses is not None]
-    return {repr(s.method) for s in stages} | {repr(q) for q in questions}
+    queries = [s.query for s in run_config.outline if not isinstance(s, Stage)]
+    queries += [s.chooses for s in stages if s.chooses is not None]
+    return {repr(s.method) for s in stages} | {repr(q) for q in queries}
 
 
-def model_of(run_config: RunConfig, asked: StepRequest) -> Model:
-    """The model of the step that the plan is at."""
+def model_of_step(run_config: RunConfig, asked: StepRequest) -> Model:
+    """The model of the plan's current step, up to its values. Raises `UnalikeError` if the plan has no such step."""
     if not asked.derived:
         return run_config.model
     plan_inputs = replace(run_config.plan_inputs, rounds=asked.rounds, samples=asked.samples)
@@ -35,11 +35,11 @@ def model_of(run_config: RunConfig, asked: StepRequest) -> Model:
     try:
         step = next(steps)
         for groups in asked.outcomes:
-            step = steps.send(_invented(step, plan_inputs, groups))
+            step = steps.send(_placeholder_result(step, plan_inputs, groups))
     except StopIteration:
         raise UnalikeError(f"{run_config.plan!r} has no step {len(asked.outcomes)} here") from None
     return step.model or run_config.model
 
 
-def _invented(step: PlanStep, plan_inputs: PlanInputs, groups: Sequence[str]) -> StageResults | Answers:
+def _placeholder_result(step: PlanStep, plan_inputs: PlanInputs, groups: Sequence[str]) -> StageResults | Answers:
     return untrained(step, plan_inputs, groups) if isinstance(step, Stage) else at_random(step, plan_inputs)

@@ -1,4 +1,4 @@
-"""Samples of a person's own as the federation wants them: a site's, or those that the coordinator tests and learns with."""
+"""Load samples in the federation's schema: a site's, or the coordinator's test and proxy samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unalike.federation.protocol.federation_file import Federation, Schema
 
 
 def site_data(federation: Federation, data: str, data_dir: Path | None, site: str) -> ClientData:
-    """A site's samples. Where no test set is given, every fifth sample of a class tests; the federation may set others apart."""
+    """A site's samples. Without a test set every fifth sample of a class is for testing; `val` takes validation samples."""
     found = _read(federation.data, data, data_dir)
     (x, y), test = found.train, found.test
     if test is None:
@@ -35,14 +35,14 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
 
 
 def own_samples(schema: Schema, data: str, data_dir: Path | None = None) -> Pair:
-    """All samples of a data set or file."""
+    """All samples of a data set or file as (x, y)."""
     found = _read(schema, data, data_dir)
     x, y = found.merged()
     return x, _labelled(y, found, schema)
 
 
 def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
-    """A data set or file, a table with the federation's encoding. Raises `UnalikeError` for texts where there is none."""
+    """Load a data set or file; tables use the federation's encoding. Raises `UnalikeError` for texts without an encoding."""
     found = load(data, data_dir, encoding=schema.encoding)
     if schema.encoding is None and found.encoding is not None:
         if found.encoding.words is not None:
@@ -59,5 +59,5 @@ def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
 
 
 def _labelled(y: Tensor, found: Dataset, schema: Schema) -> Tensor:
-    """Labels as the federation has them. Raises `UnalikeError` for a class that it does not have and for labels of another kind."""
+    """Labels in the federation's classes. Raises `UnalikeError` for an unknown class and for labels of another type."""
     return found.labelled(y, schema.task, schema.names, "the federation")

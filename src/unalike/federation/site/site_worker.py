@@ -1,4 +1,4 @@
-"""A site: it keeps its data, does what the coordinator orders within the terms that it agreed to, and remembers it on disk."""
+"""A site's request handlers: receive an envelope, check it, do what it asks within the agreed terms, remember, reply."""
 
 from __future__ import annotations
 
@@ -21,17 +21,24 @@ from unalike.core.types import Batch, Broadcast, Tree
 from unalike.core.views import ServerState
 from unalike.data.client_data import ClientData
 from unalike.engine.threads import threads_for
-from unalike.federation.coordinator.mailbox import ANSWER
 from unalike.federation.protocol.envelope import Envelope, Head, seal, unseal
 from unalike.federation.protocol.federation_file import Federation
-from unalike.federation.protocol.messages import AdmitRequest, ChooseRequest, QueryRequest, StepRequest, TrainRequest
+from unalike.federation.protocol.messages import (
+    ANSWER,
+    UNABLE,
+    AdmitRequest,
+    ChooseRequest,
+    QueryRequest,
+    StepRequest,
+    TrainRequest,
+)
 from unalike.federation.protocol.packing import Facts, Limits, Malformed, checksum
 from unalike.federation.protocol.printable import printable
-from unalike.federation.protocol.roster import PARTS, alone, run_config_of
+from unalike.federation.protocol.roster import PARTS, run_config_of, site_population
 from unalike.federation.security.keys import PrivateKey, public_key, public_text
-from unalike.federation.site.plan_replay import agreed, model_of
+from unalike.federation.site.plan_replay import agreed_specs, model_of_step
 from unalike.federation.site.reply_cache import ReplyCache
-from unalike.methods.client_query import registry as questions
+from unalike.methods.client_query import registry as queries
 from unalike.methods.method import Method
 from unalike.methods.plan import Stage
 from unalike.metrics.metric_sums import MetricSums
@@ -43,21 +50,21 @@ from unalike.training.validation import check_tree, flat
 Answer = tuple[Facts, Tree]
 S = TypeVar("S", bound=StepRequest)
 
-RUNS = 2
-"""Runs whose memory a site keeps: the one that goes on and the one before."""
-FIXED = ("fixed.", "shared/")
-"""How the names begin of what stays the same for a whole step."""
+KEPT_RUNS = 2
+"""Runs whose files a site keeps: the current one and the one before."""
+FIXED_PREFIXES = ("fixed.", "shared/")
+"""Prefixes of the tensors that are sent once for a whole step."""
 
 
 class SiteWorker:
     """One site of a federation.
 
-    It answers requests that the coordinator signed, of the newest run, under the terms of its own copy of the federation file:
-    the methods and questions are those that the plan installed here has, and nothing else leaves it than what these say
-    (`method.wire()`) and the sums and counts of its metrics. What it remembers lies in `folder`, and is written before it
-    answers, so it may be killed at any moment. What it remembered of runs before the last two is removed when a new one begins.
-    A run goes on with the samples that the site was admitted with. It trains on its own `device`, which nobody else is told.
-    `tell` hears why a request was declined.
+    It answers requests that the coordinator signed, of the newest run, under the terms of its own copy of the federation file. The
+    methods and queries are those of the plan that is installed here; nothing leaves the site but what these declare
+    (`ua.wire(method, model)`) and the sums and counts of its metrics. Its state is in `folder` and is written before a reply is
+    sent, so the process may be killed at any moment. A new run removes the files of all runs but the last two. A run continues
+    only with the samples that the site was admitted with. `device` is where the site trains; it is not reported to anybody.
+    `log` gets the reason when a request is declined.
     """
 
     def __init__(
@@ -68,10 +75,10 @@ class SiteWorker:
         data: ClientData,
         folder: Path | str,
         device: str = "cpu",
-        tell: Callable[[str], None] = lambda line: None,
+        log: Callable[[str], None] = lambda line: None,
     ):
         self.federation, self.name, self.key, self.folder = federation, name, key, Path(folder)
-        self.tell = tell
+        self.log = log
         self.number = federation.number(name)
         enrolled = federation.sites[self.number]
         if public_text(key) != enrolled.key:
@@ -80,111 +87,59 @@ class SiteWorker:
             )
         self.coordinator = public_key(federation.coordinator)
         self.limits = Limits(bytes=federation.message_bytes)
-        own = alone(federation, self.number, data)
-        if len(own.train[self.number]) > enrolled.samples:
+        population = site_population(federation, self.number, data)
+        if len(population.train[self.number]) > enrolled.samples:
             raise UnalikeError(
-                f"{name!r} has {len(own.train[self.number])} training samples and is enrolled for {enrolled.samples}; "
+                f"{name!r} has {len(population.train[self.number])} training samples and is enrolled for {enrolled.samples}; "
                 "use fewer, or ask the coordinator for a larger number"
             )
-        self.samples = own.fingerprint
-        # a plan is laid out by samples that nobody uses
-        self.run_config = run_config_of(federation, own, proxy=(own.x, own.y), device=device).here()
+        self.samples = population.fingerprint
+        # a plan is outlined with proxy samples; a site never uses these
+        proxy = (population.x, population.y)
+        self.run_config = run_config_of(federation, population, proxy=proxy, device=device).here()
         self.population = self.run_config.population
-        self.agreed = agreed(self.run_config)
+        self.agreed = agreed_specs(self.run_config)
         self._groups: dict[tuple[str, int, int], ModelGroup] = {}
         self._lock = Lock()
         sweep(self.folder)
 
     def handle(self, message: bytes) -> bytes:
-        """The answer to a request; the same for the same request. One at a time."""
+        """Answer a request; a repeated request gets the same bytes. One request at a time."""
         with self._lock, threads_for(self.run_config.model):
-            head = Head("unknown", 0, 0, self.name, "request")
-            answers = ""
+            head, answers = Head("unknown", 0, 0, self.name, "request"), ""
             try:
                 request = unseal(message, self.coordinator, self.limits)
                 head, answers = request.head, request.digest
-                replies = self._replies(request)
-                found = replies.find(request)
-                if found is None:
-                    facts, tensors = DESK[head.kind](self, request)
-                    sent = tree.map(Tensor.cpu, tensors)
-                    found = seal(replace(head, kind=ANSWER, answers=answers), facts, sent, self.key)
-                    replies.keep(request, found)
-                return found
-            except Exception as error:  # whatever goes wrong with a request, the site is there for the next one
+                self._check_head(head)
+                replies = self._reply_cache(head)
+                reply = replies.find(request)
+                if reply is None:
+                    facts, tensors = HANDLERS[head.kind](self, request)
+                    tensors = tree.map(Tensor.cpu, tensors)
+                    reply = seal(replace(head, kind=ANSWER, answers=answers), facts, tensors, self.key)
+                    replies.store(request, reply)
+                return reply
+            except Exception as error:  # a failed request must not stop the site from answering the next one
                 known = isinstance(error, UnalikeError | OSError)
                 why = printable(str(error) if known else f"{type(error).__name__}: {error}")
-                self.tell(f"declined a request: {why}")
-                return seal(replace(head, kind="unable", answers=answers), {"why": why[:1000]}, {}, self.key)
+                self.log(f"declined a request: {why}")
+                return seal(replace(head, kind=UNABLE, answers=answers), {"why": why[:1000]}, {}, self.key)
 
-    def _replies(self, request: Envelope) -> ReplyCache:
-        head = request.head
+    # 1. Check the request.
+
+    def _check_head(self, head: Head) -> None:
         if head.site != self.name:
             raise Malformed(f"a request to {head.site!r}; this is {self.name!r}")
-        if head.kind not in DESK:
-            raise Malformed(f"a request of the kind {head.kind!r}; expected one of {', '.join(DESK)}")
-        known = sorted(f.name for f in self.folder.glob("*") if f.is_dir())
-        if known and head.run < known[-1]:
-            raise UnalikeError(f"run {head.run} is over: {known[-1]} is newer; a replay?")
-        if head.run not in known:
-            for old in known[: max(0, len(known) - RUNS + 1)]:
-                shutil.rmtree(self.folder / old, ignore_errors=True)
-        return ReplyCache(self.folder / head.run / "replies" / public_text(self.key)[:16])  # another key signs anew
-
-    def _admit(self, request: Envelope) -> Answer:
-        facts, _ = request.open(self.limits)
-        self._check_terms(AdmitRequest.read(facts))
-        write_bytes(self._admitted(request), self.samples.encode())
-        return {part: len(self._rows(part)) for part in PARTS}, {}
-
-    def _train(self, request: Envelope) -> Answer:
-        asked, tensors = self._opened(request, TrainRequest)
-        me, report = self.number, None
-        group, broadcast = self._ordered(request, asked, tree.unpack(self._here(self._whole(request, asked, tensors))))
-        group.state = ServerState(broadcast.round, broadcast.params, broadcast.buffers, {})
-        group.accepted = _standing(me, asked.accepted)
-        group.client_states.keep_from(broadcast.round)
-        group.client_states.prune(group.accepted)
-        tallies = {name: self._tallies(_known(name)(group, me, broadcast)) for name in asked.evaluate}
-        if asked.train:
-            report = group.executor.run(broadcast, [me], group.accepted, asked.population).one(me)
-            group.client_states.save({me: broadcast.round})
-        if report is not None and asked.local:
-            group.accepted = {me: broadcast.round}
-            tallies["local"] = self._tallies(group.local_model(me, group.state, report))
-        return {"tallies": tallies}, {} if report is None else flat(report)
-
-    def _ask(self, request: Envelope) -> Answer:
-        asked, tensors = self._opened(request, QueryRequest)
-        return {}, self._answers(asked, tree.unpack(tensors), ["model"])[0]
-
-    def _choose(self, request: Envelope) -> Answer:
-        """Its choice alone leaves the site."""
-        asked, tensors = self._opened(request, ChooseRequest)
-        answers = self._answers(asked, tree.unpack(tensors), [str(i) for i in range(asked.groups)])
-        numbers = [float(number) for answer in answers for number in answer.values()]
-        return {"choice": min(range(len(numbers)), key=numbers.__getitem__)}, {}
-
-    def _answers(self, asked: QueryRequest, found: dict[str, Tree], part_trees: list[str]) -> list[Tree]:
-        """The answers about the models in these drawers."""
-        query = questions.build(parse_one(self._check_agreed(asked.query)))
-        model = model_of(self.run_config, asked)
-        settings, chain = replace(self.run_config.settings, model=model), self.run_config.options.chain
-        answers = []
-        for own_tree in part_trees:
-            values = _filled(model.params | model.buffers, self._here(found.get(own_tree, {})))
-            state = ServerState(0, tree.only(values, model.params), tree.only(values, model.buffers), {})
-            answers.append(ask_client(query, settings, state, self.population, self.number, chain))
-        return answers
-
-    def _here(self, tensors: Tree) -> Tree:
-        """Where the site computes."""
-        return tree.map(lambda t: t.to(self.population.x.device), tensors)
+        if head.kind not in HANDLERS:
+            raise Malformed(f"a request of the kind {head.kind!r}; expected one of {', '.join(HANDLERS)}")
+        newest = max(self._runs(), default="")
+        if head.run < newest:
+            raise UnalikeError(f"run {head.run} is over: {newest} is newer; a replay?")
 
     def _opened(self, request: Envelope, kind: type[S]) -> tuple[S, Tree]:
-        """What is asked of the samples that this site was admitted with, within the terms, and what came with it."""
+        """The request's facts, checked against the terms and the samples at admission; and its tensors."""
         facts, tensors = request.open(self.limits)
-        asked, file = kind.read(facts), self._admitted(request)
+        asked, file = kind.read(facts), self._admitted_samples(request)
         self._check_terms(asked)
         if file.exists() and file.read_text() != self.samples:
             raise UnalikeError(
@@ -193,9 +148,6 @@ class SiteWorker:
             )
         return asked, tensors
 
-    def _admitted(self, request: Envelope) -> Path:
-        return self.folder / request.head.run / "samples"
-
     def _check_terms(self, asked: AdmitRequest) -> None:
         if asked.terms != self.federation.terms:
             raise UnalikeError(
@@ -203,15 +155,129 @@ class SiteWorker:
                 "compare the federation files"
             )
 
-    def _check_agreed(self, text: str) -> str:
-        if text not in self.agreed:
-            raise UnalikeError(f"{text} is not among what this site agreed to: {'; '.join(sorted(self.agreed))}")
-        return text
+    def _check_agreed(self, spec: str) -> str:
+        if spec not in self.agreed:
+            raise UnalikeError(f"{spec} is not among what this site agreed to: {'; '.join(sorted(self.agreed))}")
+        return spec
 
-    def _whole(self, request: Envelope, asked: TrainRequest, tensors: Tree) -> Tree:
-        """The order with what came once for the whole step, which is kept on disk before it is answered."""
+    # 2. Do what it asks: one handler for each kind of request.
+
+    def _admit(self, request: Envelope) -> Answer:
+        facts, _ = request.open(self.limits)
+        self._check_terms(AdmitRequest.read(facts))
+        write_bytes(self._admitted_samples(request), self.samples.encode())
+        return {split: len(self._rows(split)) for split in PARTS}, {}
+
+    def _train(self, request: Envelope) -> Answer:
+        asked, tensors = self._opened(request, TrainRequest)
+        me, update = self.number, None
+        tensors = self._with_fixed(request, asked, tensors)
+        group, broadcast = self._broadcast(request, asked, tree.unpack(self._on_device(tensors)))
+        group.state = ServerState(broadcast.round, broadcast.params, broadcast.buffers, {})
+        group.accepted = _accepted_rounds(me, asked.accepted)
+        group.client_states.keep_from(broadcast.round)
+        group.client_states.prune(group.accepted)
+        sums = {name: self._metric_sums(_predict_of(name)(group, me, broadcast)) for name in asked.evaluate}
+        if asked.train:
+            update = group.executor.run(broadcast, [me], group.accepted, asked.population).one(me)
+            group.client_states.save({me: broadcast.round})
+        if update is not None and asked.local:
+            group.accepted = {me: broadcast.round}
+            sums["local"] = self._metric_sums(group.local_model(me, group.state, update))
+        return {"tallies": sums}, {} if update is None else flat(update)
+
+    def _ask(self, request: Envelope) -> Answer:
+        asked, tensors = self._opened(request, QueryRequest)
+        return {}, self._query_answers(asked, tree.unpack(tensors), ["model"])[0]
+
+    def _choose(self, request: Envelope) -> Answer:
+        """The number of the model with the smallest answer; the answers themselves stay here."""
+        asked, tensors = self._opened(request, ChooseRequest)
+        answers = self._query_answers(asked, tree.unpack(tensors), [str(i) for i in range(asked.groups)])
+        numbers = [float(number) for answer in answers for number in answer.values()]
+        return {"choice": min(range(len(numbers)), key=numbers.__getitem__)}, {}
+
+    def _query_answers(self, asked: QueryRequest, models: dict[str, Tree], names: list[str]) -> list[Tree]:
+        """The answers to a query about each of the named models."""
+        query = queries.build(parse_one(self._check_agreed(asked.query)))
+        model = model_of_step(self.run_config, asked)
+        settings, chain = replace(self.run_config.settings, model=model), self.run_config.options.chain
+        answers = []
+        for name in names:
+            values = _received(model.params | model.buffers, self._on_device(models.get(name, {})))
+            state = ServerState(0, tree.only(values, model.params), tree.only(values, model.buffers), {})
+            answers.append(ask_client(query, settings, state, self.population, self.number, chain))
+        return answers
+
+    def _broadcast(
+        self, request: Envelope, asked: TrainRequest, found: dict[str, Tree]
+    ) -> tuple[ModelGroup, Broadcast]:
+        """This site's model group, and the broadcast to it."""
+        group = self._group(request, asked, Method.parse(self._check_agreed(asked.method)), found)
+        model = group.settings.model
+        params = _received(model.params, found.get("params", {}) | found.get("fixed.params", {}))
+        buffers = _received(model.buffers, found.get("buffers", {}) | found.get("fixed.buffers", {}))
+        messages = {n.removeprefix("messages."): t for n, t in found.items() if n.startswith("messages.")}
+        return group, Broadcast(asked.round, params, buffers, messages, asked.lr)
+
+    def _group(self, request: Envelope, asked: TrainRequest, method: Method, found: dict[str, Tree]) -> ModelGroup:
+        run, step, number = key = request.head.run, request.head.stage, asked.group
+        if key not in self._groups:
+            self._groups = {k: g for k, g in self._groups.items() if k[:2] == key[:2]}  # drop those of earlier steps
+            shared = Batch(found["shared"]["x"], found["shared"]["y"]) if "shared" in found else None
+            derived = asked.derived
+            model = _initial_model(model_of_step(self.run_config, asked), found) if derived else self.run_config.model
+            stage = Stage("site", method, 1, {"own": (self.number,)}, model=model, shared=shared)
+            work = method.local_work(self.run_config.work)
+            settings = replace(self.run_config.settings, model=model, work=work, proxy=None)
+            source = self.population if shared is None else with_shared(self.population, shared)
+            folder = self.folder / run / f"stage-{step}" / f"group-{number:04d}"
+            group = ModelGroup(stage, settings, source, lambda: "loop", folder, self.run_config.options.chain)
+            group.client_states.keep_from(asked.round)
+            group.client_states.adopt(_accepted_rounds(self.number, asked.accepted))
+            self._groups[key] = group
+        return self._groups[key]
+
+    def _metric_sums(self, predict: Predict) -> dict[str, Any]:
+        chain = self.run_config.options.chain
+        predict = predict if chain is None else chain.fixed.before(predict)
+        population, sums = self.population, {}
+        for split in ("test", "val"):
+            rows = self._rows(split)
+            index = torch.from_numpy(rows)
+            scores = score(population.task, predict, population.x[index], population.y[index], rows)
+            sums[split] = MetricSums.of(population.task, scores).plain()
+        return sums
+
+    def _rows(self, split: str) -> Any:
+        return getattr(self.population, split)[self.number]
+
+    def _on_device(self, tensors: Tree) -> Tree:
+        return tree.map(lambda t: t.to(self.population.x.device), tensors)
+
+    # 3. Remember: the files of the newest runs.
+
+    def _runs(self) -> list[str]:
+        return sorted(f.name for f in self.folder.glob("*") if f.is_dir())
+
+    def _reply_cache(self, head: Head) -> ReplyCache:
+        """The replies of this run; a new run removes the files of old ones."""
+        runs = self._runs()
+        if head.run not in runs:
+            for old in runs[: max(0, len(runs) - KEPT_RUNS + 1)]:
+                shutil.rmtree(self.folder / old, ignore_errors=True)
+        return ReplyCache(
+            self.folder / head.run / "replies" / public_text(self.key)[:16]
+        )  # a new key signs other bytes
+
+    def _admitted_samples(self, request: Envelope) -> Path:
+        """The file with the fingerprint of the samples that the site was admitted with."""
+        return self.folder / request.head.run / "samples"
+
+    def _with_fixed(self, request: Envelope, asked: TrainRequest, tensors: Tree) -> Tree:
+        """The tensors with those that are sent once for the whole step; these are kept on disk."""
         file = self.folder / request.head.run / f"stage-{request.head.stage}" / "fixed.safetensors"
-        fixed = {n: t for n, t in tensors.items() if n.startswith(FIXED)}
+        fixed = {n: t for n, t in tensors.items() if n.startswith(FIXED_PREFIXES)}
         if not asked.fixed:
             return tensors
         if fixed:
@@ -219,74 +285,30 @@ class SiteWorker:
         else:
             fixed, _ = read_tensors(file)
         if checksum(fixed) != asked.fixed:
-            raise Malformed("what stays the same in this step is not what the order says; expected to be sent it anew")
+            raise Malformed(
+                "the fixed tensors of this step do not have the digest in the request; expected them to be sent again"
+            )
         return tensors | fixed
 
-    def _ordered(self, request: Envelope, asked: TrainRequest, found: dict[str, Tree]) -> tuple[ModelGroup, Broadcast]:
-        """This site's group, and the order in it."""
-        group = self._group(request, asked, Method.parse(self._check_agreed(asked.method)), found)
-        model = group.settings.model
-        params, buffers = (
-            _filled(model.params, found.get("params", {}) | found.get("fixed.params", {})),
-            _filled(model.buffers, found.get("buffers", {}) | found.get("fixed.buffers", {})),
-        )
-        messages = {n.removeprefix("messages."): t for n, t in found.items() if n.startswith("messages.")}
-        return group, Broadcast(asked.round, params, buffers, messages, asked.lr)
 
-    def _group(self, request: Envelope, asked: TrainRequest, method: Method, found: dict[str, Tree]) -> ModelGroup:
-        run, stage, number = place = request.head.run, request.head.stage, asked.group
-        if place not in self._groups:
-            shared = Batch(found["shared"]["x"], found["shared"]["y"]) if "shared" in found else None
-            model = _begun(model_of(self.run_config, asked), found) if asked.derived else self.run_config.model
-            alone = Stage("site", method, 1, {"own": (self.number,)}, model=model, shared=shared)
-            settings = replace(
-                self.run_config.settings, model=model, work=method.local_work(self.run_config.work), proxy=None
-            )
-            source = self.population if shared is None else with_shared(self.population, shared)
-            folder = self.folder / run / f"stage-{stage}" / f"group-{number:04d}"
-            self._groups = {
-                k: g for k, g in self._groups.items() if k[:2] == place[:2]
-            }  # without those of steps that are over
-            self._groups[place] = ModelGroup(
-                alone, settings, source, lambda: "loop", folder, self.run_config.options.chain
-            )
-            self._groups[place].client_states.keep_from(asked.round)
-            self._groups[place].client_states.adopt(_standing(self.number, asked.accepted))
-        return self._groups[place]
-
-    def _tallies(self, predict: Predict) -> dict[str, Any]:
-        chain = self.run_config.options.chain
-        chosen = predict if chain is None else chain.fixed.before(predict)
-        own, found = self.population, {}
-        for part in ("test", "val"):
-            rows = self._rows(part)
-            index = torch.from_numpy(rows)
-            scores = score(own.task, chosen, own.x[index], own.y[index], rows)
-            found[part] = MetricSums.of(own.task, scores).plain()
-        return found
-
-    def _rows(self, part: str) -> Any:
-        return getattr(self.population, part)[self.number]
+def _accepted_rounds(client: int, accepted: int | None) -> dict[int, int]:
+    return {} if accepted is None else {client: accepted}
 
 
-def _standing(me: int, accepted: int | None) -> dict[int, int]:
-    return {} if accepted is None else {me: accepted}
-
-
-def _filled(own: Tree, given: Tree) -> Tree:
-    """The site's own values with those that it received, which must be of the same kind."""
+def _received(own: Tree, given: Tree) -> Tree:
+    """The site's own values, replaced by the received ones; names, shapes and types must match. Raises `UnalikeError`."""
     check_tree(given, {n: own.get(n, t.new_empty(0, 0)) for n, t in given.items()})
     return own | given
 
 
-def _begun(model: Model, found: dict[str, Tree]) -> Model:
-    """A model that the plan made with the values that the step began with: memories begin with those that are not averaged."""
-    params = _filled(model.params, found.get("fixed.params", {}))
-    buffers = _filled(model.buffers, found.get("buffers", {}) | found.get("fixed.buffers", {}))
+def _initial_model(model: Model, found: dict[str, Tree]) -> Model:
+    """A model that the plan made, with the values at the start of the step: client states start from those not averaged."""
+    params = _received(model.params, found.get("fixed.params", {}))
+    buffers = _received(model.buffers, found.get("buffers", {}) | found.get("fixed.buffers", {}))
     return Model(model.module(params, buffers))
 
 
-def _known(protocol: str) -> Callable[[ModelGroup, int, Broadcast], Predict]:
+def _predict_of(protocol: str) -> Callable[[ModelGroup, int, Broadcast], Predict]:
     if protocol not in PREDICTS:
         raise unknown("protocol of a site", protocol, PREDICTS)
     return PREDICTS[protocol]
@@ -301,12 +323,12 @@ PREDICTS: dict[str, Callable[[ModelGroup, int, Broadcast], Predict]] = {
     "clients": lambda group, me, broadcast: group.shared_model(me),
     "personal": _personal,
 }
-"""Protocol -> the model that it looks at, before training."""
+"""Protocol -> the model that it evaluates before training."""
 
-DESK: dict[str, Callable[[SiteWorker, Envelope], Answer]] = {
+HANDLERS: dict[str, Callable[[SiteWorker, Envelope], Answer]] = {
     "admit": SiteWorker._admit,
     "train": SiteWorker._train,
     "ask": SiteWorker._ask,
     "choose": SiteWorker._choose,
 }
-"""Kind of a request -> who sees to it."""
+"""Kind of a request -> its handler."""

@@ -1,17 +1,17 @@
-"""Reports that have arrived wait on disk: what the coordinator holds does not grow with the sites, and no bit changes."""
+"""Received updates are kept on disk: the coordinator's memory does not grow with the sites, and no bit changes."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from worlds import NetworkFaults, World, people, states
+from small_federation import NetworkFaults, SmallFederation, make_clients, states
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.types import ClientUpdate
 from unalike.federation.coordinator.exchange import Exchange
 from unalike.federation.coordinator.update_store import UpdateStore
 
-CROWD = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
+SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
 
 
 def report(value: float) -> ClientUpdate:
@@ -19,7 +19,7 @@ def report(value: float) -> ClientUpdate:
     return ClientUpdate({"w": one.expand(3)}, {"n": torch.tensor(2)}, {"part": {"c": one}}, one, one, one, one, {})
 
 
-def test_a_report_comes_back_as_it_came(tmp_path):
+def test_update_store_returns_update_unchanged(tmp_path):
     shelf = UpdateStore(tmp_path / "arrived")
     left = shelf.put(1, report(1.5))
     assert (left.update, left.buffers, left.messages, left.size.item()) == ({}, {}, {}, 1.5)
@@ -34,14 +34,16 @@ def test_a_report_comes_back_as_it_came(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["scaffold + feddisco + fedavgm", "fedavg + median"])
-def test_whoever_comes_first_the_bits_are_those_of_the_simulation(method, tmp_path):
-    """A linear method, whose reports are read one by one, and one that looks at all of them."""
-    world = World(tmp_path, people(CROWD), method, faults=NetworkFaults(delay=9, repeat=0.2), rounds=3)
-    ours, theirs = states(world.run()), states(world.simulated())
+def test_arrival_order_does_not_change_model(method, tmp_path):
+    """A linear method, for which updates are read one by one, and one that needs all of them."""
+    fed = SmallFederation(
+        tmp_path, make_clients(SAMPLE_SIZES), method, faults=NetworkFaults(delay=9, repeat=0.2), rounds=3
+    )
+    ours, theirs = states(fed.run()), states(fed.simulated())
     assert all(torch.equal(t, theirs[group][name]) for group in theirs for name, t in ours[group].items())
 
 
-def test_an_exchange_holds_no_tensor_of_a_model(tmp_path, monkeypatch):
+def test_exchange_keeps_no_model_tensors_in_memory(tmp_path, monkeypatch):
     held = []
     run = Exchange.run
 
@@ -55,14 +57,14 @@ def test_an_exchange_holds_no_tensor_of_a_model(tmp_path, monkeypatch):
         return done
 
     monkeypatch.setattr(Exchange, "run", watched)
-    world = World(tmp_path, people(CROWD), "scaffold")
-    trained = world.run()
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), "scaffold")
+    trained = fed.run()
     sent = sum(t.numel() * t.element_size() for t in trained.params.values())
     assert held == [({}, {}, {}, sent)] * 10  # two rounds of five sites
-    assert not (world.out / "arrived").exists()
+    assert not (fed.out / "arrived").exists()
 
 
-def test_a_report_that_the_disk_lost_stops_the_run_and_is_asked_again(tmp_path, monkeypatch):
+def test_damaged_stored_update_stops_run_and_is_requested_again(tmp_path, monkeypatch):
     put = UpdateStore.put
 
     def damaged(self, client, report):
@@ -73,13 +75,13 @@ def test_a_report_that_the_disk_lost_stops_the_run_and_is_asked_again(tmp_path, 
         file.write_bytes(data)
         return left
 
-    wanted = states(World(tmp_path / "calm", people(CROWD)).run())
-    world = World(tmp_path / "run", people(CROWD))
+    wanted = states(SmallFederation(tmp_path / "calm", make_clients(SAMPLE_SIZES)).run())
+    fed = SmallFederation(tmp_path / "run", make_clients(SAMPLE_SIZES))
     with monkeypatch.context() as patch:
         patch.setattr(UpdateStore, "put", damaged)
         with pytest.raises(UnalikeError, match="not those that were written"):
-            world.run()
-    assert not world.events("refused")  # no site is to blame
-    world.restart_sites()
-    found = states(world.run())
+            fed.run()
+    assert not fed.events("refused")  # no site is to blame
+    fed.restart_sites()
+    found = states(fed.run())
     assert all(torch.equal(t, found[group][name]) for group in wanted for name, t in wanted[group].items())

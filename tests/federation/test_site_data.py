@@ -1,4 +1,4 @@
-"""Samples from files: labels mean the same class at every site; the coordinator tests and learns with samples of its own."""
+"""Samples from files: labels mean the same class at every site; the coordinator has test and proxy samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from worlds import MODEL, WORK, people, states
+from small_federation import MODEL, WORK, make_clients, states
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
@@ -17,7 +17,7 @@ from unalike.cli.options import table
 from unalike.federation.operations import local_socket
 from unalike.federation.operations.commands import command, listening
 from unalike.federation.operations.federation_folder import FederationFolder
-from unalike.federation.operations.run_coordinator import rounds
+from unalike.federation.operations.run_coordinator import run_rounds
 from unalike.federation.protocol.federation_file import Schema
 from unalike.federation.protocol.in_memory import InMemoryTransport
 from unalike.federation.security.bundle import Bundle
@@ -39,7 +39,7 @@ def folder_of(root, names, **terms):
     return FederationFolder.create(root, dict.fromkeys(names, 1000), host="localhost", port=1, **(usual | terms))
 
 
-def test_a_site_that_lacks_a_class_numbers_the_others_as_everybody_does(tmp_path):
+def test_site_lacking_class_keeps_indices_of_others(tmp_path):
     federation = folder_of(tmp_path / "fed", ["north"]).federation
     path = written(tmp_path / "north.csv", ["other", "benign"] * 10)
     found = site_data(federation, path, None, "north")
@@ -54,7 +54,7 @@ def test_a_site_that_lacks_a_class_numbers_the_others_as_everybody_does(tmp_path
         site_data(federation, written(tmp_path / "typo.csv", ["benin", "other"] * 10), None, "north")
 
 
-def test_numbers_without_names_are_the_federations_own(tmp_path):
+def test_labels_without_names_are_class_indices(tmp_path):
     x, y = np.ones((12, 2), np.float32), np.array([0, 1, 2] * 4)
     np.savez(tmp_path / "plain.npz", x=x, y=y)
     assert own_samples(KINDS, str(tmp_path / "plain.npz"))[1].tolist() == y.tolist()
@@ -82,7 +82,7 @@ COUNTED, HEALTH = Schema(shape=(2,), classes=("1", "2", "3")), Schema(shape=(2,)
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*no encoding of tables")
-def test_labels_of_a_table_are_classes_by_their_names_and_numbers_by_their_values(schema, labels, expected, tmp_path):
+def test_table_labels_match_by_name_or_value(schema, labels, expected, tmp_path):
     path = written(tmp_path / "mine.csv", labels * 5)
     federation = folder_of(tmp_path / "fed", ["north"], data=schema).federation
     mine = site_data(federation, path, None, "north")
@@ -106,7 +106,7 @@ def test_labels_of_a_table_are_classes_by_their_names_and_numbers_by_their_value
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*no encoding of tables")
-def test_labels_that_the_federation_does_not_have_are_refused(schema, labels, message, tmp_path):
+def test_unknown_labels_are_refused(schema, labels, message, tmp_path):
     path = written(tmp_path / "mine.csv", labels * 5)
     with pytest.raises(UnalikeError, match=message):
         own_samples(schema, path)
@@ -123,23 +123,23 @@ def test_labels_that_the_federation_does_not_have_are_refused(schema, labels, me
         (TRUTHS, np.array([1, 1, 1, 1]), [True, True, True, True]),
     ],
 )
-def test_arrays_without_names_keep_their_numbers(schema, y, expected, tmp_path):
+def test_arrays_without_class_names_keep_labels(schema, y, expected, tmp_path):
     np.savez(tmp_path / "mine.npz", x=np.ones((4, 2), np.float32), y=y)
     assert own_samples(schema, str(tmp_path / "mine.npz"))[1].tolist() == expected
 
 
 @pytest.mark.parametrize("method", ["feddf", "data_sharing"])
-def test_the_coordinator_tests_and_learns_with_its_own(method, tmp_path):
-    clients, extra = people(), people(((8, 8),))[0]
+def test_coordinator_uses_own_test_and_proxy(method, tmp_path):
+    clients, extra = make_clients(), make_clients(((8, 8),))[0]
     own = {"test": extra.test, "proxy": extra.train}
     terms = {"method": method, "model": MODEL, "work": WORK, "data": Schema(shape=(6,), classes=4), "repeat": 0.05}
     kept = {name: tuple(map(torch.as_tensor, pair)) for name, pair in own.items()}
     folder = folder_of(tmp_path / "fed", [c.name for c in clients], protocol=("server", "clients"), own=kept, **terms)
-    trainers = {}
+    workers = {}
     for client in clients:
         bundle = Bundle.read(folder.bundles[client.name])
-        trainers[client.name] = SiteWorker(bundle.federation, client.name, bundle.key, client, tmp_path / client.name)
-    ours = rounds(folder, InMemoryTransport(trainers), lambda line: None)
+        workers[client.name] = SiteWorker(bundle.federation, client.name, bundle.key, client, tmp_path / client.name)
+    ours = run_rounds(folder, InMemoryTransport(workers), lambda line: None)
     theirs = ua.run(
         method, clients, model=MODEL, rounds=2, work=WORK, executor="loop", protocol=("server", "clients"), **own
     )
@@ -149,14 +149,14 @@ def test_the_coordinator_tests_and_learns_with_its_own(method, tmp_path):
     assert ours.history.rounds["accuracy"].tolist() == theirs.history.rounds["accuracy"].tolist()
 
 
-def test_a_coordinator_that_goes_on_knows_how_many_rounds_are_done(tmp_path):
-    clients, said = people(), []
+def test_resumed_coordinator_reports_done_rounds(tmp_path):
+    clients, said = make_clients(), []
     terms = {"method": "fedavg", "model": MODEL, "work": WORK, "data": Schema(shape=(6,), classes=4)}
     folder = folder_of(tmp_path / "fed", [c.name for c in clients], **(terms | {"rounds": 4}))
-    trainers = {}
+    workers = {}
     for client in clients:
         bundle = Bundle.read(folder.bundles[client.name])
-        trainers[client.name] = SiteWorker(bundle.federation, client.name, bundle.key, client, tmp_path / client.name)
+        workers[client.name] = SiteWorker(bundle.federation, client.name, bundle.key, client, tmp_path / client.name)
 
     def tell(line):
         if line.startswith("round 2"):
@@ -168,13 +168,13 @@ def test_a_coordinator_that_goes_on_knows_how_many_rounds_are_done(tmp_path):
         said.append(command(folder.socket, "status")["round"])
         command(folder.socket, "stop")
 
-    assert rounds(folder, InMemoryTransport(trainers), tell) is None
-    assert rounds(folder, InMemoryTransport(trainers), said.append, check=stop) is None
+    assert run_rounds(folder, InMemoryTransport(workers), tell) is None
+    assert run_rounds(folder, InMemoryTransport(workers), said.append, check=stop) is None
     assert said[0] == 2 and said[-1].startswith("stopped after round 2;")
 
 
-def test_a_socket_that_is_seen_is_answered(tmp_path, monkeypatch):
-    """Its name comes once it listens, however slow the machine is there, and only its owner may open it."""
+def test_local_socket_visible_path_is_answered(tmp_path, monkeypatch):
+    """The socket appears at its path only when it listens, also on a slow machine, and only its owner may open it."""
 
     class Slow(socket.socket):
         def listen(self, *most):

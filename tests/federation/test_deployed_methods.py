@@ -1,4 +1,4 @@
-"""Every registered method and plan as a federation of messages: the numbers are those of the simulation."""
+"""Every registered method and plan gives the same results in a federation as in simulation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import pandas as pd
 import pytest
 import torch
-from worlds import World, needs_proxy, people, states
+from small_federation import SmallFederation, make_clients, needs_proxy, states
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
@@ -20,9 +20,9 @@ SITES_ONLY = {
     "centralised": "pools the clients' data",
     "cluster_oracle": "true clusters",
 }
-"""What cannot be had where data stay on their sites, and what the refusal says."""
+"""Methods that cannot run while data stay on the sites, and words of the refusal."""
 FEW = ((20, 8), (12, 6))
-CROWD = ((20, 8), (12, 6), (6, 3), (16, 6))
+SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3), (16, 6))
 
 SPECS = {
     "ccvr": "ccvr",
@@ -42,7 +42,7 @@ NAMES = [n for n in sorted(registry) if n not in SITES_ONLY]
 
 
 def same(a, b):
-    """Bitwise: sites compute what the loop of a simulation computes, on the same samples in the same order."""
+    """Check bitwise equality: sites compute the same as the simulation's loop executor."""
     assert list(a) == list(b)
     for group in a:
         assert list(a[group]) == list(b[group])
@@ -51,7 +51,7 @@ def same(a, b):
 
 
 def close(a: pd.DataFrame, b: pd.DataFrame):
-    """The simulation may put many clients into one batch: 1e-5. Areas under curves of all sites follow from no sums and counts."""
+    """Tolerance 1e-5: the simulation may batch clients. Areas under curves cannot be computed from sums of sites."""
     assert list(a.columns) == list(b.columns)
     curves = [name for name in a.columns if name.endswith(AREAS)] if "client" not in a else []
     assert a[curves].isna().all(axis=None)
@@ -59,8 +59,8 @@ def close(a: pd.DataFrame, b: pd.DataFrame):
     pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=1e-5, atol=1e-6, check_dtype=False)
 
 
-def agree(world: World):
-    ours, theirs = world.run(), world.simulated()
+def agree(fed: SmallFederation):
+    ours, theirs = fed.run(), fed.simulated()
     same(states(ours), states(theirs))
     close(ours.history.rounds, theirs.history.rounds)
     close(ours.history.clients, theirs.history.clients)
@@ -68,36 +68,38 @@ def agree(world: World):
 
 
 @pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
-def test_two_sites_and_two_rounds_agree_with_the_simulation(name, tmp_path):
+def test_deployed_method_equals_simulation(name, tmp_path):
     spec = SPECS.get(name, name)
     crowded = spec.startswith(("clustered", "fedconcat"))
-    clients = people(CROWD if crowded else FEW)
+    clients = make_clients(SAMPLE_SIZES if crowded else FEW)
     model = "conditional_mlp(hidden=(8,))" if "conditional" in spec else "mlp(hidden=(8,))"
-    proxy = people(((8, 8),))[0].test if needs_proxy(spec, clients) else None
+    proxy = make_clients(((8, 8),))[0].test if needs_proxy(spec, clients) else None
     plan = ua.plan(spec)
     rounds = 3 if crowded else 2
-    world = World(tmp_path, clients, spec, model=model, rounds=rounds, proxy=proxy, protocol=("clients", "local"))
-    agree(world)
-    assert inspect.isgenerator(steps_of(plan, world.coordinator() and _scene(world)))
-    assert not world.events("refused", "absent", "late")
+    fed = SmallFederation(
+        tmp_path, clients, spec, model=model, rounds=rounds, proxy=proxy, protocol=("clients", "local")
+    )
+    agree(fed)
+    assert inspect.isgenerator(steps_of(plan, fed.coordinator() and _scene(fed)))
+    assert not fed.events("refused", "absent", "late")
 
 
-def _scene(world):
+def _scene(fed):
     from unalike.federation.protocol.roster import Roster, placeholders, run_config_of
 
-    roster = Roster.load(world.out / "roster.json")
-    return run_config_of(world.federation, placeholders(world.federation, roster), world.test, world.proxy).plan_inputs
+    roster = Roster.load(fed.out / "roster.json")
+    return run_config_of(fed.federation, placeholders(fed.federation, roster), fed.test, fed.proxy).plan_inputs
 
 
 @pytest.mark.parametrize("name", sorted(SITES_ONLY))
-def test_what_needs_all_data_in_one_place_is_refused(name, tmp_path):
+def test_method_needing_all_data_is_refused(name, tmp_path):
     with pytest.raises(UnalikeError, match=SITES_ONLY[name]):
-        World(tmp_path, method=name).run()
+        SmallFederation(tmp_path, method=name).run()
 
 
-def test_participation_evaluation_every_other_round_and_a_held_out_test(tmp_path):
-    clients = people(CROWD)
-    world = World(
+def test_partial_participation_and_server_test_equal_simulation(tmp_path):
+    clients = make_clients(SAMPLE_SIZES)
+    fed = SmallFederation(
         tmp_path,
         clients,
         "scaffold + local_finetune",
@@ -107,14 +109,14 @@ def test_participation_evaluation_every_other_round_and_a_held_out_test(tmp_path
         protocol=("server", "clients", "personal"),
         test=clients[0].test,
     )
-    run = agree(world)
+    run = agree(fed)
     assert (run.history.rounds["participants"][1:] == 2).all()
 
 
-def test_the_coordinators_test_samples_are_prepared_as_the_sites_are(tmp_path):
-    clients = people(FEW, (1, 4, 4))
+def test_server_test_samples_get_same_transform_as_sites(tmp_path):
+    clients = make_clients(FEW, (1, 4, 4))
     agree(
-        World(
+        SmallFederation(
             tmp_path,
             clients,
             model="cnn(channels=(4,))",
@@ -125,55 +127,61 @@ def test_the_coordinators_test_samples_are_prepared_as_the_sites_are(tmp_path):
     )
 
 
-def test_a_plan_with_a_model_for_each_group_has_none_for_the_server(tmp_path):
+def test_plan_with_group_models_has_no_server_model(tmp_path):
     clients = [
         ua.ClientData(train=c.train, test=c.test, val=other.test, name=c.name)
-        for c, other in zip(people(), people(((5, 7), (5, 4))))
+        for c, other in zip(make_clients(), make_clients(((5, 7), (5, 4))))
     ]
-    world = World(tmp_path, clients, "ifca(clusters=2)", protocol=("server", "clients"), test=clients[0].test)
-    table = agree(world).history.rounds
+    fed = SmallFederation(tmp_path, clients, "ifca(clusters=2)", protocol=("server", "clients"), test=clients[0].test)
+    table = agree(fed).history.rounds
     assert table[["accuracy", "val_accuracy"]].isna().all(axis=None) and table["clients_val_accuracy"].notna().all()
 
 
-def test_batch_norm_and_local_buffers(tmp_path):
+def test_local_buffers_equal_simulation(tmp_path):
     for buffers in ("average", "local", "first"):
-        clients = people(FEW, (1, 4, 4))
-        world = World(tmp_path / buffers, clients, "ditto", model="cnn(channels=(4,), norm='batch')", buffers=buffers)
-        agree(world)
+        clients = make_clients(FEW, (1, 4, 4))
+        fed = SmallFederation(
+            tmp_path / buffers, clients, "ditto", model="cnn(channels=(4,), norm='batch')", buffers=buffers
+        )
+        agree(fed)
 
 
 @pytest.mark.parametrize("buffers", ["average", "local"])
-def test_encoders_that_stay_as_they_are_keep_their_statistics(buffers, tmp_path):
+def test_frozen_encoder_keeps_batch_norm_statistics(buffers, tmp_path):
     spec, model = SPECS["fedconcat"], "cnn(channels=(4,), norm='batch')"
-    agree(World(tmp_path, people(CROWD, (1, 4, 4)), spec, model=model, rounds=3, buffers=buffers))
+    agree(
+        SmallFederation(tmp_path, make_clients(SAMPLE_SIZES, (1, 4, 4)), spec, model=model, rounds=3, buffers=buffers)
+    )
 
 
 @pytest.mark.parametrize("spec", ["fedavg + local_finetune", "fedbabu", "ditto"])
-def test_a_site_that_only_tests_is_evaluated(spec, tmp_path):
-    clients = list(people())
+def test_site_without_training_samples_is_evaluated(spec, tmp_path):
+    clients = list(make_clients())
     x, y = clients[1].train
     clients[1] = ua.ClientData(train=(x[:0], y[:0]), test=clients[1].test, name="site1")
-    table = agree(World(tmp_path, clients, spec)).history.clients
+    table = agree(SmallFederation(tmp_path, clients, spec)).history.clients
     assert table["personal_accuracy"][table["client"] == 1].notna().all()
 
 
-def test_validation_samples_of_the_sites(tmp_path):
+def test_validation_samples_equal_simulation(tmp_path):
     clients = [
         ua.ClientData(train=c.train, test=c.test, val=other.test, name=c.name)
-        for c, other in zip(people(), people(((5, 7), (5, 4))))
+        for c, other in zip(make_clients(), make_clients(((5, 7), (5, 4))))
     ]
-    run = agree(World(tmp_path, clients, "ditto"))
+    run = agree(SmallFederation(tmp_path, clients, "ditto"))
     assert {"val_accuracy", "personal_val_accuracy"} <= set(run.history.rounds.columns)
 
 
 @pytest.mark.parametrize("task", ["binary", "regression"])
-def test_other_tasks(task, tmp_path):
+def test_binary_and_regression_equal_simulation(task, tmp_path):
     made = []
-    for c in people():
+    for c in make_clients():
         x, y = (c.train[0], c.test[0]), (c.train[1], c.test[1])
         y = [v > 1 if task == "binary" else v.float() for v in y]
         made.append(ua.ClientData(train=(x[0], y[0]), test=(x[1], y[1]), name=c.name))
-    run = agree(World(tmp_path, made, "scaffold", data=Schema(shape=(6,), task=task), protocol=("clients", "local")))
+    run = agree(
+        SmallFederation(tmp_path, made, "scaffold", data=Schema(shape=(6,), task=task), protocol=("clients", "local"))
+    )
     assert any("auroc" in note for note in run.notes) == (task == "binary")
     if task == "binary":
         assert run.history.clients["auroc"].notna().any() and run.history.clients["local_auprc"].notna().any()

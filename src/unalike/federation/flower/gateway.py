@@ -1,15 +1,15 @@
-"""The door of the coordinator: TLS for sites, and nothing behind it but what sites need. Standard library only.
+"""The coordinator's gateway: a TLS reverse proxy that passes only what sites need to Flower. Standard library only.
 
-Flower serves three things on one port: the Fleet API for sites, the Control API (start and stop runs, register nodes) and the
-Runtime API (which hands out work); the last two know no passwords. So its port stays on the own machine, and this door lets
-through `POST /v1/fleet/...` alone. It also keeps what is slow or huge away from Flower: a handshake, a request's head and every
-piece of its body have a deadline, a body has a limit, an enrolled key has an allowance per minute (others are not let in at all),
-an address has a number of connections.
+Flower serves three APIs on one port: Fleet for sites, Control (start and stop runs, register nodes) and Runtime (hands out
+tasks). The last two have no authentication. So SuperLink listens on this machine only, and the gateway passes nothing but `POST
+/v1/fleet/...`. It also keeps slow and oversized requests away from Flower: a handshake, a request's head and each piece of its
+body have a deadline, a body has a maximum size, an enrolled key has an allowance of bytes per minute (other keys are rejected),
+an address has a maximum number of connections.
 
-Requests are read strictly and written anew (one length, no chunks, no folding), so that door and server cannot disagree about where
-one ends. Answers pass through as they come.
+Requests are parsed strictly and rewritten (one length, no chunks, no folding), so that gateway and server cannot disagree about
+where a request ends. Responses are passed unchanged.
 
-`python -I -S gate.py <settings.json>`
+`python -I -S gateway.py <settings.json>`
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PIECE = 256 * 1024
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the door is, what is behind it, and its limits."""
+    """Addresses, files and limits of the gateway; `behind` is SuperLink's port."""
 
     host: str
     port: int
@@ -53,11 +53,11 @@ class Settings:
     connections_per_address: int = 64
 
 
-class Refused(Exception):
-    """What the other side sent is not let through: an HTTP status, without a word more."""
+class Rejected(Exception):
+    """The request is rejected; the message is the HTTP status line."""
 
 
-class Gate:
+class Gateway:
     def __init__(self, settings: Settings):
         self.settings = settings
         self.open: Counter[str] = Counter()
@@ -72,7 +72,7 @@ class Gate:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(s.certificate, s.key)
         server = await asyncio.start_server(
-            self.visit,
+            self.serve_connection,
             s.host,
             s.port,
             ssl=context,
@@ -83,8 +83,8 @@ class Gate:
         async with server:
             await server.serve_forever()
 
-    async def visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection: its requests one after the other, each over the same connection to Flower."""
+    async def serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection: its requests one after the other, over one connection to Flower."""
         address = writer.get_extra_info("peername")[0]
         full = (
             self.open[address] >= self.settings.connections_per_address
@@ -94,7 +94,7 @@ class Gate:
         answers = behind = None
         try:
             if full:
-                raise Refused("503 Service Unavailable")
+                raise Rejected("503 Service Unavailable")
             behind_reader, behind = await asyncio.open_connection(
                 "127.0.0.1", self.settings.behind, ssl=self.upstream, server_hostname="127.0.0.1"
             )
@@ -103,9 +103,9 @@ class Gate:
                 head = await self._head(reader)
                 if head is None:
                     break
-                await self._pass(head, reader, behind)
-        except Refused as refused:
-            writer.write(f"HTTP/1.1 {refused}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+                await self._forward(head, reader, behind)
+        except Rejected as rejected:
+            writer.write(f"HTTP/1.1 {rejected}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
         except (TimeoutError, OSError, EOFError, ssl.SSLError):
             pass
         finally:
@@ -119,7 +119,7 @@ class Gate:
                 del self.open[address]
 
     async def _head(self, reader: asyncio.StreamReader) -> tuple[bytes, int] | None:
-        """The next request's head, written anew, and the length of its body; None where there is none."""
+        """The next request's head, rewritten, and the length of its body; None at the end of the connection."""
         s = self.settings
         try:
             first = await asyncio.wait_for(reader.read(1), s.idle_seconds)
@@ -127,40 +127,42 @@ class Gate:
                 return None
             raw = first + await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), s.head_seconds)
         except asyncio.LimitOverrunError:
-            raise Refused("431 Request Header Fields Too Large") from None
+            raise Rejected("431 Request Header Fields Too Large") from None
         request, *lines = raw[:-4].split(b"\r\n")
         found = HEAD.fullmatch(request)
         if found is None:
-            raise Refused("404 Not Found")
+            raise Rejected("404 Not Found")
         fields = [FIELD.fullmatch(line) for line in lines]
         if not all(fields):
-            raise Refused("400 Bad Request")
+            raise Rejected("400 Bad Request")
         pairs = [(f[1].lower(), f[2].strip()) for f in fields if f is not None]
         lengths = [value for name, value in pairs if name == b"content-length"]
         if len(lengths) != 1 or not re.fullmatch(rb"[0-9]{1,12}", lengths[0]):
-            raise Refused("411 Length Required")
+            raise Rejected("411 Length Required")
         if any(name == b"transfer-encoding" for name, _ in pairs):
-            raise Refused("400 Bad Request")
+            raise Rejected("400 Bad Request")
         if int(lengths[0]) > s.body_bytes:
-            raise Refused("413 Content Too Large")
+            raise Rejected("413 Content Too Large")
         self._charge(dict(pairs).get(b"flwr-public-key"), int(lengths[0]))
         kept = [(name, value) for name, value in pairs if name not in HOP_BY_HOP]
         lines = [request, b"host: 127.0.0.1", *(name + b": " + value for name, value in kept)]
         return b"\r\n".join(lines) + b"\r\n\r\n", int(lengths[0])
 
     def _charge(self, key: bytes | None, length: int) -> None:
-        """Count what an enrolled key (whose signature Flower checks) sends in this minute."""
+        """Count the bytes that an enrolled key sends in this minute. (Flower checks that the request is signed with it.)"""
         if key not in self.keys or key is None:
-            raise Refused("401 Unauthorized")
+            raise Rejected("401 Unauthorized")
         minute = int(time.monotonic() // 60)
         if minute != self.minute:
             self.minute = minute
             self.sent.clear()
         self.sent[key] += length
         if self.sent[key] > self.settings.minute_bytes:
-            raise Refused("429 Too Many Requests")
+            raise Rejected("429 Too Many Requests")
 
-    async def _pass(self, head: tuple[bytes, int], reader: asyncio.StreamReader, behind: asyncio.StreamWriter) -> None:
+    async def _forward(
+        self, head: tuple[bytes, int], reader: asyncio.StreamReader, behind: asyncio.StreamWriter
+    ) -> None:
         text, left = head
         behind.write(text)
         while left:
@@ -181,7 +183,7 @@ class Gate:
 def main(path: str) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
-    asyncio.run(Gate(Settings(**json.loads(Path(path).read_text()))).serve())
+    asyncio.run(Gateway(Settings(**json.loads(Path(path).read_text()))).serve())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""kill -9, at any moment: what was aggregated is neither lost nor counted twice. See `killing.py`."""
+"""kill -9 at any moment: no aggregated update is lost or counted twice. See `kill_runs.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 def killing(*arguments: str, timeout: float = 300) -> str:
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "killing.py"), *arguments],
+        [sys.executable, str(Path(__file__).parent / "kill_runs.py"), *arguments],
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -20,22 +20,22 @@ def killing(*arguments: str, timeout: float = 300) -> str:
     return done.stdout
 
 
-def test_a_few_kills():
+def test_few_kills_give_same_run():
     assert "all as undisturbed" in killing("moments", "7", "3", "scaffold + ditto")
 
 
 @pytest.mark.slow
-def test_coordinator_and_sites_killed_at_fifty_random_moments():
-    """Among them a plan of several stages with a survey, and one whose clients choose their model."""
+def test_fifty_random_kills_give_same_run():
+    """Includes a plan with several stages and a query, and one in which clients choose their model."""
     said = killing("moments", "0", "50", "scaffold + ditto", "fedconcat", "ifca(clusters=2)")
     assert int(said.split()[0]) >= 50
 
 
 @pytest.mark.slow
-def test_killed_before_and_after_every_single_write():
+def test_kills_around_every_write_give_same_run():
     assert "all as undisturbed" in killing("writes", "scaffold + ditto")
 
 
 @pytest.mark.slow
-def test_only_sites_killed():
+def test_site_kills_give_same_run():
     assert "as undisturbed" in killing("sites", "0", "20", "scaffold + ditto")

@@ -1,4 +1,4 @@
-"""The two apps that Flower knows: a relay at the site, and the coordinator behind its Grid."""
+"""The site's Flower ClientApp: a relay between the SuperNode and the site worker's socket. It imports no torch."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from unalike.federation.flower.flower_messages import pack, unpack
 from unalike.federation.operations import local_socket
 
 SOCKET = "UNALIKE_SOCKET"
-"""The environment variable that says where the site's trainer listens."""
+"""Environment variable with the path of the site worker's socket."""
 LIMIT = "UNALIKE_MESSAGE_BYTES"
+"""Environment variable with the maximum bytes of a message."""
 
 NODE = "node"
-"""The file beside that socket with the number under which SuperLink knows the site, for the next start of its SuperNode."""
+"""The file beside that socket with the site's node id in SuperLink, for the next start of its SuperNode."""
 
 client_app = ClientApp()
-"""The relay: hands what came to the site's trainer, a process of its own, and sends back what it says. It imports no torch."""
+"""Passes each message to the site worker, another process, and returns its reply."""
 
 
 @client_app.train()
 def relay(message: Message, context: Context) -> Message:
-    """One message to the trainer, its reply back."""
+    """Pass one message to the site worker and return its reply."""
     found = unpack(message)
     if found is None:
-        raise ValueError("the message carries nothing for unalike's trainer")
+        raise ValueError("the message carries nothing for unalike's site worker")
     socket = os.environ.get(SOCKET) or str(context.node_config["socket"])
     limit = int(os.environ.get(LIMIT, 2**31))
-    _remember(context)
+    _save_node_id(context)
     return Message(pack(local_socket.ask(Path(socket), found, limit)), reply_to=message)
 
 
-def _remember(context: Context) -> None:
-    if SOCKET not in os.environ:  # a SuperNode of the site's own
+def _save_node_id(context: Context) -> None:
+    if SOCKET not in os.environ:  # the site starts its SuperNode itself
         return
     file, number = Path(os.environ[SOCKET]).with_name(NODE), str(context.node_id)
     if not file.exists() or file.read_text() != number:
@@ -43,7 +44,7 @@ def _remember(context: Context) -> None:
 
 
 @client_app.query()
-def awake(message: Message, context: Context) -> Message:
-    """Nothing to do; the next message is asked for at once."""
-    _remember(context)
+def ping(message: Message, context: Context) -> Message:
+    """Answer an empty message: a SuperNode that has just answered asks for the next message at once."""
+    _save_node_id(context)
     return Message(RecordDict(), reply_to=message)

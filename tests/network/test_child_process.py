@@ -1,4 +1,4 @@
-"""Children end with their parent, however it ends, and so does everything below them."""
+"""Child processes and their descendants end with the parent, however it ends."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def pids(log):
     return [int(word) for word in log.read_text().split()]
 
 
-def test_leaving_the_block_ends_children_and_those_in_sessions_of_their_own(tmp_path):
+def test_supervisor_exit_ends_children_in_other_sessions(tmp_path):
     with Supervisor(tmp_path) as supervisor:
         supervisor.start("family", [sys.executable, "-c", FAMILY])
         family = pids(tmp_path / "family.log")
@@ -66,7 +66,7 @@ def test_leaving_the_block_ends_children_and_those_in_sessions_of_their_own(tmp_
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_children_end_with_a_parent_that_is_killed(tmp_path, kind):
+def test_killed_parent_ends_children(tmp_path, kind):
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path), FAMILY], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -81,7 +81,7 @@ def test_children_end_with_a_parent_that_is_killed(tmp_path, kind):
         parent.kill()
 
 
-def test_an_error_ends_children(tmp_path):
+def test_supervisor_error_ends_children(tmp_path):
     with pytest.raises(ZeroDivisionError), Supervisor(tmp_path) as supervisor:
         supervisor.start("family", [sys.executable, "-c", FAMILY])
         family = pids(tmp_path / "family.log")
@@ -89,14 +89,14 @@ def test_an_error_ends_children(tmp_path):
     assert not any(map(alive, family))
 
 
-def test_who_does_not_listen_is_killed(tmp_path):
+def test_child_ignoring_sigterm_is_killed(tmp_path):
     with Supervisor(tmp_path) as supervisor:
         supervisor.start("stubborn", [sys.executable, "-c", STUBBORN])
         pid, _ = pids(tmp_path / "stubborn.log")
     assert not alive(pid)
 
 
-def test_a_child_that_ends_is_noticed_with_its_last_words(tmp_path):
+def test_ended_child_raises_with_last_log_lines(tmp_path):
     with Supervisor(tmp_path) as supervisor:
         child = supervisor.start("short", [sys.executable, "-c", "print('no more'); raise SystemExit(3)"])
         awaited(lambda: not child.alive)
@@ -104,7 +104,7 @@ def test_a_child_that_ends_is_noticed_with_its_last_words(tmp_path):
             supervisor.check()
 
 
-def test_what_a_dead_child_left_behind_is_ended(tmp_path):
+def test_descendants_of_ended_child_are_ended(tmp_path):
     leaving = (
         "import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); print(c.pid, 0, flush=True)"
     )

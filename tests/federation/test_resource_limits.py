@@ -1,4 +1,4 @@
-"""What one site may take of the coordinator: bytes a minute at the gate, messages that wait for it, lines in the record."""
+"""Limits on one site's use of the coordinator: bytes per minute at the gateway, waiting messages, recorded events."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.supercore.task_identity import TaskIdentity
-from worlds import COORDINATOR, federation_of, people
+from small_federation import COORDINATOR, federation_of, make_clients
 
 from unalike.federation.coordinator.control import Control
 from unalike.federation.coordinator.mailbox import NOTED, REMEMBERED, Mailbox
-from unalike.federation.flower import gate
-from unalike.federation.flower.gate import Gate, Settings
-from unalike.federation.flower.transport import OUTSTANDING, GridTransport
+from unalike.federation.flower import gateway
+from unalike.federation.flower.gateway import Gateway, Settings
+from unalike.federation.flower.grid_transport import MAX_UNANSWERED, GridTransport
 from unalike.federation.protocol.in_memory import InMemoryTransport
 from unalike.federation.security import certificates
 
@@ -37,7 +37,7 @@ def files(tmp_path_factory):
 
 
 class Door:
-    """A gate in this process, and behind it a server that says yes to everything."""
+    """A gateway in this process in front of a server that accepts everything."""
 
     def __init__(self, files, keys):
         self.files, self.keys, self.passed = files, keys, []
@@ -49,8 +49,8 @@ class Door:
         names = {"certificate": "server.pem", "key": "server.key", "authority": "ca.pem"}
         paths = {what: str(self.files / name) for what, name in names.items()}
         inside = self._behind.sockets[0].getsockname()[1]
-        self.gate = Gate(Settings("127.0.0.1", 0, inside, keys=self.keys, **paths, **LIMITS))
-        self._front = await asyncio.start_server(self.gate.visit, "127.0.0.1", 0, ssl=context)
+        self.gateway = Gateway(Settings("127.0.0.1", 0, inside, keys=self.keys, **paths, **LIMITS))
+        self._front = await asyncio.start_server(self.gateway.serve_connection, "127.0.0.1", 0, ssl=context)
         self.port = self._front.sockets[0].getsockname()[1]
         return self
 
@@ -69,7 +69,7 @@ class Door:
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=trusting, server_hostname="localhost")
 
     async def post(self, key, length):
-        """The status that a request of this key and length has, over a connection of its own."""
+        """The response status for a request with this key and length, over a new connection."""
         reader, writer = await self.connect()
         shown = base64.b64encode(key.encode())
         head = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nflwr-public-key: " + shown
@@ -79,9 +79,9 @@ class Door:
         return status
 
 
-def test_a_key_has_an_allowance_a_minute_and_the_others_keep_theirs(files, monkeypatch):
+def test_gateway_key_over_allowance_is_rejected_alone(files, monkeypatch):
     now = [600.0]
-    monkeypatch.setattr(gate, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(gateway, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     async def visits():
         async with Door(files, ["north", "south"]) as door:
@@ -96,15 +96,15 @@ def test_a_key_has_an_allowance_a_minute_and_the_others_keep_theirs(files, monke
     asyncio.run(visits())
 
 
-def test_an_address_has_a_number_of_connections(files):
+def test_gateway_address_over_connection_limit_is_rejected(files):
     async def visits():
         async with Door(files, ["north"]) as door:
             idle = [await door.connect() for _ in range(3)]
-            while door.gate.open.total() < 3:
+            while door.gateway.open.total() < 3:
                 await asyncio.sleep(0.01)
             assert await door.post("north", 1) == 503
             idle[0][1].close()
-            while door.gate.open.total() > 2:
+            while door.gateway.open.total() > 2:
                 await asyncio.sleep(0.01)
             assert await door.post("north", 1) == 200
             for _, writer in idle:
@@ -114,7 +114,7 @@ def test_an_address_has_a_number_of_connections(files):
 
 
 class Grid:
-    """Flower's Grid with two nodes, of which nobody answers; `since` changes when the nodes start anew."""
+    """Flower's Grid with two nodes that never answer; `since` changes when the nodes restart."""
 
     def __init__(self):
         self.pushed, self.since = [], "1"
@@ -133,8 +133,8 @@ class Grid:
         return []
 
 
-def test_a_site_that_hangs_does_not_fill_the_coordinators_memory(monkeypatch):
-    """Whatever is asked of a silent site, a few messages wait for it and no more; one that started anew is asked again."""
+def test_transport_hanging_site_gets_limited_messages(monkeypatch):
+    """A limited number of messages waits for a silent site; a restarted one gets new messages."""
     for name in ("_task_id", "_run_id", "_node_id"):  # Flower's messages say which process made them
         monkeypatch.setattr(TaskIdentity, name, 1)
     grid = Grid()
@@ -143,20 +143,20 @@ def test_a_site_that_hangs_does_not_fill_the_coordinators_memory(monkeypatch):
     for _ in range(50):
         transport.send("north", b"order")
         assert list(transport.receive(0.0)) == []
-    assert grid.pushed.count(0) == OUTSTANDING + 2 and grid.pushed.count(1) == 2  # orders and pings
+    assert grid.pushed.count(0) == MAX_UNANSWERED + 2 and grid.pushed.count(1) == 2  # orders and pings
     transport.send("south", b"order")
     assert grid.pushed.count(1) == 3  # the other one is not held up
-    grid.since, transport._looked = "2", -100.0
+    grid.since, transport._refreshed = "2", -100.0
     for _ in range(50):
         transport.sites()
         transport.send("north", b"order")
-    assert grid.pushed.count(0) == 2 * OUTSTANDING + 2
+    assert grid.pushed.count(0) == 2 * MAX_UNANSWERED + 2
 
 
-def test_a_site_that_says_much_does_not_fill_the_record():
-    """Of each site a number of refusals is recorded in an exchange, and a number of requests is remembered."""
+def test_mailbox_noisy_site_makes_limited_events():
+    """The numbers of recorded refusals in an exchange and of remembered requests are limited for each site."""
     transport, events = InMemoryTransport({"site0": None, "site1": None}), []
-    made = federation_of(people())
+    made = federation_of(make_clients())
     post = Mailbox(made, COORDINATOR, transport, "run", Control(), lambda kind, **facts: events.append(facts["client"]))
     for place in ((1, 0), (1, 1)):
         post.begin(place)
@@ -166,7 +166,7 @@ def test_a_site_that_says_much_does_not_fill_the_record():
         transport.inject("site1", b"nonsense")
         assert list(post.receive(0.0)) == []
         assert sorted(events) == ["site0"] * NOTED + ["site1"]
-    transport.away.add("site0")
+    transport.offline.add("site0")
     for i in range(5 * REMEMBERED):
         post.send("site0", ("ask", {"number": i}, {}))
     assert len(post._sent["site0"]) == REMEMBERED

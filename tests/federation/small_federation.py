@@ -1,4 +1,4 @@
-"""Small federations in one process: sites with data, their trainers, a transport, a coordinator's folder."""
+"""Test helper: small federations in one process, with site workers, a transport and a coordinator's folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import unalike as ua
 from unalike.federation.coordinator.control import Control
 from unalike.federation.coordinator.coordinator import Coordinator
 from unalike.federation.protocol.envelope import seal, unseal
-from unalike.federation.protocol.federation_file import Enrolled, Federation, Schema
+from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.protocol.in_memory import InMemoryTransport, NetworkFaults
 from unalike.federation.security.keys import PrivateKey, private_key, public_text
 from unalike.federation.site.site_worker import SiteWorker
@@ -26,7 +26,7 @@ MODEL = "mlp(hidden=(8,))"
 
 
 def key_of(number: int) -> PrivateKey:
-    """A key that is the same in every process of a test."""
+    """A deterministic key: the same in every process of a test."""
     return private_key(f"{number:064x}")
 
 
@@ -34,8 +34,10 @@ COORDINATOR = key_of(1000)
 
 
 @cache
-def people(sizes: tuple[tuple[int, int], ...] = tuple(SIZES), shape: tuple[int, ...] = (6,)) -> list[ua.ClientData]:
-    """Clients whose classes lie around different means."""
+def make_clients(
+    sizes: tuple[tuple[int, int], ...] = tuple(SIZES), shape: tuple[int, ...] = (6,)
+) -> list[ua.ClientData]:
+    """Clients with samples of four classes that have different means."""
     rng = np.random.default_rng(0)
     means = rng.normal(size=(4, *shape)) * 2
     found = []
@@ -47,7 +49,7 @@ def people(sizes: tuple[tuple[int, int], ...] = tuple(SIZES), shape: tuple[int, 
 
 
 def federation_of(clients: Sequence[ua.ClientData], method: str = "fedavg", **more: Any) -> Federation:
-    sites = tuple(Enrolled(c.name, public_text(key_of(k)), 1000) for k, c in enumerate(clients))
+    sites = tuple(EnrolledSite(c.name, public_text(key_of(k)), 1000) for k, c in enumerate(clients))
     usual = {
         "name": "test",
         "method": method,
@@ -63,60 +65,60 @@ def federation_of(clients: Sequence[ua.ClientData], method: str = "fedavg", **mo
     return Federation(**(usual | more))
 
 
-class Evil:
-    """A site whose answers are changed before they are signed: `change(head, facts, tensors)` returns what is sent instead."""
+class TamperingSite:
+    """A site that changes its replies before it signs them: `change(head, facts, tensors)` returns the new reply, or None."""
 
-    def __init__(self, trainer: SiteWorker, change: Callable[..., Any]):
-        self.trainer, self.change = trainer, change
+    def __init__(self, worker: SiteWorker, change: Callable[..., Any]):
+        self.worker, self.change = worker, change
 
     def handle(self, message: bytes) -> bytes:
-        reply = self.trainer.handle(message)
-        answer = unseal(reply, self.trainer.key.public_key())
+        reply = self.worker.handle(message)
+        answer = unseal(reply, self.worker.key.public_key())
         facts, tensors = answer.open()
         changed = self.change(answer.head, facts, dict(tensors))
-        return reply if changed is None else changed if isinstance(changed, bytes) else seal(*changed, self.trainer.key)
+        return reply if changed is None else changed if isinstance(changed, bytes) else seal(*changed, self.worker.key)
 
 
-class Impatient(Control):
-    """An operator who would rather stop than wait: no test hangs where there is no quorum."""
+class StopInsteadOfPause(Control):
+    """A control that stops the run where it would pause, so that tests without a quorum do not hang."""
 
     def pause(self, why: str = "asked for") -> None:
         self.stop()
 
 
-class World:
-    """A federation in a folder. Trainers and coordinator can be made anew at any time, as after a kill."""
+class SmallFederation:
+    """A federation in a folder. Site workers and coordinator can be created again at any time, as after a kill."""
 
     def __init__(
         self, folder: Path, clients: Sequence[ua.ClientData] | None = None, method: str = "fedavg", **more: Any
     ):
         self.folder = folder
-        self.clients = clients or people()
+        self.clients = clients or make_clients()
         self.test, self.proxy = (more.pop(name, None) for name in ("test", "proxy"))
         self.faults, self.seed = more.pop("faults", NetworkFaults()), more.pop("transport_seed", 0)
         self.federation = federation_of(self.clients, method, **more)
-        self.trainers: dict[str, Any] = {}
+        self.workers: dict[str, Any] = {}
         self.restart_sites()
-        self.transport = InMemoryTransport(self.trainers, self.faults, self.seed)
+        self.transport = InMemoryTransport(self.workers, self.faults, self.seed)
 
     def restart_sites(self, *names: str) -> None:
-        """Trainers as new processes would have them: what was in memory is gone."""
+        """Create the site workers again, as in new processes: state that is not on disk is lost."""
         for k, client in enumerate(self.clients):
             if not names or client.name in names:
-                self.trainers[client.name] = SiteWorker(
+                self.workers[client.name] = SiteWorker(
                     self.federation, client.name, key_of(k), client, self.folder / client.name
                 )
 
     def corrupt(self, name: str, change: Callable[..., Any]) -> None:
-        """Let a site answer what `change` makes of its answers."""
-        self.trainers[name] = Evil(self.trainers[name], change)
+        """Let `change` tamper with a site's replies."""
+        self.workers[name] = TamperingSite(self.workers[name], change)
 
     @property
     def out(self) -> Path:
         return self.folder / "out"
 
     def coordinator(self, **more: Any) -> Coordinator:
-        samples = {"test": self.test, "proxy": self.proxy, "control": Impatient()}
+        samples = {"test": self.test, "proxy": self.proxy, "control": StopInsteadOfPause()}
         return Coordinator(self.federation, COORDINATOR, self.transport, self.out, **(samples | more))
 
     def run(self, **more: Any) -> Any:
@@ -125,7 +127,7 @@ class World:
             return self.coordinator().run(**more)
 
     def simulated(self, **more: Any) -> Any:
-        """The same in simulation."""
+        """The same run in simulation."""
         f = self.federation
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -150,20 +152,20 @@ class World:
             )
 
     def events(self, *kinds: str) -> list[dict[str, Any]]:
-        """What was recorded, of these kinds or all of them."""
+        """The recorded events, all or of these kinds."""
         lines = (self.out / "events.jsonl").read_text().splitlines()
         found = [json.loads(line) for line in lines]
         return [e for e in found if not kinds or e["event"] in kinds]
 
 
 def needs_proxy(method: str, clients: Sequence[ua.ClientData]) -> bool:
-    """Whether a method or plan learns from samples on the server."""
+    """Whether a method or plan trains on samples of the server."""
     plan = ua.plan(method)
     return method.startswith("data_sharing") or any(p.needs_proxy for p in getattr(plan, "parts", ()))
 
 
 def states(run: Any) -> dict[str, Any]:
-    """All that the server has at the end: group -> name -> tensor."""
+    """The server states at the end: group -> name -> tensor."""
     found = {}
     for name, state in run._runner.state.states.items():
         memory = {f"{part}/{n}": t for part, tree in state.part_states.items() for n, t in tree.items()}
@@ -171,4 +173,13 @@ def states(run: Any) -> dict[str, Any]:
     return found
 
 
-__all__ = ["COORDINATOR", "NetworkFaults", "World", "federation_of", "key_of", "needs_proxy", "people", "states"]
+__all__ = [
+    "COORDINATOR",
+    "NetworkFaults",
+    "SmallFederation",
+    "federation_of",
+    "key_of",
+    "make_clients",
+    "needs_proxy",
+    "states",
+]

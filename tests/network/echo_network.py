@@ -1,4 +1,4 @@
-"""A federation of a few sites on this machine, with real processes, sockets and certificates; its sites echo what they get."""
+"""Test helper: Flower's processes for a few sites on this machine, with TLS; the sites echo each message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MESSAGE_BYTES = 64 << 20
 
 
 def expire(folder, years=-0.001):
-    """Put a certificate of the same authority in the place of the server's that is valid for so long."""
+    """Replace the server's certificate by one of the same authority that is valid for `years`."""
     from unalike.federation.security import certificates
 
     issuer, authority = certificates.read((folder.path / "ca.key").read_bytes(), (folder.path / "ca.pem").read_bytes())
@@ -18,11 +18,11 @@ def expire(folder, years=-0.001):
     (folder.path / "server.pem").write_bytes(certificates.pem(certificate))
 
 
-class Echoing:
-    """SuperLink, gate and the nodes of some sites; `handlers` may be replaced by a test, `heard` is what the sites got."""
+class EchoNetwork:
+    """SuperLink, gateway and the SuperNodes of some sites. Tests may replace `handlers`; `heard` are the received messages."""
 
     def __init__(self, root, names=("a", "b")):
-        from unalike.federation.flower.flower_processes import Node, free_port, link
+        from unalike.federation.flower.flower_processes import SuperNode, free_port, superlink
         from unalike.federation.operations.processes import Supervisor
         from unalike.federation.security import certificates
 
@@ -42,12 +42,12 @@ class Echoing:
             certificates.write_private(folder / "node.key", certificates.openssh(node))
             certificates.write_private(folder / "ca.pem", certificates.pem(self.authority))
         self.supervisor = Supervisor(root / "logs").__enter__()
-        self._link = link(root, self.supervisor, "127.0.0.1", self.port, self.keys, MESSAGE_BYTES)
+        self._link = superlink(root, self.supervisor, "127.0.0.1", self.port, self.keys, MESSAGE_BYTES)
         self.transport = self._link.__enter__()
         for name in self.heard:
             self.supervisors[name] = Supervisor(root / name / "logs").__enter__()
             self.listen(name)
-            self.nodes[name] = Node(
+            self.nodes[name] = SuperNode(
                 root / name, self.supervisors[name], f"127.0.0.1:{self.port}", root / name / "trainer", MESSAGE_BYTES
             )
         self.wait(lambda: set(self.transport.sites()) == set(names))
@@ -73,7 +73,7 @@ class Echoing:
             time.sleep(0.1)
 
     def exchange(self, message, sites=("a", "b"), seconds=60):
-        """Send to sites, and what they answered."""
+        """Send a message to the sites and return their replies."""
         for name in sites:
             self.transport.send(name, message)
         found = {}

@@ -1,4 +1,4 @@
-"""Bytes over Flower's real processes: what arrives, what is refused at the door, and that nothing shipped is executed."""
+"""Transport over Flower's real processes: delivery, rejection at the gateway, and no execution of sent code."""
 
 from __future__ import annotations
 
@@ -27,48 +27,50 @@ from unalike.federation.operations.processes import Supervisor
 from unalike.federation.security import certificates
 
 
-def test_a_message_and_its_reply(echoing):
-    assert echoing.exchange(b"hello") == {"a": b"echo of a: hello", "b": b"echo of b: hello"}
-    assert echoing.exchange(b"to one", ["b"]) == {"b": b"echo of b: to one"}
+def test_transport_returns_reply(echo_network):
+    assert echo_network.exchange(b"hello") == {"a": b"echo of a: hello", "b": b"echo of b: hello"}
+    assert echo_network.exchange(b"to one", ["b"]) == {"b": b"echo of b: to one"}
 
 
-def test_a_large_message(echoing):
+def test_transport_large_message_arrives_whole(echo_network):
     large = bytes(range(256)) * (20 << 12)  # 20 MiB: five of Flower's pieces
-    found = echoing.exchange(large)
+    found = echo_network.exchange(large)
     assert set(found) == {"a", "b"} and all(reply.endswith(large) for reply in found.values())
 
 
-def test_sending_does_not_wait_and_receiving_keeps_its_time(echoing):
+def test_transport_send_does_not_block_and_receive_keeps_timeout(echo_network):
     gate = threading.Event()
-    kept, echoing.handlers["a"] = echoing.handlers["a"], lambda message: gate.wait(60) and b"late"
+    kept, echo_network.handlers["a"] = echo_network.handlers["a"], lambda message: gate.wait(60) and b"late"
     try:
         started = time.monotonic()
-        echoing.transport.send("a", b"slow")
-        assert list(echoing.transport.receive(0.5)) == []
+        echo_network.transport.send("a", b"slow")
+        assert list(echo_network.transport.receive(0.5)) == []
         assert time.monotonic() - started < 10  # nobody waited for the site
         gate.set()
         found = []
-        echoing.wait(lambda: found.extend(echoing.transport.receive(0.5)) or found)
+        echo_network.wait(lambda: found.extend(echo_network.transport.receive(0.5)) or found)
         assert found == [("a", b"late")]
     finally:
-        echoing.handlers["a"] = kept
+        echo_network.handlers["a"] = kept
 
 
-def test_a_trainer_that_is_away_loses_one_message_and_no_more(echoing):
-    listens = echoing.root / "a" / "trainer"
+def test_offline_site_worker_loses_one_message(echo_network):
+    listens = echo_network.root / "a" / "trainer"
     listens.rename(listens.with_name("away"))
     try:
-        echoing.transport.send("a", b"lost")
-        assert echoing.exchange(b"other", ["b"]) == {"b": b"echo of b: other"}
-        echoing.wait(lambda: not list(echoing.transport.receive(0.2)) and not echoing.transport._sites["a"].sent)
-        assert b"lost" not in echoing.heard["a"]
+        echo_network.transport.send("a", b"lost")
+        assert echo_network.exchange(b"other", ["b"]) == {"b": b"echo of b: other"}
+        echo_network.wait(
+            lambda: not list(echo_network.transport.receive(0.2)) and not echo_network.transport._sites["a"].sent
+        )
+        assert b"lost" not in echo_network.heard["a"]
     finally:
         listens.with_name("away").rename(listens)
-    assert echoing.exchange(b"again", ["a"]) == {"a": b"echo of a: again"}
+    assert echo_network.exchange(b"again", ["a"]) == {"a": b"echo of a: again"}
 
 
-def test_heartbeats_end_before_their_task(monkeypatch):
-    """One that came after the task's end would be refused and repeated without end, and the site would stand still."""
+def test_heartbeats_stop_before_task_ends(monkeypatch):
+    """A heartbeat after the task's end would be refused and retried without end, which blocks the site."""
     from unalike.federation.flower import internals
 
     steps = []
@@ -90,38 +92,40 @@ def test_heartbeats_end_before_their_task(monkeypatch):
     monkeypatch.setattr(internals, "pull_task_input", lambda client: ("message", "context", None, None))
     monkeypatch.setattr(internals, "push_message", lambda client, reply, context: steps.append(reply))
     monkeypatch.setattr(internals, "push_task_output", lambda *_: steps.append("over"))
-    internals.work("127.0.0.1:9", "token", lambda message, context: "reply")
+    internals.run_task("127.0.0.1:9", "token", lambda message, context: "reply")
     assert steps == ["reply", "silence", "over"]
 
 
-def test_a_killed_site_is_let_in_at_once(echoing):
-    """kill -9, so it takes no leave; the next SuperNode takes it in its stead, and is not refused as a second one of its key."""
-    assert echoing.exchange(b"before", ["a"]) == {"a": b"echo of a: before"}
-    node = echoing.nodes["a"]
+def test_killed_site_reconnects_at_once(echo_network):
+    """After kill -9 the node is still active; the next SuperNode deactivates it first and is not refused."""
+    assert echo_network.exchange(b"before", ["a"]) == {"a": b"echo of a: before"}
+    node = echo_network.nodes["a"]
     supernode = node._children["supernode"]
     for pid in Path(f"/proc/{supernode.pid}/task/{supernode.pid}/children").read_text().split():
         os.kill(int(pid), signal.SIGKILL)
-    echoing.wait(lambda: not supernode.alive)
-    assert [name for name, _ in node.keep()] == ["supernode"]  # once: whoever is refused stays away
-    echoing.wait(lambda: echoing.exchange(b"after", ["a"], seconds=2))
+    echo_network.wait(lambda: not supernode.alive)
+    assert [name for name, _ in node.restart_ended()] == ["supernode"]  # once: whoever is refused stays away
+    echo_network.wait(lambda: echo_network.exchange(b"after", ["a"], seconds=2))
     assert node._children["supernode"].alive
     # it was asked more than once: what else it answers is no other test's affair
-    echoing.wait(lambda: not list(echoing.transport.receive(0.5)) and not echoing.transport._sites["a"].sent)
+    echo_network.wait(
+        lambda: not list(echo_network.transport.receive(0.5)) and not echo_network.transport._sites["a"].sent
+    )
 
 
-def test_a_superlink_that_was_killed_is_noticed(tmp_path, monkeypatch):
-    """Flower's Grid would try to reach it again for ever, and neither Ctrl-C nor a command would get through."""
-    from sockets import Echoing
+def test_killed_superlink_is_detected(tmp_path, monkeypatch):
+    """Flower's Grid would retry for ever, and neither Ctrl-C nor a command would have an effect."""
+    from echo_network import EchoNetwork
 
     for name in ("_task_id", "_run_id", "_node_id"):  # a process has one identity, with which the others here go on
         monkeypatch.setattr(TaskIdentity, name, getattr(TaskIdentity, name))
-    made = Echoing(tmp_path, names=("a",))
+    made = EchoNetwork(tmp_path, names=("a",))
     try:
         superlink = made.supervisor.children[0]
         for pid in Path(f"/proc/{superlink.pid}/task/{superlink.pid}/children").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
         made.wait(lambda: not superlink.alive)
-        made.transport._looked = 0.0
+        made.transport._refreshed = 0.0
         looking = threading.Thread(target=made.transport.sites, daemon=True)
         looking.start()
         looking.join(60)
@@ -132,38 +136,40 @@ def test_a_superlink_that_was_killed_is_noticed(tmp_path, monkeypatch):
         made.close()
 
 
-def test_a_site_learns_why_it_is_not_let_in(echoing, tmp_path):
-    """Its SuperNode ends without a word."""
-    from unalike.federation.flower.internals import knock
+def test_refused_site_gets_reason(echo_network, tmp_path):
+    """Its SuperNode ends without a message."""
+    from unalike.federation.flower.internals import reason_for_refusal
 
-    address, authority = f"127.0.0.1:{echoing.port}", (echoing.root / "ca.pem").read_bytes()
-    assert "connected already" in knock(address, authority, (echoing.root / "a" / "node.key").read_bytes())
+    address, authority = f"127.0.0.1:{echo_network.port}", (echo_network.root / "ca.pem").read_bytes()
+    assert "connected already" in reason_for_refusal(
+        address, authority, (echo_network.root / "a" / "node.key").read_bytes()
+    )
     stranger = certificates.openssh(certificates.node_key())
-    assert "does not know this key" in knock(address, authority, stranger)
+    assert "does not know this key" in reason_for_refusal(address, authority, stranger)
     _, other = certificates.authority("other")
-    assert "CERTIFICATE_VERIFY_FAILED" in knock(address, certificates.pem(other), stranger)
-    assert "cannot reach" in knock("127.0.0.1:1", authority, stranger)
-    assert echoing.exchange(b"hello", ["a"]) == {"a": b"echo of a: hello"}
+    assert "CERTIFICATE_VERIFY_FAILED" in reason_for_refusal(address, certificates.pem(other), stranger)
+    assert "cannot reach" in reason_for_refusal("127.0.0.1:1", authority, stranger)
+    assert echo_network.exchange(b"hello", ["a"]) == {"a": b"echo of a: hello"}
 
 
 @pytest.mark.parametrize(("seconds", "says"), [(7204, r"7(199|20\d) s ahead of"), (-7204, r"7(199|20\d) s behind")])
-def test_a_site_whose_clock_is_wrong_is_told_so(seconds, says, echoing, monkeypatch):
-    """SuperLink refuses it as it does a key that it does not know."""
+def test_site_with_wrong_clock_gets_reason(seconds, says, echo_network, monkeypatch):
+    """SuperLink's status is the same as for an unknown key."""
     from flwr.supernode import node_auth_http_interceptor as signing
 
-    from unalike.federation.flower.internals import knock
+    from unalike.federation.flower.internals import reason_for_refusal
 
     # the coordinator's date has whole seconds, and its server looks at the clock once a second
     right, wrong = signing.now, datetime.timedelta(seconds=seconds)
     monkeypatch.setattr(signing, "now", lambda: right() + wrong)
-    key = (echoing.root / "a" / "node.key").read_bytes()
-    told = knock(f"127.0.0.1:{echoing.port}", (echoing.root / "ca.pem").read_bytes(), key)
+    key = (echo_network.root / "a" / "node.key").read_bytes()
+    told = reason_for_refusal(f"127.0.0.1:{echo_network.port}", (echo_network.root / "ca.pem").read_bytes(), key)
     assert re.search(says, told)
 
 
-def client(echoing, **options):
-    context = ssl.create_default_context(cafile=str(echoing.root / "ca.pem"))
-    return httpx.Client(base_url=f"https://127.0.0.1:{echoing.port}", verify=context, **options)
+def client(echo_network, **options):
+    context = ssl.create_default_context(cafile=str(echo_network.root / "ca.pem"))
+    return httpx.Client(base_url=f"https://127.0.0.1:{echo_network.port}", verify=context, **options)
 
 
 def headers(key):
@@ -174,49 +180,50 @@ CLOSED = ("control/start-run", "control/register-node", "runtime/acquire-task", 
 
 
 @pytest.mark.parametrize("closed", CLOSED)
-def test_the_door_shows_nothing_but_the_fleet(echoing, closed):
+def test_gateway_passes_only_fleet_api(echo_network, closed):
     path = f"/v1/{closed}"
-    with client(echoing, headers=headers(echoing.keys["a"])) as visitor:
+    with client(echo_network, headers=headers(echo_network.keys["a"])) as visitor:
         assert (
             visitor.post(
-                httpx.URL(f"https://127.0.0.1:{echoing.port}", raw_path=path.encode()), content=b""
+                httpx.URL(f"https://127.0.0.1:{echo_network.port}", raw_path=path.encode()), content=b""
             ).status_code
             == 404
         )
 
 
-def test_the_door_knows_whom_it_lets_in(echoing):
-    """FAULTS 9, 14, 19: a key that nobody enrolled, and no key."""
+def test_gateway_rejects_unknown_keys(echo_network):
+    """FAULTS 9, 14, 19: a key that is not enrolled, and no key."""
     stranger = certificates.public_pem(certificates.node_key())
-    with client(echoing) as visitor:
+    with client(echo_network) as visitor:
         assert visitor.post("/v1/fleet/activate-node", content=b"x").status_code == 401
         assert visitor.post("/v1/fleet/activate-node", content=b"x", headers=headers(stranger)).status_code == 401
         # an enrolled key without its signature: Flower refuses it
         assert (
-            visitor.post("/v1/fleet/activate-node", content=b"", headers=headers(echoing.keys["a"])).status_code >= 400
+            visitor.post("/v1/fleet/activate-node", content=b"", headers=headers(echo_network.keys["a"])).status_code
+            >= 400
         )
 
 
-def test_a_key_has_one_identity(echoing):
-    """FAULTS 9 and 10: an enrolled key cannot register as another node; who has it is that site."""
+def test_key_has_one_node(echo_network):
+    """FAULTS 9 and 10: an enrolled key cannot register a second node."""
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest
     from flwr.supernode.fleet_http_client import FleetHttpClient
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-    before = {node.node_id for node in echoing.transport.grid.get_nodes()}
-    key = load_ssh_private_key((echoing.root / "a" / "node.key").read_bytes(), None)
+    before = {node.node_id for node in echo_network.transport.grid.get_nodes()}
+    key = load_ssh_private_key((echo_network.root / "a" / "node.key").read_bytes(), None)
     interceptor = NodeAuthHttpInterceptor(key, key.public_key())
     with FleetHttpClient.from_server_address(
-        f"127.0.0.1:{echoing.port}", False, (echoing.root / "ca.pem").read_bytes(), interceptors=[interceptor]
+        f"127.0.0.1:{echo_network.port}", False, (echo_network.root / "ca.pem").read_bytes(), interceptors=[interceptor]
     ) as impostor:
         for _ in range(3):
             with pytest.raises(httpx.HTTPStatusError):
-                impostor.RegisterNode(RegisterNodeFleetRequest(public_key=echoing.keys["a"]))
-    assert {node.node_id for node in echoing.transport.grid.get_nodes()} == before and len(before) == 2
+                impostor.RegisterNode(RegisterNodeFleetRequest(public_key=echo_network.keys["a"]))
+    assert {node.node_id for node in echo_network.transport.grid.get_nodes()} == before and len(before) == 2
 
 
-def test_a_stolen_name_is_worth_nothing_without_its_key(echoing):
+def test_other_sites_node_id_without_key_is_rejected(echo_network):
     """FAULTS 19: a node that signs with its own key and claims to be another."""
     from flwr.proto.fleet_pb2 import PullMessagesRequest
     from flwr.proto.node_pb2 import Node
@@ -224,7 +231,7 @@ def test_a_stolen_name_is_worth_nothing_without_its_key(echoing):
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
     thief = certificates.node_key()
-    victim = next(iter(echoing.transport.grid.get_nodes()))
+    victim = next(iter(echo_network.transport.grid.get_nodes()))
 
     class Claims(NodeAuthHttpInterceptor):
         def intercept(self, context, call_next):
@@ -233,9 +240,9 @@ def test_a_stolen_name_is_worth_nothing_without_its_key(echoing):
 
     with (
         FleetHttpClient.from_server_address(
-            f"127.0.0.1:{echoing.port}",
+            f"127.0.0.1:{echo_network.port}",
             False,
-            (echoing.root / "ca.pem").read_bytes(),
+            (echo_network.root / "ca.pem").read_bytes(),
             interceptors=[Claims(thief, thief.public_key())],
         ) as impostor,
         pytest.raises(httpx.HTTPStatusError, match="401"),
@@ -243,40 +250,40 @@ def test_a_stolen_name_is_worth_nothing_without_its_key(echoing):
         impostor.PullMessages(PullMessagesRequest(node=Node(node_id=victim.node_id)))
 
 
-def test_old_tls_and_no_tls_are_refused(echoing):
+def test_gateway_old_tls_and_plain_http_are_refused(echo_network):
     """FAULTS 19."""
-    context = ssl.create_default_context(cafile=str(echoing.root / "ca.pem"))
+    context = ssl.create_default_context(cafile=str(echo_network.root / "ca.pem"))
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with socket.create_connection(("127.0.0.1", echoing.port), 10) as plain, pytest.raises(ssl.SSLError):
+    with socket.create_connection(("127.0.0.1", echo_network.port), 10) as plain, pytest.raises(ssl.SSLError):
         context.wrap_socket(plain, server_hostname="127.0.0.1")
     with pytest.raises(httpx.HTTPError):
-        httpx.post(f"http://127.0.0.1:{echoing.port}/v1/fleet/activate-node", content=b"x", timeout=10)
+        httpx.post(f"http://127.0.0.1:{echo_network.port}/v1/fleet/activate-node", content=b"x", timeout=10)
 
 
-def test_a_site_refuses_a_server_of_another_authority(echoing, tmp_path):
-    """FAULTS 19: the SuperNode of a site that trusts its own federation's authority does not talk to this server."""
+def test_site_refuses_server_of_other_authority(echo_network, tmp_path):
+    """FAULTS 19: a SuperNode that trusts another authority does not connect."""
     _, other = certificates.authority("other")
-    assert_refused(echoing, tmp_path, other)
+    assert_refused(echo_network, tmp_path, other)
 
 
-def test_a_site_refuses_an_authority_that_has_expired(echoing, tmp_path, monkeypatch):
-    """FAULTS 19: the same key, and a certificate of it that was valid until some hours ago."""
-    monkeypatch.setattr(certificates, "node_key", lambda: echoing.issuer)
+def test_site_refuses_expired_authority(echo_network, tmp_path, monkeypatch):
+    """FAULTS 19: the same authority key with a certificate that expired some hours ago."""
+    monkeypatch.setattr(certificates, "node_key", lambda: echo_network.issuer)
     _, expired = certificates.authority("test", years=-0.001)
-    assert expired.public_key() == echoing.authority.public_key()
-    assert_refused(echoing, tmp_path, expired)
+    assert expired.public_key() == echo_network.authority.public_key()
+    assert_refused(echo_network, tmp_path, expired)
 
 
-def assert_refused(echoing, folder, authority):
-    """A node with the key of site a that trusts this authority does not get through to the server."""
-    from unalike.federation.flower.flower_processes import Node
+def assert_refused(echo_network, folder, authority):
+    """Check that a node with the key of site a that trusts this authority does not connect."""
+    from unalike.federation.flower.flower_processes import SuperNode
 
     certificates.write_private(folder / "ca.pem", certificates.pem(authority))
-    certificates.write_private(folder / "node.key", (echoing.root / "a" / "node.key").read_bytes())
+    certificates.write_private(folder / "node.key", (echo_network.root / "a" / "node.key").read_bytes())
     with Supervisor(folder / "logs") as supervisor:
-        Node(folder, supervisor, f"127.0.0.1:{echoing.port}", folder / "trainer", 1 << 20)
+        SuperNode(folder, supervisor, f"127.0.0.1:{echo_network.port}", folder / "trainer", 1 << 20)
         log = folder / "logs" / "supernode.log"
-        echoing.wait(lambda: "CERTIFICATE_VERIFY_FAILED" in log.read_text() or not supervisor.children[0].alive)
+        echo_network.wait(lambda: "CERTIFICATE_VERIFY_FAILED" in log.read_text() or not supervisor.children[0].alive)
         assert "SuperNode ID" not in log.read_text()
 
 
@@ -295,10 +302,10 @@ def assert_refused(echoing, folder, authority):
         b"POST /v1/fleet/a HTTP/1.1\r\nlong: " + b"a" * 20000 + b"\r\n\r\n",
     ],
 )
-def test_a_request_that_is_not_plain_is_refused(echoing, head):
-    """FAULTS 15: lying lengths, smuggled requests, long heads."""
-    context = ssl.create_default_context(cafile=str(echoing.root / "ca.pem"))
-    plain = socket.create_connection(("127.0.0.1", echoing.port), 10)
+def test_gateway_unusual_request_is_rejected(echo_network, head):
+    """FAULTS 15: wrong lengths, smuggled requests, long heads."""
+    context = ssl.create_default_context(cafile=str(echo_network.root / "ca.pem"))
+    plain = socket.create_connection(("127.0.0.1", echo_network.port), 10)
     with context.wrap_socket(plain, server_hostname="127.0.0.1") as visitor:
         visitor.settimeout(20)
         visitor.sendall(head)
@@ -306,19 +313,19 @@ def test_a_request_that_is_not_plain_is_refused(echoing, head):
 
 
 @pytest.mark.slow
-def test_half_open_connections_and_a_flood_of_registrations_hurt_nobody(echoing):
-    """FAULTS 18: 400 connections that say nothing or little, and 2,000 registrations by strangers, while sites work."""
+def test_half_open_connections_and_registration_flood_do_not_block_sites(echo_network):
+    """FAULTS 18: 400 silent or slow connections and 2,000 registrations by strangers, while sites work."""
     took = {}
     for _ in range(2):
         started = time.monotonic()
-        assert len(echoing.exchange(b"quiet")) == 2
+        assert len(echo_network.exchange(b"quiet")) == 2
         took["quiet"] = time.monotonic() - started
-    silent = [socket.create_connection(("127.0.0.1", echoing.port), 10) for _ in range(300)]
-    context = ssl.create_default_context(cafile=str(echoing.root / "ca.pem"))
+    silent = [socket.create_connection(("127.0.0.1", echo_network.port), 10) for _ in range(300)]
+    context = ssl.create_default_context(cafile=str(echo_network.root / "ca.pem"))
     halves = []
     for _ in range(40):
         half = context.wrap_socket(
-            socket.create_connection(("127.0.0.1", echoing.port), 10), server_hostname="127.0.0.1"
+            socket.create_connection(("127.0.0.1", echo_network.port), 10), server_hostname="127.0.0.1"
         )
         half.sendall(b"POST /v1/fleet/activate-node HTTP/1.1\r\ncontent-le")
         halves.append(half)
@@ -328,7 +335,7 @@ def test_half_open_connections_and_a_flood_of_registrations_hurt_nobody(echoing)
         while not over.is_set() and len(statuses) < 2000:
             stranger = headers(certificates.public_pem(certificates.node_key()))
             try:
-                with client(echoing, headers=stranger) as visitor:
+                with client(echo_network, headers=stranger) as visitor:
                     statuses.append(visitor.post("/v1/fleet/register-node", content=b"x" * 100).status_code)
             except httpx.HTTPError:
                 statuses.append(0)
@@ -338,7 +345,7 @@ def test_half_open_connections_and_a_flood_of_registrations_hurt_nobody(echoing)
     try:
         for _ in range(3):
             started = time.monotonic()
-            assert len(echoing.exchange(b"under attack")) == 2
+            assert len(echo_network.exchange(b"under attack")) == 2
             took["attacked"] = time.monotonic() - started
     finally:
         over.set()
@@ -347,19 +354,17 @@ def test_half_open_connections_and_a_flood_of_registrations_hurt_nobody(echoing)
             connection.close()
     print(took, len(statuses))
     assert set(statuses) <= {0, 401, 503} and 401 in statuses
-    assert len(list(echoing.transport.grid.get_nodes())) == 2
+    assert len(list(echo_network.transport.grid.get_nodes())) == 2
 
 
-def test_the_relay_imports_no_torch():
-    code = (
-        "import sys, unalike.federation.flower.relay; print('torch' in sys.modules, 'unalike.core.tree' in sys.modules)"
-    )
+def test_relay_imports_no_torch():
+    code = "import sys, unalike.federation.flower.relay_process; print('torch' in sys.modules, 'unalike.core.tree' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
 
 
-def test_nothing_that_the_server_ships_is_executed(echoing, tmp_path, monkeypatch):
-    """A run whose bundle would write a file when imported: the sites answer it with the relay that they installed.
+def test_app_bundle_of_server_is_not_executed(echo_network, tmp_path, monkeypatch):
+    """A run whose app bundle would write a file when imported: the sites answer with the installed relay.
 
     Flower's own ServerApp and ClientApp processes would unpack the bundle and import it.
     """
@@ -367,18 +372,18 @@ def test_nothing_that_the_server_ships_is_executed(echoing, tmp_path, monkeypatc
 
     trap = tmp_path / "executed"
     code = f"open({str(trap)!r}, 'w').write('x')\n".encode()
-    config = internals.BUNDLE["pyproject.toml"].replace(b"unalike.federation.flower:", b"evil.app:")
-    evil = {**internals.BUNDLE, "pyproject.toml": config, "evil/__init__.py": code, "evil/app.py": code}
-    monkeypatch.setattr(internals, "BUNDLE", evil)
-    assert b"evil/app.py" in internals.bundle()
+    config = internals.APP_FILES["pyproject.toml"].replace(b"unalike.federation.flower:", b"evil.app:")
+    evil = {**internals.APP_FILES, "pyproject.toml": config, "evil/__init__.py": code, "evil/app.py": code}
+    monkeypatch.setattr(internals, "APP_FILES", evil)
+    assert b"evil/app.py" in internals.app_bundle()
 
     root = tmp_path / "evil"
     for name in ("ca.pem", "server.pem", "server.key"):
-        certificates.write_private(root / name, (echoing.root / name).read_bytes())
+        certificates.write_private(root / name, (echo_network.root / name).read_bytes())
     port = flower_processes.free_port()
     site = tmp_path / "site"
     for name in ("ca.pem", "node.key"):
-        certificates.write_private(site / name, (echoing.root / "a" / name).read_bytes())
+        certificates.write_private(site / name, (echo_network.root / "a" / name).read_bytes())
     from unalike.federation.operations import local_socket
 
     over = threading.Event()
@@ -388,13 +393,15 @@ def test_nothing_that_the_server_ships_is_executed(echoing, tmp_path, monkeypatc
     with (
         Supervisor(root / "logs") as supervisor,
         Supervisor(site / "logs") as beside,
-        flower_processes.link(root, supervisor, "127.0.0.1", port, {"a": echoing.keys["a"]}, 1 << 20) as transport,
+        flower_processes.superlink(
+            root, supervisor, "127.0.0.1", port, {"a": echo_network.keys["a"]}, 1 << 20
+        ) as transport,
     ):
-        flower_processes.Node(site, beside, f"127.0.0.1:{port}", site / "trainer", 1 << 20)
-        echoing.wait(lambda: transport.sites())
+        flower_processes.SuperNode(site, beside, f"127.0.0.1:{port}", site / "trainer", 1 << 20)
+        echo_network.wait(lambda: transport.sites())
         transport.send("a", b"run me")
         found = []
-        echoing.wait(lambda: found.extend(transport.receive(1.0)) or found)
+        echo_network.wait(lambda: found.extend(transport.receive(1.0)) or found)
     over.set()
     thread.join()
     assert found == [("a", b"by the relay: run me")]

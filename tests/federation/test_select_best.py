@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from worlds import World, federation_of, people, states
+from small_federation import SmallFederation, federation_of, make_clients, states
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
@@ -15,53 +15,53 @@ from unalike.federation.protocol.federation_file import Schema
 from unalike.federation.site.site_data import site_data
 
 JUMPY = ua.Work(batch_size=5, lr=1.5)
-"""Steps so large that the last round is not the best one."""
+"""Large steps, so that the last round is not the best one."""
 
 
 def validated():
     return [
         ua.ClientData(train=c.train, test=c.test, val=other.test, name=c.name)
-        for c, other in zip(people(), people(((5, 7), (5, 4))))
+        for c, other in zip(make_clients(), make_clients(((5, 7), (5, 4))))
     ]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "ifca(clusters=2)"])
-def test_the_best_round_is_that_of_the_simulation(method, tmp_path):
-    world = World(tmp_path, validated(), method, rounds=6, work=JUMPY, select="best")
-    ours, theirs = world.run(), world.simulated(select="best")
+def test_select_best_equals_simulation(method, tmp_path):
+    fed = SmallFederation(tmp_path, validated(), method, rounds=6, work=JUMPY, select="best")
+    ours, theirs = fed.run(), fed.simulated(select="best")
     assert ours.selected == theirs.selected and ours.selected not in (None, 6)
     assert (ours.history.rounds["selected"] == theirs.history.rounds["selected"]).all()
     for group, tensors in states(theirs).items():
         for name, t in tensors.items():
             assert torch.equal(states(ours)[group][name], t), name
-    last = World(tmp_path / "last", validated(), method, rounds=6, work=JUMPY).run()
+    last = SmallFederation(tmp_path / "last", validated(), method, rounds=6, work=JUMPY).run()
     assert any(not torch.equal(t, states(ours)[g][n]) for g, found in states(last).items() for n, t in found.items())
 
 
-def test_it_survives_a_coordinator_that_stops(tmp_path):
+def test_select_best_survives_restart(tmp_path):
     made = {"clients": validated(), "rounds": 6, "work": JUMPY, "select": "best"}
-    calm = World(tmp_path / "calm", **made).run()
-    world, control = World(tmp_path / "run", **made), Control()
+    calm = SmallFederation(tmp_path / "calm", **made).run()
+    fed, control = SmallFederation(tmp_path / "run", **made), Control()
     with pytest.raises(Stopped):
-        world.coordinator(control=control).run(
+        fed.coordinator(control=control).run(
             progress=lambda row, what="": control.stop() if row["round"] == 4 else None
         )
-    run = world.run()
+    run = fed.run()
     assert run.selected == calm.selected
     for name, t in calm.params.items():
         assert torch.equal(run.params[name], t)
 
 
-def test_what_it_cannot_choose_it_says(tmp_path):
+def test_select_best_of_personal_models_is_refused(tmp_path):
     with pytest.raises(UnalikeError, match="models of their own, which they keep of the last rounds alone"):
-        World(tmp_path / "personal", validated(), "ditto", select="best").run()
+        SmallFederation(tmp_path / "personal", validated(), "ditto", select="best").run()
     with pytest.raises(UnalikeError, match="--val"):
-        World(tmp_path / "unvalidated", select="best").run()
+        SmallFederation(tmp_path / "unvalidated", select="best").run()
     with pytest.raises(UnalikeError, match="select"):
-        federation_of(people(), select="first")
+        federation_of(make_clients(), select="first")
 
 
-def test_a_site_sets_the_samples_apart_that_a_simulation_would(tmp_path):
+def test_validation_split_equals_simulation(tmp_path):
     data = ua.load("digits")
     sites = ua.partition(data, "iid", clients=2, seed=3)
     theirs = ua.partition(data, "iid", clients=2, seed=3, val=0.2)

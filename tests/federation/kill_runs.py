@@ -1,8 +1,8 @@
-"""Federations that are killed. Every run is a fork of this process, which has imported everything, and dies by SIGKILL.
+"""Kill federations by SIGKILL and compare the result with an undisturbed run. Every run is a fork of this process.
 
-python killing.py moments SEED KILLS METHOD...      at random moments
-python killing.py writes METHOD                     at every single write, before and after it
-python killing.py sites SEED KILLS METHOD           only the site, at random moments of its work
+python kill_runs.py moments SEED KILLS METHOD...      at random moments
+python kill_runs.py writes METHOD                     before and after every write of a file
+python kill_runs.py sites SEED KILLS METHOD           only the sites, at random moments
 """
 
 from __future__ import annotations
@@ -24,39 +24,41 @@ sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
 
-from worlds import World, people  # noqa: E402
+from small_federation import SmallFederation, make_clients  # noqa: E402
 
-from unalike._utils.tensor_files import read_tensors
+from unalike._utils.tensor_files import read_tensors  # noqa: E402
 
-CROWD = ((20, 8), (12, 6), (6, 3))
-
-
-def world(folder: Path, method: str, rounds: int = 4) -> World:
-    return World(folder, people(CROWD), method, rounds=rounds, participation=0.7, protocol=("clients", "local"))
+SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3))
 
 
-def contents(world: World) -> dict[str, Any]:
-    """What a finished run leaves: tables without seconds, model, checkpoint, and what the sites remember."""
+def fed(folder: Path, method: str, rounds: int = 4) -> SmallFederation:
+    return SmallFederation(
+        folder, make_clients(SAMPLE_SIZES), method, rounds=rounds, participation=0.7, protocol=("clients", "local")
+    )
+
+
+def contents(fed: SmallFederation) -> dict[str, Any]:
+    """Contents of a finished run: tables without seconds, models, last checkpoint, and the sites' client states."""
     tables = {
-        name: pd.read_parquet(world.out / f"{name}.parquet").drop(columns="seconds", errors="ignore").to_json()
+        name: pd.read_parquet(fed.out / f"{name}.parquet").drop(columns="seconds", errors="ignore").to_json()
         for name in ("rounds", "clients")
     }
-    newest = max((world.out / "checkpoints").glob("round-*.safetensors"))
-    files = [newest, *world.out.glob("model*.safetensors")]
+    newest = max((fed.out / "checkpoints").glob("round-*.safetensors"))
+    files = [newest, *fed.out.glob("model*.safetensors")]
     _, facts = read_tensors(newest)
     for i, groups in enumerate(facts["stages"]):
         for j, group in enumerate(groups):
             for client, round in group.get("accepted", []):
-                name = world.clients[client].name
+                name = fed.clients[client].name
                 place = Path(f"stage-{i + 1}") / f"group-{j:04d}" / f"{client:08d}" / f"round-{round:06d}.safetensors"
-                [run] = [f for f in (world.folder / name).iterdir() if f.is_dir()]
+                [run] = [f for f in (fed.folder / name).iterdir() if f.is_dir()]
                 files += [run / place] if (run / place).exists() else []
-    return {"tables": tables} | {_name(world, f): _bits(f) for f in files}
+    return {"tables": tables} | {_name(fed, f): _bits(f) for f in files}
 
 
-def _name(world: World, file: Path) -> str:
+def _name(fed: SmallFederation, file: Path) -> str:
     """The file's path without the run's name."""
-    return "/".join(part for part in file.relative_to(world.folder).parts if not part[:20].isdigit())
+    return "/".join(part for part in file.relative_to(fed.folder).parts if not part[:20].isdigit())
 
 
 def _bits(file: Path) -> dict[str, bytes]:
@@ -64,7 +66,7 @@ def _bits(file: Path) -> dict[str, bytes]:
 
 
 def fork(work: Any, kill_after: float | None = None) -> bool:
-    """Whether the child came to its end; it is killed after so many seconds."""
+    """Run `work` in a forked process, killed after `kill_after` seconds. Returns whether it finished."""
     child = os.fork()
     if not child:
         try:
@@ -91,26 +93,26 @@ def moments(seed: int, kills: int, methods: list[str]) -> None:
         for i, method in enumerate(methods):
             calm = Path(folder) / f"calm-{i}"
             started = time.monotonic()
-            assert fork(lambda calm=calm, method=method: world(calm, method).run())
+            assert fork(lambda calm=calm, method=method: fed(calm, method).run())
             seconds[method] = time.monotonic() - started
-            undisturbed[method] = contents(world(calm, method))
+            undisturbed[method] = contents(fed(calm, method))
         while done < kills:
             method, place = methods[number % len(methods)], Path(folder) / f"run-{number}"
             while not fork(
-                lambda place=place, method=method: world(place, method).run(), rng.uniform(0, 1.1 * seconds[method])
+                lambda place=place, method=method: fed(place, method).run(), rng.uniform(0, 1.1 * seconds[method])
             ):
                 done += 1
-            assert contents(world(place, method)) == undisturbed[method], (method, done)
+            assert contents(fed(place, method)) == undisturbed[method], (method, done)
             number += 1
     print(f"{done} kills in {number} runs of {', '.join(methods)}: all as undisturbed")
 
 
 def writes(method: str) -> None:
-    """Every file is written under another name and renamed; die right before and right after each of these."""
+    """Files are written under another name and renamed; kill the process right before and right after each rename."""
     with tempfile.TemporaryDirectory() as folder:
         calm = Path(folder) / "calm"
-        assert fork(lambda: world(calm, method, 2).run())
-        undisturbed, renamed, number = contents(world(calm, method, 2)), os.replace, 0
+        assert fork(lambda: fed(calm, method, 2).run())
+        undisturbed, renamed, number = contents(fed(calm, method, 2)), os.replace, 0
 
         def dying(place: Path, at: int, after: bool) -> None:
             count = 0
@@ -125,7 +127,7 @@ def writes(method: str) -> None:
                     os.kill(os.getpid(), signal.SIGKILL)
 
             os.replace = replace
-            world(place, method, 2).run()
+            fed(place, method, 2).run()
 
         ended = False
         while not ended:
@@ -134,13 +136,13 @@ def writes(method: str) -> None:
                 place = Path(folder) / f"run-{number}-{after}"
                 ended = fork(lambda place=place, after=after, number=number: dying(place, number, after))
                 if not ended:
-                    assert fork(lambda place=place: world(place, method, 2).run())
-                assert contents(world(place, method, 2)) == undisturbed, (number, after)
+                    assert fork(lambda place=place: fed(place, method, 2).run())
+                assert contents(fed(place, method, 2)) == undisturbed, (number, after)
     print(f"killed before and after each of {number - 1} writes: all as undisturbed")
 
 
-class Killed:
-    """A site whose process dies now and then while it works; what is left is its folder. It starts again and is asked again."""
+class KilledSite:
+    """A site whose process is killed at random while it works, and then started again with its folder."""
 
     kills = 0
 
@@ -157,7 +159,7 @@ class Killed:
                     file.write(reply)
                 os._exit(0)
             os.close(writer)
-            if Killed.kills < self.wanted:
+            if KilledSite.kills < self.wanted:
                 time.sleep(self.rng.uniform(0, 0.03))
                 os.kill(child, signal.SIGKILL)
             with os.fdopen(reader, "rb") as file:
@@ -165,26 +167,26 @@ class Killed:
             _, status = os.waitpid(child, 0)
             if not status:
                 return reply
-            Killed.kills += 1
+            KilledSite.kills += 1
 
 
 def sites(seed: int, kills: int, method: str) -> None:
     from unalike.federation.site.site_worker import SiteWorker
 
     with tempfile.TemporaryDirectory() as folder:
-        calm = world(Path(folder) / "calm", method)
+        calm = fed(Path(folder) / "calm", method)
         assert fork(lambda: calm.run())
-        other, rng = world(Path(folder) / "other", method), np.random.default_rng(seed)
-        for name, trainer in list(other.trainers.items()):
-            args = (trainer.federation, name, trainer.key, next(c for c in other.clients if c.name == name))
+        other, rng = fed(Path(folder) / "other", method), np.random.default_rng(seed)
+        for name, worker in list(other.workers.items()):
+            args = (worker.federation, name, worker.key, next(c for c in other.clients if c.name == name))
 
             def make(args: Any = args, name: str = name) -> SiteWorker:
                 return SiteWorker(*args, other.folder / name)
 
-            other.trainers[name] = Killed(make, rng, kills)
+            other.workers[name] = KilledSite(make, rng, kills)
         other.run()
         assert contents(other) == contents(calm)
-        print(f"{Killed.kills} kills of sites: as undisturbed")
+        print(f"{KilledSite.kills} kills of sites: as undisturbed")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rows 15 and 16: whatever bytes arrive, they are a message or `Malformed`, and memory stays in proportion to them."""
+"""Rows 15 and 16: any bytes are a message or raise `Malformed`, and memory is in proportion to their length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from worlds import key_of
+from small_federation import key_of
 
 from unalike.federation.protocol.envelope import Head, digest, identity, seal, unseal
 from unalike.federation.protocol.packing import DTYPES, Limits, Malformed, pack, read_json, unpack
@@ -28,7 +28,7 @@ FACTS = {"tallies": {"clients": {"test": {"n": 3, "loss": 1.5, "true": [1, 2]}}}
 BODY = pack(FACTS, TENSORS)
 MESSAGE = seal(Head("run", 1, 2, "site", "answer", digest(b"order")), FACTS, TENSORS, KEY)
 AMPLIFICATION, SMALL = 60, 300_000
-"""A JSON header of many small lists takes so many times its own bytes as Python objects; error messages and the like."""
+"""Memory of a JSON header of many small lists as Python objects, relative to its bytes; and a constant for error messages."""
 
 
 def read(body: bytes) -> None:
@@ -38,7 +38,7 @@ def read(body: bytes) -> None:
 
 
 def mutated(data: bytes, rng: np.random.Generator) -> bytes:
-    """Some bytes changed, cut, repeated, or a number in the header blown up."""
+    """Change, cut or repeat some bytes, or enlarge a number in the header."""
     found = bytearray(data)
     for _ in range(int(rng.integers(1, 4))):
         at, length = int(rng.integers(len(found) + 1)), int(rng.integers(1, 20))
@@ -68,14 +68,14 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def grafted(data: bytes, rng: np.random.Generator) -> bytes:
-    """The body with a header of its true length that was changed: this reaches behind the length."""
+    """The body with a changed header and its correct length, to pass the length check."""
     length = int.from_bytes(data[:8], "little")
     header = mutated(data[8 : 8 + length], rng)
     return len(header).to_bytes(8, "little") + header + data[8 + length :]
 
 
 def attacks(seed: int) -> None:
-    """Five inputs for the two decoders."""
+    """Five inputs for both decoders."""
     rng = np.random.default_rng(seed)
     for body in (mutated(BODY, rng), grafted(BODY, rng), rng.bytes(int(rng.integers(0, 300)))):
         with contextlib.suppress(Malformed):
@@ -90,20 +90,20 @@ SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck), dera
 
 @SETTINGS
 @given(st.integers(0, 2**63))
-def test_five_hundred_inputs(seed):
+def test_decoder_500_mutated_inputs_raise_only_malformed(seed):
     attacks(seed)
 
 
 @pytest.mark.slow
 @settings(SETTINGS, max_examples=20_000)
 @given(st.integers(0, 2**63))
-def test_a_hundred_thousand_inputs(seed):
+def test_decoder_100000_mutated_inputs_raise_only_malformed(seed):
     attacks(seed)
 
 
 @settings(SETTINGS, max_examples=300)
 @given(st.binary(max_size=600))
-def test_any_bytes(data):
+def test_decoder_any_bytes_raise_only_malformed(data):
     for decoder in (read, lambda b: unseal(b, KEY.public_key()), identity):
         with contextlib.suppress(Malformed):
             decoder(data)
@@ -123,8 +123,8 @@ ROWS = st.lists(
 
 @settings(SETTINGS, max_examples=300)
 @given(JSON | st.fixed_dictionaries({"facts": JSON, "tensors": ROWS}), st.binary(max_size=64))
-def test_headers_that_are_json_and_nonsense(header, data):
-    """Whatever a header declares, and whatever a head says that was signed with the right key."""
+def test_decoder_meaningless_json_headers_raise_only_malformed(header, data):
+    """Any JSON as header, and as a head that is correctly signed."""
     text = json.dumps(header).encode()
     with contextlib.suppress(Malformed):
         read(len(text).to_bytes(8, "little") + text + data)
@@ -134,7 +134,7 @@ def test_headers_that_are_json_and_nonsense(header, data):
 
 
 def peak(body: bytes) -> int:
-    """Bytes that decoding took at most."""
+    """Peak memory in bytes of decoding."""
     tracemalloc.start()
     try:
         read(body)
@@ -169,26 +169,26 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_bombs_take_no_more_memory_than_they_are_long(name):
+def test_decoder_bombs_use_memory_in_proportion_to_length(name):
     bomb = BOMBS[name]
     assert peak(bomb) <= AMPLIFICATION * len(bomb) + SMALL
 
 
 @settings(SETTINGS, max_examples=200)
 @given(st.integers(0, 2**63))
-def test_memory_is_in_proportion(seed):
+def test_decoder_memory_is_in_proportion_to_input(seed):
     rng = np.random.default_rng(seed)
     for body in (mutated(BODY, rng), grafted(BODY, rng)):
         assert peak(body) <= AMPLIFICATION * len(body) + SMALL
 
 
-def test_half_a_surrogate_pair_is_no_text():
+def test_read_json_half_surrogate_pair_is_refused():
     with pytest.raises(Malformed, match="surrogates not allowed"):
         read_json(b'{"why":"\\ud800"}')
     assert read_json(b'{"why":"\\ud83d\\ude00"}') == {"why": "\U0001f600"}
 
 
-def test_what_is_packed_is_unpacked():
+def test_unpack_returns_packed_contents():
     facts, tensors = unpack(BODY)
     assert facts == FACTS and list(tensors) == list(TENSORS)
     for name, t in TENSORS.items():
@@ -200,7 +200,7 @@ def test_what_is_packed_is_unpacked():
     assert identity(MESSAGE) == unseal(MESSAGE, KEY.public_key()).digest
 
 
-def test_every_changed_byte_is_noticed():
+def test_unseal_any_changed_byte_is_refused():
     for at in range(len(MESSAGE)):
         with pytest.raises(Malformed):
             unseal(MESSAGE[:at] + bytes([MESSAGE[at] ^ 1]) + MESSAGE[at + 1 :], KEY.public_key())

@@ -1,20 +1,20 @@
-"""What stays the same in a stage goes to a site once: when it has answered, the order has the digest only."""
+"""Fixed tensors of a stage are sent to a site once; after its first answer, requests hold their digest only."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from worlds import COORDINATOR, World, people, states
+from small_federation import COORDINATOR, SmallFederation, make_clients, states
 
 from unalike.federation.coordinator.control import Control, Stopped
 from unalike.federation.protocol.envelope import unseal
 
-CROWD = ((20, 8), (12, 6), (6, 3), (16, 6))
+SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3), (16, 6))
 FEDCONCAT = "fedconcat(clusters=2, encoder_rounds=1, classifier_rounds=3)"
 
 
-class Watched(World):
-    """Keeps a line about every order: stage, round, site, the names of what came for the whole stage."""
+class Watched(SmallFederation):
+    """Records every request: stage, round, site, whether fixed tensors were sent, whether there are any."""
 
     def __init__(self, *args, **more):
         super().__init__(*args, **more)
@@ -36,67 +36,67 @@ class Watched(World):
 
 
 def of(folder, method, **more):
-    clients = people(CROWD)
-    proxy = people(((8, 8),))[0].test if method.startswith("data_sharing") else None
+    clients = make_clients(SAMPLE_SIZES)
+    proxy = make_clients(((8, 8),))[0].test if method.startswith("data_sharing") else None
     return Watched(folder, clients, method, **({"proxy": proxy, "rounds": 4, "repeat": 5.0} | more))
 
 
 @pytest.mark.parametrize("method", [FEDCONCAT, "data_sharing"])
-def test_once_for_each_site(method, tmp_path):
-    world = of(tmp_path, method)
-    world.run()
-    for client in world.clients:
-        told = [told for _, told in world.told(client.name)]
+def test_fixed_tensors_are_sent_once_per_site(method, tmp_path):
+    fed = of(tmp_path, method)
+    fed.run()
+    for client in fed.clients:
+        told = [told for _, told in fed.told(client.name)]
         assert len(told) > 2 and told == [True] + [False] * (len(told) - 1)
 
 
-def test_a_method_without_such_things_has_no_digest(tmp_path):
-    world = of(tmp_path, "scaffold", rounds=2)
-    world.run()
-    assert world.orders and not any(has for *_, has in world.orders)
+def test_method_without_fixed_tensors_has_no_digest(tmp_path):
+    fed = of(tmp_path, "scaffold", rounds=2)
+    fed.run()
+    assert fed.orders and not any(has for *_, has in fed.orders)
 
 
-def test_a_site_that_lost_it_is_refused_once_and_told_again(tmp_path):
-    world = of(tmp_path, "data_sharing", quorum=2)
+def test_site_that_lost_fixed_tensors_gets_them_again(tmp_path):
+    fed = of(tmp_path, "data_sharing", quorum=2)
 
     def lose(row, what=""):
         if row["round"] == 1:
-            for file in (world.folder / "site1").rglob("fixed.safetensors"):
+            for file in (fed.folder / "site1").rglob("fixed.safetensors"):
                 file.unlink()
 
-    run = world.run(progress=lose)
-    [event] = world.events("refused")
+    run = fed.run(progress=lose)
+    [event] = fed.events("refused")
     assert event["client"] == "site1" and "cannot read" in event["why"]
     assert run.history.rounds["participants"].tolist()[-1] == 4
-    assert [told for _, told in world.told("site1")].count(True) == 2
+    assert [told for _, told in fed.told("site1")].count(True) == 2
 
 
 @pytest.mark.parametrize("method", [FEDCONCAT, "data_sharing"])
-def test_a_site_that_lost_it_is_told_again_where_everybody_is_needed(method, tmp_path):
-    world, wanted = of(tmp_path / "run", method), states(of(tmp_path / "calm", method).run())
+def test_site_that_lost_fixed_tensors_gets_them_again_with_full_quorum(method, tmp_path):
+    fed, wanted = of(tmp_path / "run", method), states(of(tmp_path / "calm", method).run())
 
     def lose(row, what=""):
         if row["round"] == 3:
-            for file in (world.folder / "site1").rglob("fixed.safetensors"):
+            for file in (fed.folder / "site1").rglob("fixed.safetensors"):
                 file.unlink()
 
-    found = states(world.run(progress=lose))
+    found = states(fed.run(progress=lose))
     assert all(torch.equal(t, found[group][name]) for group in wanted for name, t in wanted[group].items())
-    assert [e["client"] for e in world.events("refused", "paused")] == ["site1"]
+    assert [e["client"] for e in fed.events("refused", "paused")] == ["site1"]
 
 
 @pytest.mark.parametrize("method", [FEDCONCAT, "data_sharing"])
-def test_a_coordinator_that_starts_anew_knows_who_has_it(method, tmp_path):
+def test_restarted_coordinator_does_not_resend_fixed_tensors(method, tmp_path):
     wanted = states(of(tmp_path / "calm", method).run())
-    world, control = of(tmp_path / "run", method), Control()
+    fed, control = of(tmp_path / "run", method), Control()
 
     def stop(row, what=""):
         if row["round"] == 3:
             control.stop()
 
     with pytest.raises(Stopped):
-        world.coordinator(control=control).run(progress=stop)
-    world.restart_sites()
-    found = states(world.run())
+        fed.coordinator(control=control).run(progress=stop)
+    fed.restart_sites()
+    found = states(fed.run())
     assert all(torch.equal(t, found[group][name]) for group in wanted for name, t in wanted[group].items())
-    assert [told for _, told in world.told("site0")].count(True) == 1
+    assert [told for _, told in fed.told("site0")].count(True) == 1

@@ -1,4 +1,4 @@
-"""Whatever an enrolled site signs, its worst is to be refused: nothing that it says ends the run or touches the model."""
+"""Random updates, correctly signed by an enrolled site, are refused: they neither end the run nor change the model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import torch
-from worlds import World, key_of, people, states
+from small_federation import SmallFederation, key_of, make_clients, states
 
 from unalike.federation.protocol.envelope import seal
 
@@ -14,7 +14,7 @@ NASTY = [None, True, -1, 0, 1e308, -0.0, 2**70, "", "x" * 300, [], {}, [[]], {"n
 
 
 def mangled(value, rng):
-    """A JSON value with something else somewhere in it."""
+    """A JSON value with a random change."""
     if rng.random() < 0.3:
         return NASTY[int(rng.integers(len(NASTY)))]
     if isinstance(value, dict) and value:
@@ -29,7 +29,7 @@ def mangled(value, rng):
 
 
 def twisted(tensors, rng):
-    """Tensors of which some are of another name, type, shape or value."""
+    """Tensors with random changes of names, types, shapes or values."""
     if not tensors or rng.random() < 0.1:
         return {str(rng.choice(["", "/", "a", "update", "update/", "messages./", "x" * 100])) or "e": torch.zeros(2)}
     name = str(rng.choice(list(tensors)))
@@ -47,9 +47,9 @@ def twisted(tensors, rng):
     return changed
 
 
-def test_fifty_rounds_of_nonsense(tmp_path):
-    clients = people(((20, 8), (12, 6), (16, 6)))
-    world = World(tmp_path, clients, "scaffold + feddisco", rounds=50, quorum=2, guard=5.0, deadline=20.0)
+def test_fifty_rounds_of_random_updates_give_finite_model(tmp_path):
+    clients = make_clients(((20, 8), (12, 6), (16, 6)))
+    fed = SmallFederation(tmp_path, clients, "scaffold + feddisco", rounds=50, quorum=2, guard=5.0, deadline=20.0)
     rng = np.random.default_rng(0)
     stages = []
 
@@ -67,9 +67,9 @@ def test_fifty_rounds_of_nonsense(tmp_path):
         except (ValueError, TypeError):
             return seal(head, {"facts": "none"}, tensors, key_of(2))
 
-    world.corrupt("site2", change)
-    run = world.run()
+    fed.corrupt("site2", change)
+    run = fed.run()
     assert len(run.history) == 51
     assert all(t.isfinite().all() for t in states(run)["all"].values())
     assert (run.history.rounds["participants"][1:] >= 2).all()
-    assert len(world.events("refused")) > 37
+    assert len(fed.events("refused")) > 37

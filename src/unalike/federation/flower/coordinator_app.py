@@ -1,0 +1,26 @@
+"""The coordinator as a Flower ServerApp, for an existing Flower deployment where runs are started with `flwr run`."""
+
+from __future__ import annotations
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from unalike.federation.flower.grid_transport import GridTransport
+from unalike.federation.operations.federation_folder import FederationFolder
+from unalike.federation.operations.run_coordinator import run_rounds
+
+server_app = ServerApp()
+"""Runs the federation in the folder of the run configuration: `flwr run . --run-config 'folder="/srv/hospitals"'`."""
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the remaining rounds. Sites are recognized by the node keys that `unalike federation init` made."""
+    folder = FederationFolder(str(context.run_config["folder"]))
+    # no pings: in such a deployment every message starts a process at the site
+    with folder.held():
+        run_rounds(
+            folder,
+            GridTransport(grid, folder.nodes, pings=0),
+            lambda line: print(line, flush=True),
+        )
