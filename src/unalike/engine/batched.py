@@ -115,7 +115,7 @@ class Batched(BaseExecutor):
 
     @cached_property
     def _loops_width(self) -> int:
-        """Clients per chunk in compiled loops: few enough that the results stay in memory that is kept, and a chunk takes a second."""
+        """Clients per chunk in compiled loops: the results fit memory that is kept (`KEPT`), and a chunk takes a second."""
         client_pool, params = self.client_pool, self.client_pool.settings.model.params
         [rows] = client_costs(client_pool.method, client_pool.settings.work, np.array([client_pool.typical]))
         kept = max(1, KEPT // tree.nbytes(params)) * (
