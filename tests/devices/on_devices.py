@@ -127,6 +127,7 @@ def test_rounded_steps(executor):
 def test_the_choice_of_an_executor(long, monkeypatch):
     """By rule, and by measurement."""
     monkeypatch.setattr(auto, "LONG", long)
+    monkeypatch.setattr(auto, "WORTH", 2.0)  # four clients are enough to be stacked
     with pretended():
         found = train("moon", f"{KIND}:0", "auto")
     why = found._runner.why
@@ -152,7 +153,6 @@ def alone(function, *arguments):
 @pytest.mark.parametrize("nccl", ["False", "True"])
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fine_tuned", "median", "ifca(clusters=2)"])
 def test_every_process_of_a_team_has_a_device_of_its_own(method, nccl, tmp_path):
-    """Steps by hand: torch has no threads that compute gradients for the second device of a kind that Python pretends."""
     alone("train_in_a_team", method, nccl, tmp_path)
 
 
