@@ -1,5 +1,5 @@
-# Two commands: `make demo` runs the main job on the embedded data, `make test` runs the tests.
-# Both set up everything they need in .venv first.
+# `make demo` runs the main job on the embedded data, `make test` runs the tests, `make help` lists all targets.
+# Every target first sets up what it needs in .venv.
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,41 +10,45 @@ WORKERS ?= 2
 
 LIGHT := .venv-light
 
-.PHONY: demo test test-all test-fast light lint types check clean
+.PHONY: help demo test test-all test-fast light lint types check clean
 
-demo: $(READY)  ## compare methods on the digits, write the report
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: $(READY)  ## compare methods on the digits and write the report
 	$(BIN)/unalike compare --config examples/demo.toml --out $(OUT)
 
-test: $(READY)  ## the tests but for whole federations over sockets, which take ten minutes more
+test: $(READY)  ## run the tests, except whole federations over sockets (ten minutes more)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not (network and slow)"
 
-test-all: $(READY)  ## every test
+test-all: $(READY)  ## run every test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-fast: $(READY)  ## without the slow ones
+test-fast: $(READY)  ## run the tests that are not marked slow
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
-light:  ## the command line of a light installation: no extras, the newest of every library but torch
+light:  ## test the command line without extras, with the newest release of every library but torch
 	rm -rf $(LIGHT)
 	$(PYTHON) -m venv $(LIGHT)
 	grep '^torch==' constraints.txt > $(LIGHT)/torch.txt
 	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LIGHT)/torch.txt . pytest pytest-xdist
 	$(LIGHT)/bin/python -m pytest -n $(WORKERS) -m "not browser" tests/cli
 
-lint: $(READY)
+lint: $(READY)  ## check style, docstrings, formatting and import order between folders
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
-types: $(READY)
+types: $(READY)  ## check types
 	$(BIN)/mypy
-	$(BIN)/mypy --allow-untyped-defs examples/hospitals.py examples/own_part.py  # what a user writes
+	$(BIN)/mypy --allow-untyped-defs examples/hospitals.py examples/own_part.py  # user code without annotations
 
-check: lint types test
+check: lint types test  ## run lint, types and test
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
 
-clean:
+clean:  ## delete everything that these targets create
 	rm -rf $(VENV) $(LIGHT) $(OUT) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,9 +1,9 @@
-"""How far one local step differs between the loop and the batched executor, for every model.
+"""Difference of one local step between the executors `loop` and `batched`, for every model.
 
     python benchmarks/agreement.py
 
-Two clients with four samples each make one SGD step; the figure is the largest difference of their updates, relative to the
-largest entry of the update. In float64 it is rounding; in float32 deep networks amplify theirs.
+Two clients with four samples each make one SGD step. The figure is the largest difference between their updates, relative to the
+largest entry of the update. In float64 it is rounding error; in float32, deep networks amplify it.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ MODELS: dict[str, tuple[tuple[int, ...], str]] = {
 }
 
 
-def clients(shape: tuple[int, ...], dtype: torch.dtype) -> Population:
+def population_of(shape: tuple[int, ...], dtype: torch.dtype) -> Population:
     g = torch.Generator().manual_seed(0)
     tokens = len(shape) == 1 and shape[0] == 16
     made = []
     for _ in range(2):
         x = torch.randint(1, 200, (4, *shape), generator=g) if tokens else torch.randn(4, *shape, generator=g)
         made.append(ua.ClientData(train=(x, torch.arange(4) % 10)))
-    people = Population.of(made, classes=[str(c) for c in range(10)])
-    return people if tokens else Population(people.x.to(dtype), *(getattr(people, f) for f in FIELDS))
+    population = Population.of(made, classes=[str(c) for c in range(10)])
+    return population if tokens else Population(population.x.to(dtype), *(getattr(population, f) for f in FIELDS))
 
 
 FIELDS = ("y", "train", "test", "val", "names", "classes", "task")
@@ -60,12 +60,12 @@ FIELDS = ("y", "train", "test", "val", "names", "classes", "task")
 
 def difference(name: str, shape: tuple[int, ...], spec: str, dtype: torch.dtype) -> float:
     module: nn.Module = ua.model(name, shape, 10).to(dtype)
-    people, method = clients(shape, dtype), Method.parse(spec)
-    settings = StageSettings(Model(module), task_for(people.y), ua.Work(batch_size=None, lr=0.01))
+    population, method = population_of(shape, dtype), Method.parse(spec)
+    settings = StageSettings(Model(module), task_for(population.y), ua.Work(batch_size=None, lr=0.01))
     updates = []
     for executor in (Loop, Batched):
-        site = ClientPool(method, settings, people, ClientStates(initial_client_state(method, settings)))
-        cohort = executor(site).run(
+        client_pool = ClientPool(method, settings, population, ClientStates(initial_client_state(method, settings)))
+        cohort = executor(client_pool).run(
             make_broadcast(method, settings, initial_server_state(method, settings), 2), [0, 1], {}, 2
         )
         updates.append(torch.cat([u.flatten() for u in cohort.update.values()]))

@@ -1,4 +1,4 @@
-"""Federated averaging as one writes it by hand: `python bare.py WORKLOAD ROUNDS THREADS [loader]`."""
+"""Federated averaging in a plain PyTorch loop: `python bare.py WORKLOAD ROUNDS THREADS [loader]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a contender's process reports: when each of its rounds ended, by the clock that `targets.py` started it by."""
+"""Output of a contender's process: the time at which each round ended, on the same clock as its start in `launch.py`."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ MARK = "MEASURED "
 
 
 class Clock:
-    """Rounds end at `lap`; the first one belongs to the start-up."""
+    """Records the end of each round; the first round counts as start-up."""
 
     def __init__(self) -> None:
         self.laps: list[float] = []
         self.moved: float | None = None
-        """How far the model went from its start, where the process trains one."""
+        """Distance of the trained model from its start; None if the process trains none."""
 
     def lap(self) -> None:
         self.laps.append(time.time())
 
     def report(self, **more: Any) -> None:
-        """Print what was measured, for `launch.contend`."""
+        """Print the measurements for `launch.contend`."""
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(MARK + json.dumps({"laps": self.laps, "own_mb": peak, "moved": self.moved} | more), flush=True)
 
 
 def alternating(calls: Mapping[str, Callable[[], object]], times: int, rest: float = 0.0) -> dict[str, float]:
-    """The median seconds of each call; they take turns, and the first turn does not count.
+    """Median seconds of each call; the calls take turns, and the first turn is a warm-up.
 
-    `rest`: seconds before each, where the threads of the one before still look for work for a while.
+    `rest`: seconds to wait before each call, because threads of the call before may spin for a while.
     """
     found: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(times + 1):

@@ -1,4 +1,4 @@
-"""Who is measured on which workload, and how each is started."""
+"""The contenders of each workload, and how each is started."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from workloads import WORKLOADS
 
 HERE = Path(__file__).parent
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-TEAM = f"distributed(workers={CORES})"
+WORKERS = f"distributed(workers={CORES})"
 DENSE = ("2nn", "logistic")
 ALONE = ("resnet20",)
-"""Workloads whose target is the bare loop alone: no peer is measured."""
+"""Workloads that are compared with the bare loop only."""
 PEERS = {"pfl": "pfl-research", "fedjax": "FedJAX", "fluke": "fluke"}
 FLOWER = {"default": "Flower's simulation", "1": "Flower's simulation, one core a client"}
-"""By how many cores each client asks for: as it comes, and what is fastest for small models."""
+"""By cores per client: Flower's default (two), and one, which is fastest for small models."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A process to measure. `peer`: whose environment it needs, None for ours; `cores`: how many it may use, None for all."""
+    """A process to measure. `peer`: the peer's environment that it needs, None for ours; `cores`: its limit, None for all."""
 
     name: str
     script: Path
@@ -43,7 +43,7 @@ def bare(threads: int, rounds: int, loader: bool = False) -> Contender:
 
 
 def peer(name: str, workload: str) -> Contender:
-    # torch's threads pay for convolutions, not for small dense models: each peer gets what is faster for it
+    # torch's threads help convolutions and slow small dense models down: each peer gets the faster setting
     threads = {"OMP_NUM_THREADS": "1"} if workload in DENSE and name in ("pfl", "fluke") else {}
     return Contender(PEERS[name], HERE / "peers" / f"{name}.py", (), name, 3, None, threads)
 
@@ -53,14 +53,14 @@ def flower(cores: str) -> Contender:
 
 
 def contenders(workload: str) -> list[Contender]:
-    """All that are measured on a workload, in the order of each repetition."""
+    """The contenders of a workload, in the order in which each repetition measures them."""
     if workload in DENSE:
-        # a dozen quick rounds are over before all is warm
+        # a dozen quick rounds would end before the process has warmed up
         rounds, many = {"2nn": (5, 20), "logistic": (12, 200)}[workload]
-        found = [ours(TEAM, many), ours("batched", many), ours("auto", many)]
+        found = [ours(WORKERS, many), ours("batched", many), ours("auto", many)]
     else:
         rounds, many = 3, 8
-        found = [ours(TEAM, many), ours(TEAM, many, "bf16"), ours("loop", many, cores=1), ours("auto", many)]
+        found = [ours(WORKERS, many), ours(WORKERS, many, "bf16"), ours("loop", many, cores=1), ours("auto", many)]
     found += [bare(1, rounds), bare(CORES, rounds), bare(1, rounds, loader=True)]
     peers = [*map(flower, FLOWER), *(peer(name, workload) for name in PEERS)]
     return found + (peers if workload not in ALONE else [])

@@ -1,7 +1,7 @@
-"""Seconds to score samples with one model, ours and plain torch in turn: `python evaluation.py WORKLOAD TIMES`.
+"""Seconds to evaluate one model, by our evaluation and by plain torch: `python evaluation.py WORKLOAD TIMES`.
 
-Both on all cores, as each does it if nobody says anything else. Plain torch: the module in evaluation mode under `no_grad`, a
-hundred samples at a time, the loss and the predictions kept.
+Both use all cores, as by default. Plain torch: the module in evaluation mode under `no_grad`, a hundred samples at a time; the loss
+and the predictions are kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SAMPLES, ROWS = {"2nn": 10_000, "cnn": 10_000, "resnet20": 2000}, 100
 
 
 def plain(module: torch.nn.Module, x: Tensor, y: Tensor) -> Callable[[], object]:
-    """What a person would write."""
+    """Evaluation in plain torch."""
     module.eval()
 
     def evaluate() -> object:
@@ -42,7 +42,7 @@ def plain(module: torch.nn.Module, x: Tensor, y: Tensor) -> Callable[[], object]
 
 
 def ours(model: Model, x: Tensor, y: Tensor) -> Callable[[], object]:
-    """What a run does with its shared model."""
+    """Evaluation as in a run."""
     task, predict = find_task("classification"), SharedModel(model, model.params, model.buffers)
     owner = np.zeros(len(y), np.int64)
 

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "network"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deploy"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "federation"))
 
 import unalike as ua
 from unalike.federation.coordinator.coordinator import Coordinator

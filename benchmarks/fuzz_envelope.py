@@ -17,7 +17,7 @@ try:
     import atheris
 except ImportError:
     sys.exit(
-        "found no atheris; install it (pip install atheris), or run tests/deploy/test_decoder.py, which does not need it"
+        "found no atheris; install it (pip install atheris), or run tests/federation/test_decoder.py, which does not need it"
     )
 
 with atheris.instrument_imports(include=["unalike.federation", "json"]):

@@ -23,15 +23,15 @@ from contenders import HERE, Contender
 
 Found = dict[str, Any]
 LIMIT = 180.0
-"""Seconds that a process may take."""
+"""Time limit of a process in seconds."""
 CALM = 0.2
-"""Cores that may be busy on a machine that counts as idle."""
+"""A machine with fewer busy cores counts as idle."""
 EVERY = 0.25
-"""Seconds between two looks at the memory."""
+"""Seconds between two measurements of memory."""
 
 
 def environment(peer: str, folder: Path) -> tuple[Path, str]:
-    """The interpreter of a peer's own virtual environment, made if need be; or why there is none."""
+    """The interpreter of a peer's virtual environment, created if it is missing; and the reason if that failed, else ""."""
     home, wanted = folder / peer, HERE / "peers" / f"{peer}.txt"
     python, marker = home / "bin" / "python", home / "installed.txt"
     if marker.exists() and marker.read_text() == wanted.read_text():
@@ -47,10 +47,10 @@ def environment(peer: str, folder: Path) -> tuple[Path, str]:
     return python, ""
 
 
-def contend(who: Contender, workload: str, rounds: int, python: Path) -> Found:
-    """One process of a contender: seconds of a median round after the first, of the start with the first, and MB."""
-    command: list[Any] = [python, "-P", who.script, workload, rounds, *who.arguments]
-    found = watched([str(word) for word in command], who)
+def contend(contender: Contender, workload: str, rounds: int, python: Path) -> Found:
+    """Run a contender once: median seconds of the rounds after the first, seconds of start-up with the first round, and MB."""
+    command: list[Any] = [python, "-P", contender.script, workload, rounds, *contender.arguments]
+    found = watched([str(word) for word in command], contender)
     if "why" in found or "skipped" in found:
         return found
     laps = found.pop("laps")
@@ -62,17 +62,17 @@ def contend(who: Contender, workload: str, rounds: int, python: Path) -> Found:
     return {"round": statistics.median(seconds), "start": laps[0] - found.pop("began")} | found
 
 
-def watched(command: list[str], who: Contender | None = None) -> Found:
-    """What a process reported, with `began`, the largest `peak_mb` of it and its descendants, and how many cores
-    were `foreign`: busy with other programs; or `why` it reported nothing."""
-    paths = [str(HERE), *([] if who and who.peer else [str(HERE.parent / "src")])]
+def watched(command: list[str], contender: Contender | None = None) -> Found:
+    """A process's own measurements, with its start time `began`, the `peak_mb` of it and its descendants, and the number of
+    cores that were busy with other programs (`foreign`); or `why` there are none."""
+    paths = [str(HERE), *([] if contender and contender.peer else [str(HERE.parent / "src")])]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "FLWR_TELEMETRY_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
     env |= {"PYTHONHASHSEED": "0"}  # what the allocator keeps of freed memory differs with the order of sets
-    cores = sorted(os.sched_getaffinity(0))[: who.cores] if who and who.cores else None
+    cores = sorted(os.sched_getaffinity(0))[: contender.cores] if contender and contender.cores else None
     began, before = time.time(), _busy() - _children()
     process = subprocess.Popen(
         command,
-        env=env | (who.environment if who else {}),
+        env=env | (contender.environment if contender else {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -87,7 +87,7 @@ def watched(command: list[str], who: Contender | None = None) -> Found:
     except subprocess.TimeoutExpired:
         _kill(process)
         return {"why": f"it took more than {LIMIT:.0f} s"}
-    except BaseException:  # an interruption must not leave it behind
+    except BaseException:  # do not leave the process behind after an interruption
         _kill(process)
         raise
     finally:
@@ -102,7 +102,7 @@ def watched(command: list[str], who: Contender | None = None) -> Found:
 
 
 def calm(patience: float) -> None:
-    """Wait up to `patience` seconds for others to leave the machine alone."""
+    """Wait up to `patience` seconds until the machine is idle."""
     until = time.time() + patience
     while time.time() < until:
         before = _busy()
@@ -113,7 +113,7 @@ def calm(patience: float) -> None:
 
 @contextmanager
 def busy(wanted: bool) -> Iterator[None]:
-    """Another program that keeps one core busy meanwhile."""
+    """Run another program that keeps one core busy, if `wanted`."""
     if not wanted:
         yield
         return
@@ -133,14 +133,14 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 def _busy() -> float:
-    """Seconds that all cores together have worked for anybody (Linux)."""
+    """Busy seconds of all cores since the machine started (Linux)."""
     times = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     user, nice, system, _, _, irq, soft = (int(t) for t in times[:7])
     return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
 
 
 def _children() -> float:
-    """Seconds that they worked for processes started here."""
+    """Busy seconds of the processes started here, after they ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -151,7 +151,7 @@ def _look(pid: int, peak: list[float], over: threading.Event) -> None:
 
 
 def _proportional(pid: int) -> float:
-    """MB of a process, pages that k processes share counted as a k-th (Linux)."""
+    """Proportional set size of a process in MB: a page that k processes share counts 1/k (Linux)."""
     with suppress(OSError, ValueError, StopIteration):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("Pss:")).split()[1]) / 1024

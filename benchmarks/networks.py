@@ -55,13 +55,13 @@ NETWORKS = {"2nn": two_nn, "logistic": logistic, "cnn": cnn, "resnet20": lambda:
 
 
 def network(name: str) -> nn.Module:
-    """The workload's model, with the same start everywhere."""
+    """The workload's model, with the same initial weights for every contender."""
     torch.manual_seed(0)
     return NETWORKS[name]()
 
 
 def moved(start: Iterable[Tensor], end: Iterable[Tensor]) -> float:
-    """How far training went: 0 says that nothing was trained."""
+    """Euclidean distance between start and end; 0 means that nothing was trained."""
     return float(sum((b.detach().double() - a.detach().double()).square().sum() for a, b in zip(start, end))) ** 0.5
 
 

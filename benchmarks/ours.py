@@ -1,4 +1,4 @@
-"""Our engine by its public door: `python ours.py WORKLOAD ROUNDS EXECUTOR PRECISION`."""
+"""Our engine through its public API: `python ours.py WORKLOAD ROUNDS EXECUTOR PRECISION`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What two processes that share nothing but the machine lose to each other: `python pair.py WORKLOAD ROUNDS`.
+"""Slowdown of two independent processes on one machine: `python pair.py WORKLOAD ROUNDS`.
 
-Each makes the steps of a round in plain torch on one thread, first alone, then both at once: memory, caches and the clock of the
-cores set this limit to two workers' efficiency.
+Each makes the steps of a round in plain torch on one thread, first alone, then both at once. They share memory
+bandwidth, caches and the clock of the cores, which limits the efficiency of two workers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from overhead import steps
 
 
 def work(name: str, rounds: int, start: Barrier, found: Queue[float]) -> None:
-    """The seconds of a round, whose starts the barrier makes common."""
+    """Put the median seconds of a round into `found`; the barrier makes all processes start each round together."""
     torch.set_num_threads(1)
     call, times = steps(name), list[float]()
     for _ in range(rounds + 1):
@@ -31,14 +31,14 @@ def work(name: str, rounds: int, start: Barrier, found: Queue[float]) -> None:
 
 
 def seconds(name: str, rounds: int, processes: int) -> float:
-    """A round of the slowest of so many processes."""
+    """Seconds of a round, for the slowest of the processes."""
     context = multiprocessing.get_context("spawn")
     start, found = context.Barrier(processes), context.Queue()
-    worker_pool = [context.Process(target=work, args=(name, rounds, start, found)) for _ in range(processes)]
-    for process in worker_pool:
+    workers = [context.Process(target=work, args=(name, rounds, start, found)) for _ in range(processes)]
+    for process in workers:
         process.start()
-    times = [found.get() for _ in worker_pool]
-    for process in worker_pool:
+    times = [found.get() for _ in workers]
+    for process in workers:
         process.join()
     return max(times)
 

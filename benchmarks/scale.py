@@ -1,9 +1,9 @@
-"""A cohort out of a hundred clients and out of a million: rounds per second, and the memory that a million costs.
+"""Rounds per second and memory with a small population and with a million clients.
 
     python benchmarks/scale.py
 
-Every client has eight samples of a common set of 8000; the model is softmax regression. Each row is a process of its own, so that
-its peak memory is its own; rates are medians over the rounds, small and large populations alternating.
+Every client has eight samples of a common set of 8000; the model is softmax regression. Each row is measured in a separate process,
+for its peak memory. Rates are medians over the rounds; small and large populations alternate.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def population(clients: int) -> Population:
 
 
 def measured(method: str, clients: int, cohort: int) -> dict[str, float]:
-    """Rounds per second, and the peak memory in MB beyond that of the imports."""
+    """Rounds per second, and the peak memory in MB above that of the imports."""
     torch.set_num_threads(1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
@@ -47,12 +47,12 @@ def measured(method: str, clients: int, cohort: int) -> dict[str, float]:
         method, population(clients), model="linear", rounds=ROUNDS, work=ua.Work(batch_size=EACH, lr=0.05)
     )
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
-    simulation = StageRunner(
+    runner = StageRunner(
         stage, run_config.settings, run_config.population, executor="batched", participation=cohort / clients
     )
     setup, seconds = time.perf_counter() - started, []
     for _ in range(ROUNDS):
-        done = simulation.round()
+        done = runner.round()
         assert done.participants == cohort
         seconds.append(done.seconds)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""What is measured beside the workloads: each section is a function of the number of repetitions that gives a JSON value."""
+"""Measurements other than workloads: each section is a function from the number of repetitions to a JSON value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from contenders import HERE, TEAM, ours
+from contenders import HERE, WORKERS, ours
 from launch import Found, busy, contend, watched
 from workloads import WORKLOADS
 
@@ -20,27 +20,27 @@ MILLION = 10**6
 
 
 def server(repeat: int) -> Found:
-    """Seconds of `advance` by method, and of reading the stack, from `repeat` processes."""
+    """Seconds of `advance` by method, and of reading the stacked updates once."""
     return {"runs": [_child("server.py", "aggregate") for _ in range(min(repeat, 3))]}
 
 
 def memory(repeat: int) -> Found:
-    """MB that a run with 10 and one with 100 clients adds."""
+    """MB that a run adds to its process, with 10 and with 100 clients."""
     return {str(count): [_child("server.py", "memory", str(count)) for _ in range(repeat)] for count in (10, 100)}
 
 
 def overhead(repeat: int) -> Found:
-    """Seconds of our loop and of its steps alone, by workload: they differ from process to process more than within one."""
+    """Seconds of our loop and of its steps alone, by workload; twice the repetitions, as processes differ more than rounds."""
     return _by_workload("overhead.py", 4, 2 * repeat)
 
 
 def evaluation(repeat: int) -> Found:
-    """Seconds to score samples with one model, ours and plain torch, by workload."""
+    """Seconds to evaluate one model, ours and plain torch, by workload."""
     return _by_workload("evaluation.py", 9, repeat)
 
 
 def pair(repeat: int) -> Found:
-    """Seconds of a round of the SimpleCNN in plain torch: of a process alone, and of two at once that share nothing."""
+    """Seconds of a round of the SimpleCNN in plain torch: one process alone, and two independent ones at once."""
     return {"runs": [_child("pair.py", "cnn", "3") for _ in range(repeat)]}
 
 
@@ -50,7 +50,7 @@ def foreign(repeat: int) -> Found:
     for _ in range(repeat):
         for name, found in runs.items():
             with busy(name == "beside"):
-                found.append(contend(ours(TEAM, 6), "2nn", 6, PYTHON))
+                found.append(contend(ours(WORKERS, 6), "2nn", 6, PYTHON))
     return runs
 
 
@@ -90,7 +90,7 @@ SECTIONS: dict[str, Callable[[int], Found]] = {
 
 
 def _by_workload(script: str, times: int, repeat: int) -> Found:
-    """What a script measures of each workload that is large enough for it."""
+    """Run a script on each workload that is large enough for it."""
     return {name: [_child(script, name, str(times)) for _ in range(repeat)] for name in WORKLOADS if name != "logistic"}
 
 

@@ -1,4 +1,4 @@
-"""The server's work on ResNet-18 reports: `python server.py aggregate`, and `python server.py memory K`."""
+"""Aggregation of ResNet-18 updates, and server memory: `python server.py aggregate`, and `python server.py memory K`."""
 
 from __future__ import annotations
 
@@ -35,42 +35,42 @@ def clients(count: int, shape: tuple[int, ...]) -> list[ua.ClientData]:
 
 
 def stacked(method: str) -> Callable[[], object]:
-    """`advance` on the stacked reports of a round, as trained."""
-    simulation, state, cohort = trained(method)
-    return lambda: advance(simulation.method, simulation.settings, state, cohort)
+    """`advance` on the stacked client updates of a round."""
+    runner, state, cohort = trained(method)
+    return lambda: advance(runner.method, runner.settings, state, cohort)
 
 
 def folded(method: str) -> Callable[[], object]:
-    """What a linear method's server does instead: it adds reports up as they come."""
-    simulation, state, cohort = trained(method)
-    about = simulation.method, simulation.settings, state
-    reports = [map_tensors(lambda t, k=k: t[k : k + 1], cohort.stacked) for k in cohort.ids]
+    """The same for a linear method, with client updates added up as they arrive."""
+    runner, state, cohort = trained(method)
+    about = runner.method, runner.settings, state
+    client_updates = [map_tensors(lambda t, k=k: t[k : k + 1], cohort.stacked) for k in cohort.ids]
 
     def call() -> object:
         given = sum_weights(*about, cohort)
-        fold = StreamingSum(simulation.method, state.params, given)
-        for client, report in zip(cohort.ids, reports):
-            fold.add([client], report)
-        return advance_from_sums(*about, fold.sums, given, CLIENTS)
+        total = StreamingSum(runner.method, state.params, given)
+        for client, client_update in zip(cohort.ids, client_updates):
+            total.add([client], client_update)
+        return advance_from_sums(*about, total.sums, given, CLIENTS)
 
     return call
 
 
 def trained(method: str) -> tuple[StageRunner, ServerState, Cohort]:
-    """A server and the reports of its first round."""
+    """A stage runner, its initial server state, and the client updates of a round."""
     run_config = prepare_run(
         method, clients(CLIENTS, (3, 8, 8)), model=resnet18(), rounds=1, work=ua.Work(batch_size=2)
     )
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
-    simulation = StageRunner(stage, run_config.settings, run_config.population, executor="loop")
-    [group] = simulation.groups.values()
-    state, ids = initial_server_state(stage.method, simulation.settings), list(range(CLIENTS))
-    order = make_broadcast(stage.method, simulation.settings, state, CLIENTS, ids)
-    return simulation, state, group.executor.run(order, ids, {}, CLIENTS)
+    runner = StageRunner(stage, run_config.settings, run_config.population, executor="loop")
+    [group] = runner.groups.values()
+    state, ids = initial_server_state(stage.method, runner.settings), list(range(CLIENTS))
+    broadcast = make_broadcast(stage.method, runner.settings, state, CLIENTS, ids)
+    return runner, state, group.executor.run(broadcast, ids, {}, CLIENTS)
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """The median of a few calls after the first, of one call where it takes long."""
+    """Median seconds of a few calls after the first; of one call if it is slow."""
     times: list[float] = []
     while len(times) < 2 or (len(times) <= TIMES and sum(times) < LONG):
         started = time.perf_counter()
@@ -80,7 +80,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def aggregate() -> None:
-    """Seconds of each method's `advance`, and of reading the stack once."""
+    """Measure each method's `advance`, and a sum over the stacked updates (the read limit)."""
     size = sum(p.numel() for p in resnet18().parameters())
     stack = torch.ones(CLIENTS, size)
     found = {"read": seconds(stack.sum)}
@@ -92,14 +92,12 @@ def aggregate() -> None:
 
 
 def memory(count: int) -> None:
-    """MB that two rounds of FedAvg with `count` clients add to the process, and those of its model."""
+    """Measure the MB that two rounds of FedAvg with `count` clients add to the process, and those of the model."""
     model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.ReLU(), torch.nn.Linear(4000, 10))
-    people = clients(count, (1000,))
-    compiled_loops.loops("unalike.engine.shuffle_loops")  # a run with many clients loads numba, 120 MB
+    data = clients(count, (1000,))
+    compiled_loops.loops("unalike.engine.shuffle_loops")  # a run with many clients loads numba (120 MB)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    ua.run(
-        "fedavg", people, model=model, rounds=2, executor="loop", evaluate_every=2, progress=lambda row, what="": None
-    )
+    ua.run("fedavg", data, model=model, rounds=2, executor="loop", evaluate_every=2, progress=lambda row, what="": None)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     size = sum(4 * p.numel() for p in model.parameters())
     Clock().report(mb=(peak - before) / 1024, model_mb=size / 2**20)

@@ -1,4 +1,4 @@
-"""The target table and the page, from the result file: machine -> what it is (`machine`), its `sections`, and a `note`."""
+"""The target table and the page, from the result file: processor -> `machine`, `sections` and `note`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from workloads import WORKLOADS
 Results = dict[str, Any]
 """Parts of the result file."""
 SLACK = 2
-"""Models by which 90 further clients may raise the peak: what the allocator keeps of buffers that were freed."""
+"""Models by which 90 further clients may raise the peak memory: the allocator keeps some freed buffers."""
 
 
 class Row(NamedTuple):
-    """A line of the target table; `passed` is None for what was not measured."""
+    """A line of the target table; `passed` is None if it was not measured."""
 
     what: str
     target: str
@@ -33,7 +33,7 @@ def rows(measured: Results) -> list[Row]:
     sections = {name: s["data"] for name, s in measured["sections"].items()}
     return [
         row
-        for make in (_peers, _bare, _team, _overhead, _evaluation, _server, _memory, _scale, _foreign)
+        for make in (_peers, _bare, _workers, _overhead, _evaluation, _server, _memory, _scale, _foreign)
         for row in make(sections)
     ]
 
@@ -49,7 +49,7 @@ def _why(runs: Sequence[Results]) -> str:
 
 
 def _best(data: Results, wanted: Callable[[str], bool]) -> tuple[str, float] | None:
-    """The fastest contender of those wanted."""
+    """The fastest contender with a name that is wanted, and its median seconds."""
     found = {name: m for name, runs in data.items() if wanted(name) and (m := _middle(runs)) is not None}
     return min(found.items(), key=lambda pair: pair[1]) if found else None
 
@@ -60,7 +60,7 @@ def _ours(data: Results, precision: str = "float32") -> tuple[str, float] | None
 
 
 def _ratio(what: str, factor: float, data: Results, name: str, precision: str = "float32") -> Row:
-    """How much faster ours is than a contender."""
+    """Speed of our fastest setting relative to a contender."""
     target, mine, other = f"{factor:g}x faster", _ours(data, precision), _middle(data.get(name, []))
     if mine is None:
         runs = next(
@@ -81,7 +81,7 @@ def _peers(sections: Results) -> Iterator[Row]:
 
 
 COMPILED = {"2nn": 12.0, "logistic": 200.0}
-"""What small dense models should come to beyond their first target once their steps are compiled."""
+"""Targets for small dense models with compiled loops."""
 
 
 def _bare(sections: Results) -> Iterator[Row]:
@@ -94,7 +94,7 @@ def _bare(sections: Results) -> Iterator[Row]:
             yield _ratio(f"{what}, bf16", 3.5, data, "bare loop, t1", "bf16")
 
 
-def _team(sections: Results) -> Iterator[Row]:
+def _workers(sections: Results) -> Iterator[Row]:
     data = sections.get("cnn", {})
     one = _middle(data.get("ours, loop, one core", []))
     name = next((n for n in data if n.startswith("ours, distributed") and "bf16" not in n), "")
@@ -104,7 +104,7 @@ def _team(sections: Results) -> Iterator[Row]:
         return
     share = one / many / int(name.partition("workers=")[2].partition(")")[0])
     pairs = [r["alone"] / r["both"] for r in sections.get("pair", {}).get("runs", []) if "both" in r]
-    limit = f"; two processes of plain torch that share nothing: {statistics.median(pairs):.0%}" if pairs else ""
+    limit = f"; two independent processes of plain torch: {statistics.median(pairs):.0%}" if pairs else ""
     found = f"{share:.0%} ({1e3 * one:.0f} ms; {1e3 * many:.0f} ms{limit})"
     yield Row("SimpleCNN, 2 workers against 1", target, found, share >= 0.9)
 
@@ -112,7 +112,7 @@ def _team(sections: Results) -> Iterator[Row]:
 def _overhead(sections: Results) -> Iterator[Row]:
     for workload, limit in (("2nn", 0.15), ("cnn", 0.03), ("resnet20", 0.03)):
         runs = [r for r in sections.get("overhead", {}).get(workload, []) if "ours" in r]
-        what, target = f"{WORKLOADS[workload].title}: share of a round beside the steps", f"under {limit:.0%}"
+        what, target = f"{WORKLOADS[workload].title}: share of a round outside the steps", f"under {limit:.0%}"
         if not runs:
             yield Row(what, target, _why(sections.get("overhead", {}).get(workload, [])), None)
             continue
@@ -125,7 +125,7 @@ def _overhead(sections: Results) -> Iterator[Row]:
 
 
 def _share(runs: list[float]) -> tuple[str, float]:
-    """The median share, and that with where the middle half of the processes lies."""
+    """The median share as text with its quartiles, and as a number."""
     middle = statistics.median(runs)
     if len(runs) < 4:
         return f"{middle:.1%}", middle
@@ -148,7 +148,7 @@ def _server(sections: Results) -> Iterator[Row]:
     runs = [r for r in sections.get("server", {}).get("runs", []) if "seconds" in r]
     for method, name, factor in (
         ("fedavg", "weighted mean of the stack", 1.5),
-        ("folded", "weighted mean, reports added up as they come", 1.5),
+        ("folded", "weighted mean, updates added up as they arrive", 1.5),
         ("fedlws", "FedLWS", 2.5),
         ("fedpake", "FedPake", 15.0),
     ):
@@ -214,8 +214,8 @@ def markdown(results: Results) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Written from `benchmarks/results.json` by `python benchmarks/targets.py --render --docs docs/benchmarks.md`.",
-        "Ratios within one run hold on other machines better than times do.",
+        "Generated from `benchmarks/results.json` by `python benchmarks/targets.py --render --docs docs/benchmarks.md`.",
+        "Ratios within one run carry over to other machines better than times do.",
         "",
         *(_machine(measured) for measured in results.values()),
         "",
@@ -223,17 +223,17 @@ def markdown(results: Results) -> str:
         "",
         *_targets({name: rows(measured) for name, measured in results.items()}),
         "",
-        "Where several of our settings were measured, the fastest one counts and is named. The read limit is the time to sum the",
-        "stacked reports once. The steps that overheads are counted against are those of plain torch with batches cut beforehand,",
-        "the fused optimizer, channels-last convolutions and pooling before ReLU. Server memory is what a run adds to a process",
-        "that has torch and numba, training included.",
-        "",
-        "Below, start-up is the time from the start of the process to the end of its first round. Peak memory is that of all",
-        "processes, pages that k of them share counted as a k-th, or the first process's own where that is more.",
-        "",
-        "A round is the median of those after the first. Dense models: 5 or 12, of ours 20 or 200, since a dozen would be over in",
-        "30 ms, while a process is still warming up. Convolutions: 3, of ours 8, a round of which is a tenth slower now and then.",
-        "Peers: 3.",
+        "- If several of our settings were measured, the fastest one counts and is named.",
+        "- The read limit is the time to sum the stacked updates once.",
+        '- "Outside the steps": compared with the same steps in plain torch, with batches cut beforehand, the fused optimizer,',
+        "  channels-last convolutions and pooling before ReLU.",
+        "- Server memory is the memory that a run adds, training included, to a process that has loaded torch and numba.",
+        "- Start-up, in the tables below, is the time from the start of the process to the end of its first round.",
+        "- Peak memory is the sum over all processes, where a page that k processes share counts 1/k; or the first process's own",
+        "  peak if that is larger.",
+        "- A round is the median of the rounds after the first. Dense models: 5 or 12 rounds, of ours 20 or 200, because a dozen",
+        "  would end after 30 ms, before the process has warmed up. Convolutions: 3 rounds, of ours 8, because single rounds are",
+        "  up to a tenth slower. Peers: 3 rounds.",
     ]
     for name, work in WORKLOADS.items():
         found = {cpu: m["sections"][name] for cpu, m in results.items() if name in m["sections"]}
@@ -249,7 +249,7 @@ def _machine(measured: Results) -> str:
 
 
 def _targets(found: dict[str, list[Row]]) -> Iterator[str]:
-    """The target table with a column for each machine."""
+    """The target table with one column per machine."""
     yield f"| | target | {' | '.join(found)} |"
     yield f"| :-- | :-- |{' :-- |' * len(found)}"
     targets = {row.what: row.target for column in found.values() for row in column}
@@ -262,7 +262,7 @@ def _targets(found: dict[str, list[Row]]) -> Iterator[str]:
 def _workload(section: Results) -> list[str]:
     data, bare = section["data"], _middle(section["data"].get("bare loop, t1", []))
     lines = [
-        f"{section['when']} UTC, {section['repeat']} repetitions in turn; {_foreign_cores(data)}",
+        f"{section['when']} UTC, {section['repeat']} interleaved repetitions; {_foreign_cores(data)}",
         "",
         "| | round, ms | spread | of the bare loop | start-up, s | peak, MB |",
         "| :-- | --: | --: | --: | --: | --: |",
@@ -283,9 +283,9 @@ def _workload(section: Results) -> list[str]:
 
 
 def _foreign_cores(data: Results) -> str:
-    """How much of the machine others took, which decides what the times are worth."""
+    """The share of the machine that other programs used, which tells how reliable the times are."""
     found = _middle([run for runs in data.values() for run in runs], "foreign")
-    return "" if found is None else f"other programs kept {max(found, 0.0):.1f} cores busy meanwhile."
+    return "" if found is None else f"other programs kept {max(found, 0.0):.1f} cores busy."
 
 
 def _cell(text: str) -> str:

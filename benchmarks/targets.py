@@ -1,13 +1,13 @@
-"""One command that prints the target table: our engine, the bare loop and the peers on the same work, side by side.
+"""Print the target table: our engine, a plain PyTorch loop and the peers on the same work.
 
     python benchmarks/targets.py                    # everything, 5 repetitions
-    python benchmarks/targets.py --quick            # one repetition: does everything run?
+    python benchmarks/targets.py --quick            # one repetition, to see that everything runs
     python benchmarks/targets.py --only 2nn --only server
 
     python benchmarks/targets.py --render --docs docs/benchmarks.md
 
-Contenders take turns, each in a process of its own; the table comes from the medians. A section measured again replaces itself in
-the result file, which keeps the sections of every kind of processor and from which the page is written.
+Contenders take turns, each in a process of its own; the table shows medians. The result file keeps the newest measurement of each
+section for each kind of processor, and the page is generated from it.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ ENVIRONMENTS = Path(tempfile.gettempdir()) / "unalike-peers"
 
 
 def workload(name: str, repeat: int, quick: bool, folder: Path, patience: float) -> Iterator[Found]:
-    """All runs so far of all contenders on a workload, after each repetition."""
+    """Measure all contenders of a workload; yield all runs so far after each repetition."""
     runs: dict[str, list[Found]] = {}
     for turn in range(repeat):
-        for who in contenders(name):
-            done = runs.setdefault(who.name, [])
-            if done and "round" not in done[0]:  # it could not be run the first time
+        for contender in contenders(name):
+            done = runs.setdefault(contender.name, [])
+            if done and "round" not in done[0]:  # the first attempt failed
                 continue
-            python, why = (PYTHON, "") if who.peer is None else environment(who.peer, folder)
+            python, why = (PYTHON, "") if contender.peer is None else environment(contender.peer, folder)
             calm(patience)
-            found = {"why": why} if why else contend(who, name, 2 if quick else who.rounds, python)
+            found = {"why": why} if why else contend(contender, name, 2 if quick else contender.rounds, python)
             done.append(found)
             shown = f"{1e3 * found['round']:.1f} ms" if "round" in found else found.get("skipped") or found.get("why")
-            typer.echo(f"  {turn + 1}/{repeat} {name}: {who.name}: {shown}", err=True)
+            typer.echo(f"  {turn + 1}/{repeat} {name}: {contender.name}: {shown}", err=True)
         yield runs
 
 
 def main(
     quick: Annotated[bool, typer.Option(help="One repetition of two rounds.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help=f"A part of it: {', '.join(NAMES)}.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help=f"Measure only these sections: {', '.join(NAMES)}.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 5,
     out: Annotated[Path, typer.Option(help="The result file.")] = HERE / "results.json",
     docs: Annotated[Path | None, typer.Option(help="The page to write from it.")] = None,
-    environments: Annotated[Path, typer.Option(help="Where the peers are installed.")] = ENVIRONMENTS,
+    environments: Annotated[Path, typer.Option(help="The folder of the peers' virtual environments.")] = ENVIRONMENTS,
     patience: Annotated[float, typer.Option(help="Seconds to wait for an idle machine before each process.")] = 0.0,
     note: Annotated[
-        str | None, typer.Option(help="A remark on this machine that the page shows until another one is given.")
+        str | None, typer.Option(help="A remark on this machine, shown on the page until it is replaced.")
     ] = None,
-    render: Annotated[bool, typer.Option("--render", help="Measure nothing; print and write what is there.")] = False,
+    render: Annotated[bool, typer.Option("--render", help="Only print the table and write the page.")] = False,
 ) -> None:
     """Measure, print the table, write the result file and the page."""
     strange = sorted(set(only or []) - set(NAMES))
@@ -92,7 +92,7 @@ def main(
 
 
 def machine() -> dict[str, Any]:
-    """What it was measured on."""
+    """Processor, cores and versions of this machine."""
     import torch
 
     model = platform.processor()

@@ -1,4 +1,4 @@
-"""What every contender trains: the same arrays, batches, momentum and learning rate. Needs numpy alone."""
+"""The workloads: arrays, batch sizes, momentum and learning rate, the same for every contender. Imports only NumPy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Workload:
 
     @property
     def text(self) -> str:
-        """One line about it."""
+        """Description in one line."""
         return f"{self.title}, {self.clients} clients x {self.samples}, batch {self.batch}"
 
 

@@ -42,7 +42,9 @@ IMAGES = {"noise": "noise(level=0.1)", "rotation": "rotation(degrees=90)"}
 
 def save(name: str, everyone: Population, images: bool = False) -> None:
     figure = (
-        partition_figures.samples(everyone, columns=8, title=everyone.plan.spec) if images else everyone.plan.figure()
+        partition_figures.sample_images(everyone, columns=8, title=everyone.plan.spec)
+        if images
+        else partition_figures.bubbles(everyone.plan)
     )
     figure.savefig(FOLDER / f"{name}.png", dpi=90)
 

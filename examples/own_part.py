@@ -7,7 +7,7 @@ from pydantic import NonNegativeFloat
 
 import unalike as ua
 from unalike.core import tree
-from unalike.methods.part import Objective
+from unalike.methods.roles import Objective
 
 
 @ua.part

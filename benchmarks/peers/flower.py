@@ -1,6 +1,6 @@
 """Flower: a ServerApp with FedAvg and a ClientApp in its simulation on Ray: `python flower.py WORKLOAD ROUNDS CORES`.
 
-A client gets as many cores as Flower gives it (CORES is "default"), which are two, or CORES.
+CORES is the number of cores per client, or "default" for Flower's default, two.
 """
 
 from __future__ import annotations

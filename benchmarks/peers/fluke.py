@@ -1,6 +1,6 @@
-"""fluke: its CentralizedFL (FedAvg) with in-memory messages, its own fast loaders, no evaluation.
+"""fluke: its CentralizedFL (FedAvg) with in-memory messages and its own data loaders, without evaluation.
 
-Its clients keep their momentum from round to round, as is its default: a little less work than a fresh start.
+By default its clients keep their momentum from round to round, which is a little less work than a fresh start.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib.metadata import version
 import torch
 from clock import Clock
 
-# the registry's torchvision is built for CUDA and brings no operators to a CPU torch; fluke needs it to be importable only
+# torchvision from the registry is built for CUDA and has no operators for a CPU torch; fluke only needs to import it
 OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
 if not hasattr(torch.ops.torchvision, "nms"):
     for name in ("nms", "qnms"):

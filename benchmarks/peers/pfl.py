@@ -1,4 +1,4 @@
-"""pfl-research: FederatedAveraging on a SimulatedBackend, evaluation off but for the first iteration."""
+"""pfl-research: FederatedAveraging on a SimulatedBackend, evaluation only in the first iteration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks' definitions import, and the table and the page come out of a result file."""
+"""The definitions of the benchmarks load, and the table and the page are made from a result file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(autouse=True)
-def importable(monkeypatch):
+def scripts_importable(monkeypatch):
     """The scripts import each other by name."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(BENCHMARKS))
@@ -45,7 +45,7 @@ SAMPLE = {
 }
 
 
-def test_arrays_have_the_shapes_of_their_workload():
+def test_arrays_have_the_shapes_of_the_workload():
     from workloads import WORKLOADS, arrays
 
     for name, work in WORKLOADS.items():
@@ -54,7 +54,7 @@ def test_arrays_have_the_shapes_of_their_workload():
         assert y.shape == (work.clients, work.samples) and y.max() < work.classes
 
 
-def test_models_take_their_workload():
+def test_network_accepts_the_samples_of_the_workload():
     import torch
     from networks import network
     from workloads import WORKLOADS
@@ -63,18 +63,18 @@ def test_models_take_their_workload():
         assert network(name)(torch.zeros(2, *work.shape)).shape == (2, work.classes)
 
 
-def test_every_contender_has_a_script_and_a_name_of_its_own():
+def test_contenders_have_scripts_and_unique_names():
     from contenders import HERE, contenders
     from workloads import WORKLOADS
 
     for name in WORKLOADS:
         found = contenders(name)
-        assert len({who.name for who in found}) == len(found)
-        assert all(who.script.exists() for who in found)
-        assert all((HERE / "peers" / f"{who.peer}.txt").exists() for who in found if who.peer)
+        assert len({contender.name for contender in found}) == len(found)
+        assert all(contender.script.exists() for contender in found)
+        assert all((HERE / "peers" / f"{contender.peer}.txt").exists() for contender in found if contender.peer)
 
 
-def test_targets_pass_fail_or_say_why_they_were_not_measured():
+def test_rows_have_verdict_or_reason():
     from table import rows
 
     found = {row.what: row for row in rows(SAMPLE)}
@@ -87,7 +87,7 @@ def test_targets_pass_fail_or_say_why_they_were_not_measured():
     assert found["a million clients"].passed is None
 
 
-def test_table_and_page_render():
+def test_plain_and_markdown_show_all_rows():
     from table import markdown, plain, rows
 
     assert len(plain(SAMPLE).splitlines()) == len(rows(SAMPLE))

@@ -1,16 +1,28 @@
-"""Pages written from the code are those of the code as it is."""
+"""Pages that scripts write from the code are up to date: run the scripts in docs/ after a change of a docstring."""
 
 import importlib.util
 from pathlib import Path
 
+import pytest
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_page_of_methods_is_up_to_date(tmp_path, monkeypatch):
-    """`python docs/make_methods.py` was run after the last change of a docstring or of the catalogue."""
-    spec = importlib.util.spec_from_file_location("make_methods", DOCS / "make_methods.py")
+def load_script(name):
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_methods_page_equals_output_of_its_script(tmp_path, monkeypatch):
+    module = load_script("make_methods")
     monkeypatch.setattr(module, "__file__", str(tmp_path / "make_methods.py"))
     module.main()
     assert (tmp_path / "methods.md").read_text() == (DOCS / "methods.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["client_view.md", "server_view.md"])
+def test_view_page_equals_output_of_its_script(page, tmp_path):
+    load_script("make_views").main(tmp_path)
+    assert (tmp_path / page).read_text() == (DOCS / "views" / page).read_text()

@@ -13,8 +13,9 @@ from simulation import Clients, Simulation, mlp
 from unalike.core.types import Batch
 from unalike.core.views import Cohort
 from unalike.methods.method import Method
-from unalike.methods.part import ServerStep, registry
+from unalike.methods.part import registry
 from unalike.methods.plan import plan
+from unalike.methods.roles import ServerStep
 
 SIZES = (7, 3, 1, 5)
 WORK: dict[str, Any] = {"epochs": 2, "batch_size": 4, "lr": 0.1}

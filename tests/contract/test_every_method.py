@@ -14,7 +14,8 @@ from simulation import distance, same
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.methods.method import Method
-from unalike.methods.part import Aggregator, BaseWeights, Objective, Part, ServerStep, Weighting, parameters
+from unalike.methods.part import Part, parameters
+from unalike.methods.roles import Aggregator, BaseWeights, Objective, ServerStep, Weighting
 from unalike.training.aggregation import decode_updates
 from unalike.training.client_update import BUFFERS, SOLVER
 from unalike.training.server_update import advance, make_broadcast

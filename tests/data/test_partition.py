@@ -6,8 +6,9 @@ import pytest
 from rich.console import Console
 
 from unalike._utils.errors import UnalikeError
-from unalike.data import Dataset, PartitionPlan, partition
+from unalike.data import Dataset, PartitionPlan, apply_plan, partition
 from unalike.data.partitioning.partition import canonical
+from unalike.data.partitioning.partition_files import write_partition
 
 
 def test_each_client_trains_on_the_floor_of_three_quarters(blobs):
@@ -108,14 +109,14 @@ def test_plan_round_trip(blobs, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"] == [file.name]
     plan = PartitionPlan.load(tmp_path)
     assert plan.hash == everyone.plan.hash and plan.spec == "dirichlet(alpha=0.3, balance=True, min_size=None)"
-    assert plan.apply(blobs).fingerprint == everyone.fingerprint
+    assert apply_plan(plan, blobs).fingerprint == everyone.fingerprint
 
 
 def test_plan_refuses_another_data_set(blobs):
     plan = partition(blobs, "iid", clients=3).plan
     other = Dataset("others", (blobs.train[0] + 1, blobs.train[1]), blobs.test)
     with pytest.raises(UnalikeError, match=f"{blobs.fingerprint}, found 'others' with {other.fingerprint}"):
-        plan.apply(other)
+        apply_plan(plan, other)
 
 
 def test_plan_files_that_cannot_be_used(blobs, tmp_path):
@@ -136,7 +137,7 @@ def test_plan_files_that_cannot_be_used(blobs, tmp_path):
 def test_plan_of_regression_labels_round_trips_and_shows(tmp_path):
     data = Dataset("line", (np.ones((40, 1)), np.linspace(0, 1, 40)))
     plan = PartitionPlan.load(partition(data, "quantity", clients=3, seed=1).plan.save(tmp_path))
-    assert plan.counts.shape == (3, 0) and plan.apply(data).task.name == "regression"
+    assert plan.counts.shape == (3, 0) and apply_plan(plan, data).task.name == "regression"
     assert "Gini" in printed(plan) and "JS" not in printed(plan)
 
 
@@ -162,9 +163,9 @@ def test_validation_samples_come_out_of_training(blobs, tmp_path):
         assert np.array_equal(np.sort(np.r_[people.train[k], people.val[k]]), np.sort(plain.train[k]))
     assert people.plan.hash != plain.plan.hash
     file = people.plan.save(tmp_path)
-    again = type(people.plan).load(file).apply(blobs)
+    again = apply_plan(type(people.plan).load(file), blobs)
     assert again.fingerprint == people.fingerprint and again[3].val is not None
-    folder = people.plan.export(tmp_path / "files")
+    folder = write_partition(people.plan, tmp_path / "files")
     files = partition(blobs, f"index_files(path={str(folder)!r})", val=0.5)  # the files say which validate
     assert all(np.array_equal(a, b) for a, b in zip(files.val, people.val))
     assert all(np.array_equal(np.sort(a), np.sort(b)) for a, b in zip(files.train, people.train))

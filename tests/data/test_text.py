@@ -9,6 +9,7 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import ClientData, Dataset, Population, load, partition, text
+from unalike.data.training_vocabulary import restrict_vocabulary
 from unalike.runtime.run_config import prepare_run
 
 SENTENCES = ["The cat saw the dog.", "A dog!", "...", "the unseen"]
@@ -30,10 +31,10 @@ def test_the_vocabulary_of_training_clients_knows_no_test_word():
     x = torch.tensor([[2, 3, 0], [4, 3, 3], [5, 2, 0], [1, 0, 0]])
     y = torch.tensor([0, 1, 0, 1])
     one = ClientData(train=(x[:2], y[:2]), test=(x[2:], y[2:]))
-    clients = text.from_training_clients(Population.of([one]))
+    clients = restrict_vocabulary(Population.of([one]))
     assert clients.x.tolist() == [[2, 3, 0], [4, 3, 3], [1, 2, 0], [1, 0, 0]]
     with pytest.raises(UnalikeError, match="expected tokens"):
-        text.from_training_clients(Population.of([ClientData(train=(np.zeros((2, 3)), y[:2]))]))
+        restrict_vocabulary(Population.of([ClientData(train=(np.zeros((2, 3)), y[:2]))]))
 
 
 def news(folder, name, header, first):

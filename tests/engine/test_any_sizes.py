@@ -12,7 +12,7 @@ from torch import nn
 
 from unalike.core import tree
 from unalike.methods.method import Method
-from unalike.methods.part import Correction
+from unalike.methods.roles import Correction
 
 SOLVERS = st.sampled_from(
     [

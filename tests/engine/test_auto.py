@@ -14,8 +14,8 @@ from unalike.core.model import Model
 from unalike.engine import auto
 from unalike.engine.batched import Batched, cuts
 from unalike.engine.dense import compiled_training
-from unalike.methods.part import Objective
 from unalike.methods.plan import steps_of
+from unalike.methods.roles import Objective
 from unalike.runtime import worker_loop
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner

@@ -12,7 +12,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.nests import map_tensors, select_rows
 from unalike.methods.method import Method
-from unalike.methods.part import Aggregator, BaseWeights, Correction, Personalizer, ServerStep, Weighting
+from unalike.methods.roles import Aggregator, BaseWeights, Correction, Personalizer, ServerStep, Weighting
 from unalike.training.aggregation import StreamingSum, SumWeights
 from unalike.training.server_update import advance, advance_from_sums, make_broadcast, sum_weights
 

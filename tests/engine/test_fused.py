@@ -28,9 +28,9 @@ from unalike.engine.dense import compiled_training
 from unalike.engine.dense.layout import layout_of
 from unalike.engine.threads import threads_for
 from unalike.methods.method import Method
-from unalike.methods.part import Personalizer, Phase
 from unalike.methods.parts.objectives import Proximal
 from unalike.methods.plan import steps_of
+from unalike.methods.roles import Personalizer, Phase
 from unalike.runtime import stage_runner
 from unalike.runtime.run_config import prepare_run
 from unalike.training.aggregation import StreamingSum

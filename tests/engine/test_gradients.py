@@ -9,8 +9,8 @@ from simulation import Clients, Simulation, mlp
 from torch import nn
 from torch.func import functional_call
 
-from unalike.methods.part import Objective
 from unalike.methods.plan import plan
+from unalike.methods.roles import Objective
 from unalike.training.local_step import MODEL, _backward, _gradients_of, autograd_gradient
 
 

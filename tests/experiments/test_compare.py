@@ -14,7 +14,8 @@ from torch import nn
 
 import unalike as ua
 from unalike.experiments import Comparison
-from unalike.experiments.compare import read_seeds, write_seeds
+from unalike.experiments.compare import read_seeds
+from unalike.experiments.experiment_facts import write_seeds
 
 
 def plain(table):
@@ -433,7 +434,7 @@ def test_a_method_that_diverges_is_noted_and_left_out(wild, small, tmp_path):
     assert any(note.startswith("wild, seed 0, is left out: round") for note in table.facts.notes)
     assert {(e["method"], e["why"]) for e in table.facts.ends} == {("wild", "diverged"), ("tame", "all rounds done")}
     assert table.facts.notes[0] == (
-        "the baseline wild diverged under every seed: everything is held against tame instead"
+        "the baseline wild diverged under every seed: all methods are compared with tame instead"
     )
     assert "is left out" in (tmp_path / "report.html").read_text()
     with pytest.raises(ua.UnalikeError, match="every method diverged"):
@@ -473,10 +474,10 @@ def test_facts_are_json(people, small, tmp_path):
 
 
 def test_a_single_run_has_the_same_report(people, tmp_path):
-    from unalike.experiments.single_run import keep_facts
+    from unalike.experiments.experiment_facts import save_run_facts
 
     run = ua.run("ditto", people, model="linear", rounds=2, seed=3, out=tmp_path)
-    keep_facts(run, "mine", {})
+    save_run_facts(run, "mine", {})
     loaded = Comparison.load(tmp_path)
     assert loaded.rounds["method"].unique().tolist() == ["mine"] and loaded.facts.seed == 3
     assert read_seeds(tomllib.loads(loaded.facts.config)["seeds"]) == [3]
@@ -510,7 +511,7 @@ def test_a_run_that_no_command_ended_is_called_by_what_was_asked_for(people, tmp
 
 def test_what_a_run_said_of_itself_does_not_outlive_it(people, tmp_path):
     """Its facts are of two rounds; it goes on to ten, is interrupted after four, and a program brings it to its end."""
-    from unalike.experiments.single_run import keep_facts
+    from unalike.experiments.experiment_facts import save_run_facts
 
     def run(rounds, until):
         def interrupted(row, what=""):
@@ -519,7 +520,7 @@ def test_what_a_run_said_of_itself_does_not_outlive_it(people, tmp_path):
 
         return ua.run("ditto", people, model="linear", rounds=rounds, out=tmp_path, progress=interrupted)
 
-    keep_facts(run(2, None), "mine", {"data": "digits"})
+    save_run_facts(run(2, None), "mine", {"data": "digits"})
     assert "--rounds 2" in Comparison.load(tmp_path).facts.command
     with pytest.raises(KeyboardInterrupt):
         run(10, 4)

@@ -8,7 +8,7 @@ import pytest
 
 import unalike as ua
 from unalike.experiments import Comparison
-from unalike.experiments.compare import lay_out
+from unalike.experiments.compare import prepare_experiment
 
 METHODS = ["fedavg", "scaffold", "fedconcat", "ditto", "ifca(clusters=2)", "local_only"]
 
@@ -51,8 +51,8 @@ def test_clients_not_yet_met_will_need_memory():
 
 def test_the_estimate_stands_beside_the_truth(people, tmp_path):
     options = {"model": "linear", "rounds": 6, "seeds": 2}
-    study = lay_out(["fedavg", "scaffold"], people, **options)
-    study.estimate().save(tmp_path)
+    experiment = prepare_experiment(["fedavg", "scaffold"], people, **options)
+    experiment.estimate().save(tmp_path)
     table = ua.compare(["fedavg", "scaffold"], people, out=tmp_path, **options)
     rows = {(r["what"], r["unit"]): r for r in table.facts.estimate}
     for method in ("fedavg", "scaffold"):

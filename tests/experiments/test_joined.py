@@ -39,7 +39,7 @@ def names(joined):
 def test_runs_of_single_methods_add_up_to_the_comparison(kept):
     whole, parts = kept("whole"), [kept(f"part{i}", [method]) for i, method in enumerate(METHODS)]
     joined = join(parts)
-    assert names(joined) == [METHODS] and joined.blocks[0].messages == "A + B + C" and not joined.obstacles
+    assert names(joined) == [METHODS] and joined.blocks[0].letters == "A + B + C" and not joined.obstacles
     left, right = (c.rounds.drop(columns="seconds") for c in (joined.blocks[0].comparison, whole[1]))
     order = ["method", "seed", "round"]
     pd.testing.assert_frame_equal(
@@ -79,7 +79,7 @@ def test_other_training_is_named_and_never_pooled(kept, other, said):
 def test_what_does_not_belong_stands_apart_wherever_it_was_given(kept):
     odd = kept("odd", ["scaffold", "fedavg"], rounds=3, baseline="scaffold")
     joined = join([odd, kept("mild", partition="iid"), kept("severe")])
-    assert [block.messages for block in joined.pooled] == ["B", "C"] and joined.ranks is not None
+    assert [block.letters for block in joined.pooled] == ["B", "C"] and joined.ranks is not None
     page = joined.page()
     assert "2 are partitions of one study. Kept out of the ranking: 1 table." in page
     assert "Differences to fedavg, paired over 2 partitions" in page and "rounds differs (3 in A, 2 in B and C)" in page
@@ -95,7 +95,7 @@ def test_other_numbers_for_the_same_cell_are_kept_apart(kept):
     changed = comparison.rounds.assign(accuracy=comparison.rounds["accuracy"] * 0.5)
     other = Comparison(changed, comparison.clients, comparison.facts)
     joined = join([(given, comparison), ("b", other)])
-    assert len(joined.blocks) == 2 and "A and B hold other results of" in joined.obstacles[0] and not joined.pooled
+    assert len(joined.blocks) == 2 and "A and B hold different results of" in joined.obstacles[0] and not joined.pooled
 
 
 def test_clients_of_a_program_are_told_apart_by_their_sizes(people, small):
@@ -180,7 +180,7 @@ def test_an_unfinished_run_is_shown_with_a_note_and_never_joined(kept, dataset, 
     alone = join([one])
     assert "This run is unfinished: 2 of 3 rounds are done" in alone.page()
     assert alone.blocks[0].name.endswith(" (unfinished: 2 of 3 rounds)")
-    assert "call ua.run" not in alone.page() and "goes on from here" in alone.page()
+    assert "call ua.run" not in alone.page() and "continues from here" in alone.page()
 
     joined = join([one, two, whole])
     assert len(joined.blocks) == 3 and not joined.pooled
@@ -197,7 +197,11 @@ def test_a_diverged_run_says_why_it_cannot_go_on(dataset, tmp_path):
         assert directory.events[-1]["event"] == "diverged" and not directory.finished
         assert directory.diverged.startswith(f"round {directory.round + 1}: no participant sent a usable report")
     [facts, page] = [Comparison.load(tmp_path).facts, join([("run", Comparison.load(tmp_path))]).page()]
-    assert "diverged" in facts.command and directory.diverged in facts.notes[1] and "It cannot go on as it was" in page
+    assert (
+        "diverged" in facts.command
+        and directory.diverged in facts.notes[1]
+        and "The run cannot continue with its settings" in page
+    )
     assert Followed(tmp_path).state()["state"] == "diverged"
 
 

@@ -48,7 +48,7 @@ def test_an_exchange_holds_no_tensor_of_a_model(tmp_path, monkeypatch):
     def watched(self):
         done = run(self)
         for reply in done.values.values():
-            if getattr(reply, "report", None) is not None:
+            if getattr(reply, "client_update", None) is not None:
                 held.append(
                     (reply.client_update.update, reply.client_update.buffers, reply.client_update.messages, reply.sent)
                 )

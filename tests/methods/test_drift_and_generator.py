@@ -8,7 +8,7 @@ from simulation import Clients, Simulation, mlp, plane, same
 from unalike.core import tree
 from unalike.methods.method import Method
 from unalike.methods.parts.bipartition import Bipartition, bipartition, halves
-from unalike.methods.parts.generator import AverageGenerator, EnsembleGenerator, generate
+from unalike.methods.parts.feature_generator import AverageGenerator, EnsembleGenerator, generate
 from unalike.methods.plan import plan
 from unalike.training.server_update import make_broadcast
 

@@ -14,8 +14,8 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.types import Batch
 from unalike.methods.method import Method
-from unalike.methods.part import Personalizer
 from unalike.methods.parts.fine_tuning import halves
+from unalike.methods.roles import Personalizer
 from unalike.training.client_update import BUFFERS
 from unalike.training.wire import wire
 

@@ -7,7 +7,7 @@ import pytest
 
 from unalike._utils.errors import UnalikeError
 from unalike.metrics import statistics as st
-from unalike.metrics.inference import paired_difference
+from unalike.metrics.inference import paired
 
 
 def rounds_of(**scores):
@@ -56,16 +56,16 @@ def test_tail_mean_does_not_depend_on_the_order_of_rows_and_keeps_the_order_of_m
 
 def test_paired_difference_is_the_t_interval():
     """d = 1, 2, 3: mean 2, sd 1, t(0.975, 2) = 4.302653, margin 4.302653 / sqrt(3) = 2.484138."""
-    mean, low, high = paired_difference([2, 4, 6], [1, 2, 3])
-    assert (mean, low, high) == pytest.approx((2.0, -0.484138, 4.484138), abs=1e-6)
+    found = paired([2, 4, 6], [1, 2, 3])
+    assert (found.difference, found.low, found.high) == pytest.approx((2.0, -0.484138, 4.484138), abs=1e-6)
 
 
 def test_one_pair_has_no_interval_and_none_has_nothing():
-    mean, low, high = paired_difference([3.0], [1.0])
-    assert mean == 2.0 and math.isnan(low) and math.isnan(high)
-    assert all(map(math.isnan, paired_difference([], [])))
+    one, none = paired([3.0], [1.0]), paired([], [])
+    assert one.difference == 2.0 and math.isnan(one.low) and math.isnan(one.high)
+    assert all(map(math.isnan, (none.difference, none.low, none.high)))
     with pytest.raises(UnalikeError, match="cannot pair 2 values with 1"):
-        paired_difference([1, 2], [1])
+        paired([1, 2], [1])
 
 
 def test_summary_by_hand():
@@ -163,7 +163,7 @@ def test_errors_say_what_was_found():
         st.summary(ROUNDS, CLIENTS, "nobody")
     with pytest.raises(UnalikeError, match="no headline metric"):
         st.summary(ROUNDS.drop(columns="accuracy"), CLIENTS, "base")
-    with pytest.raises(UnalikeError, match="lack the columns speed"):
+    with pytest.raises(UnalikeError, match="lacks the columns speed"):
         st.tail_mean(ROUNDS, "speed")
     with pytest.raises(UnalikeError, match="last=0"):
         st.tail_mean(ROUNDS, "accuracy", last=0)

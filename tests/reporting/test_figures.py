@@ -1,7 +1,6 @@
 """The figures for paper: the page's colours, the same bytes every time, hollow where a method is beaten."""
 
 import warnings
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -18,18 +17,16 @@ from unalike.reporting.tradeoff import tradeoff
 
 @pytest.fixture(scope="module")
 def joined(simulate):
-    """What `unalike report` hands over, without a comparison behind it."""
+    """The arguments of `paper_figures.save` as `unalike report` gives them."""
     content = simulate(methods=4, rounds=6)
-    facts = SimpleNamespace(methods=[{"label": label} for label in content.labels])
-    block = SimpleNamespace(name="digits, iid", comparison=SimpleNamespace(facts=facts, content=lambda: content))
     scores = pd.DataFrame([[0.1, 0.2, 0.3, 0.4]] * 3, columns=content.labels)
-    return SimpleNamespace(blocks=[block], ranks=ranks(scores), scores=scores)
+    return [("digits, iid", content)], ranks(scores)
 
 
 def test_every_figure_is_written_twice_and_the_same_every_time(joined, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        folders = [paper_figures.save(joined, tmp_path / name) for name in ("a", "b")]
+        folders = [paper_figures.save(*joined, tmp_path / name) for name in ("a", "b")]
     names = sorted(path.name for path in folders[0].iterdir())
     assert names == sorted(
         f"{n}.{e}" for n in ("clients", "curves", "differences", "pareto", "ranks") for e in ("svg", "pdf")
@@ -66,7 +63,7 @@ def test_a_method_that_is_beaten_in_all_three_is_hollow(simulate):
 def test_a_file_is_not_a_folder(joined, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UnalikeError, match="cannot write figures"):
-        paper_figures.save(joined, tmp_path / "file")
+        paper_figures.save(*joined, tmp_path / "file")
 
 
 def test_a_name_is_never_read_as_mathematics(tmp_path):
@@ -96,8 +93,8 @@ def test_what_diverged_leaves_an_empty_row(simulate):
 
 def test_blocks_whose_names_differ_in_letters_that_file_names_lack_keep_their_figures(joined, tmp_path):
     names = ["北京.npz, iid", "上海.npz, iid", "A.csv, iid", "a.csv, iid"]
-    blocks = [SimpleNamespace(name=name, comparison=joined.blocks[0].comparison) for name in names]
-    folder = paper_figures.save(SimpleNamespace(blocks=blocks, ranks=None), tmp_path)
+    [(_, content)], _ = joined
+    folder = paper_figures.save([(name, content) for name in names], None, tmp_path)
     assert len([*folder.glob("*-curves.pdf")]) == len(names)
 
 

@@ -124,7 +124,7 @@ def test_charts_fit_the_paper_and_grow_back(visit):
 def several(simulate, tmp_path_factory):
     contents = [simulate(methods=6, rounds=5, seeds=n) for n in (3, 4)]
     scores = pd.DataFrame([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]] * 2, ["mild", "severe"], contents[0].labels)
-    content = joined_page.JointContent(
+    content = joined_page.JoinedContent(
         "Two partitions",
         [("mild", contents[0]), ("severe", contents[1])],
         "AB",
@@ -132,7 +132,7 @@ def several(simulate, tmp_path_factory):
         [],
         joined_page.Pooled(scores, ranks(scores)),
     )
-    return write_text(joined_page.render(content), tmp_path_factory.mktemp("joint") / "joined_page.html").as_uri()
+    return write_text(joined_page.render(content), tmp_path_factory.mktemp("joined") / "joined_page.html").as_uri()
 
 
 def test_several_comparisons_on_one_page_are_drawn_in_every_view(visit, several):

@@ -161,7 +161,7 @@ def test_missing_numbers_are_dashes():
     [
         ({"baseline": "nobody"}, "'nobody' is not among the methods"),
         ({"methods": []}, "no method"),
-        ({"rounds": pd.DataFrame({"method": []})}, "lack the columns seed"),
+        ({"rounds": pd.DataFrame({"method": []})}, "lacks the columns seed"),
     ],
 )
 def test_content_that_does_not_fit_is_refused(content, change, message):

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import unalike as ua
+from unalike.core.model import Model
 from unalike.methods.method import Method
 
 FROZEN = ("0.bias", "2.weight")
@@ -45,7 +46,7 @@ def test_it_stays(spec, executor, crowd):
 
 
 def test_it_is_not_sent():
-    sent = {item.what: item.bytes for item in Method.parse("fedavg").wire(half_frozen())}
+    sent = {item.what: item.bytes for item in ua.wire(Method.parse("fedavg"), Model(half_frozen()))}
     assert sent["parameters"] == sent["update"] == 4 * (5 * 4 + 3)
 
 

@@ -128,7 +128,7 @@ def test_resumes_bitwise_in_the_middle_of_every_stage(name, participation, popul
         if len(run._runner.states) == 1:
             same(run.params, whole.params)
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert sum(e["event"] == "survey" for e in events) == (name in ("fedconcat", "ccvr"))  # nobody is asked twice
+    assert sum(e["event"] == "query" for e in events) == (name in ("fedconcat", "ccvr"))  # nobody is asked twice
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -294,7 +294,7 @@ def test_the_oracle_is_a_run_in_each_cluster(small, crowd):
 
 def test_groups_keep_the_time_of_the_run(small, crowd):
     """One client a round: a group that waits does not train with an older learning rate afterwards."""
-    seen, plain = [], ModelGroup.order
+    seen, plain = [], ModelGroup.broadcast
 
     def order(self, ids, population):
         made = plain(self, ids, population)
@@ -407,7 +407,7 @@ def test_clustered_goes_on_where_its_parent_was():
     assert stages.stage.name == "split-1" and {s.round for s in stages.states.values()} == {8}
     start = stages.stage.start
     same(start["all.0"].params, start["all.1"].params)
-    assert all("server_momentum" in s.memory and "bipartition" not in s.memory for s in start.values())
+    assert all("server_momentum" in s.part_states and "bipartition" not in s.part_states for s in start.values())
 
 
 # --- FedConcat --------------------------------------------------------------------------------------------------------

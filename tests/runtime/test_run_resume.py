@@ -24,7 +24,7 @@ from unalike.methods.part import registry
 METHODS = [*sorted(n for n in registry if not isinstance(registry[n], type)), "centralised", "fedprox + lws + ditto"]
 
 SCRIPT = """
-import sys, numpy as np, torch, unalike as ua, unalike.record
+import sys, numpy as np, torch, unalike as ua, unalike.runtime.run_recorder
 torch.set_num_threads(1)
 unalike.runtime.run_recorder.CHECKPOINT_SECONDS = float(sys.argv[4])
 rng = np.random.default_rng(0)

@@ -52,14 +52,14 @@ def command(
     """
     from unalike._utils.progress import progress_bar
     from unalike.cli.terminal_tables import estimate_table, summary_table
-    from unalike.experiments.compare import lay_out, read_seeds
+    from unalike.experiments.compare import prepare_experiment, read_seeds
 
     numbers = read_seeds(seeds)
     found, learn, held = o.dataset(data, data_dir, proxy, test, training["protocol"])
     fixed = o.divided(found, partition, plan, clients, 0, val) if plan is not None else None
     flags = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}
     flags |= {"partition": partition, "clients": clients, "val": val or None} if plan is None else {"plan": str(plan)}
-    study = lay_out(
+    experiment = prepare_experiment(
         method,
         clients if fixed is None else fixed,
         data=found if fixed is None else None,
@@ -73,14 +73,14 @@ def command(
         **training,
     )
     if dry_run:
-        with progress_bar(study.calibration, "calibrating", lines=True) as progress:
-            foreseen = study.estimate(progress)
+        with progress_bar(experiment.calibration, "calibrating", lines=True) as progress:
+            foreseen = experiment.estimate(progress)
         estimate_table(foreseen)
         if out is not None:
             foreseen.save(out)
         return
-    with progress_bar(study.rounds, "comparing", lines=True) as progress:
-        comparison = study.run(out, progress)
+    with progress_bar(experiment.rounds, "comparing", lines=True) as progress:
+        comparison = experiment.run(out, progress)
     summary_table(comparison)
     if out is not None:
         print(f"report: {(out / 'report.html').resolve()}")

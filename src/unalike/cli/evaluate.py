@@ -32,6 +32,7 @@ def command(
     from unalike.cli.finished_run import fitting, labels, load_model, own_data
     from unalike.cli.terminal_tables import number, tables
     from unalike.core.tasks import find_task
+    from unalike.data.partitioning.apply_plan import apply_plan
     from unalike.data.partitioning.partition_plan import PartitionPlan
     from unalike.metrics.metrics import measure, per_client
     from unalike.metrics.scoring import score
@@ -45,7 +46,7 @@ def command(
     else:
         if not (folder / "plan.json").exists():
             raise UnalikeError(f"{folder} keeps no partition plan, so its clients are not known here; give --data")
-        people = PartitionPlan.load(folder / "plan.json").apply(own_data(folder, config, data_dir))
+        people = apply_plan(PartitionPlan.load(folder / "plan.json"), own_data(folder, config, data_dir))
         index, owner = people.test.values, np.repeat(np.arange(len(people)), people.test.sizes)
         scores = score(people.task, predict, people.x[index], people.y[index], owner)
         found = per_client(people.task, scores, len(people))

@@ -267,6 +267,7 @@ def dataset(
 
 def divided(data: Any, partition: str, plan: Path | None, clients: int | None, seed: int, val: float = 0.0) -> Any:
     """The clients that the flags of a command make of a data set."""
+    from unalike.data.partitioning.apply_plan import apply_plan
     from unalike.data.partitioning.partition import divided_already, usual_clients
     from unalike.data.partitioning.partition import partition as divide
     from unalike.data.partitioning.partition_plan import PartitionPlan
@@ -274,5 +275,5 @@ def divided(data: Any, partition: str, plan: Path | None, clients: int | None, s
     if plan is not None:
         found = PartitionPlan.load(plan)
         divided_already("a plan", "make the plan with it: `unalike partition --save`", partition, val, clients)
-        return found.apply(data)
+        return apply_plan(found, data)
     return divide(data, partition, usual_clients(partition) if clients is None else clients, seed=seed, val=val)

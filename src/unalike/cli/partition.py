@@ -48,7 +48,9 @@ def command(
     if people.classes is not None:
         print(bubbles(people.plan.counts, people.classes, screen.width))
     if figure is not None:
-        drawn = people.plan.figure(people.classes)
+        from unalike.data.partitioning import partition_figures
+
+        drawn = partition_figures.bubbles(people.plan, people.classes)
         known = drawn.canvas.get_supported_filetypes()
         if figure.suffix[1:].lower() not in known:
             raise UnalikeError(f"{figure} cannot be drawn; expected a name that ends in .{', .'.join(sorted(known))}")
@@ -56,8 +58,10 @@ def command(
             drawn.savefig(figure, bbox_inches="tight", dpi=150)
         print(f"figure: {figure.resolve()}")
     if export is not None:
+        from unalike.data.partitioning.partition_files import write_partition
+
         with writing(export):
-            people.plan.export(export)
+            write_partition(people.plan, export)
         print(f"index files: {export.resolve()}")
     if save is not None:
         people.plan.save(save)

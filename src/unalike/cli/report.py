@@ -61,7 +61,8 @@ def command(
     if figures is not None:
         from unalike.reporting.charts.paper_figures import save
 
-        typer.echo(f"figures: {save(joined, figures).resolve()}", err=True)
+        contents = [(block.name, block.comparison.content()) for block in joined.blocks]
+        typer.echo(f"figures: {save(contents, joined.ranks, figures).resolve()}", err=True)
     if format != "html":
         blocks = [ExportBlock(b.name, b.comparison.facts.baseline, b.comparison.summary) for b in joined.blocks]
         text = export(blocks, format)

@@ -47,8 +47,8 @@ def command(
     from unalike._utils.errors import UnalikeError
     from unalike._utils.progress import progress_bar
     from unalike.cli.terminal_tables import estimate_table, profile_table, run_table
-    from unalike.experiments.cost_estimate import ROUNDS, estimated
-    from unalike.experiments.single_run import keep_facts
+    from unalike.experiments.cost_estimate import ROUNDS, calibrate
+    from unalike.experiments.experiment_facts import save_run_facts
     from unalike.runtime.profiling import Profile
     from unalike.runtime.round_loop import execute
     from unalike.runtime.run_config import prepare_run
@@ -62,7 +62,7 @@ def command(
     run_config = prepare_run(method, people, seed=seed, proxy=learn, test=held, **training)
     with progress_bar(ROUNDS if dry_run else rounds, method, lines=True) as progress:
         if dry_run:
-            return estimate_table(estimated(run_config.key, {method: run_config}, 1, progress))
+            return estimate_table(calibrate(run_config.key, {method: run_config}, 1, progress))
         follow_leader([run_config])
         with Profile(rounds) if profile else nullcontext() as seen:
             result = execute(run_config, out=out, progress=progress if seen is None else seen.watching(progress))
@@ -77,5 +77,5 @@ def command(
     if out is not None:
         divided = {"partition": partition, "clients": len(people), "val": val or None}
         front = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}
-        keep_facts(result, method, front | (divided if plan is None else {"plan": str(plan)}))
+        save_run_facts(result, method, front | (divided if plan is None else {"plan": str(plan)}))
         print(f"kept in {out.resolve()}; `unalike report {quote(str(out))}` writes its report")

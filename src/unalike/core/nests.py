@@ -1,4 +1,4 @@
-"""Functions of nests: dictionaries, named tuples and tensors inside each other, such as a client update."""
+"""Functions on nests: tensors inside dictionaries and named tuples, such as a `ClientUpdate`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Nest = TypeVar("Nest")
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], nest: Nest) -> Nest:
-    """`function` of every tensor in a nest of reports, drawers and trees."""
+    """The nest with `function` applied to every tensor."""
     if isinstance(nest, Tensor):
         return function(nest)  # type: ignore[return-value]
     if isinstance(nest, dict):
@@ -20,19 +20,14 @@ def map_tensors(function: Callable[[Tensor], Tensor], nest: Nest) -> Nest:
 
 
 def tensors_of(nest: Any) -> list[Tensor]:
-    """The tensors of a nest, in the order in which `map_tensors` comes to them."""
-    found: list[Tensor] = []
-
-    def take(t: Tensor) -> Tensor:
-        found.append(t)
-        return t
-
-    map_tensors(take, nest)
-    return found
+    """The tensors of a nest, in the order of `map_tensors`."""
+    if isinstance(nest, Tensor):
+        return [nest]
+    return [t for value in (nest.values() if isinstance(nest, dict) else nest) for t in tensors_of(value)]
 
 
 def join_nests(values: Sequence[Any], how: Callable[[list[Tensor]], Tensor]) -> Any:
-    """Equal nests of reports, drawers and trees as one, their tensors joined by `torch.stack` or `torch.cat`."""
+    """Nests of equal structure as one: each list of tensors is joined by `how` (`torch.stack` or `torch.cat`)."""
     first = values[0]
     if isinstance(first, Tensor):
         return how(list(values))
@@ -42,5 +37,5 @@ def join_nests(values: Sequence[Any], how: Callable[[list[Tensor]], Tensor]) -> 
 
 
 def select_rows(nest: Nest, keep: Tensor) -> Nest:
-    """Some rows of stacked tensors."""
+    """The rows `keep` [k] of stacked tensors."""
     return map_tensors(lambda t: t[keep.to(t.device)], nest)

@@ -1,6 +1,6 @@
 """Arithmetic on trees (mappings from a parameter's name to its tensor). Parts use these functions and nothing else.
 
-The first tree decides which names the result has, so a tree of fewer names (the shared ones) meets one of all names.
+The result has the names of the first tree; the other trees may hold more (all parameters beside the shared ones).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from unalike.core.types import Tree
 
 BLOCK = 2**20
-"""Entries of a block."""
+"""Number of entries in a block of columns (see `blocks`)."""
 
 
 def map(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tree:
@@ -44,7 +44,7 @@ def scale(tree: Tree, factor: float | Tensor) -> Tree:
 
 
 def exact(tensor: Tensor) -> Tensor:
-    """The same numbers in float64: where they are, or on the CPU if they are on a device that has no such numbers."""
+    """The tensor in float64: on its own device, or on the CPU if the device has no float64."""
     return (tensor if _has_float64(tensor.device) else tensor.cpu()).double()
 
 
@@ -58,7 +58,7 @@ def _has_float64(device: torch.device) -> bool:
 
 
 def detach(tree: Tree) -> Tree:
-    """The same values, constant for differentiation."""
+    """The same values without gradient."""
     return map(Tensor.detach, tree)
 
 
@@ -132,31 +132,31 @@ def layers(tree: Tree) -> list[list[str]]:
 
 
 def flatten(tree: Tree, rows: int | None = None) -> Tensor:
-    """All entries as one vector [P], or, for `rows` stacked clients, as a matrix [rows, P]; of a single tensor a view."""
+    """All entries as one vector [P], or, for `rows` stacked clients, as a matrix [rows, P]. A view if there is one tensor."""
     shape = (-1,) if rows is None else (rows, -1)
     flat = [t.reshape(shape) for t in tree.values()]
     return flat[0] if len(flat) == 1 else torch.cat(flat, dim=-1)
 
 
 def blocks(matrix: Tensor) -> list[slice]:
-    """The columns of a matrix [K, M], as many at a time as stay in a processor's cache through a few operations."""
+    """Slices of the columns of a matrix [K, M], each small enough to stay in the processor's cache."""
     width = max(1, BLOCK // len(matrix))
     return [slice(start, start + width) for start in range(0, max(1, matrix.shape[1]), width)]
 
 
 def columns(stacked: Tree) -> Iterator[Tensor]:
-    """The entries of stacked trees [K, ...] as matrices [K, m], each small enough to stay in a processor's cache."""
+    """The entries of a stacked tree [K, ...] as matrices [K, m], each small enough to stay in the processor's cache."""
     for flat in (matrix(t) for t in stacked.values()):
         yield from (flat[:, at] for at in blocks(flat))
 
 
 def over_clients(rule: Callable[[Tensor], Tensor], stacked: Tensor) -> Tensor:
-    """`rule` [K, m] -> [m] of all entries, as one tensor [K, ...] -> [...]; a few columns at a time, for it may need copies."""
+    """Apply `rule`, [K, m] -> [m], to a tensor [K, ...] -> [...]; in blocks of columns, since the rule may copy its input."""
     return torch.cat([rule(block) for block in columns({"": stacked})]).reshape(stacked.shape[1:])
 
 
 def matrix(stacked: Tensor) -> Tensor:
-    """[K, ...] as [K, m], a view where that is possible."""
+    """[K, ...] as [K, m]; a view where possible."""
     return stacked.flatten(1) if stacked.dim() > 1 else stacked[:, None]
 
 
@@ -167,24 +167,24 @@ def unflatten(vector: Tensor, like: Tree) -> Tree:
 
 
 def dtype(tree: Tree) -> torch.dtype:
-    """The type of the tree's first floating tensor; float32 where it has none."""
+    """The dtype of the first float tensor; float32 if there is none."""
     return next((t.dtype for t in tree.values() if t.is_floating_point()), torch.float32)
 
 
 def nbytes(*trees: Tree) -> int:
-    """Bytes that the tensors of these trees take."""
+    """Total bytes of the tensors of these trees."""
     return sum(t.numel() * t.element_size() for t in chain.from_iterable(tree.values() for tree in trees))
 
 
 def pack(part_trees: dict[str, Tree]) -> Tree:
-    """Drawers as one flat tree, `own_tree/name` -> tensor, for storage."""
-    return {f"{own_tree}/{name}": tensor for own_tree, tree in part_trees.items() for name, tensor in tree.items()}
+    """The trees of all parts as one flat tree, `part/name` -> tensor, for storage."""
+    return {f"{part}/{name}": tensor for part, tree in part_trees.items() for name, tensor in tree.items()}
 
 
 def unpack(tree: Tree) -> dict[str, Tree]:
-    """The inverse of `pack`; a drawer's name holds no slash."""
+    """The inverse of `pack`; a part's name holds no slash."""
     part_trees: dict[str, Tree] = {}
     for path, tensor in tree.items():
-        own_tree, name = path.split("/", 1)
-        part_trees.setdefault(own_tree, {})[name] = tensor
+        part, name = path.split("/", 1)
+        part_trees.setdefault(part, {})[name] = tensor
     return part_trees

@@ -1,4 +1,4 @@
-"""The values that travel between the procedures. Trees are mappings from a parameter's name to its tensor."""
+"""Values that the client and the server half of a round exchange. A tree maps a parameter's name to its tensor."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ Tree = dict[str, Tensor]
 """Parameter name -> tensor, in state-dict order. In a cohort every tensor has a leading dimension K, one row per client."""
 
 PartTrees = dict[str, Tree]
-"""Part name -> that part's tree: its memory, or its letter."""
+"""Part name -> tree of that part: its state, or its message."""
 
 Context = Mapping[str, Tree]
-"""Name of a fact -> what the parts found in a client's training data, once and for all rounds."""
+"""Name of a fact -> tree computed from a client's training data, once for all rounds."""
 
 
 class Batch(NamedTuple):
-    """Samples of one step: `x` [B, ...] (float images, rows or integer tokens), `y` [B, ...], `weight` [B] or None.
+    """Samples of one step.
 
-    Weight 0 marks a row of padding; None means that every row counts. `idle`: it may hold padding alone, for a client that is
-    finished while others, stacked with it, still train; then its step is undone.
+    Attributes:
+        x: Inputs [B, ...]: float images, rows of a table or integer tokens.
+        y: Labels [B, ...].
+        weight: [B], 0 for a row of padding and 1 otherwise; None if every row counts.
+        idle: True if the batch may be padding alone, for a client that is finished while clients stacked with it still
+            train. The step on such a batch is undone.
     """
 
     x: Tensor
@@ -31,18 +35,25 @@ class Batch(NamedTuple):
 
     @property
     def rows(self) -> Tensor | float:
-        """Rows that count, a scalar."""
+        """Number of rows that count, a scalar."""
         return float(self.y.shape[0]) if self.weight is None else self.weight.sum()
 
     def mean(self, per_sample: Tensor) -> Tensor:
-        """Mean over the rows that count; `per_sample` has shape [B]. A batch of padding alone gives 0."""
+        """Mean over the rows that count.
+
+        Args:
+            per_sample: Values [B].
+
+        Returns:
+            A scalar; 0 for a batch of padding alone.
+        """
         if self.weight is None:
             return per_sample.mean()
         return (per_sample * self.weight).sum() / self.weight.sum().clamp_min(1)
 
 
 class StackedBatch(Batch):
-    """The same step of stacked clients: `x` [K, B, ...], `y` [K, B, ...], `weight` [K, B] or None; `rows` has shape [K]."""
+    """Batches of K clients for the same step: `x` [K, B, ...], `y` [K, B, ...], `weight` [K, B] or None, `rows` [K]."""
 
     @property
     def rows(self) -> Tensor | float:
@@ -50,7 +61,13 @@ class StackedBatch(Batch):
 
 
 class Output(NamedTuple):
-    """What a model returns: `logits` [B, C], `features` [B, D] or None, and the `buffers` after the call."""
+    """Output of a model.
+
+    Attributes:
+        logits: [B, C], or [B] for a model with one output.
+        features: Input of the head, [B, D]; None if the model has no head.
+        buffers: Buffers after the call (running statistics in training mode).
+    """
 
     logits: Tensor
     features: Tensor | None = None
@@ -58,9 +75,15 @@ class Output(NamedTuple):
 
 
 class Broadcast(NamedTuple):
-    """What the server sends in a round; `lr` is the local learning rate of this round.
+    """What the server sends to the clients of a round: the same to every participant, but for `own`.
 
-    It is the same to every participant but for `own`: what parts address to a client, by its number.
+    Attributes:
+        round: Index of the round, from 0.
+        params: Parameters of the model.
+        buffers: Buffers of the model.
+        messages: Message of each part, by the part's name.
+        lr: Local learning rate of this round.
+        own: Client number -> messages of parts to this client alone.
     """
 
     round: int
@@ -71,21 +94,28 @@ class Broadcast(NamedTuple):
     own: Mapping[int, PartTrees] = {}
 
     def to(self, client: int) -> Broadcast:
-        """The order as this client receives it."""
+        """The broadcast as this client receives it."""
         return self.with_messages(self.own.get(client, {}))
 
     def with_messages(self, own: PartTrees) -> Broadcast:
-        """The order with what is addressed to one client among its mail."""
+        """The broadcast with the messages `own` to one client merged into `messages`."""
         return self._replace(
             messages=self.messages | {name: self.messages.get(name, {}) | t for name, t in own.items()}, own={}
         )
 
 
 class ClientUpdate(NamedTuple):
-    """What leaves a client; stacked, with a leading [K] everywhere, it is the body of a cohort.
+    """What a client sends after its training. In a cohort every tensor has a leading [K].
 
-    `size` counts its training samples, `steps` the optimizer steps it made, `weight` is the accumulated weight ||a||_1 of
-    its solver (FedNova), `loss` the mean task loss over its steps, `shared` the context entries that may leave it.
+    Attributes:
+        update: w_k - w of the shared parameters, as the uploads encoded it.
+        buffers: Buffers that are averaged.
+        messages: Message of each part, by the part's name.
+        size: Number of training samples n_k, [].
+        steps: Number of local steps tau_k that moved shared parameters, [].
+        weight: Accumulated weight ||a_k||_1 of the local solver (FedNova), [].
+        loss: Mean task loss over the steps, [].
+        shared: Facts that the client shares with the server: name -> tree.
     """
 
     update: Tree
@@ -99,11 +129,11 @@ class ClientUpdate(NamedTuple):
 
     @property
     def numbers(self) -> ClientUpdate:
-        """What is left of it without its update, its buffers and its letters."""
+        """The client update without its update, buffers and messages."""
         return self._replace(update={}, buffers={}, messages={})
 
     def map(self, f: Callable[[Tensor], Tensor]) -> ClientUpdate:
-        """The report with `f` of each of its tensors."""
+        """The client update with `f` applied to each tensor."""
         messages, shared = (
             {p: {n: f(t) for n, t in d.items()} for p, d in g.items()} for g in (self.messages, self.shared)
         )

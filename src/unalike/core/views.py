@@ -1,4 +1,7 @@
-"""The views that parts get: `ClientView` on a client, `ServerView` and `Cohort` on the server, `StageSettings` in both."""
+"""The views that parts are given: `ClientView` on a client, `ServerView` and `Cohort` on the server.
+
+Both views hold the `StageSettings`. `docs/views` has a page of each, made from the docstrings here.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,18 @@ from unalike.core.work import Work
 
 @dataclass(frozen=True)
 class StageSettings:
-    """What stays the same during a stage; `work` is the method's own, `buffers` is "average", "local" or "first".
+    """Values that stay the same during a stage.
 
-    `proxy` are samples on the server, `classes` counts the classes of the labels (None: regression), `stage` is the
-    step of the plan, `group` numbers those who share the model among the groups of the stage.
+    Attributes:
+        model: The model as a function, with its initial parameters and buffers.
+        task: Classification, binary classification or regression: the loss and its per-sample values.
+        work: Local work of a client in a round, after the method's own `LocalWork`.
+        seed: Seed of the run.
+        buffers: "average", "local" or "first": the handling of float buffers.
+        proxy: Samples that the user gave to the server, or None.
+        classes: Number of classes of the labels; None for regression.
+        stage: Index of the stage in the plan.
+        group: Index of the group among the groups of the stage (clients of a group share a model).
     """
 
     model: Model
@@ -41,18 +52,40 @@ class StageSettings:
 
 
 class ClientBatches(NamedTuple):
-    """A client's samples in a round: the batches of each phase in order, and all of them once where a part asks for that."""
+    """A client's samples in a round.
+
+    Attributes:
+        batches: The batches of each phase, in order.
+        whole: All local samples once, in batches, in random order; empty unless a part has `needs_data`.
+    """
 
     batches: Sequence[Sequence[Batch]]
     whole: Sequence[Batch] = ()
 
 
 class ClientView(NamedTuple):
-    """What a part sees on a client.
+    """The view that a part has of one client. It holds no tensor of another client and no other part's state.
 
-    `start` are the shared parameters as received, `origin` all of them where training starts, `params` the current ones,
-    `message` and `state` the part's own; `step` counts the steps of a phase from 0 while training, `steps` [] those made; `data` are
-    the round's batches, `whole` all local samples once (for parts that say `needs_data`), `context` the client's static facts.
+    Every tensor is that of one client, without a leading [K]; stacked executors map the hooks over clients with `torch.vmap`.
+
+    Attributes:
+        settings: Settings of the stage. Set in every hook.
+        part: Name of the part that looks. Set in every hook.
+        start: Shared parameters w as received, [*shape] each. Set in every hook; in `begin` it holds all parameters.
+        origin: All parameters where training starts, [*shape] each. Set in every hook; in `begin` as received.
+        received: Buffers where training starts: those received, and the client's own. Set in every hook.
+        params: Current parameters v, [*shape] each. Set in every hook: as received in `begin`, before the step in `loss`,
+            `correct` and `project`, after training in `finish` and `encode`.
+        buffers: Current buffers of the model, or of the part's own model if it keeps one. Set in every hook.
+        message: Message of the server to this part: `broadcast`, and `address` to this client. Set in every hook.
+        state: Client state of this part; differentiable in `loss` of a part with `trains`. Set in every hook.
+        context: Static facts of the client by name: name -> tree. Set in every hook.
+        lr: Learning rate. Set in every hook: that of the phase in a step, that of the round in `begin`, `finish`, `encode`.
+        data: Batches of the round; `data.whole` holds all local samples for parts with `needs_data`. Set in every hook.
+        cache: Values that `out` and `teacher` compute once for all parts in a step; not for parts. Set in every hook.
+        step: Index of the step in its phase, from 0. Set in `loss`, `correct` and `project`.
+        steps: Steps made that moved shared parameters, []. Set in `finish` and `encode`.
+        output: Output of the model at `params`, computed once for all parts. Set in `loss`; read it through `out`.
     """
 
     settings: StageSettings
@@ -74,10 +107,19 @@ class ClientView(NamedTuple):
 
     @property
     def model(self) -> Model:
+        """The model as a function of its parameters."""
         return self.settings.model
 
     def out(self, batch: Batch, params: Tree | None = None) -> Output:
-        """The model in training mode: at the current parameters, or at others with the part's own buffers."""
+        """Output of the model in training mode on `batch`.
+
+        Args:
+            batch: Samples, `x` [B, ...].
+            params: Parameters to use in the place of the current ones; buffers are then updated for this part alone.
+
+        Returns:
+            The output, differentiable in the parameters. At the current ones it is computed once for all parts.
+        """
         if params is None and self.output is not None:
             return self.output
         output = self.at(batch, self.params if params is None else params)
@@ -85,17 +127,20 @@ class ClientView(NamedTuple):
         return output
 
     def teacher(self, batch: Batch) -> Output:
-        """The received model, with what is private where training starts, in evaluation mode, constant; computed once a step."""
+        """Output of the received model in evaluation mode, without gradient; computed once a step.
+
+        Private parameters have their values where training starts.
+        """
         if "teacher" not in self.cache:
             self.cache["teacher"] = self._frozen(self.origin | self.start, self.received, batch)
         return self.cache["teacher"]
 
     def remembered(self, batch: Batch) -> Output:
-        """The model in the part's memory in evaluation mode, constant."""
+        """Output of the model in the part's client state, in evaluation mode, without gradient."""
         return self._frozen(self.state, self.buffers, batch)
 
     def at(self, batch: Batch, params: Tree) -> Output:
-        """The model in training mode at any parameters, leaving no trace."""
+        """Output of the model in training mode at any parameters; the new buffers are not kept."""
         return self.model(
             params, batch.x, buffers=self.buffers, context=self.context, training=True, weight=batch.weight
         )
@@ -105,15 +150,15 @@ class ClientView(NamedTuple):
         return Output(out.logits.detach(), None if out.features is None else out.features.detach(), buffers)
 
     def task_loss(self, output: Output, batch: Batch) -> Tensor:
-        """The mean task loss of an output, a scalar."""
+        """Mean task loss of an output over the rows that count, a scalar."""
         if batch.weight is None:
             return self.settings.task.loss(output.logits, batch.y)
         return batch.mean(self.settings.task.losses(output.logits, batch.y))
 
     def full_gradient(self, params: Tree) -> Tree:
-        """The gradient of the mean task loss over all local samples, at `params`; its part must say `needs_data`.
+        """Gradient of the mean task loss over all local samples, at `params`. The part must have `needs_data`.
 
-        Zeros where there are no samples, as when `wire` asks what would be sent.
+        Zeros without samples, as when `wire` counts bytes.
         """
         total = tree.zeros(params)
         if not self.data.whole:
@@ -130,18 +175,25 @@ R = TypeVar("R")
 
 
 class PartLookup(Protocol):
-    """A method as its parts see it."""
+    """The method as its parts see it."""
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """All parts, in canonical order."""
+        """All parts, in the canonical order of roles."""
 
     def role(self, role: type[R]) -> tuple[R, ...]:
         """The parts of a role, in the order in which they act."""
 
 
 class ServerState(NamedTuple):
-    """All that the server keeps: after `round` rounds, the model and each part's memory."""
+    """Everything that the server keeps between rounds.
+
+    Attributes:
+        round: Number of finished rounds.
+        params: Parameters of the model.
+        buffers: Buffers of the model.
+        part_states: Server state of each part, by the part's name.
+    """
 
     round: int
     params: Tree
@@ -151,10 +203,16 @@ class ServerState(NamedTuple):
 
 @dataclass(frozen=True)
 class Cohort:
-    """The reports of a round's participants `ids`, stacked along a leading [K]; `population` counts all clients.
+    """The client updates of a round, stacked along a leading [K].
 
-    A part sees its own letters only: `message` is the tree of what its `finish` sent. `folded`: updates and letters were added
-    up as they came; what is left of each report are its numbers. `measured`: their spread, where it is known already.
+    Attributes:
+        ids: Numbers of the K participants, in the order of the rows. Set in every hook.
+        stacked: The client updates, every tensor [K, ...]. Set in every hook.
+        population: Number of all clients of the group, participants or not. Set in every hook.
+        part: Name of the part that looks. Set in every hook.
+        folded: True if updates and messages were added up as they arrived, so that only numbers of each client are left. Set in
+            every hook.
+        measured: `spread`, measured while the updates were combined; else empty. Set in `step`.
     """
 
     ids: tuple[int, ...]
@@ -166,16 +224,17 @@ class Cohort:
 
     @property
     def update(self) -> Tree:
-        """w_k - w, [K, ...]."""
+        """Decoded updates w_k - w of the shared parameters, [K, ...] each. Needs `needs = "updates"`."""
         return self._single(self.stacked.update)
 
     @property
     def message(self) -> Tree:
+        """Messages that `finish` of this part sent, [K, ...] each. Needs `needs = "updates"`."""
         return self._single(self.stacked.messages.get(self.part, {}))
 
     @property
     def spread(self) -> Tree:
-        """||g_k - mean_j g_j||^2 of every tensor of the updates g, [K] each."""
+        """||g_k - mean_j g_j||^2 of every tensor of the updates g, [K] each. Needs `needs = "spread"` or "updates"."""
         return self.measured or spread(self.update)
 
     def _single(self, kept: Tree) -> Tree:
@@ -188,42 +247,53 @@ class Cohort:
 
     @property
     def sizes(self) -> Tensor:
-        """n_k, [K]."""
+        """Number of training samples n_k, [K]."""
         return self.stacked.size
 
     @property
     def steps(self) -> Tensor:
-        """tau_k, [K]."""
+        """Number of local steps tau_k, [K]."""
         return self.stacked.steps
 
     @property
     def solver_weights(self) -> Tensor:
-        """||a_k||_1, [K]."""
+        """Accumulated weight ||a_k||_1 of the local solver (FedNova), [K]."""
         return self.stacked.weight
 
     @property
     def shared(self) -> PartTrees:
-        """The context entries that clients let go."""
+        """Facts that clients shared with the server: name -> tree of [K, ...]."""
         return self.stacked.shared
 
     def rows(self, keep: Tensor) -> Cohort:
-        """The cohort of some of its rows, `keep` [k] being their places."""
+        """The cohort of the rows with these indices, `keep` [k]."""
         return replace(self, ids=tuple(self.ids[i] for i in keep.tolist()), stacked=select_rows(self.stacked, keep))
 
     @property
     def numbers(self) -> Cohort:
-        """What is left of it when updates, buffers and letters need not be kept."""
+        """The cohort without updates, buffers and messages."""
         return replace(self, stacked=self.stacked.numbers, folded=True)
 
     def one(self, client: int) -> ClientUpdate:
-        """One client's report, as it sent it."""
-        place = self.ids.index(client)
-        return self.stacked.map(lambda t: t[place])
+        """The client update of one client, without the leading [K]."""
+        row = self.ids.index(client)
+        return self.stacked.map(lambda t: t[row])
 
 
 @dataclass(frozen=True)
 class ServerView:
-    """What a part sees on the server. `params` and the update hold the shared parameters; `round` counts from 0."""
+    """The view that a part has of the server in a round, before the update is applied.
+
+    Attributes:
+        settings: Settings of the stage. Set in every hook.
+        method: The method with all its parts, to look up another part's hyperparameters. Set in every hook.
+        params: Shared parameters w, [*shape] each. Set in every hook: all parameters in `broadcast` and `address`, empty in
+            `coefficients` if updates are added up as they arrive.
+        state: Server state of this part. Set in every hook; in `step` as `absorb` returned it.
+        round: Index of the round, from 0. Set in every hook.
+        population: Number of all clients of the group. Set in every hook.
+        part: Name of the part that looks. Set in every hook.
+    """
 
     settings: StageSettings
     method: PartLookup
@@ -235,14 +305,14 @@ class ServerView:
 
     @property
     def proxy(self) -> Batch:
-        """The samples on the server, for a part that says `needs_proxy`."""
+        """Samples on the server, for a part with `needs_proxy`. Raises `UnalikeError` if the user gave none."""
         if self.settings.proxy is None:
             raise UnalikeError(f"{self.part} learns from samples on the server and found none; pass proxy=(x, y)")
         return self.settings.proxy
 
     @property
     def generator(self) -> torch.Generator:
-        """A generator of this part's own for this stage, round and group: noise that two had in common would cancel out."""
+        """Random generator of this part for this stage, round and group; parts that shared one would draw correlated noise."""
         settings = self.settings
         place = (settings.stage, settings.group) if settings.stage or settings.group else ()
         return torch.Generator().manual_seed(seeds.number(settings.seed, f"server.{self.part}", self.round, *place))

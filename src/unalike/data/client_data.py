@@ -9,14 +9,32 @@ from unalike._utils.errors import UnalikeError
 from unalike.data import array_checks
 from unalike.data.array_checks import Arrays, Pair
 
+SPLITS = ("train", "test", "val")
+"""The names of a client's sets of samples, in the order in which files, hashes and populations hold them."""
+
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """One client's data: `train`, `test` and `val` are (x, y) of tensors or arrays, as in `Dataset`.
+    """The training, test and validation samples of one client.
 
-    A client without training samples is allowed: it is listed and never selected. Raises `UnalikeError`, which names
-    the client, for unequal lengths, numbers that are not finite, kinds of arrays that cannot be used and a name that is no
-    text.
+    A client without training samples is allowed; it is listed and never selected.
+
+    >>> ClientData(train=([[0.1, 0.2], [0.3, 0.4]], [0, 1]), name="north")
+    <ClientData north: train 2 samples>
+
+    Args:
+        train: The training samples (x, y).
+        test: The test samples (x, y).
+        val: The validation samples (x, y).
+        name: The client's name; without one a population numbers its clients.
+
+    Shapes:
+        x: float32 images [N, C, H, W] or rows [N, D], or int64 tokens [N, T].
+        y: [N], int64 for classes, bool for binary labels, float32 for regression.
+
+    Raises:
+        UnalikeError: Lengths differ, numbers are not finite, an array has a type that cannot be used, or the name is not a
+            text. The message names the client.
     """
 
     train: Pair
@@ -24,7 +42,7 @@ class ClientData:
     val: Pair | None = None
     name: str | None = None
 
-    if TYPE_CHECKING:  # what is given as arrays is held as tensors
+    if TYPE_CHECKING:  # the arguments may be arrays, the fields are tensors
 
         def __init__(
             self, train: Arrays, test: Arrays | None = None, val: Arrays | None = None, name: str | None = None
@@ -37,15 +55,15 @@ class ClientData:
             )
         owner = "a client without a name" if self.name is None else f"client {self.name!r}"
         object.__setattr__(self, "train", array_checks.pair(self.train, f"{owner}, train"))
-        for part in ("test", "val"):
-            if getattr(self, part) is not None:
-                object.__setattr__(self, part, array_checks.pair(getattr(self, part), f"{owner}, {part}"))
+        for split in ("test", "val"):
+            if getattr(self, split) is not None:
+                object.__setattr__(self, split, array_checks.pair(getattr(self, split), f"{owner}, {split}"))
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{part} {len(pair[1])}" for part, pair in self.parts().items())
+        sizes = ", ".join(f"{split} {len(pair[1])}" for split, pair in self.splits().items())
         return f"<ClientData {self.name or 'without a name'}: {sizes} samples>"
 
-    def parts(self) -> dict[str, Pair]:
-        """The parts that the client has, by name."""
-        found = {"train": self.train, "test": self.test, "val": self.val}
-        return {part: pair for part, pair in found.items() if pair is not None}
+    def splits(self) -> dict[str, Pair]:
+        """Map "train", "test" and "val" to the samples that the client has of each; those it lacks are left out."""
+        found = {split: getattr(self, split) for split in SPLITS}
+        return {split: pair for split, pair in found.items() if pair is not None}

@@ -18,9 +18,7 @@ from unalike.core.tasks import Task, task_for
 from unalike.data import array_checks
 from unalike.data.array_checks import Arrays, Pair
 from unalike.data.fingerprint import digest
-
-if TYPE_CHECKING:
-    from unalike.data.table_encoding import Encoding
+from unalike.data.table_encoding import Encoding
 
 TRUTHS = {"0": False, "false": False, "1": True, "true": True}
 VALUES: Mapping[str, Callable[[str], float]] = {"binary": lambda name: TRUTHS[name.lower()], "regression": float}

@@ -13,10 +13,9 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import Task, find_task, task_for
 from unalike.data import array_checks
-from unalike.data.client_data import ClientData
+from unalike.data.client_data import SPLITS, ClientData
 from unalike.data.ragged import Ragged, client_name
 
-PARTS = ("train", "test", "val")
 LABELS = {"classification": torch.int64, "binary": torch.bool, "regression": torch.float32}
 
 
@@ -43,11 +42,11 @@ def join(clients: list[ClientData], classes: Sequence[str] | None = None, task: 
         raise UnalikeError("found no clients, expected at least one ClientData(train=(x, y))")
     names = [client_name(k) if client.name is None else client.name for k, client in enumerate(clients)]
     _check_names(names)
-    parts = [[getattr(client, part) for part in PARTS] for client in clients]
+    pairs = [[getattr(client, split) for split in SPLITS] for client in clients]
     blocks = {
-        f"client {name!r}, {part}": pair
-        for name, row in zip(names, parts)
-        for part, pair in zip(PARTS, row)
+        f"client {name!r}, {split}": pair
+        for name, row in zip(names, pairs)
+        for split, pair in zip(SPLITS, row)
         if pair is not None
     }
     _check_inputs(blocks)
@@ -57,9 +56,9 @@ def join(clients: list[ClientData], classes: Sequence[str] | None = None, task: 
     known = array_checks.class_names(y, classes)
     for owner, own in labels.items() if known is not None else ():
         array_checks.label_range(own, len(known or ()), owner)
-    sizes = np.array([[0 if pair is None else len(pair[1]) for pair in row] for row in parts])
+    sizes = np.array([[0 if pair is None else len(pair[1]) for pair in row] for row in pairs])
     starts = (sizes.cumsum() - sizes.ravel()).reshape(sizes.shape)
-    train, test, val = (Ragged.ranges(starts[:, i], sizes[:, i]) for i in range(len(PARTS)))
+    train, test, val = (Ragged.ranges(starts[:, i], sizes[:, i]) for i in range(len(SPLITS)))
     return Joined(torch.cat([pair[0] for pair in blocks.values()]), y, train, test, val, names, known, task)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -18,8 +17,7 @@ from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.fingerprint import digest
 from unalike.data.joining import join
-from unalike.data.partitioning.label_counts import label_counts
-from unalike.data.partitioning.partition_files import write_samples
+from unalike.data.label_counts import label_counts
 from unalike.data.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -168,10 +166,3 @@ class Population(Sequence[ClientData]):
         """
         train, test, val = (Ragged.of([np.unique(part.values)]) for part in (self.train, self.test, self.val))
         return replace(self, train=train, test=test, val=val, names=["pooled"], plan=None, clusters=None)
-
-    def export(self, folder: Path | str) -> Path:
-        """Write the samples themselves for other tools: a folder per client with `train.npz`, `test.npz` (x and y).
-
-        Returns the folder, which must be new or empty.
-        """
-        return write_samples(folder, ((client.name or "", client.parts()) for client in self))

@@ -8,19 +8,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain, zip_longest
-from typing import TYPE_CHECKING
+from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
-from unalike.data.population import Population
-
-if TYPE_CHECKING:
-    from unalike.data.table_encoding import Encoding
 
 PADDING, UNKNOWN = 0, 1
 WORD = re.compile(r"\w+(?:'\w+)?")
@@ -71,44 +65,3 @@ def bag(x: Tensor, size: int) -> Tensor:
     counts = torch.zeros(len(x), size)
     counts.scatter_add_(1, x, torch.ones_like(x, dtype=torch.float32))
     return counts[:, UNKNOWN + 1 :]
-
-
-def from_training_clients(clients: Population) -> Population:
-    """The same clients, whose vocabulary are the words of their training samples: every other word becomes unknown.
-
-    Words keep their numbers, so that samples set apart for the server mean the same by them. What `load` numbered comes from
-    the training part of the published data, of which a partition makes some clients' test samples; every partition of tokens
-    calls this.
-
-    Raises `UnalikeError` for inputs that are not tokens.
-    """
-    if clients.x.is_floating_point() or clients.x.dim() != 2:
-        raise UnalikeError(
-            f"found inputs of shape {list(clients.x.shape)} and {clients.x.dtype}, expected tokens [N, T], or numbers as float32"
-        )
-    trained = trained_words(clients)
-    return replace(clients, x=only(trained, clients.x), encoding=_kept(clients.encoding, trained))
-
-
-def trained_words(clients: Population) -> Tensor:
-    """Which tokens occur in the clients' training samples, bool [largest token + 1]; padding counts as one."""
-    rows = torch.from_numpy(np.unique(clients.train.values)).to(clients.x.device)
-    trained = torch.zeros(int(clients.x.max()) + 1, dtype=torch.bool, device=clients.x.device)
-    trained[clients.x[rows].flatten()] = True
-    trained[PADDING] = True
-    return trained
-
-
-def only(trained: Tensor, x: Tensor) -> Tensor:
-    """The tokens `x`, those that are not `trained` being unknown."""
-    return x.where((x < len(trained)) & trained[x.clamp_max(len(trained) - 1)], UNKNOWN)
-
-
-def _kept(encoding: Encoding | None, trained: Tensor) -> Encoding | None:
-    """The encoding of a text without the words that nobody trains on."""
-    if encoding is None or encoding.words is None:
-        return encoding
-    words = (
-        word if known else "" for word, known in zip_longest(encoding.words.words, trained[UNKNOWN + 1 :].tolist())
-    )
-    return replace(encoding, words=replace(encoding.words, words=tuple(words)))

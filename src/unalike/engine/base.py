@@ -21,7 +21,7 @@ from unalike.core.work import Batches, Work
 from unalike.engine.batch_schedule import BatchSchedule, Indices, distinct, is_flat
 from unalike.engine.lazy_batches import LazyBatches
 from unalike.methods.method import Method
-from unalike.methods.part import Conditioner, Phase
+from unalike.methods.roles import Conditioner, Phase
 from unalike.training.aggregation import UpdateBuffer, UpdateSink
 from unalike.training.client_states import ClientStates
 from unalike.training.validation import expected_steps

@@ -31,7 +31,7 @@ from unalike.engine.client_chunk import ClientChunk, ClientInputs, StackedBatche
 from unalike.engine.dense import compiled_training
 from unalike.engine.threads import KEPT
 from unalike.methods.method import Method
-from unalike.methods.part import Personalizer, Phase
+from unalike.methods.roles import Personalizer, Phase
 from unalike.training.aggregation import UpdateSink
 from unalike.training.client_update import begin_training, train, tune
 from unalike.training.local_step import functional_gradient

@@ -21,7 +21,8 @@ from unalike.core.views import StageSettings
 from unalike.engine.base import ClientPool, SampleSource
 from unalike.engine.batched import Batched
 from unalike.methods.method import Method
-from unalike.methods.part import Part, Upload
+from unalike.methods.part import Part
+from unalike.methods.roles import Upload
 from unalike.training.client_states import ClientStates
 from unalike.training.client_update import initial_client_state
 from unalike.training.server_update import initial_server_state, make_broadcast

@@ -1,22 +1,23 @@
-"""The one command that repeats a run or a comparison."""
+"""The command line that repeats a run or a comparison."""
 
 from __future__ import annotations
 
 import shlex
 from typing import Any
 
-ORDER = ("data", "partition", "clients", "method", "baseline", "model", "rounds", "seeds", "seed")
-"""Flags that come first; the others follow as they stand."""
+FIRST = ("data", "partition", "clients", "method", "baseline", "model", "rounds", "seeds", "seed")
+"""Flags that come first, in this order; the others keep the order of the configuration."""
 
 
 def command_line(command: str, config: dict[str, Any]) -> str:
-    """`unalike compare --data digits ...` from a configuration whose keys are the flags; lists repeat their flag.
+    """The command line for a configuration with flags as keys; a list repeats its flag.
 
-    A configuration with data that only a program holds cannot be repeated from a shell: the text then says what to write.
+    Without `data` the clients came from a program, and no shell command can repeat the run. The result is then a comment
+    that says how to repeat it.
     """
     if "data" not in config:
         return f"# the clients came from a program: call ua.{command}(...) there with the configuration below"
-    known = [k for k in ORDER if k in config]
+    known = [k for k in FIRST if k in config]
     words = ["unalike", command]
     for key in [*known, *(k for k in config if k not in known)]:
         values = config[key] if isinstance(config[key], list | tuple) else [config[key]]
@@ -26,7 +27,7 @@ def command_line(command: str, config: dict[str, Any]) -> str:
 
 
 def flag(key: str, value: Any) -> list[str]:
-    """One flag as it stands on a command line; switches have no value, None says nothing."""
+    """The words of one flag. True is a flag without a value; None and False are omitted."""
     name = "--" + key.replace("_", "-")
     if value is None or value is False:
         return []

@@ -1,4 +1,4 @@
-"""What a comparison will cost, from a short calibration: a few rounds of every method, thrown away afterwards."""
+"""Estimate of the cost of a comparison, from a calibration: a few rounds of every method, whose results are discarded."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROUNDS = 3
-"""Calibrated rounds of each stage; the first, which warms up, is not counted."""
+"""Rounds of each stage that the calibration trains. The first one warms up and is not counted."""
 FILE = "estimate.json"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One run of a method: its rounds, seconds of training, seconds in all, MB (10^6 bytes) to and from all clients."""
+    """The cost of one run of a method: rounds, seconds of training, total seconds, MB (10^6 bytes) to and from all clients."""
 
     method: str
     rounds: int
@@ -45,9 +45,19 @@ class Cost:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The costs of one run of each method, the number of seeds, and the peak memory of the process in MB.
+    """The estimated cost of a comparison, as `ua.estimate` returns it.
 
-    Stop rules are not foreseen: the figures are those of runs that use all their rounds or their budget.
+    Stop rules are not taken into account: every run is assumed to use all its rounds or its budget.
+
+    Attributes:
+        key: hash of everything that decides the result of the comparison.
+        seeds: number of seeds.
+        costs: the cost of one run of each method.
+        memory_mb: peak memory of the process, in MB.
+
+    Example:
+        >>> clients = ua.partition("digits", "iid", clients=3)  # doctest: +SKIP
+        >>> ua.estimate(["fedavg", "scaffold"], clients, rounds=100).seconds  # doctest: +SKIP
     """
 
     key: str
@@ -57,7 +67,7 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """Of the whole comparison, on a machine as busy as this one."""
+        """Seconds that the whole comparison takes on this machine under its present load."""
         return self.seeds * sum(cost.seconds_in_all for cost in self.costs)
 
     @property
@@ -67,8 +77,8 @@ class Estimate:
 
         return pd.DataFrame([asdict(cost) for cost in self.costs])
 
-    def beside(self, spent: pd.DataFrame, memory_mb: float | None) -> list[dict[str, Any]]:
-        """What was foreseen, what it took (None: not measured): `what unit estimated actual`. `spent`: `statistics.totals`."""
+    def beside_actual(self, spent: pd.DataFrame, memory_mb: float | None) -> list[dict[str, Any]]:
+        """Rows of `what unit estimated actual` (None: not measured). `spent`: the result of `statistics.totals`."""
         rows = []
         for cost in self.costs:
             for unit, name in (("seconds of training", "seconds"), ("MB down", "mb_down"), ("MB up", "mb_up")):
@@ -80,12 +90,12 @@ class Estimate:
         ]
 
     def save(self, folder: Path) -> None:
-        """Keep it in the comparison's folder, where the comparison will set what it really took beside it."""
+        """Write the estimate into the comparison's folder; the comparison later shows it beside the actual cost."""
         write_bytes(folder / FILE, (json.dumps(asdict(self), indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, folder: Path, key: str) -> Estimate | None:
-        """The estimate of the comparison `key` that a folder keeps, if it keeps one."""
+        """Read the estimate of the comparison `key` from a folder; None if the folder has none."""
         try:
             found = json.loads((folder / FILE).read_text())
             made = cls(**found | {"costs": [Cost(**cost) for cost in found["costs"]]})
@@ -94,40 +104,39 @@ class Estimate:
         return made if made.key == key else None
 
 
-def estimated(key: str, run_configs: dict[str, RunConfig], seeds: int, watch: ProgressCallback) -> Estimate:
-    """Calibrate one job of each method, by label."""
+def calibrate(key: str, run_configs: dict[str, RunConfig], seeds: int, progress: ProgressCallback) -> Estimate:
+    """Estimate the cost of one run of each method by training a few rounds. `run_configs`: label -> run config."""
     costs, memory = [], 0.0
-    follow_leader([_short(run_config) for run_config in run_configs.values()])
+    follow_leader([_shortened(run_config) for run_config in run_configs.values()])
     for label, run_config in run_configs.items():
-        costs.append(_calibrated(label, run_config, watch))
-        memory = max(memory, _remembered(run_config))
+        costs.append(_cost(label, run_config, progress))
+        memory = max(memory, _client_states_mb(run_config))
     return Estimate(key, seeds, costs, peak_mb() + memory)
 
 
 def peak_mb() -> float:
-    """The most memory that this process has held so far, in MB."""
+    """Peak memory of this process so far, in MB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 
 
-def _calibrated(label: str, run_config: RunConfig, watch: ProgressCallback) -> Cost:
-    full, short = _rounds(run_config), _short(run_config)
+def _cost(label: str, run_config: RunConfig, progress: ProgressCallback) -> Cost:
+    """Train a few rounds of each stage and extrapolate to the whole run."""
+    full, short = _stage_rounds(run_config), _shortened(run_config)
     moments = [time.perf_counter()]
 
-    def tick(row: Row, what: str = "") -> None:
+    def record_time(row: Row, what: str = "") -> None:
         moments.append(time.perf_counter())
-        watch(row, label)
+        progress(row, label)
 
-    rows = execute(short, progress=tick).history.rows
-    per_stage = _per_stage(rows[1:], _rounds(short))
-    once = _once(rows[1:], _rounds(short), per_stage)
-    counts = _within(full, per_stage, once, rows[0], run_config.options.budget)
-    spent = {name: sum(n * stage[name] for n, stage in zip(counts, per_stage)) for name in _COSTS}
+    rows = execute(short, progress=record_time).history.rows
+    per_round = _cost_per_round(rows[1:], _stage_rounds(short))
+    at_start = _bytes_at_start(rows[1:], _stage_rounds(short), per_round)
+    counts = _rounds_within_budget(full, per_round, at_start, rows[0], run_config.options.budget)
+    spent = {name: sum(n * cost[name] for n, cost in zip(counts, per_round)) for name in _COSTS}
     for name in ("bytes_down", "bytes_up"):
-        spent[name] += rows[0][name] + sum(stage[name] for stage, count in zip(once, counts) if count)
-    between = [late - early - row["seconds"] for early, late, row in zip(moments, moments[1:], rows[1:])]
-    evaluation = min(between[1:] or between or [0.0])
-    setup = max(0.0, between[0] - 2 * evaluation) if between else 0.0
+        spent[name] += rows[0][name] + sum(sent[name] for sent, count in zip(at_start, counts) if count)
+    setup, evaluation = _overheads(moments, rows[1:])
     evaluations = 1 + math.ceil(sum(counts) / run_config.options.evaluate_every)
     return Cost(
         label,
@@ -139,72 +148,89 @@ def _calibrated(label: str, run_config: RunConfig, watch: ProgressCallback) -> C
     )
 
 
-def _short(run_config: RunConfig) -> RunConfig:
-    """The job with a few rounds of each stage."""
-    options = replace(
-        run_config.options,
-        rounds=min(run_config.options.rounds, ROUNDS * len(_rounds(run_config))),
-        evaluate_every=1,
-        stop=None,
-    )
-    return replace(run_config, options=replace(options, budget=None, select="last"))
+def _overheads(moments: Sequence[float], rows: Sequence[Row]) -> tuple[float, float]:
+    """Seconds for the set-up and for one evaluation: the time between rounds that is not training."""
+    between = [late - early - row["seconds"] for early, late, row in zip(moments, moments[1:], rows)]
+    if not between:
+        return 0.0, 0.0
+    evaluation = min(between[1:] or between)
+    return max(0.0, between[0] - 2 * evaluation), evaluation
+
+
+def _shortened(run_config: RunConfig) -> RunConfig:
+    """The run config with a few rounds of each stage, without stop rule, budget and selection."""
+    rounds = min(run_config.options.rounds, ROUNDS * len(_stage_rounds(run_config)))
+    options = replace(run_config.options, rounds=rounds, evaluate_every=1, stop=None, budget=None, select="last")
+    return replace(run_config, options=options)
 
 
 _COSTS = ("seconds", "bytes_down", "bytes_up")
 
 
-def _rounds(run_config: RunConfig) -> list[int]:
-    """The rounds of each stage of a plan."""
+def _stage_rounds(run_config: RunConfig) -> list[int]:
+    """The number of rounds of each stage of a plan."""
     return [step.rounds for step in run_config.outline if isinstance(step, Stage)]
 
 
-def _per_stage(rows: Sequence[Row], lengths: Sequence[int]) -> list[dict[str, float]]:
-    """What a round costs in each stage: the mean over its rounds but the first; over all rounds where it had none."""
-    found, start = [], 0
+def _cost_per_round(rows: Sequence[Row], lengths: Sequence[int]) -> list[dict[str, float]]:
+    """The mean cost of a round of each stage, without the stage's first round unless it is the only one."""
+    costs, start = [], 0
     for length in lengths:
-        own = rows[start : start + length]
-        counted = own[1:] or own or rows
-        found.append({name: sum(row[name] for row in counted) / max(1, len(counted)) for name in _COSTS})
+        of_stage = rows[start : start + length]
+        counted = of_stage[1:] or of_stage or rows
+        costs.append({name: sum(row[name] for row in counted) / max(1, len(counted)) for name in _COSTS})
         start += length
-    return found
+    return costs
 
 
-def _once(rows: Sequence[Row], lengths: Sequence[int], per_stage: Sequence[dict[str, float]]) -> list[dict[str, float]]:
-    """What each stage sends once, at its start."""
+def _bytes_at_start(
+    rows: Sequence[Row], lengths: Sequence[int], per_round: Sequence[dict[str, float]]
+) -> list[dict[str, float]]:
+    """The bytes that each stage sends once, in its first round."""
     starts = [sum(lengths[:i]) for i in range(len(lengths))]
     return [
-        {n: max(0.0, rows[i][n] - stage[n]) if i < len(rows) else 0.0 for n in ("bytes_down", "bytes_up")}
-        for i, stage in zip(starts, per_stage)
+        {n: max(0.0, rows[i][n] - cost[n]) if i < len(rows) else 0.0 for n in ("bytes_down", "bytes_up")}
+        for i, cost in zip(starts, per_round)
     ]
 
 
-def _within(
+def _rounds_within_budget(
     full: Sequence[int],
-    per_stage: Sequence[dict[str, float]],
-    once: Sequence[dict[str, float]],
+    per_round: Sequence[dict[str, float]],
+    at_start: Sequence[dict[str, float]],
     start: Row,
     budget: str | None,
 ) -> list[int]:
-    """The rounds of each stage that a budget pays for: a run ends where one more round, as dear as its last, would exceed it."""
+    """The rounds of each stage that a budget allows.
+
+    A run ends when one more round, at the cost of its last one, would exceed the budget.
+    """
     if budget is None:
         return list(full)
     total, limit = Budget(budget).limit
-    used, counts = _price(start, total) if total == "bytes" else 0.0, [0] * len(full)
+    used, counts = _amount(start, total) if total == "bytes" else 0.0, [0] * len(full)
     for i, count in enumerate(full):
         for number in range(count):
-            cost = _price(per_stage[i], total) + (_price(once[i], "bytes") if total == "bytes" and number == 0 else 0.0)
+            cost = _amount(per_round[i], total)
+            if total == "bytes" and number == 0:
+                cost += _amount(at_start[i], "bytes")
             used, counts[i] = used + cost, counts[i] + 1
             if used + cost > limit * (1 + 1e-9):
                 return counts
     return counts
 
 
-def _price(spent: dict[str, Any], total: str) -> float:
-    return {"round": 1.0, "bytes": spent["bytes_down"] + spent["bytes_up"]}.get(total, spent.get("seconds", 0.0))
+def _amount(spent: dict[str, Any], total: str) -> float:
+    """The part of a cost that a budget of rounds, bytes or seconds counts."""
+    if total == "round":
+        return 1.0
+    if total == "bytes":
+        return float(spent["bytes_down"] + spent["bytes_up"])
+    return float(spent.get("seconds", 0.0))
 
 
-def _remembered(run_config: RunConfig) -> float:
-    """MB that the memories of clients will take which the calibration has not met."""
+def _client_states_mb(run_config: RunConfig) -> float:
+    """MB that the states of the clients will take that did not take part in the calibration."""
     stages = [step for step in run_config.outline if isinstance(step, Stage)]
     size = max(
         tree.nbytes(
@@ -213,5 +239,5 @@ def _remembered(run_config: RunConfig) -> float:
         for s in stages
     )
     clients = int((run_config.population.sizes > 0).sum())
-    met = min(clients, round(run_config.options.participation * clients) * ROUNDS)
-    return size * (clients - met) / 1e6
+    trained = min(clients, round(run_config.options.participation * clients) * ROUNDS)
+    return size * (clients - trained) / 1e6

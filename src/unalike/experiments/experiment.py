@@ -1,11 +1,11 @@
-"""A comparison laid out: a cell for each method and seed, and what the report will say of them."""
+"""A comparison in progress: one cell per method and seed, run one after another."""
 
 from __future__ import annotations
 
 import re
 import tomllib
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from unalike._utils.errors import UnalikeError
 from unalike._utils.progress import ProgressCallback
 from unalike._utils.tensor_files import write_bytes
-from unalike.experiments.comparison import Comparison, ComparisonFacts, labelled, last_rounds
-from unalike.experiments.cost_estimate import ROUNDS, Estimate, estimated, peak_mb
+from unalike.experiments.comparison import Comparison, labelled, last_rounds
+from unalike.experiments.cost_estimate import ROUNDS, Estimate, calibrate, peak_mb
+from unalike.experiments.facts import FILE, ComparisonFacts
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import RunConfig
@@ -37,32 +38,69 @@ class Cell:
 
     @property
     def folder(self) -> str:
-        """A name that a person can read, made unique by the hash of everything that decides the result."""
-        return (
-            f"{re.sub(r'[^a-z0-9.]+', '-', self.label.lower()).strip('-')[:40]}-seed{self.seed}-{self.run_config.key}"
-        )
+        """A readable folder name, made unique by the hash of everything that decides the result."""
+        name = re.sub(r"[^a-z0-9.]+", "-", self.label.lower()).strip("-")[:40]
+        return f"{name}-seed{self.seed}-{self.run_config.key}"
 
     def end(self, run: Run) -> dict[str, Any]:
-        """How many rounds a run of it did, why it ended, and which was selected."""
+        """The number of rounds of a run of this cell, why it ended, and the selected round."""
         rounds = run.history.last["round"]
         return {"method": self.label, "seed": self.seed, "rounds": rounds, "why": run.ended, "selected": run.selected}
+
+    @property
+    def diverged_end(self) -> dict[str, Any]:
+        """The same entry for a run that diverged."""
+        return {"method": self.label, "seed": self.seed, "rounds": None, "why": DIVERGED, "selected": None}
+
+
+@dataclass
+class _CellResults:
+    """The results of the cells that have run so far."""
+
+    rounds: list[pd.DataFrame] = field(default_factory=list)
+    clients: list[pd.DataFrame] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    ends: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, cell: Cell, run: Run) -> None:
+        self.notes += [f"{cell.label}: {note}" for note in run.notes]
+        self.ends.append(cell.end(run))
+        self.rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
+        clients = last_rounds(run.history, cell.run_config.population.names)
+        self.clients.append(labelled(clients, cell.label, cell.seed))
+
+    def add_diverged(self, cell: Cell, error: Diverged) -> None:
+        self.notes.append(f"{cell.label}, seed {cell.seed}, is left out: {error}")
+        self.ends.append(cell.diverged_end)
+
+    def comparison(self, facts: ComparisonFacts) -> Comparison:
+        """All results as one comparison. Raises `UnalikeError` if every run diverged."""
+        import pandas as pd
+
+        if not self.rounds:
+            raise UnalikeError("every method diverged: " + "; ".join(self.notes))
+        return Comparison(
+            pd.concat(self.rounds, ignore_index=True),
+            pd.concat(self.clients, ignore_index=True),
+            replace(_without_diverged(facts, self.rounds, self.notes), ends=self.ends),
+        )
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """All cells, seed by seed, and the facts about them."""
+    """The cells of a comparison, seed by seed, and the facts about them."""
 
     cells: list[Cell]
     facts: ComparisonFacts
 
     @property
     def rounds(self) -> int:
-        """Of all cells together."""
+        """The number of rounds of all cells together."""
         return sum(cell.run_config.options.rounds for cell in self.cells)
 
     @cached_property
-    def first(self) -> dict[str, RunConfig]:
-        """Each method's job under the first seed."""
+    def run_configs(self) -> dict[str, RunConfig]:
+        """Label -> the run config of the method under the first seed."""
         return {cell.label: cell.run_config for cell in self.cells if cell.seed == self.cells[0].seed}
 
     @cached_property
@@ -72,75 +110,68 @@ class Experiment:
 
     @property
     def calibration(self) -> int:
-        """The rounds that `estimate` trains."""
-        return len(self.first) * ROUNDS
+        """The number of rounds that `estimate` trains."""
+        return len(self.run_configs) * ROUNDS
 
-    def estimate(self, watch: ProgressCallback = lambda row, what="": None) -> Estimate:
-        """What `run` will cost, from a few rounds of each method."""
-        return estimated(self.key, self.first, len(self.cells) // len(self.first), watch)
+    def estimate(self, progress: ProgressCallback = lambda row, what="": None) -> Estimate:
+        """Estimate the cost of `run` from a few rounds of each method."""
+        return calibrate(self.key, self.run_configs, len(self.cells) // len(self.run_configs), progress)
 
     def run(self, out: str | Path | None, progress: ProgressCallback) -> Comparison:
-        """Run what is not yet in the folder `out`, and put all of it together."""
-        import pandas as pd
-
-        from unalike.metrics.statistics import totals
-
+        """Run every cell whose result is not yet in the folder `out`, and combine the results of all cells."""
         folder = None if out is None else Path(out)
         if folder is not None and (folder / "checkpoints").exists():
             raise UnalikeError(f"{folder} holds a single run; choose another folder for the comparison")
-        if folder is not None and (folder / "comparison.json").exists():
-            _say_what_is_replaced(folder, self.facts)
+        if folder is not None and (folder / FILE).exists():
+            _warn_of_replacement(folder, self.facts)
         follow_leader([cell.run_config for cell in self.cells])
-        rounds: list[pd.DataFrame] = []
-        clients: list[pd.DataFrame] = []
-        notes: list[str] = []
-        ends: list[dict[str, Any]] = []
-        trained = 0
+        results, trained = _CellResults(), 0
         for cell in self.cells:
-            told: list[int] = []
-
-            def tell(
-                row: dict[str, Any], what: str = f"{cell.label} (seed {cell.seed})", told: list[int] = told
-            ) -> None:
-                told.append(row["round"])
-                progress(row, what)
-
             try:
-                run = execute(cell.run_config, out=None if folder is None else _home(folder, cell), progress=tell)
-                trained += bool(told)
-                if not told:  # read back, not run
-                    tell(run.history.last)
+                run, has_trained = _run_cell(cell, folder, progress)
             except Diverged as error:
-                notes.append(f"{cell.label}, seed {cell.seed}, is left out: {error}")
-                ends.append(
-                    {"method": cell.label, "seed": cell.seed, "rounds": None, "why": DIVERGED, "selected": None}
-                )
+                results.add_diverged(cell, error)
                 continue
-            notes += [f"{cell.label}: {text}" for text in run.notes]
-            ends.append(cell.end(run))
-            rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
-            own = last_rounds(run.history, cell.run_config.population.names)
-            clients.append(labelled(own, cell.label, cell.seed))
-        if not rounds:
-            raise UnalikeError("every method diverged: " + "; ".join(notes))
-        comparison = Comparison(
-            pd.concat(rounds, ignore_index=True),
-            pd.concat(clients, ignore_index=True),
-            replace(_surviving(self.facts, rounds, notes), ends=ends),
-        )
-        if folder is not None and (foreseen := Estimate.load(folder, self.key)):
-            memory = peak_mb() if trained == len(self.cells) else None
-            facts = replace(comparison.facts, estimate=foreseen.beside(totals(comparison.rounds), memory))
-            comparison = replace(comparison, facts=facts)
-        if folder is not None:
-            comparison.save(folder)
-            comparison.report(folder / "report.html")
-            write_bytes(folder / "config.toml", self.facts.config.encode())
+            trained += has_trained
+            results.add(cell, run)
+        comparison = results.comparison(self.facts)
+        if folder is None:
+            return comparison
+        comparison = self._with_estimate(comparison, folder, peak_mb() if trained == len(self.cells) else None)
+        comparison.save(folder)
+        comparison.report(folder / "report.html")
+        write_bytes(folder / "config.toml", self.facts.config.encode())
         return comparison
 
+    def _with_estimate(self, comparison: Comparison, folder: Path, memory: float | None) -> Comparison:
+        """Add the estimate that the folder keeps, if any, beside the actual cost. `memory`: None if not measured."""
+        from unalike.metrics.statistics import totals
 
-def _say_what_is_replaced(folder: Path, facts: ComparisonFacts) -> None:
-    """Warn where the folder's report and tables are those of a comparison with other settings; its cells stay."""
+        estimate = Estimate.load(folder, self.key)
+        if estimate is None:
+            return comparison
+        beside = estimate.beside_actual(totals(comparison.rounds), memory)
+        return replace(comparison, facts=replace(comparison.facts, estimate=beside))
+
+
+def _run_cell(cell: Cell, folder: Path | None, progress: ProgressCallback) -> tuple[Run, bool]:
+    """Run a cell, or read its result if it has run before. Returns the run, and whether a round was trained."""
+    trained_rounds = 0
+
+    def count(row: dict[str, Any], what: str = "") -> None:
+        nonlocal trained_rounds
+        trained_rounds += 1
+        progress(row, f"{cell.label} (seed {cell.seed})")
+
+    run = execute(cell.run_config, out=None if folder is None else _cell_folder(folder, cell), progress=count)
+    has_trained = trained_rounds > 0
+    if not has_trained:  # the result was read: report its last row once
+        count(run.history.last)
+    return run, has_trained
+
+
+def _warn_of_replacement(folder: Path, facts: ComparisonFacts) -> None:
+    """Warn if the folder's report and tables belong to a comparison with other settings; its cells stay."""
     found, wanted = RunDirectory(folder).config or {}, tomllib.loads(facts.config)
     names = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
     if names:
@@ -151,17 +182,20 @@ def _say_what_is_replaced(folder: Path, facts: ComparisonFacts) -> None:
         )
 
 
-def _home(out: Path, cell: Cell) -> Path:
-    """The cell's folder: one that holds it already, whatever its label was then, or a new one."""
+def _cell_folder(out: Path, cell: Cell) -> Path:
+    """The folder that already holds the cell, under whatever label it was run, or a new one."""
     return min((out / "cells").glob(f"*-{cell.run_config.key}"), default=out / "cells" / cell.folder)
 
 
-def _surviving(facts: ComparisonFacts, rounds: list[pd.DataFrame], notes: list[str]) -> ComparisonFacts:
-    """Without the methods of which no run is left."""
-    alive = {table["method"].iloc[0] for table in rounds}
-    methods = [m for m in facts.methods if m["label"] in alive]
-    baseline = facts.baseline if facts.baseline in alive else methods[0]["label"]
-    if baseline != facts.baseline:
-        told = f"the baseline {facts.baseline} diverged under every seed: everything is held against {baseline} instead"
-        notes = [told, *notes]
+def _without_diverged(facts: ComparisonFacts, rounds: list[pd.DataFrame], notes: list[str]) -> ComparisonFacts:
+    """The facts without the methods that diverged under every seed; another method replaces a diverged baseline."""
+    remaining = {table["method"].iloc[0] for table in rounds}
+    methods = [m for m in facts.methods if m["label"] in remaining]
+    baseline = facts.baseline
+    if baseline not in remaining:
+        baseline = methods[0]["label"]
+        note = (
+            f"the baseline {facts.baseline} diverged under every seed: all methods are compared with {baseline} instead"
+        )
+        notes = [note, *notes]
     return replace(facts, methods=methods, baseline=baseline, notes=list(dict.fromkeys(notes)))

@@ -11,31 +11,31 @@ from unalike.core.model import Group
 from unalike.methods.method import Method
 from unalike.methods.part import registry
 from unalike.methods.parts.adaptive_start import AdaptiveStart
-from unalike.methods.parts.aggregators import NormalizedMean
 from unalike.methods.parts.balanced_softmax import BalancedSoftmax
 from unalike.methods.parts.combined_heads import CombinedHeads
 from unalike.methods.parts.conditioning import Conditional
-from unalike.methods.parts.corrections import ControlVariates
-from unalike.methods.parts.drift_correction import LocalDrift
+from unalike.methods.parts.control_variates import ControlVariates
+from unalike.methods.parts.cosine_mean import CosineMean
 from unalike.methods.parts.dynamic_regularization import DynamicRegularizer
 from unalike.methods.parts.feature_alignment import FeatureAlignment
+from unalike.methods.parts.feature_generator import AverageGenerator, EnsembleGenerator
 from unalike.methods.parts.fine_tuning import AdaptedLoss, FineTuned, FrozenHead, HeadFirst
 from unalike.methods.parts.fixed_parameters import Fixed
 from unalike.methods.parts.full_batch import FullBatchStep
 from unalike.methods.parts.gaussian_noise import GaussianNoise
-from unalike.methods.parts.generator import AverageGenerator, EnsembleGenerator
 from unalike.methods.parts.layer_intervals import LayerIntervals
-from unalike.methods.parts.learned_weights import EnsembleDistillation, LearnedMean
+from unalike.methods.parts.local_drift import LocalDrift
 from unalike.methods.parts.moreau_envelope import MoreauEnvelope
+from unalike.methods.parts.normalized_mean import NormalizedMean
 from unalike.methods.parts.objectives import ModelContrast, NotTrueDistillation, Proximal
 from unalike.methods.parts.parameter_skew import LiteralPake, LiteralSA, NormalizedSkew, ParameterSkew
 from unalike.methods.parts.personalizers import OutputMixture, ParameterMixture, Private, ProximalModel
+from unalike.methods.parts.proxy_learning import EnsembleDistillation, LearnedMean
 from unalike.methods.parts.robust import GeometricMedian, Krum, Median, Multikrum, TrimmedMean
 from unalike.methods.parts.server_optimizers import ServerAdagrad, ServerAdam, ServerMomentum, ServerYogi
 from unalike.methods.parts.shrinking import AdaptiveDecay, ElementwiseDecay, FixedShrinking, LayerwiseShrinking
 from unalike.methods.parts.taught_head import TaughtHead
 from unalike.methods.parts.uploads import Clip, Quantize, TopK
-from unalike.methods.parts.weight_divergence import CosineMean
 from unalike.methods.parts.weights import LabelDiscrepancy, Uniform
 from unalike.methods.plans.calibration import Ccvr
 from unalike.methods.plans.clustered import Clustered, Ifca

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from unalike.core.types import Batch
 from unalike.core.views import ClientView, Cohort, ServerView
-from unalike.methods.part import BaseWeights, LinearAggregator, TaskObjective, part
+from unalike.methods.part import part
+from unalike.methods.roles import BaseWeights, LinearAggregator, TaskObjective
 
 
 @part

@@ -14,7 +14,8 @@ from unalike.core.types import Batch, Context
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.methods.default_parts import BySize, Mean, TaskLoss
-from unalike.methods.part import (
+from unalike.methods.part import Part, parameters, registry
+from unalike.methods.roles import (
     Aggregator,
     BaseWeights,
     Conditioner,
@@ -22,7 +23,6 @@ from unalike.methods.part import (
     LinearAggregator,
     LocalWork,
     Objective,
-    Part,
     Personalizer,
     PersonalModel,
     Phase,
@@ -31,8 +31,6 @@ from unalike.methods.part import (
     TaskObjective,
     Upload,
     Weighting,
-    parameters,
-    registry,
 )
 
 Role = TypeVar("Role")

@@ -1,30 +1,31 @@
-"""A part is one remedy: a frozen dataclass whose fields are its hyperparameters and whose methods are pure functions.
+"""A part is one remedy: a frozen dataclass. Its fields are hyperparameters, its methods are pure functions.
 
-Each role below has one verb. Besides it, every part may use the drawers and letters that `Part` declares, all empty by
-default: what it remembers on the server and on a client, what it sends down and up.
+`Part` declares what all parts may have: state on the server and on a client, messages in both directions, facts of a
+client's data. All of these are empty by default. The roles in `roles.py` add one verb each.
+
+A round calls the hooks in this order:
+
+    server   broadcast, address
+    client   begin -> (loss -> correct -> solver -> project, once a step) -> finish -> encode
+    server   decode -> weights -> weigh -> final_weights -> combine -> fold, absorb -> step
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
-
-from torch import Tensor
 
 from unalike._utils.registry import Registry
 from unalike._utils.validated import validated
-from unalike.core import tree
-from unalike.core.model import Group, Model
+from unalike.core.model import Model
 from unalike.core.tasks import TASKS
-from unalike.core.types import Batch, Context, Output, PartTrees, Tree
-from unalike.core.views import ClientView, Cohort, PartLookup, ServerView, StageSettings
+from unalike.core.types import Batch, PartTrees, Tree
+from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
 from unalike.core.work import Work
 
 registry = Registry("method or part", home="unalike.methods.catalogue", group="unalike.parts")
-"""Everything that may stand in spec text: parts by what they do, methods by their paper."""
+"""All names that spec text may use: parts are named for what they do, methods for their paper."""
 
 P = TypeVar("P", bound=type)
 
@@ -36,9 +37,19 @@ def snake(name: str) -> str:
 
 @dataclass_transform(frozen_default=True)
 def part(cls: P) -> P:
-    """Class decorator: make a frozen, validated dataclass of a part and register it under its name for spec text.
+    """Class decorator: make a frozen, validated dataclass of a part and register it for spec text.
 
-    The name is the class attribute `name`, or the class name in snake case.
+    The name in spec text is the class attribute `name`, or else the class name in snake case.
+
+    Args:
+        cls: A subclass of `Part` and of one or more roles. Its annotated fields are the hyperparameters; annotate class
+            attributes with `ClassVar`.
+
+    Returns:
+        The class as a frozen dataclass. It raises `InvalidValue` for a field out of its range.
+
+    Raises:
+        UnalikeError: Another class or function has the same name.
     """
     if "name" not in vars(cls):
         cls.name = snake(cls.__name__)  # type: ignore[attr-defined]
@@ -47,9 +58,13 @@ def part(cls: P) -> P:
 
 
 class Pull(NamedTuple):
-    """What is added to the gradient at the parameters v of a client that received w: strength (v - w) + constant.
+    """A linear term of the gradient: strength * (v - w) + constant, at the parameters v of a client that received w.
 
-    The constant has shared parameters only; where it has none it is 0. Neither changes from step to step.
+    Both stay the same for all steps of a round.
+
+    Attributes:
+        strength: Factor of v - w.
+        constant: Tree of the shared parameters; a name that it lacks counts as 0.
     """
 
     strength: float = 0.0
@@ -57,304 +72,203 @@ class Pull(NamedTuple):
 
 
 class Part:
-    """The drawers and letters that every role shares."""
+    """State, messages and facts that every role shares. Every hook has a default that does nothing.
+
+    A part never changes: state is a return value, and tensors that a hook is given are not written to. A part sees its own
+    state and messages only. Client hooks run under `torch.vmap` in stacked executors: they use tensor operations, no Python
+    control flow on values.
+    """
 
     name: ClassVar[str]
+    """Name in spec text; also the key of this part's state and messages."""
     rank: ClassVar[int] = 0
-    """Place in a chained role: lower ranks come first, whatever the order of writing."""
+    """Place in a chained role: parts of lower rank act first, in whatever order the spec text names them."""
     trains: ClassVar[bool] = False
-    """Its client memory is optimized with the model, by the same solver with a state of its own (Ditto, APFL)."""
+    """Its client state is optimized together with the model, by the same kind of solver with a state of its own (Ditto, APFL)."""
     remembers_model: ClassVar[bool] = False
-    """Its client memory holds a model, whose buffers are kept beside it (MOON); implied by `trains`."""
+    """Its client state holds a model, so the buffers of that model are kept too (MOON). `trains` implies it."""
     shares: ClassVar[tuple[str, ...]] = ()
-    """The facts of the client that may leave it, by the names that `facts` gives them."""
+    """Names of the facts (see `facts`) that the client sends to the server."""
     needs: ClassVar[Literal["sums", "spread", "updates"]] = "sums"
-    """What its server half needs of the reports: sums over the clients (`fold`), how far the updates are from their mean
-    (`cohort.spread`, measured while they are combined), or what every single client sent."""
+    """What the server half reads of the client updates.
+
+    "sums": sums over the clients only (`fold`). "spread": also the distance of each update from their mean
+    (`cohort.spread`), measured while the updates are combined. "updates": every single update (`cohort.update`).
+    """
     needs_steps: ClassVar[bool] = False
-    """Its result depends on how many steps the clients made."""
-    needs_letters: ClassVar[bool] = False
-    """Its server half works on the letters of its client half."""
+    """The result depends on the number of local steps of each client."""
+    needs_messages: ClassVar[bool] = False
+    """The server half reads the messages of the client half."""
     tasks: ClassVar[tuple[str, ...]] = tuple(TASKS)
-    """The tasks for which it means anything."""
+    """Names of the tasks for which the part is defined."""
     needs_proxy: ClassVar[bool] = False
-    """It learns on the server from `server.proxy`, the samples that the person gives the server."""
+    """The part learns on the server from `server.proxy`, samples that the user gives to the server."""
 
     @property
     def needs_data(self) -> bool:
-        """Whether it looks at all local samples (`client.data.whole`, in a random order), beside the round's batches."""
+        """Whether the part reads all local samples (`client.data.whole`, in random order) beside the round's batches."""
         return False
 
     def server_init(self, params: Tree) -> Tree:
-        """Its memory on the server before the first round."""
+        """Server state before the first round. Called once a stage. Default: empty.
+
+        Args:
+            params: Initial parameters of the model.
+
+        Returns:
+            Any tree; its names and shapes stay the same in all rounds.
+        """
         return {}
 
     def server_open(self, settings: StageSettings) -> Tree:
-        """The same, for a part that must know the model or the seed."""
+        """Server state before the first round, for a part that needs the model or the seed. Default: `server_init`.
+
+        Args:
+            settings: Model, task, work and seed of the stage.
+
+        Returns:
+            Any tree, as `server_init`.
+        """
         return self.server_init(settings.model.params)
 
     def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
-        """Static facts of a client by name, from all its training samples; they stay there but for those in `shares`."""
+        """Static facts of a client, by name. Called once per client and stage. Default: none.
+
+        The model and the client hooks read them in `client.context`. Only the facts named in `shares` leave the client.
+
+        Args:
+            data: All training samples of the client, `x` [n, ...] and `y` [n, ...].
+            settings: Settings of the stage.
+
+        Returns:
+            Name of a fact -> its tree, with the same names and shapes on all clients.
+        """
         return {}
 
     def client_init(self, params: Tree) -> Tree:
-        """Its memory on a client before its first participation; `params` are the initial ones of the run that it `keeps`."""
+        """Client state before the client's first participation. Default: empty.
+
+        Args:
+            params: Initial parameters of the run, those for which `keeps` holds.
+
+        Returns:
+            Any tree; its names and shapes stay the same in all rounds and are equal on all clients.
+        """
         return {}
 
     def keeps(self, name: str, model: Model) -> bool:
-        """Whether its memory on a client has room for the parameter: `client_init` sees these alone."""
+        """Whether `client_init` is given this parameter. Default: every parameter."""
         return True
 
     def broadcast(self, server: ServerView) -> Tree:
-        """Its letter down, the same to every participant."""
+        """Message to all participants. Called once a round, before training. Default: none.
+
+        Args:
+            server: View of the server before the round; `server.state` is this part's own.
+
+        Returns:
+            Any tree. Clients read it as `client.message`.
+        """
         return {}
 
     def address(self, server: ServerView, client: int) -> Tree:
-        """What it sends to this client alone, read with its letter down: of the same names and shapes for all clients."""
+        """Message to one participant. Called once per participant, after `broadcast`. Default: none.
+
+        Args:
+            server: View of the server before the round.
+            client: Number of the client.
+
+        Returns:
+            A tree with the same names and shapes for all clients, merged into `client.message`.
+        """
         return {}
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        """After local training: the memory to keep, and the letter up."""
+        """New client state and message to the server. Called after local training. Default: the old state, no message.
+
+        Args:
+            client: View of the client; `client.params` are the parameters after training, `client.steps` the steps made.
+
+        Returns:
+            (client state, message). The message may not hold parameters that are private: they are taken out.
+        """
         return client.state, {}
 
     def pull(self, client: ClientView) -> Pull:
-        """What an objective or a correction adds to the gradient, where that is a pull: compiled loops train its method then.
+        """The gradient that `loss` or `correct` adds, where it is linear in v - w; lets compiled loops train the method.
 
-        It says in short what `loss` or `correct` says; a test holds both equal.
+        Implement it only where it equals `loss` or `correct`; a contract test compares the two.
+
+        Args:
+            client: View of the client at the start of a phase.
+
+        Returns:
+            The linear term.
+
+        Raises:
+            NotImplementedError: The default; such a part is trained step by step.
         """
         raise NotImplementedError
 
     def project(self, client: ClientView, grads: Tree, stepped: Tree) -> Tree:
-        """For a part that trains: its memory after a solver step (`stepped`), to be constrained (APFL's weight in [0, 1])."""
+        """For a part with `trains`: constrain its client state after a solver step. Default: `stepped` as it is.
+
+        Args:
+            client: View of the client before the step.
+            grads: Gradients of the client state.
+            stepped: Client state after the solver step.
+
+        Returns:
+            The client state to go on with (APFL keeps its weight in [0, 1]).
+        """
         return stepped
 
     def fold(self, update: Tree, message: Tree) -> Tree:
-        """What of one report `absorb` needs, to be summed over the cohort."""
+        """What `absorb` needs of one client. The caller sums it over the cohort. Default: nothing.
+
+        Args:
+            update: Decoded update w_k - w of one client (no leading [K]).
+            message: Message that `finish` of this part sent.
+
+        Returns:
+            A tree of tensors to sum. It is called under `torch.vmap`.
+        """
         return {}
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
-        """Its new memory on the server, from the folded sums."""
+        """New server state from sums over the cohort. Called once a round, before the server steps. Default: unchanged.
+
+        Args:
+            server: View of the server before the update is applied.
+            folded: Sum of `fold` over the cohort; empty if `fold` is not implemented.
+
+        Returns:
+            The new server state.
+        """
         return server.state
 
     def needs_rate(self, method: PartLookup) -> bool:
-        """Whether its server half reckons with the clients' learning rate."""
+        """Whether the server half uses the clients' learning rate, given the other parts of the method."""
         return False
 
     def check(self, method: PartLookup, work: Work) -> None:
-        """Raise `UnalikeError` for a combination without meaning, or warn of one that is known to mislead."""
+        """Check the method and the local work before a run. Default: accept.
 
+        Args:
+            method: The method with all its parts.
+            work: Local work that the user asked for.
 
-class Objective(Part):
-    """A term of the local loss."""
-
-    def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        """A scalar, added to the other terms; means over samples are `batch.mean(per_sample)`, which leaves padding out."""
-        raise NotImplementedError
-
-
-class TaskObjective(Objective):
-    """The term that fits the model to its labels; exactly one."""
-
-
-class Correction(Part):
-    """A change of the local gradient."""
-
-    def correct(self, client: ClientView, grads: Tree) -> Tree:
-        """The gradient the solver sees; corrections are chained by rank."""
-        raise NotImplementedError
-
-
-class LocalWork(Part):
-    """A method's own amount of local work; at most one."""
-
-    def work(self, work: Work) -> Work:
-        """The work a client does instead of what the person asked for."""
-        raise NotImplementedError
-
-
-def as_asked(work: Work) -> Work:
-    """The round's work as it is."""
-    return work
-
-
-def passes(epochs: int) -> Callable[[Work], Work]:
-    """The round's work with so many passes over the client's data."""
-    return lambda work: dataclasses.replace(work, epochs=epochs, steps=None)
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A stretch of local training: which group of parameters moves, and how the round's work is changed meanwhile."""
-
-    moves: Group = "all"
-    work: Callable[[Work], Work] = as_asked
-
-
-class Personalizer(Part):
-    """Where training starts, what moves, what is averaged and what a client is evaluated with."""
-
-    vmappable: ClassVar[bool] = True
-    """False: `begin` needs control flow on data (FedALA). It then runs client by client; the steps are stacked all the same."""
-
-    def begin(self, client: ClientView) -> tuple[Tree, Tree]:
-        """The parameters that training starts from, and this part's memory."""
-        return client.params, client.state
-
-    def trainable(self, name: str, model: Model) -> bool:
-        """Whether the parameter ever moves."""
-        return True
-
-    def phases(self) -> tuple[Phase, ...]:
-        """The stretches of local training one after the other; a method has room for one part that says so."""
-        return (Phase(),)
-
-    def tune(self) -> Phase | None:
-        """Fine-tuning of what the client received, on its training data, before it is evaluated; nothing of it is kept."""
-        return None
-
-    def shared(self, name: str, model: Model) -> bool:
-        """Whether the parameter (or buffer) is sent and averaged."""
-        return True
-
-    def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
-        """The parameters that the client is evaluated with, from the global ones and its memory."""
-        return params
-
-    def predict(self, model: Model, shared: Tree, state: Tree, own: Tree, x: Tensor, context: Context) -> Output:
-        """The client's personal model on `x` [B, ...].
-
-        `shared` are the parameters and buffers of the shared model, `own` the buffers of the client's.
+        Raises:
+            UnalikeError: The combination has no meaning. Warn instead where a combination is only known to mislead.
         """
-        return model(self.personal(model, tree.only(shared, model.params), state), x, buffers=own, context=context)
-
-
-class PersonalModel(Personalizer):
-    """A personalizer that trains a model of the client's own beside the shared one; at most one."""
-
-    trains: ClassVar[bool] = True
-
-    def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        """Its objective in `client.state`; it must not depend differentiably on `client.params`."""
-        raise NotImplementedError
-
-
-class Conditioner(Part):
-    """Static facts of a client, computed from its training data alone, that its model is fed. They never leave it."""
-
-    @property
-    def pooled(self) -> bool:
-        """Whether it describes the training data of all clients together: a reference that a simulation alone can have."""
-        return False
-
-    def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
-        return {self.name: self.describe(data, settings.classes if settings.task.name == "classification" else None)}
-
-    def describe(self, data: Batch, outputs: int | None) -> Tree:
-        """The facts, from all its training samples; `outputs` counts the classes, None is one output (binary, regression).
-
-        The model finds them in `context[name]`.
-        """
-        raise NotImplementedError
-
-
-class Upload(Part):
-    """A transformation of what is sent, chained by rank: clip < withhold < sparsify < quantize < mask.
-
-    What `encode` returns is what is sent, byte for byte: fewer or smaller numbers cost less. Its shapes and types follow from
-    those it is given and from its letter down, never from a client's values. A tensor that goes with parameter `w` is named
-    `w:<what>`, and an empty one, which stands for what is withheld, passes as it is. The memory it returns is the one that is
-    kept, whatever `finish` returned.
-    """
-
-    CLIP: ClassVar[int] = 4
-    WITHHOLD: ClassVar[int] = 5
-    """Beyond all ranks of server steps: what is not sent, the server leaves as it is at last."""
-    SPARSIFY: ClassVar[int] = 6
-    QUANTIZE: ClassVar[int] = 7
-    MASK: ClassVar[int] = 8
-
-    def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
-        """On the client, by rank: what is sent, and the memory to keep."""
-        return update, client.state
-
-    def decode(self, update: Tree, params: Tree) -> Tree:
-        """On the server, in the reverse order, on the stacked updates [K, ...]; `params` are those of the model."""
-        return update
-
-
-class BaseWeights(Part):
-    """The weights of the participants before anything else; exactly one."""
-
-    def weights(self, cohort: Cohort) -> Tensor:
-        """[K], not negative; normalized to sum 1 by the caller."""
-        raise NotImplementedError
-
-
-class Weighting(Part):
-    """A change of the weights, chained after the base."""
-
-    def weigh(self, cohort: Cohort, weights: Tensor) -> Tensor:
-        """[K] -> [K], not negative; normalized to sum 1 by the caller."""
-        raise NotImplementedError
-
-
-class Aggregator(Part):
-    """How the participants' updates become one; exactly one."""
-
-    needs: ClassVar[Literal["sums", "spread", "updates"]] = "updates"
-
-    def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
-        """[K]: the final weights, for parameters and float buffers, of a rule that finds them in the updates themselves."""
-        return weights
-
-    def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
-        """The update, from the stacked ones and the final weights."""
-        raise NotImplementedError
-
-    def combine_buffers(self, buffers: Tree, weights: Tensor) -> Tree:
-        """Float buffers [K, ...] as one; the mean with the method's final weights unless the rule needs its own."""
-        return tree.weighted_sum(buffers, weights)
-
-
-class LinearAggregator(Aggregator):
-    """An aggregator that is a sum of the updates with coefficients from the reports' scalars alone."""
-
-    needs = "sums"
-
-    def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
-        """[K]: the update is sum_k coefficients_k * update_k."""
-        raise NotImplementedError
-
-    def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
-        return tree.weighted_sum(cohort.update, self.coefficients(server, cohort, weights))
-
-
-class ServerStep(Part):
-    """A change of the combined update on the server, chained by rank: noise < dynamic < optimizer < distillation < shrinking."""
-
-    NOISE: ClassVar[int] = 0
-    DYNAMIC: ClassVar[int] = 1
-    OPTIMIZER: ClassVar[int] = 2
-    DISTILLATION: ClassVar[int] = 3
-    SHRINKING: ClassVar[int] = 4
-
-    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        """The update to apply, and this part's new memory on the server."""
-        raise NotImplementedError
-
-
-class ServerOptimizer(ServerStep):
-    """A server step that treats the combined update as a gradient; at most one."""
-
-    rank: ClassVar[int] = ServerStep.OPTIMIZER
 
 
 def initial_part_states(parts: tuple[Part, ...], model: Model) -> PartTrees:
-    """The client memories of these parts before the first participation."""
+    """Client state of each of these parts before the first participation; parts without any are left out."""
     kept = {p.name: p.client_init({n: w for n, w in model.params.items() if p.keeps(n, model)}) for p in parts}
     return {name: state for name, state in kept.items() if state}
 
 
 def parameters(part: Part) -> dict[str, Any]:
-    """The fields of a part with their values, in the order of the class."""
+    """Field name -> value of a part, in the order of the class."""
     return {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}  # type: ignore[arg-type]

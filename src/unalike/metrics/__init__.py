@@ -1,4 +1,4 @@
-"""What is measured, and what may be concluded from it: metrics, scores, summaries and tests.
+"""Metrics of test samples, summaries of comparisons, and statistical tests.
 
 Imports `core` and `_utils`.
 """

@@ -1,7 +1,7 @@
-"""What paired results support: intervals, tests and their correction, ranks over several partitions.
+"""Statistical inference from paired results: intervals, tests with correction, ranks over several partitions.
 
-A value is what one method reached under one seed (or on one partition), so that position i of two lists shares its data,
-its start and its cohorts; all that follows is computed on the differences d of such pairs, n of them.
+A value is the score of one method under one seed (or on one partition). Position i of two lists has the same data, the same
+initial weights and the same cohorts. Everything here is computed from the n differences d of such pairs.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from unalike._utils.errors import UnalikeError
 
 ALPHA = 0.05
 DRAWS, BOOTSTRAP_SEED = 9999, 0
-"""Resamples of the bootstrap and the seed that fixes them: the same differences give the same interval."""
+"""Number of bootstrap resamples, and their fixed seed: the same differences give the same interval."""
 
 ROUNDING = 1e-6
-"""What of a score is rounding: losses, and with them an RMSE, are float32, and the order of its sums is an executor's own."""
+"""Relative rounding error of a score: losses, and so an RMSE, are float32, and executors sum them in different orders."""
 
 
 @dataclass(frozen=True)
 class Paired:
-    """A method against its baseline over `n` pairs. `better` is the probability that it beats the baseline.
+    """A method compared with its baseline over `n` pairs.
 
-    `p` belongs to the paired t test and agrees with the t interval `low`..`high`; `wilcoxon` assumes no normal distribution.
+    `low`..`high` is the t interval of the mean difference and `p` that of the paired t test: `p` is below 5 % exactly where
+    the interval excludes 0. `boot_low`..`boot_high` is the bootstrap interval. `wilcoxon` is the p of a test that assumes no
+    normal distribution. `better` is the estimated probability that the method beats the baseline.
     """
 
     n: int
@@ -43,16 +45,16 @@ class Paired:
 
 
 def paired(values: Sequence[float], baseline_values: Sequence[float], sign: int = 1) -> Paired:
-    """All that is said of one pair of methods. `sign` is -1 where less is better; differences keep their own sign."""
-    mean, low, high = paired_difference(values, baseline_values)
+    """Compare two methods. `sign` is -1 if lower scores are better; it does not change the sign of the differences."""
     d = differences(values, baseline_values)
-    return Paired(
-        len(d), mean, low, high, *bootstrap(d), t_test(d), wilcoxon(d), probability_better([sign * x for x in d])
-    )
+    mean, low, high, p = t_test(d)
+    boot_low, boot_high = bootstrap(d)
+    better = probability_better([sign * x for x in d])
+    return Paired(len(d), mean, low, high, boot_low, boot_high, p, wilcoxon(d), better)
 
 
 def differences(values: Sequence[float], baseline_values: Sequence[float]) -> list[float]:
-    """d = values - baseline_values, rounded to 12 decimals; scores that are the same but for float32 differ by exactly 0."""
+    """d = values - baseline_values, rounded to 12 decimals; exactly 0 where scores differ only by float32 rounding."""
     if len(values) != len(baseline_values):
         raise UnalikeError(
             f"cannot pair {len(values)} values with {len(baseline_values)}; give one of each for every seed"
@@ -66,34 +68,34 @@ def _difference(a: float, b: float) -> float:
 
 
 def levelled(scores: pd.Series) -> pd.Series:
-    """The scores with one value for those that are the same but for rounding, as `differences` has it."""
+    """The scores with one value for all that differ only by rounding, as in `differences`."""
     ordered = scores.sort_values(kind="stable")
     level = (ordered.diff() > ROUNDING * ordered.shift().abs()).cumsum()
     return ordered.groupby(level).transform("first").reindex(scores.index)
 
 
-def paired_difference(values: Sequence[float], baseline_values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean of d = values - baseline_values with its 95 % interval: mean(d) +- t(0.975, n - 1) sd(d) / sqrt(n).
+def t_test(d: Sequence[float]) -> tuple[float, float, float, float]:
+    """Mean of the differences, its 95 % t interval, and the two-sided p of the paired t test: (mean, low, high, p).
 
-    Position i of both belongs to the same seed: same data, same start, same clients drawn. The interval is NaN for
-    one pair, which cannot show a difference, for pairs with one and the same difference other than 0, whose spread nobody
-    knows, and where a difference is not finite; all three are NaN for none.
+    Interval and p are NaN if they are not defined: for fewer than two differences, for differences that are not finite, and
+    for differences that are all the same number other than 0, whose spread is unknown. If all are 0, p is 1. All four are NaN
+    for no differences.
     """
-    d = np.asarray(differences(values, baseline_values))
-    n = len(d)
-    if n == 0:
-        return math.nan, math.nan, math.nan
-    mean = float(d.mean())
-    if n == 1 or not math.isfinite(mean) or (mean != 0 and without_spread(d)):
-        return mean, math.nan, math.nan
-    margin = float(stats.t.ppf(1 - ALPHA / 2, n - 1)) * float(d.std(ddof=1)) / math.sqrt(n)
-    return mean, mean - margin, mean + margin
+    mean = float(np.mean(d)) if len(d) else math.nan
+    if len(d) < 2 or not np.isfinite(d).all():
+        return mean, math.nan, math.nan, math.nan
+    if without_spread(d):
+        return (0.0, 0.0, 0.0, 1.0) if mean == 0 else (mean, math.nan, math.nan, math.nan)
+    test = stats.ttest_1samp(d, 0)
+    interval = test.confidence_interval(1 - ALPHA)
+    return mean, float(interval.low), float(interval.high), float(test.pvalue)
 
 
 def bootstrap(d: Sequence[float]) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of mean(d), from 9,999 resamples of fixed seed; NaN for fewer than two or not finite ones.
+    """95 % percentile bootstrap interval of mean(d), from 9,999 resamples with a fixed seed.
 
-    It is too narrow for few pairs: n values have only n^n resamples, and their means never leave [min(d), max(d)].
+    NaN for fewer than two differences and for differences that are not finite. The interval is too narrow for few pairs: n
+    values have only n^n resamples, and the means stay within [min(d), max(d)].
     """
     if len(d) < 2 or not np.isfinite(d).all():
         return math.nan, math.nan
@@ -102,27 +104,13 @@ def bootstrap(d: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def t_test(d: Sequence[float]) -> float:
-    """Two-sided p of t = mean(d) sqrt(n) / sd(d) with n - 1 degrees of freedom; NaN for fewer than two.
-
-    Differences that are all the same number have no spread, so that t is not defined: p is 1 if that number is 0 and NaN
-    otherwise. It is NaN, too, where a difference is not finite.
-    """
-    if len(d) < 2 or not np.isfinite(d).all():
-        return math.nan
-    mean, sd = float(np.mean(d)), float(np.std(d, ddof=1))
-    if without_spread(d):
-        return 1.0 if mean == 0 else math.nan
-    return float(2 * stats.t.sf(abs(mean) * math.sqrt(len(d)) / sd, len(d) - 1))
-
-
 def without_spread(d: Sequence[float] | np.ndarray) -> bool:
-    """Whether one or more differences are all the same number, up to rounding."""
+    """Whether all differences are the same number, up to rounding."""
     return bool(np.ptp(d) <= 1e-9 * np.max(np.abs(d)))
 
 
 def wilcoxon(d: Sequence[float]) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test; pairs without a difference are left out. NaN for none, 1 if all are 0."""
+    """Two-sided p of Wilcoxon's signed-rank test without pairs of difference 0; NaN for no pair, 1 if all differences are 0."""
     unequal = [x for x in d if x != 0]
     if not unequal:
         return 1.0 if len(d) else math.nan
@@ -130,12 +118,12 @@ def wilcoxon(d: Sequence[float]) -> float:
 
 
 def least_p(n: int) -> float:
-    """The smallest p that Wilcoxon's test can give for n pairs, 2 / 2^n: all differences on one side."""
+    """The smallest p that Wilcoxon's test can give for n pairs: 2 / 2^n, if all differences have the same sign."""
     return min(1.0, 2.0 ** (1 - n))
 
 
 def pairs_needed(tests: int = 1) -> int:
-    """The fewest pairs with which Wilcoxon's test can reach 5 % after Holm's correction for `tests` methods."""
+    """The least number of pairs with which Wilcoxon's test can reach 5 % after Holm's correction for `tests` methods."""
     return math.ceil(1 + math.log2(max(tests, 1) / ALPHA))
 
 
@@ -146,25 +134,25 @@ def probability_better(gains: Sequence[float]) -> float:
 
 
 def holm(p: Iterable[float]) -> list[float]:
-    """Holm's adjusted p values: sorted upwards, p_(i) is the largest of min(1, (m - j + 1) p_(j)) over j <= i.
+    """Holm's adjusted p values: in ascending order, p_(i) becomes the largest of min(1, (m - j + 1) p_(j)) over j <= i.
 
-    A method that could not be tested (NaN) stays NaN and does not count among the m. For m = 1 nothing changes.
+    NaN (a method that could not be tested) stays NaN and does not count towards m. For m = 1 nothing changes.
     """
     raw = np.asarray(list(p), dtype=float)
     adjusted = np.full(len(raw), math.nan)
     order = [i for i in np.argsort(raw, kind="stable") if not math.isnan(raw[i])]
-    worst = 0.0
+    largest = 0.0
     for rank, i in enumerate(order):
-        worst = max(worst, min(1.0, (len(order) - rank) * float(raw[i])))
-        adjusted[i] = worst
+        largest = max(largest, min(1.0, (len(order) - rank) * float(raw[i])))
+        adjusted[i] = largest
     return adjusted.tolist()
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Mean ranks of methods over partitions (1 is best), and Nemenyi's critical difference between two of them.
+    """Mean ranks of methods over partitions (1 is best), and Nemenyi's critical difference.
 
-    `friedman` is the p of Friedman's test that no method differs; NaN for two methods, which it does not cover.
+    `blocks` is the number of partitions. `friedman` is the p of Friedman's test that no method differs; NaN for two methods.
     """
 
     mean: pd.Series
@@ -174,16 +162,16 @@ class Ranks:
 
     @property
     def apart(self) -> list[tuple[str, str]]:
-        """Pairs (better, worse) whose mean ranks lie further apart than the critical difference."""
+        """Pairs (better, worse) with mean ranks further apart than the critical difference."""
         ordered = self.mean.sort_values(kind="stable")
         names = [str(name) for name in ordered.index]
         return [(a, b) for i, a in enumerate(names) for b in names[i + 1 :] if ordered[b] - ordered[a] > self.critical]
 
     @property
     def groups(self) -> list[list[str]]:
-        """The largest sets of methods, best first, of which no two are apart; a method apart from all others is in none.
+        """The largest sets of methods, best first, within one critical difference; a method apart from all others is in none.
 
-        Methods next to each other in rank make a group while the last lies within the critical difference of the first.
+        Methods with adjacent ranks form a group as long as the last is within the critical difference of the first.
         """
         ordered = self.mean.sort_values(kind="stable")
         names = [str(name) for name in ordered.index]
@@ -192,11 +180,11 @@ class Ranks:
 
 
 def ranks(scores: pd.DataFrame, sign: int = 1) -> Ranks:
-    """Ranks of the methods (columns) on every partition (rows), ties sharing their mean rank (Demsar, 2006).
+    """Rank the methods (columns) on every partition (rows); ties share their mean rank (Demsar, 2006).
 
-    CD = q sqrt(k (k + 1) / (6 N)) for k methods on N partitions, with q the 95 % point of the studentised range over sqrt(2).
-    One partition is one observation however many seeds it was run with. Raises `UnalikeError` below two of either, or for
-    a method that misses a partition.
+    CD = q sqrt(k (k + 1) / (6 N)) for k methods on N partitions, where q is the 95 % point of the studentized range divided by
+    sqrt(2). A partition is one observation, no matter how many seeds it was run with. Raises `UnalikeError` for fewer than two
+    methods or partitions, and for a missing score.
     """
     blocks, methods = scores.shape
     if blocks < 2 or methods < 2 or scores.isna().any(axis=None):

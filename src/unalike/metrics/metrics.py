@@ -22,17 +22,17 @@ from unalike.metrics.scoring import Scores
 
 Metrics = dict[str, float]
 Custom = Mapping[str, Callable[[np.ndarray, np.ndarray, np.ndarray], float]]
-"""Name -> a person's own metric of labels [n], predictions [n] and logits ([n] for binary tasks and regression, else [n, C])."""
+"""Name -> user-defined metric of labels [n], predictions [n] and logits ([n] for binary tasks and regression, else [n, C])."""
 
 USUAL = ("loss", "accuracy", "macro_f1", "rmse")
-"""Metrics whose columns come first."""
+"""Metrics that come first among the columns."""
 BLOCK = 2**22
-"""Counts by client and class that are held at a time."""
+"""Most counts by client and class that are held at a time, to bound memory."""
 
 
 @dataclass(frozen=True)
 class Grouped:
-    """Scores sorted by client, for `clients` of them: client k has the samples `starts[k] : starts[k + 1]`."""
+    """Scores sorted by client: of `clients` clients, client k has the samples `starts[k] : starts[k + 1]`."""
 
     scores: Scores
     clients: int
@@ -49,19 +49,19 @@ class Grouped:
     def starts(self) -> np.ndarray:
         return np.concatenate([[0], np.cumsum(self.sizes)])
 
-    def sum(self, values: np.ndarray, of: np.ndarray | None = None) -> np.ndarray:
-        """By client, of one value per sample, or per entry of `of`, which says whose each is."""
-        return np.bincount(self.owner if of is None else of, values, self.clients)
+    def sum(self, values: np.ndarray, owner: np.ndarray | None = None) -> np.ndarray:
+        """Sums by client of one value per sample; with `owner`, of values that belong to these clients."""
+        return np.bincount(self.owner if owner is None else owner, values, self.clients)
 
     def mean(self, values: np.ndarray) -> np.ndarray:
-        """Of one value per sample, by client; NaN for a client without samples."""
+        """Means by client of one value per sample; NaN for a client without samples."""
         return self.sum(values) / self.sizes
 
     @cached_property
     def ties(self) -> tuple[np.ndarray, ...]:
-        """`of positives negatives above below` for each run of equal logits of a client, from the highest down.
+        """`owner positives negatives above below` for each group of equal logits of a client, in descending order.
 
-        `above` and `below` count the client's positives and negatives in this run and in those before it.
+        `above` and `below` count the client's positives and negatives in this group and in those before it.
         """
         order = np.lexsort((-self.scores.logits, self.owner))
         of, logit, y = self.owner[order], self.scores.logits[order], self.scores.y[order].astype(np.int64)
@@ -74,14 +74,14 @@ class Grouped:
 
     @property
     def both(self) -> tuple[np.ndarray, np.ndarray]:
-        """Positives and negatives of each client; NaN where one of them is missing or a logit is no number."""
+        """Positives and negatives of each client; NaN for a client without one of them or with a NaN among its logits."""
         positive = self.sum(self.scores.y.astype(float))
         negative = self.sizes - positive
         whole = (positive > 0) & (negative > 0) & (self.sum(np.isnan(self.scores.logits).astype(float)) == 0)
         return np.where(whole, positive, np.nan), np.where(whole, negative, np.nan)
 
     def by_class(self, formula: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
-        """`formula` of how many samples of each class there are, were predicted and were both, each [K, C]; by client."""
+        """`formula` of the samples, the predictions and the correct predictions of each class, each [K, C]; by client."""
         y, guess = self.scores.y.astype(np.int64), self.scores.predicted.astype(np.int64)
         classes = int(max(y.max(initial=0), guess.max(initial=0))) + 1
         step, found = max(1, BLOCK // classes), []
@@ -96,7 +96,7 @@ class Grouped:
         return np.concatenate([*found, np.zeros(0)])
 
     def one_by_one(self, name: str, metric: Callable[[np.ndarray, np.ndarray, np.ndarray], float]) -> np.ndarray:
-        """A metric of labels, predictions and logits, of copies that it may write over, client by client; NaN without samples."""
+        """A user's metric, client by client; NaN without samples. It gets copies, so that it may overwrite its arguments."""
         parts = [slice(a, b) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
         given = self.scores.y, self.scores.predicted, self.scores.logits
         found = (metric(*(a[p].copy() for a in given)) if p.start < p.stop else np.nan for p in parts)
@@ -106,30 +106,30 @@ class Grouped:
 def _number(name: str, value: object) -> float:
     try:
         return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):  # torch says the last of several numbers
+    except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for a tensor of several numbers
         raise UnalikeError(f"metrics: {name} gives {value!r}; expected a number") from None
 
 
 def macro_f1(true: np.ndarray, guessed: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Of counts [..., C]: mean of 2 TP / (2 TP + FP + FN) over the classes that occur among labels or predictions."""
+    """From counts [..., C]: mean of 2 TP / (2 TP + FP + FN) over the classes that occur among labels or predictions."""
     seen = true + guessed
     return np.nan_to_num(2 * right / seen).sum(-1) / (seen > 0).sum(-1)
 
 
 def balanced_accuracy(true: np.ndarray, guessed: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Of counts [..., C]: mean recall TP / (TP + FN) over the classes that occur among the labels."""
+    """From counts [..., C]: mean recall TP / (TP + FN) over the classes that occur among the labels."""
     return np.nan_to_num(right / true).sum(-1) / (true > 0).sum(-1)
 
 
 def auroc(own: Grouped) -> np.ndarray:
-    """The share of pairs of a positive and a negative sample that the logits order right; a tie is half right."""
+    """The share of pairs (positive, negative sample) that the logits order correctly; a tie counts half."""
     of, positives, negatives, above, _ = own.ties
     positive, negative = own.both
     return own.sum(negatives * (above - positives / 2), of) / (positive * negative)
 
 
 def auprc(own: Grouped) -> np.ndarray:
-    """Average precision: the sum over thresholds of (recall gained) x (precision there); equal logits are one threshold."""
+    """Average precision: the sum over thresholds of (gain in recall) x (precision); equal logits are one threshold."""
     of, positives, _, above, below = own.ties
     return own.sum(positives * above / (above + below), of) / own.both[0]
 
@@ -149,11 +149,11 @@ METRICS: dict[str, dict[str, Callable[[Grouped], np.ndarray]]] = {
     "binary": _CLASSES | {"auroc": auroc, "auprc": auprc},
     "regression": _ANY | {"rmse": lambda own: np.sqrt(own.mean(own.scores.loss))},
 }
-"""Task -> what is measured, in the order of the columns."""
+"""Task -> metric -> formula, in the order of the columns."""
 
 
 def metric_names(task: Task, custom: Custom | None = None) -> tuple[str, ...]:
-    """The columns that `measure` fills. Raises `UnalikeError` for a metric of one's own whose name is taken or no name."""
+    """The metrics that `measure` computes. Raises `UnalikeError` for a user-defined metric with an invalid or used name."""
     if custom and not (isinstance(custom, Mapping) and all(map(callable, custom.values()))):
         raise UnalikeError(
             f"metrics={custom!r}: expected names with functions, {{'cost': f}} with f(labels, predictions, logits)"
@@ -179,16 +179,16 @@ _SUMMARY = (
     "wilcoxon_holm better client_sd worst_decile mb_down mb_up"
 )
 _COLUMNS = frozenset(f"{_HISTORY} {_SUMMARY}".split())
-"""The other columns of the history and of a comparison's summary."""
+"""Names of other columns in the history and in a comparison's summary."""
 
 
 def measure(task: Task, scores: Scores, custom: Custom | None = None) -> Metrics:
-    """The metrics over all samples; NaN where there are none."""
+    """The metrics over all samples; NaN if there are none."""
     return per_client(task, replace(scores, client=np.zeros(len(scores.loss), np.int64)), 1, custom)[0]
 
 
 def per_client(task: Task, scores: Scores, clients: int, custom: Custom | None = None) -> list[Metrics]:
-    """The metrics of each of `clients` by itself."""
+    """The metrics of each of `clients` clients."""
     own = Grouped(scores.of(np.argsort(scores.client, kind="stable")), clients)
     with np.errstate(invalid="ignore", divide="ignore"):  # a client without samples has no metric
         columns = {name: formula(own).tolist() for name, formula in METRICS[task.name].items()}

@@ -1,4 +1,4 @@
-"""What may be concluded from several methods, seeds and clients: means, spreads and paired differences.
+"""Summary statistics of a comparison: means, spreads and paired differences over methods, seeds and clients.
 
 Every function is pure and takes the tables of a comparison:
 
@@ -6,7 +6,7 @@ Every function is pure and takes the tables of a comparison:
   `method seed round seconds loss accuracy macro_f1 bytes_down bytes_up [personal_accuracy ...]`;
 * `clients`, one row per method, seed and client: `method seed client accuracy [personal_accuracy ...]`.
 
-For regression both hold `rmse` (and `personal_rmse`) in the place of `accuracy` and `macro_f1`.
+For regression both have `rmse` (and `personal_rmse`) instead of `accuracy` and `macro_f1`.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from unalike._utils.errors import UnalikeError
 from unalike.metrics.inference import ROUNDING, holm, paired
 
 PROTOCOLS = ("server", "clients", "personal", "local")
-"""What is scored: the shared model on the server's test set or on the clients' own test data, each client's own model,
-each participant's model after its training."""
+"""Evaluation protocols: the shared model on the server's test set or on the clients' test data, each client's personal model, each
+participant's model after local training."""
 
 
 def prefixes(plain: str = "clients") -> dict[str, str]:
-    """Protocol -> the prefix of its columns. The first protocol of a run, `plain`, has none."""
+    """Protocol -> the prefix of its columns. `plain`, the first protocol of a run, has no prefix."""
     return {plain: ""} | {name: f"{name}_" for name in PROTOCOLS if name != plain}
 
 
 def plain_protocol(rounds: pd.DataFrame, clients: pd.DataFrame) -> str:
-    """The protocol of the plain columns: `server` where they score a model that no client was scored with."""
+    """The protocol of the columns without a prefix: `server` if they hold scores and the clients have none."""
     metric = headline(rounds)
     scored = rounds[metric.column].notna().any()
     return "server" if scored and clients[metric.column].isna().all() else "clients"
 
 
 def in_order(table: pd.DataFrame, methods: Iterable[str]) -> pd.DataFrame:
-    """The rows sorted by method in the order given, otherwise as they were."""
+    """The rows sorted by method in the given order; the order within a method is kept."""
     place = {name: i for i, name in enumerate(methods)}
     return table.sort_values("method", key=lambda names: names.map(place), kind="stable", ignore_index=True)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """The headline number of a task. `sign` is +1 where more is better and -1 where less is; `word` names it in a sentence."""
+    """The headline metric of a task. `sign` is +1 if higher is better and -1 if lower is; `word` names it in a sentence."""
 
     column: str
     sign: int
@@ -62,21 +62,21 @@ METRICS = (Metric("accuracy", +1, "Accuracy", "accuracy"), Metric("rmse", -1, "R
 
 
 def headline(table: pd.DataFrame) -> Metric:
-    """The metric whose column exists: accuracy, otherwise rmse. Raises `UnalikeError` if neither does."""
+    """Accuracy if the table has it, otherwise RMSE. Raises `UnalikeError` if it has neither."""
     for metric in METRICS:
         if metric.column in table:
             return metric
     expected = " or ".join(repr(metric.column) for metric in METRICS)
-    raise UnalikeError(f"the table holds no headline metric (found {_listed(table)}); expected a column {expected}")
+    raise UnalikeError(f"the table has no headline metric (found {_listed(table)}); expected a column {expected}")
 
 
 def prefix_of(column: str) -> str:
-    """What stands before the metric in a protocol's column; nothing for the plain ones."""
+    """The protocol's prefix of a column name; empty for columns without one."""
     return next((f"{name}_" for name in PROTOCOLS if column.startswith(f"{name}_")), "")
 
 
 def further(rounds: pd.DataFrame) -> list[str]:
-    """The metrics beside the headline and the loss: macro_f1, balanced_accuracy, auroc, auprc, and a person's own."""
+    """The metrics besides the headline metric and the loss: macro_f1, balanced_accuracy, auroc, auprc, user-defined ones."""
     known = {
         "method",
         "seed",
@@ -96,13 +96,13 @@ def further(rounds: pd.DataFrame) -> list[str]:
 
 
 def tail_mean(rounds: pd.DataFrame, column: str, last: int = 10) -> pd.Series:
-    """Mean of `column` over the last evaluated rounds, indexed by (method, seed) in order of appearance.
+    """Mean of `column` over the last evaluated rounds of each run, indexed by (method, seed) in order of appearance.
 
-    Round 0, the untrained model, never counts. A run with fewer than `last` evaluated rounds uses what it has;
-    one with none is left out. A mean over rounds does not reward a lucky last round. Only rounds of a run's last stage count:
-    the models of the ones before are not what the method comes to. Where the rounds have a column
-    `selected`, which marks one round of each run as chosen by its validation score, that round counts alone (for
-    `personal_accuracy` the column is `personal_selected`, and so on: each protocol's own validation score chooses).
+    A mean over rounds does not reward a lucky last round. Round 0, the untrained model, never counts. Only rounds of a run's
+    last stage count, since earlier stages train models that are not the result of the method. A run with fewer than `last`
+    evaluated rounds uses all it has; a run with none is left out. Where a column `selected` marks one round of each run (chosen
+    by its validation score), only this round counts. Each protocol has its own such column, for example `personal_selected` for
+    `personal_accuracy`.
     """
     _require(rounds, "rounds", "method", "seed", "round", column)
     if last < 1:
@@ -118,7 +118,7 @@ def tail_mean(rounds: pd.DataFrame, column: str, last: int = 10) -> pd.Series:
 
 
 def _of_last_stage(rounds: pd.DataFrame) -> pd.Series:
-    """Whether each row belongs to the last stage of its run."""
+    """Mask of the rows that belong to the last stage of their run."""
     stage = rounds.get("stage", pd.Series(0, index=rounds.index)).fillna(0)
     return stage == stage.groupby([rounds["method"], rounds["seed"]]).transform("max")
 
@@ -126,17 +126,17 @@ def _of_last_stage(rounds: pd.DataFrame) -> pd.Series:
 def summary(
     rounds: pd.DataFrame, clients: pd.DataFrame, baseline: str, last: int = 10, plain: str = "clients"
 ) -> pd.DataFrame:
-    """One row per method and protocol, in order of appearance; written here for accuracy.
+    """One row per method and protocol, in order of appearance. The columns, for accuracy, are:
 
     `method protocol seeds accuracy accuracy_sd macro_f1 [further metrics] loss pairs difference ci_low ci_high boot_low boot_high
     p p_holm wilcoxon wilcoxon_holm better client_sd worst_decile mb_down mb_up seconds`
 
     `accuracy` is the mean over seeds of `tail_mean`, `accuracy_sd` its standard deviation (ddof 1; NaN for one seed).
-    `difference` and its interval pair a row by seed with the baseline's row of the same protocol, `pairs` of them; they are NaN
-    where the baseline has none, so that a personal model is never set against a shared one (`personal_against_shared` does
-    that under its own name). The tests are those of `inference.paired`; `p_holm` and `wilcoxon_holm` are corrected by
-    Holm for the methods compared under one protocol. `mb_down`, `mb_up` and `seconds` are totals of a run, averaged
-    over seeds. `plain` is the protocol of the columns without a prefix.
+    `difference` and its interval compare the method with the baseline under the same protocol, in `pairs` pairs with the same
+    seed. They are NaN if the baseline has no score under this protocol: a personal model is not compared with a shared one here
+    (`personal_against_shared` does that). The tests are those of `inference.paired`; `p_holm` and `wilcoxon_holm` are corrected
+    by Holm for the methods compared under one protocol. `mb_down`, `mb_up` and `seconds` are totals of a run, averaged over
+    seeds. The argument `plain` is the protocol of the columns without a prefix.
     """
     metric = headline(rounds)
     _require_method(rounds, baseline)
@@ -158,11 +158,10 @@ def summary(
 def personal_against_shared(
     rounds: pd.DataFrame, baseline: str, last: int = 10, plain: str = "clients"
 ) -> pd.DataFrame:
-    """Personal models against the *shared* model of the baseline, with the columns of `summary` that compare.
+    """Compare personal models with the *shared* model of the baseline: one row per method, with the test columns of `summary`.
 
-    Both are scored on the same test splits of the same clients, so it answers a client's own question: keep a model of
-    my own, or take the one that the baseline trains for all? It compares two ways of using models, not two methods
-    under one protocol.
+    Both are scored on the same test samples of the same clients. The result tells a client whether a personal model is better
+    than the baseline's shared model. It is kept apart from `summary` because it does not compare methods under one protocol.
     """
     metric = headline(rounds)
     _require_method(rounds, baseline)
@@ -176,11 +175,11 @@ def personal_against_shared(
 def to_target(
     rounds: pd.DataFrame, target: float, column: str | None = None, lost: Mapping[str, int] = MappingProxyType({})
 ) -> pd.DataFrame:
-    """What a run spends until it first scores `target` or better: `method seeds reached round mb seconds`.
+    """Rounds, MB and seconds until a run first scores `target` or better: `method seeds reached round mb seconds`.
 
-    Means over seeds, given only where every seed reached the target: a mean over the lucky ones would flatter a method, so
-    that all three are NaN where `reached` < `seeds`. Only evaluated rounds after round 0 count. `lost`: method -> its seeds that
-    diverged, which `rounds` does not hold and which reached nothing.
+    The last three are means over seeds, and NaN unless every seed reached the target: a mean over the successful seeds alone
+    would favor the method. Only evaluated rounds after round 0 count. `lost`: method -> number of its seeds that diverged;
+    `rounds` has no rows of them, and they count as seeds that did not reach the target.
     """
     metric = headline(rounds)
     column = column or metric.column
@@ -205,9 +204,9 @@ _TARGET = ["method", "seeds", "reached", "round", "mb", "seconds"]
 
 
 def efficient(table: pd.DataFrame, more: Iterable[str], less: Iterable[str]) -> pd.Series:
-    """Whether no other row is at least as good in every column and better in one: the Pareto front of `table`.
+    """The Pareto front: True for rows such that no other row is at least as good in every column and better in one.
 
-    `more` are columns of which more is better, `less` those of which less is. A row with a missing number is not on it.
+    Higher is better in the columns `more`, lower in the columns `less`. A row with a missing number is not on the front.
     """
     goods = pd.concat([table[list(more)], -table[list(less)]], axis=1).to_numpy(dtype=float)
     whole = ~pd.isna(goods).any(axis=1)
@@ -216,11 +215,11 @@ def efficient(table: pd.DataFrame, more: Iterable[str], less: Iterable[str]) -> 
 
 
 def client_effects(clients: pd.DataFrame, baseline: str, prefix: str = "") -> pd.DataFrame:
-    """Who gains and who loses against the baseline: `method worst better_off worse_off largest_loss`.
+    """Clients' gains and losses compared with the baseline: `method worst better_off worse_off largest_loss`.
 
-    `worst` is the score of the worst-off client (mean over seeds); `better_off` and `worse_off` are shares of all pairs
-    (seed, client); `largest_loss` is the largest fall below the same client's score under the baseline, 0 if
-    nobody falls.
+    `worst` is the score of the worst client (mean over seeds); `better_off` and `worse_off` are shares of all pairs
+    (seed, client); `largest_loss` is the largest loss of a client compared with its score under the baseline, 0 if no client
+    loses.
     """
     metric = headline(clients)
     column = prefix + metric.column
@@ -231,7 +230,9 @@ def client_effects(clients: pd.DataFrame, baseline: str, prefix: str = "") -> pd
     rows = []
     for method, own in scores.groupby("method", sort=False)[column]:
         gain = (metric.sign * (own - base)).dropna().round(9)
-        gain = gain.mask(gain.abs() <= ROUNDING * base.reindex(gain.index).abs(), 0.0)  # equal scores stay equal
+        gain = gain.mask(
+            gain.abs() <= ROUNDING * base.reindex(gain.index).abs(), 0.0
+        )  # differences that are only rounding
         worst = metric.sign * (metric.sign * own).groupby("seed").min().mean()
         compared = method != baseline and len(gain) > 0
         better, worse = ((gain > 0).mean(), (gain < 0).mean()) if compared else (math.nan, math.nan)
@@ -247,16 +248,17 @@ def worst_decile(values: pd.Series, metric: Metric) -> float:
 
 
 def totals(rounds: pd.DataFrame) -> pd.DataFrame:
-    """What a whole run costs, mean over seeds: index method, columns `mb_down mb_up seconds` (MB = 10^6 bytes).
+    """Cost of a whole run, mean over seeds: index method, columns `mb_down mb_up seconds` (MB = 10^6 bytes).
 
-    A run that is evaluated every few rounds records only those: each then stands for the rounds since the one before.
+    A run that is evaluated only every few rounds has rows only for these rounds. Each row then counts for all rounds since the
+    row before.
     """
     run = cumulative(rounds).groupby(["method", "seed"], sort=False)[["mb_down", "mb_up", "seconds"]].max()
     return run.groupby("method", sort=False).mean()
 
 
 def cumulative(rounds: pd.DataFrame) -> pd.DataFrame:
-    """`rounds` with running totals `mb_down`, `mb_up` and `seconds` in the place of the figures per round."""
+    """`rounds` with running totals in the columns `mb_down`, `mb_up` and `seconds`."""
     _require(rounds, "rounds", "method", "seed", "round", "bytes_down", "bytes_up", "seconds")
     ordered = rounds.sort_values("round", kind="stable")
     runs = [ordered["method"], ordered["seed"]]
@@ -271,7 +273,7 @@ def cumulative(rounds: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by_seed(rounds: pd.DataFrame, column: str, last: int) -> dict[str, pd.Series]:
-    """Method -> its tail means by seed; methods that were never scored in this column are left out."""
+    """Method -> its tail means by seed; methods without a score in this column are left out."""
     if column not in rounds:
         return {}
     means = tail_mean(rounds, column, last)
@@ -286,12 +288,12 @@ def _scores(scores: dict[str, pd.Series], metric: Metric, method: str, baseline:
 
 
 def _sd(values: pd.Series) -> float:
-    """Standard deviation (ddof 1); NaN where one of the values is not finite."""
+    """Standard deviation (ddof 1); NaN if a value is not finite."""
     return float(values.std(ddof=1)) if values.map(math.isfinite).all() else math.nan
 
 
 def _difference(values: pd.Series, others: pd.Series, metric: Metric) -> dict[str, float]:
-    """`paired` over the seeds that both have."""
+    """The result of `paired` over the seeds that both have, by column."""
     shared = [seed for seed in values.index if seed in others.index]
     found = paired(values.loc[shared].to_list(), others.loc[shared].to_list(), metric.sign)
     return {column: getattr(found, name) for column, name in _COMPARED.items() if name}
@@ -301,11 +303,11 @@ _COMPARED = {
     "pairs": "n", "difference": "difference", "ci_low": "low", "ci_high": "high", "boot_low": "boot_low", "boot_high": "boot_high",
     "p": "p", "p_holm": "", "wilcoxon": "wilcoxon", "wilcoxon_holm": "", "better": "better",
 }  # fmt: skip
-"""Column -> the field of `Paired` that fills it; the corrected ones need all methods."""
+"""Column -> the field of `Paired` that fills it; empty for corrected p values, which need all methods."""
 
 
 def _corrected(compared: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one protocol with Holm's correction over them."""
+    """The rows of one protocol with Holm-corrected p values."""
     return compared.assign(p_holm=holm(compared["p"]), wilcoxon_holm=holm(compared["wilcoxon"]))
 
 
@@ -332,7 +334,7 @@ def _columns(rounds: pd.DataFrame, metric: Metric) -> list[str]:
 def _require(frame: pd.DataFrame, name: str, *columns: str) -> None:
     missing = [column for column in columns if column not in frame]
     if missing:
-        raise UnalikeError(f"the {name} lack the columns {', '.join(missing)}; found {_listed(frame)}")
+        raise UnalikeError(f"the {name} table lacks the columns {', '.join(missing)}; found {_listed(frame)}")
 
 
 def _require_method(rounds: pd.DataFrame, baseline: str) -> None:

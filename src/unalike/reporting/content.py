@@ -121,7 +121,9 @@ def _check_table(name: str, table: pd.DataFrame, key: list[str], others: list[st
     """A table has its columns, one row per `key`, and rows of every method and of no other."""
     missing = [column for column in key + others if column not in table]
     if missing:
-        raise UnalikeError(f"the {name} lack the columns {', '.join(missing)}; found {', '.join(map(str, table))}")
+        raise UnalikeError(
+            f"the {name} table lacks the columns {', '.join(missing)}; found {', '.join(map(str, table))}"
+        )
     strangers = sorted(set(table["method"]) - set(labels))
     if strangers:
         raise UnalikeError(f"the {name} hold the method {strangers[0]!r}; expected only {', '.join(labels)}")

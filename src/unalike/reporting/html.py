@@ -23,7 +23,7 @@ from unalike.reporting.findings import findings
 
 def render(content: ReportContent) -> str:
     """The report as one HTML document. The same content gives the same text."""
-    return fill("template.html.j2", title=content.title, warnings=content.warnings, **_parts(content))
+    return fill("report.html.j2", title=content.title, warnings=content.warnings, **_parts(content))
 
 
 def fill(template: str, **parts: Any) -> str:

@@ -1,4 +1,4 @@
-"""One page for several comparisons: what differs between them, each by itself, and ranks only where pooling is fair."""
+"""The report of several comparisons: their differences, each by itself, and ranks over those that may be pooled."""
 
 from __future__ import annotations
 
@@ -21,32 +21,41 @@ from unalike.reporting.tables import Cell, Table
 
 @dataclass(frozen=True)
 class Pooled:
-    """Scores of partitions (rows) x methods (columns) that may be ranked together."""
+    """Scores by partition (rows) and method (columns), and the ranks of the methods."""
 
     scores: pd.DataFrame
     ranks: Ranks
 
 
 @dataclass(frozen=True)
-class JointContent:
-    """What the page shows: `parts` by name, `messages` of the sources, the rows in which they differ, what forbids pooling."""
+class JoinedContent:
+    """The content of the page.
+
+    Attributes:
+        title: headline of the page.
+        parts: (name, content) of each comparison.
+        letters: the letters of the folders.
+        differences: (setting, its value in each folder).
+        obstacles: sentences that say why results are not pooled.
+        pooled: the scores that methods are ranked over; None if there are too few.
+    """
 
     title: str
     parts: Sequence[tuple[str, ReportContent]]
-    messages: Sequence[str]
+    letters: Sequence[str]
     differences: Sequence[tuple[str, Sequence[str]]]
     obstacles: Sequence[str]
     pooled: Pooled | None
 
 
-def render(content: JointContent) -> str:
+def render(content: JoinedContent) -> str:
     """The page as one HTML document. The same content gives the same text."""
     style = looks(list(dict.fromkeys(label for _, part in content.parts for label in part.labels)))
     return fill(
-        "joint.html.j2",
+        "joined_page.html.j2",
         title=content.title,
         warnings=[f"{name}: {text}" for name, part in content.parts for text in part.warnings],
-        scale={"source": len(content.messages), "table": len(content.parts), "method": len(style)},
+        scale={"source": len(content.letters), "table": len(content.parts), "method": len(style)},
         answer=_answer(content),
         obstacles=content.obstacles,
         differences=_differences(content),
@@ -55,8 +64,8 @@ def render(content: JointContent) -> str:
     )
 
 
-def _answer(content: JointContent) -> str:
-    sources, parts = wording.plural(len(content.messages), "source"), wording.plural(len(content.parts), "table")
+def _answer(content: JoinedContent) -> str:
+    sources, parts = wording.plural(len(content.letters), "source"), wording.plural(len(content.parts), "table")
     if content.obstacles and content.pooled is None:
         return f"{sources} give {parts} that cannot be compared with each other, only read side by side."
     if content.pooled is None:
@@ -68,14 +77,14 @@ def _answer(content: JointContent) -> str:
     return f"{sources} give {parts}; {len(content.pooled.scores)} are partitions of one study.{left}"
 
 
-def _differences(content: JointContent) -> Table | None:
+def _differences(content: JoinedContent) -> Table | None:
     if not content.differences:
         return None
     lines = [
-        ("Setting", *content.messages),
+        ("Setting", *content.letters),
         *((name.replace("_", " "), *values) for name, values in content.differences),
     ]
-    if len(content.messages) > len(content.differences):  # more sources than settings: a source in each row
+    if len(content.letters) > len(content.differences):  # more sources than settings: a source in each row
         lines = [("Source", *lines[0][1:]), *lines[1:]]
         lines = list(zip(*lines))
     return Table("What differs between the sources", lines[0], [[Cell(v, v) for v in line] for line in lines[1:]])

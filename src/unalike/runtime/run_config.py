@@ -21,9 +21,10 @@ from unalike.core.model import Model, Precision
 from unalike.core.types import Batch, Context
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
-from unalike.data import array_checks, text
+from unalike.data import array_checks
 from unalike.data.client_data import ClientData
 from unalike.data.population import Population
+from unalike.data.training_vocabulary import replace_untrained, trained_words
 from unalike.data.transforms import TransformChain
 from unalike.data.transforms import transform as chain_of
 from unalike.methods.plan import Plan, PlanInputs, Stage, Step, method_of, steps_of
@@ -312,7 +313,7 @@ def _tensors(name: str, found: Pair | None, population: Population) -> tuple[tor
         array_checks.label_range(y, population.outputs, name)
     x, y = x.to(population.x), y.to(population.y)
     if population.plan is not None and not x.is_floating_point():
-        x = text.only(text.trained_words(population), x)  # as the partition did with the clients' own
+        x = replace_untrained(x, trained_words(population))  # as the partition did with the clients' own
     return x, y
 
 

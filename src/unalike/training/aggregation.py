@@ -16,7 +16,8 @@ from unalike.core import tree
 from unalike.core.nests import map_tensors, select_rows, tensors_of
 from unalike.core.types import ClientUpdate, PartTrees, Tree
 from unalike.methods.method import Method
-from unalike.methods.part import Part, Upload
+from unalike.methods.part import Part
+from unalike.methods.roles import Upload
 from unalike.training.update_checks import find_faults
 
 

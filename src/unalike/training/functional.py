@@ -246,7 +246,7 @@ def _require(
             raise UnalikeError(f"{part.name} needs facts={{'{lacking[0]}': ...}} [K, ...], or the clients' letters")
         if type(part).address is not Part.address:
             raise UnalikeError(f"{part.name} sends every client something of its own, which only run can do")
-        if part.needs_letters and messages is None:
+        if part.needs_messages and messages is None:
             raise UnalikeError(f"{part.name} needs letters=, the list of what every client's local_update returned")
         if part.needs_steps and messages is None and steps is None:
             raise UnalikeError(f"{part.name} needs steps=, the optimizer steps of every client, or their letters")

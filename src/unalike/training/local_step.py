@@ -19,7 +19,7 @@ from unalike.core.views import ClientView
 from unalike.core.work import Work
 from unalike.methods import return_checks
 from unalike.methods.method import Method
-from unalike.methods.part import Correction
+from unalike.methods.roles import Correction
 
 MODEL = "model"
 """Name of the shared model among the variables of the solver; the others are models of parts, under the parts' names."""

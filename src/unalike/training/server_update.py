@@ -18,7 +18,8 @@ from unalike.core.update_spread import weighted_sum_and_spread
 from unalike.core.views import Cohort, ServerState, ServerView, StageSettings
 from unalike.methods import return_checks
 from unalike.methods.method import Method
-from unalike.methods.part import BaseWeights, LinearAggregator, Part, ServerStep, Weighting
+from unalike.methods.part import Part
+from unalike.methods.roles import BaseWeights, LinearAggregator, ServerStep, Weighting
 from unalike.training.aggregation import SumWeights, UpdateSums, decode_updates
 
 

@@ -17,8 +17,9 @@ from unalike.core.views import ClientBatches, ClientView, StageSettings
 from unalike.core.work import Work
 from unalike.methods.client_query import QueryInputs
 from unalike.methods.method import Method
-from unalike.methods.part import Part, Upload
+from unalike.methods.part import Part
 from unalike.methods.plan import Answers, Plan, PlanInputs, QueryStep, Stage, StageResults, Step, steps_of
+from unalike.methods.roles import Upload
 from unalike.training.client_update import initial_client_state
 from unalike.training.server_update import initial_server_state, make_broadcast
 

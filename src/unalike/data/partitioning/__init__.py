@@ -1,4 +1,9 @@
-"""How samples are divided among clients, and how unlike the clients then are. Importing it registers the schemes."""
+"""Division of a data set's samples among clients, and measures of how heterogeneous the clients then are.
+
+Start at `partition.py`. A scheme (`label_schemes`, `mixture_schemes`, `origin_schemes`) draws sample indices,
+`feature_skew` changes the samples, `partition_plan` records the result and `apply_plan` makes the population.
+Importing this package registers the schemes. May import the modules of `unalike.data`, of its sources the registry only.
+"""
 
 from unalike.data.partitioning import label_schemes, mixture_schemes, origin_schemes
 

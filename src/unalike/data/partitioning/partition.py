@@ -13,8 +13,9 @@ from unalike._utils.option_types import check_kinds
 from unalike._utils.seeds import generator
 from unalike._utils.spec import Call, parse
 from unalike.data.dataset import Dataset
+from unalike.data.label_counts import label_counts
 from unalike.data.partitioning import feature_skew
-from unalike.data.partitioning.label_counts import label_counts
+from unalike.data.partitioning.apply_plan import apply_plan
 from unalike.data.partitioning.partition_plan import PartitionPlan
 from unalike.data.partitioning.scheme import Division, registry
 from unalike.data.population import Population
@@ -87,7 +88,7 @@ def partition(
         val=chosen_by,
         counts=label_counts(labels, data.classes, train),
     )
-    return plan.apply(data)
+    return apply_plan(plan, data)
 
 
 def divided_already(what: str, remedy: str, partition: str, val: float, clients: int | None = None) -> None:

@@ -1,4 +1,7 @@
-"""Pictures of a partition (Matplotlib, imported at the first picture; no global state of pyplot is touched)."""
+"""Charts of a partition, drawn with Matplotlib.
+
+Matplotlib is imported when the first chart is drawn; pyplot and its global state are not used.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
+from unalike.data.partitioning.partition_plan import PartitionPlan
 from unalike.data.population import Population
 
 if TYPE_CHECKING:
@@ -17,12 +21,31 @@ INK, BUBBLE = "#333333", "#3b6ea8"
 
 
 def bubbles(
-    counts: np.ndarray, classes: Sequence[str] | None = None, sizes: np.ndarray | None = None, title: str = ""
+    plan_or_counts: PartitionPlan | np.ndarray,
+    classes: Sequence[str] | None = None,
+    sizes: np.ndarray | None = None,
+    title: str = "",
 ) -> Figure:
-    """Clients from left to right, classes from bottom to top, and the number of samples as the area of a bubble.
+    """Draw clients as columns, classes as rows and the number of training samples as the area of a bubble.
 
-    `counts` [K, C]; without a column (regression) the picture shows the clients' `sizes` as bars instead.
+    For regression the chart shows the clients' sizes as bars instead.
+
+    >>> bubbles(clients.plan, clients.classes).savefig("plan.png")   # doctest: +SKIP
+
+    Args:
+        plan_or_counts: A partition plan, or training samples per client and class.
+        classes: The names of the classes.
+        sizes: Training samples per client, which regression needs; a plan brings its own.
+        title: The title; a plan has its data set and spec by default.
+
+    Shapes:
+        plan_or_counts: int [K, C]; [K, 0] for regression.
+        sizes: int [K].
     """
+    if isinstance(plan_or_counts, PartitionPlan):
+        plan = plan_or_counts
+        return bubbles(plan.counts, classes, plan.train.sizes, title or f"{plan.data}: {plan.spec}")
+    counts = plan_or_counts
     clients, wide = counts.shape
     figure, axes = _canvas(
         width=float(np.clip(1.6 + 0.22 * clients, 4.5, 14)), height=float(np.clip(0.9 + 0.2 * wide, 3, 5.5))
@@ -49,10 +72,11 @@ def bubbles(
     return figure
 
 
-def samples(population: Population, columns: int = 5, title: str = "") -> Figure:
-    """The first training images of every client (at most ten), a row each: what feature skew looks like.
+def sample_images(population: Population, columns: int = 5, title: str = "") -> Figure:
+    """Draw the first training images of at most ten clients, one row per client, to show feature skew.
 
-    Raises `UnalikeError` for samples that are not images.
+    Raises:
+        UnalikeError: The samples are not images.
     """
     if population.x.dim() != 4:
         raise UnalikeError(f"found samples of shape {population.input_shape}, expected images; use `bubbles` instead")
@@ -69,13 +93,13 @@ def samples(population: Population, columns: int = 5, title: str = "") -> Figure
 
 
 def _image(population: Population, client: int, i: int) -> np.ndarray:
-    """The i-th training image of a client, [H + 1, W + 1, 3] in 0..1 with a white edge; white where it has no more."""
+    """Make the i-th training image of a client as [H + 1, W + 1, 3] in 0..1 with a white edge; all white past the last one."""
     rows = population.train[client]
-    colours, height, width = population.input_shape
+    channels, height, width = population.input_shape
     picture = np.ones((height + 1, width + 1, 3))
     if i < len(rows):
         image = population.x[int(rows[i])].cpu().numpy().clip(0, 1)
-        picture[:-1, :-1] = (image if colours == 3 else image[:1]).transpose(1, 2, 0)
+        picture[:-1, :-1] = (image if channels == 3 else image[:1]).transpose(1, 2, 0)
     return picture
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -18,11 +17,12 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
-from unalike.data.array_checks import Pair
+from unalike.data.client_data import SPLITS
+from unalike.data.partitioning.partition_plan import PartitionPlan
+from unalike.data.population import Population
 from unalike.data.ragged import client_name
 from unalike.data.sources.registry import reading
 
-PARTS = ("train", "test", "val")
 LONGEST = 255
 """How many bytes file systems allow in a name."""
 _NONE = np.empty(0, np.int64)
@@ -37,26 +37,48 @@ class Indices(NamedTuple):
     val: np.ndarray = _NONE
 
 
-def write_indices(folder: Path | str, clients: Iterable[Indices]) -> Path:
-    """Write one folder per client with `train.txt`, `test.txt` and, where there is any, `val.txt`.
+def write_partition(plan: PartitionPlan, folder: Path | str) -> Path:
+    """Write a partition as index files: one folder per client with `train.txt`, `test.txt` and, if it has any, `val.txt`.
 
-    Returns the folder, which must be new or empty.
+    Numbers count through the training and then the test samples of the data set; in a plan with `merge=False` through its
+    training samples. `partition(data, "index_files(path='folder')")` reads them.
+
+    Args:
+        plan: The partition.
+        folder: A new or empty folder.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UnalikeError: The folder is not empty, or a client's name is too long for a folder.
     """
     root = _new_folder(folder)
-    for client in clients:
+    for client in map(Indices, plan.names, plan.train, plan.test, plan.val):
         own = _own_folder(root, client.name)
-        for part in ("train", "test", *(["val"] if len(client.val) else [])):
-            np.savetxt(own / f"{part}.txt", getattr(client, part), fmt="%d")
+        for split in ("train", "test", *(["val"] if len(client.val) else [])):
+            np.savetxt(own / f"{split}.txt", getattr(client, split), fmt="%d")
     return root
 
 
-def write_samples(folder: Path | str, clients: Iterable[tuple[str, dict[str, Pair]]]) -> Path:
-    """Write one folder per client with an archive of `x` and `y` for each part it has, `train.npz`, `test.npz`."""
+def write_clients(population: Population, folder: Path | str) -> Path:
+    """Write the clients' samples: one folder per client with `train.npz`, `test.npz`, `val.npz`, each with `x` and `y`.
+
+    Args:
+        population: The clients. A split that a client lacks is not written.
+        folder: A new or empty folder.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UnalikeError: The folder is not empty, or a client's name is too long for a folder.
+    """
     root = _new_folder(folder)
-    for name, parts in clients:
-        own = _own_folder(root, name)
-        for part, (x, y) in parts.items():
-            np.savez_compressed(own / f"{part}.npz", x=x.cpu().numpy(), y=y.cpu().numpy())
+    for client in population:
+        own = _own_folder(root, client.name or "")
+        for split, (x, y) in client.splits().items():
+            np.savez_compressed(own / f"{split}.npz", x=x.cpu().numpy(), y=y.cpu().numpy())
     return root
 
 
@@ -82,7 +104,7 @@ def read_indices(path: Path | str, samples: int) -> list[Indices]:
 def _read_folder(root: Path) -> list[Indices]:
     folders = [p for p in root.iterdir() if (p / "train.txt").is_file() or (p / "test.txt").is_file()]
     if folders:
-        found = [Indices(unquote(p.name), *(_numbers(p / f"{part}.txt") for part in PARTS)) for p in folders]
+        found = [Indices(unquote(p.name), *(_numbers(p / f"{split}.txt") for split in SPLITS)) for p in folders]
     else:
         found = [Indices(unquote(p.stem), _numbers(p), _NONE) for p in root.iterdir() if p.suffix == ".txt"]
     return sorted(found, key=lambda client: (_counted(client.name), client.name))
@@ -126,10 +148,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _client(name: str, rows: Any) -> Indices:
-    parts = rows if isinstance(rows, dict) else {"train": rows}
-    if strange := sorted(set(parts) - set(PARTS)):
-        raise ValueError(f"client {name!r} has {', '.join(strange)} beside {', '.join(PARTS)}")
-    return Indices(name, *(_whole(parts.get(part, [])) for part in PARTS))
+    splits = rows if isinstance(rows, dict) else {"train": rows}
+    if strange := sorted(set(splits) - set(SPLITS)):
+        raise ValueError(f"client {name!r} has {', '.join(strange)} beside {', '.join(SPLITS)}")
+    return Indices(name, *(_whole(splits.get(split, [])) for split in SPLITS))
 
 
 def _whole(numbers: list[Any]) -> np.ndarray:

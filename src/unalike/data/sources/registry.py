@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -25,9 +25,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.registry import Registry
 from unalike._utils.spec import Call
 from unalike.data.dataset import Dataset
-
-if TYPE_CHECKING:
-    from unalike.data.table_encoding import Encoding
+from unalike.data.table_encoding import Encoding
 
 HOME = "unalike.data.sources.load"
 

@@ -27,7 +27,8 @@ from unalike.engine.client_chunk import BatchSequence, ClientChunk, ClientInputs
 from unalike.engine.dense.layout import Layout, layout_of, padded
 from unalike.methods.default_parts import TaskLoss
 from unalike.methods.method import Method
-from unalike.methods.part import Correction, Part, Personalizer, Phase, Pull
+from unalike.methods.part import Part, Pull
+from unalike.methods.roles import Correction, Personalizer, Phase
 from unalike.training.client_update import (
     TrainedClient,
     begin_training,

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from unalike._utils.errors import UnalikeError
 
-LEASH = Path(__file__).with_name("leash.py")
+LEASH = Path(__file__).with_name("child_process.py")
 LAST_LINES = 12
 """Lines of a log that an error shows."""
 PATIENCE = 12.0

@@ -13,7 +13,8 @@ from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView
-from unalike.methods.part import Personalizer, part
+from unalike.methods.part import part
+from unalike.methods.roles import Personalizer
 
 WINDOW, MOST = 10, 100
 """Losses whose spread tells that the weights have settled, and the passes after which they count as settled."""

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from unalike.core.types import Batch, PartTrees
 from unalike.core.views import ClientView, StageSettings
-from unalike.methods.part import TaskObjective, part
+from unalike.methods.part import part
 from unalike.methods.parts.weights import label_counts
+from unalike.methods.roles import TaskObjective
 
 
 @part

@@ -9,7 +9,8 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerState, ServerView
-from unalike.methods.part import ServerStep, part
+from unalike.methods.part import part
+from unalike.methods.roles import ServerStep
 
 
 @part

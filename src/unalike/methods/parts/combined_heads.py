@@ -13,8 +13,9 @@ from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView
-from unalike.methods.part import Personalizer, ServerStep, part
+from unalike.methods.part import part
 from unalike.methods.parts.class_means import class_features
+from unalike.methods.roles import Personalizer, ServerStep
 
 SPREAD, PROFILE, HEAD = "features.spread", "features.profile", "head of "
 """What a client's letter holds, beside its head under other names: V_k and h_k."""
@@ -41,7 +42,7 @@ class CombinedHeads(Personalizer, ServerStep):
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     rank: ClassVar[int] = ServerStep.DYNAMIC
     needs_data = True
-    needs_letters: ClassVar[bool] = True
+    needs_messages: ClassVar[bool] = True
 
     def client_init(self, params: Tree) -> Tree:
         return params

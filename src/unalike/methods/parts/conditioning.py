@@ -11,7 +11,8 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.types import Batch, Tree
-from unalike.methods.part import Conditioner, part
+from unalike.methods.part import part
+from unalike.methods.roles import Conditioner
 
 Kind = Literal["covariance", "ols", "mean", "moments", "pca", "label_histogram", "zeros", "pooled_pca"]
 

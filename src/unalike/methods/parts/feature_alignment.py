@@ -11,8 +11,9 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, ServerView, StageSettings
-from unalike.methods.part import Objective, part
+from unalike.methods.part import part
 from unalike.methods.parts.class_means import class_features, membership
+from unalike.methods.roles import Objective
 
 MEANS, COUNTS, CENTROIDS, KNOWN = "class.means", "class.counts", "class.centroids", "class.known"
 
@@ -32,7 +33,7 @@ class FeatureAlignment(Objective):
     lam: NonNegativeFloat = 1.0
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     needs_data = True
-    needs_letters: ClassVar[bool] = True
+    needs_messages: ClassVar[bool] = True
 
     def server_open(self, settings: StageSettings) -> Tree:
         width, classes = settings.model.head_size

@@ -14,7 +14,8 @@ from unalike.core.model import Group, Model
 from unalike.core.types import Batch
 from unalike.core.views import ClientView
 from unalike.core.work import Work
-from unalike.methods.part import Personalizer, Phase, TaskObjective, part, passes
+from unalike.methods.part import part
+from unalike.methods.roles import Personalizer, Phase, TaskObjective, passes
 
 TUNED: dict[str, Group] = {"full": "all", "head": "head"}
 """What FedBABU's words for fine-tuning move."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from unalike.core.model import Model
-from unalike.methods.part import Personalizer, part
+from unalike.methods.part import part
+from unalike.methods.roles import Personalizer
 
 
 @part

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from unalike.core.work import Work
-from unalike.methods.part import LocalWork, part
+from unalike.methods.part import part
+from unalike.methods.roles import LocalWork
 
 
 @part

@@ -10,7 +10,8 @@ from pydantic import NonNegativeFloat
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerView
-from unalike.methods.part import ServerStep, part
+from unalike.methods.part import part
+from unalike.methods.roles import ServerStep
 
 
 @part

@@ -11,8 +11,9 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView
-from unalike.methods.part import Personalizer, ServerStep, Upload, part
+from unalike.methods.part import part
 from unalike.methods.parts.withheld_parameters import restored, withheld
+from unalike.methods.roles import Personalizer, ServerStep, Upload
 
 
 @part

@@ -14,7 +14,8 @@ from unalike.core.model import Model
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, PartLookup
 from unalike.core.work import Work
-from unalike.methods.part import Personalizer, TaskObjective, part
+from unalike.methods.part import part
+from unalike.methods.roles import Personalizer, TaskObjective
 
 
 @part

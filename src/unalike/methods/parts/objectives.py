@@ -13,7 +13,8 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.types import Batch, Output, Tree
 from unalike.core.views import ClientView
-from unalike.methods.part import Objective, Pull, part
+from unalike.methods.part import Pull, part
+from unalike.methods.roles import Objective
 
 
 @part

@@ -24,7 +24,8 @@ from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.core.work import Work
-from unalike.methods.part import Aggregator, part
+from unalike.methods.part import part
+from unalike.methods.roles import Aggregator
 
 CLASS = torch.int16
 """The type of micro-classes."""

@@ -13,7 +13,8 @@ from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.types import Batch, Context, Output, Tree
 from unalike.core.views import ClientView
-from unalike.methods.part import Personalizer, PersonalModel, part
+from unalike.methods.part import part
+from unalike.methods.roles import Personalizer, PersonalModel
 
 
 @part

@@ -14,7 +14,8 @@ from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.core.work import Work
-from unalike.methods.part import Aggregator, Weighting, part
+from unalike.methods.part import part
+from unalike.methods.roles import Aggregator, Weighting
 
 
 class CoordinateWise(Aggregator):

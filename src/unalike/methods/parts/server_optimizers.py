@@ -11,7 +11,8 @@ from unalike._utils.validated import validated
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerView
-from unalike.methods.part import ServerOptimizer, part
+from unalike.methods.part import part
+from unalike.methods.roles import ServerOptimizer
 
 
 @part

@@ -11,7 +11,8 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerView
-from unalike.methods.part import ServerStep, part
+from unalike.methods.part import part
+from unalike.methods.roles import ServerStep
 
 
 @part

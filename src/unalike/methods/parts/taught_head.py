@@ -13,9 +13,10 @@ from torch.func import grad
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView
-from unalike.methods.part import Aggregator, Upload, part
+from unalike.methods.part import part
 from unalike.methods.parts.class_means import class_features
 from unalike.methods.parts.withheld_parameters import restored, withheld
+from unalike.methods.roles import Aggregator, Upload
 
 MEANS, PRESENT = "class.means", "class.present"
 """What a client's letter holds."""
@@ -41,7 +42,7 @@ class TaughtHead(Upload, Aggregator):
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     rank: ClassVar[int] = Upload.WITHHOLD
     needs_data = True
-    needs_letters: ClassVar[bool] = True
+    needs_messages: ClassVar[bool] = True
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         found = class_features(client, client.params)

@@ -12,7 +12,8 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import ClientView
-from unalike.methods.part import Upload, part
+from unalike.methods.part import part
+from unalike.methods.roles import Upload
 
 
 @part

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from unalike.core.types import Batch, PartTrees
 from unalike.core.views import Cohort, StageSettings
-from unalike.methods.part import BaseWeights, Weighting, part
+from unalike.methods.part import part
+from unalike.methods.roles import BaseWeights, Weighting
 
 
 @part

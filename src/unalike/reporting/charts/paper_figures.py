@@ -1,11 +1,11 @@
-"""The report's charts for a paper or slides: SVG and PDF through Matplotlib, in the colours, markers and dashes of the page."""
+"""The report's charts for papers and slides: SVG and PDF by Matplotlib, with the colors, markers and dashes of the page."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,9 +23,6 @@ from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.rows import rows
 from unalike.reporting.tradeoff import tradeoff
 
-if TYPE_CHECKING:
-    from unalike.experiments.joining import Joined
-
 Looks = dict[str, Look]
 
 INK, MUTED, LINE = "#1f2733", "#5c6675", "#d9d7d0"
@@ -39,8 +36,8 @@ _DASHES: dict[str, Any] = {
 }
 STYLE: dict[Any, Any] = {
     "font.size": 9,
-    "text.parse_math": False,  # a name is text, whatever signs it has
-    "svg.hashsalt": "unalike",  # the same figure, the same bytes
+    "text.parse_math": False,  # a method's name may contain $
+    "svg.hashsalt": "unalike",  # the same figure gives the same bytes
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
     "text.color": INK,
@@ -50,46 +47,58 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def save(joined: Joined, folder: Path) -> Path:
-    """Write every figure of every block, and the ranks over them, as SVG and PDF; returns the folder."""
-    shared = looks(list(dict.fromkeys(m["label"] for b in joined.blocks for m in b.comparison.facts.methods)))
+def save(contents: Sequence[tuple[str, ReportContent]], found: Ranks | None, folder: Path) -> Path:
+    """Write every figure of every comparison, and the ranks over them, as SVG and PDF.
+
+    Args:
+        contents: (name, content) of each comparison.
+        found: ranks over the comparisons; None if there are none.
+        folder: the folder to write to; it is made if it does not exist.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UnalikeError: if the figures cannot be written.
+    """
+    shared = looks(list(dict.fromkeys(label for _, content in contents for label in content.labels)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with rc_context(STYLE):
-            fronts = _fronts([block.name for block in joined.blocks])
-            for block, front in zip(joined.blocks, fronts):
-                for name, figure in figures(block.comparison.content(), shared):
-                    _write(figure, folder / f"{front}{name}")
-            if joined.ranks is not None:
-                _write(ranks(joined.ranks, shared), folder / "ranks")
+            prefixes = _file_prefixes([name for name, _ in contents])
+            for (_, content), prefix in zip(contents, prefixes):
+                for name, figure in figures(content, shared):
+                    _write(figure, folder / f"{prefix}{name}")
+            if found is not None:
+                _write(ranks(found, shared), folder / "ranks")
     except OSError as error:
         raise UnalikeError(f"cannot write figures into {folder}: {error.strerror}; give a folder with room") from None
     return folder
 
 
 def figures(content: ReportContent, style: Looks | None = None) -> Iterator[tuple[str, Figure]]:
-    """`(name, figure)` for each chart that has something to show, protocol by protocol."""
+    """Yield (name, figure) for each chart that has data, protocol by protocol."""
     style = style or looks(content.labels)
     metric, scale = content.metric, 100 if content.metric.sign > 0 else 1
     rounds, clients = (in_order(table, content.labels) for table in (content.rounds, content.clients))
     table = summary(rounds, clients, content.baseline, plain=content.plain)
     for protocol, prefix in content.prefixes.items():
-        own, tail = table[table["protocol"] == protocol], f"-{protocol}" if prefix else ""
+        own, suffix = table[table["protocol"] == protocol], f"-{protocol}" if prefix else ""
         column, unit = prefix + metric.column, f"{metric.word}{' (%)' if scale == 100 else ''}"
         if own.empty:
             continue
         if own["difference"].notna().any():
-            yield f"differences{tail}", forest(own[own["difference"].notna()], content.baseline, metric, style)
-        yield f"curves{tail}", curves(rounds, column, f"{unit}, {MODELS[protocol]}", style, scale)
+            yield f"differences{suffix}", forest(own[own["difference"].notna()], content.baseline, metric, style)
+        yield f"curves{suffix}", curves(rounds, column, f"{unit}, {MODELS[protocol]}", style, scale)
         if column in clients and clients[column].notna().any():
-            yield f"clients{tail}", distribution(clients, column, f"{unit} of one client", style, scale)
+            yield f"clients{suffix}", distribution(clients, column, f"{unit} of one client", style, scale)
         traded = tradeoff(own, metric)
         if len(traded) > 1:
-            yield f"pareto{tail}", pareto(traded, unit, style, scale)
+            yield f"pareto{suffix}", pareto(traded, unit, style, scale)
 
 
 def forest(table: pd.DataFrame, baseline: str, metric: Metric, style: Looks) -> Figure:
-    """Differences to the baseline with their 95 % intervals."""
+    """Forest plot: differences to the baseline with their 95 % intervals."""
     scale = 100 if metric.sign > 0 else 1
     unit = "percentage points" if scale == 100 else metric.word
     title = f"difference in {metric.word} to {baseline} ({unit})"
@@ -100,7 +109,7 @@ def forest(table: pd.DataFrame, baseline: str, metric: Metric, style: Looks) -> 
 
 
 def ranks(found: Ranks, style: Looks) -> Figure:
-    """The critical-difference diagram; see `report.ranks`."""
+    """The critical-difference diagram; see `rank_diagram`."""
     drawn = diagram(found)
     names = [wording.short(hung.name, LONGEST) for hung in drawn.hung]
     width = 3.4 + 0.16 * max(map(len, names))
@@ -121,7 +130,7 @@ def ranks(found: Ranks, style: Looks) -> Figure:
         axes.plot([bar.low - 0.04, bar.high + 0.04], [y, y], color=INK, linewidth=3, solid_capstyle="butt", zorder=3)
     for name, hung in zip(names, drawn.hung):
         along, down = drawn.line(hung)
-        axes.plot(along, down, markevery=[-1], clip_on=False, **_drawn(style[hung.name]))
+        axes.plot(along, down, markevery=[-1], clip_on=False, **_line_style(style[hung.name]))
         side, shift = ("right", -7) if hung.left else ("left", 7)
         axes.annotate(
             f"{name}  {hung.rank:.2f}", (along[-1], down[-1]), (shift, 0), textcoords="offset points",
@@ -144,7 +153,7 @@ def curves(rounds: pd.DataFrame, column: str, title: str, style: Looks, scale: f
                 alpha=0.12,
                 linewidth=0,
             )
-            axes.plot(line["round"], line["mean"], label=name, markevery=max(1, len(line) // 7), **_drawn(look))
+            axes.plot(line["round"], line["mean"], label=name, markevery=max(1, len(line) // 7), **_line_style(look))
     axes.set_xlabel("round")
     axes.set_ylabel(title)
     _legend(figure, axes)
@@ -152,26 +161,26 @@ def curves(rounds: pd.DataFrame, column: str, title: str, style: Looks, scale: f
 
 
 def distribution(clients: pd.DataFrame, column: str, title: str, style: Looks, scale: float) -> Figure:
-    """A box of quartiles for each method and one dot for each client and seed."""
+    """A box plot for each method, with one dot for each client and seed."""
     scored = clients.dropna(subset=[column])
     names = [name for name in style if name in set(scored["method"])]
-    figure, axes = _named(names, title)
+    figure, axes = _method_axes(names, title)
     generator = np.random.default_rng(0)
     for i, name in enumerate(names):
         look, values = style[name], (scale * scored.loc[scored["method"] == name, column]).to_numpy(dtype=float)
-        values = values[np.isfinite(values)]  # a client whose model diverged has no place on the axis
+        values = values[np.isfinite(values)]  # the model of a client may have diverged
         heights = i + generator.uniform(-0.16, 0.16, len(values))
         axes.scatter(values, heights, s=9, color=look.colour, alpha=0.45, linewidths=0)
         if len(values):
             _box(axes, i, values, look.colour)
-    _labelled(axes, names)
+    _label_rows(axes, names)
     return figure
 
 
 def _box(axes: Any, y: float, values: np.ndarray, colour: str) -> None:
-    """The middle half with its median, and whiskers to the last value within 1.5 times its width.
+    """A horizontal box from the first to the third quartile, with whiskers to the last value within 1.5 times its width.
 
-    Drawn by hand: the option that lays Matplotlib's own box plot on its side changed its name.
+    Matplotlib's own `boxplot` is not used because its option for horizontal boxes has different names in different versions.
     """
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     inside = values[(values >= low - 1.5 * (high - low)) & (values <= high + 1.5 * (high - low))]
@@ -183,13 +192,13 @@ def _box(axes: Any, y: float, values: np.ndarray, colour: str) -> None:
 
 
 def pareto(table: pd.DataFrame, unit: str, style: Looks, scale: float) -> Figure:
-    """Accuracy against the worst tenth, and both against traffic; hollow markers are beaten in all three."""
+    """Accuracy, the worst tenth of the clients and traffic, in pairs. Hollow markers are not on the Pareto front."""
     figure = Figure(figsize=(8.4, 3.2), layout="constrained")
     places = (("score", "worst"), ("mb", "score"), ("mb", "worst"))
     titles = {"score": unit, "worst": f"worst tenth, {unit}", "mb": "MB to and from all clients"}
     scales = {"score": scale, "worst": scale, "mb": 1.0}
     for axes, (x, y) in zip(figure.subplots(1, 3), places):
-        _plain(axes)
+        _style_axes(axes)
         for row in rows(table):
             look = style[row["method"]]
             face = look.colour if row["front"] else "none"
@@ -206,9 +215,9 @@ def pareto(table: pd.DataFrame, unit: str, style: Looks, scale: float) -> Figure
 
 
 def _bars(bars: list[tuple[str, float, float, float]], title: str, style: Looks) -> tuple[Figure, Any]:
-    """`(method, middle, low, high)` as a marker with its bar, top to bottom."""
+    """One marker with an error bar for each (method, middle, low, high), top to bottom."""
     names = [name for name, *_ in bars]
-    figure, axes = _named(names, title)
+    figure, axes = _method_axes(names, title)
     for i, (name, middle, low, high) in enumerate(bars):
         look = style[name]
         arms = None if np.isnan(low) else [[middle - low], [high - middle]]
@@ -216,17 +225,17 @@ def _bars(bars: list[tuple[str, float, float, float]], title: str, style: Looks)
             [middle], [i], xerr=arms, color=look.colour, marker=_MARKERS.get(look.marker, "h"), markersize=6, capsize=3,
             elinewidth=1.8, capthick=1.8,
         )  # fmt: skip
-    _labelled(axes, names)
+    _label_rows(axes, names)
     return figure, axes
 
 
-def _named(names: list[str], title: str) -> tuple[Figure, Any]:
+def _method_axes(names: list[str], title: str) -> tuple[Figure, Any]:
     figure, axes = _canvas(5.2, 0.9 + 0.36 * len(names))
     axes.set_xlabel(title)
     return figure, axes
 
 
-def _labelled(axes: Any, names: list[str]) -> None:
+def _label_rows(axes: Any, names: list[str]) -> None:
     axes.set_yticks(range(len(names)), [wording.short(name) for name in names], color=INK)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -236,18 +245,18 @@ def _labelled(axes: Any, names: list[str]) -> None:
 def _canvas(width: float, height: float) -> tuple[Figure, Any]:
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
-    _plain(axes)
+    _style_axes(axes)
     return figure, axes
 
 
-def _plain(axes: Any) -> None:
+def _style_axes(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(LINE)
     axes.grid(color=LINE, linewidth=0.6)
     axes.set_axisbelow(True)
 
 
-def _drawn(look: Look) -> dict[str, Any]:
+def _line_style(look: Look) -> dict[str, Any]:
     mark = {"marker": _MARKERS.get(look.marker, "h"), "markersize": 4}
     return {"color": look.colour, "linestyle": _DASHES[look.dash], "linewidth": 1.6} | mark
 
@@ -256,7 +265,7 @@ def _legend(figure: Figure, axes: Any) -> None:
     handles, names = axes.get_legend_handles_labels()
     columns = max(1, min(len(names), int(figure.get_figwidth() // 1.7)))
     lines = -(-len(names) // columns)
-    figure.set_figheight(figure.get_figheight() + 0.17 * max(0, lines - 2))  # the names take no room from the axes
+    figure.set_figheight(figure.get_figheight() + 0.17 * max(0, lines - 2))  # a long legend does not shrink the axes
     figure.legend(
         handles,
         [wording.short(name) for name in names],
@@ -268,18 +277,19 @@ def _legend(figure: Figure, axes: Any) -> None:
 
 
 def _write(figure: Figure, path: Path) -> None:
-    """Without a date and with fixed identities, so that the same results give the same files."""
+    """Write SVG and PDF without a date: the same results give the same files."""
     figure.savefig(path.with_name(path.name + ".svg"), metadata={"Date": None})
     figure.savefig(path.with_name(path.name + ".pdf"), metadata={"CreationDate": None})
 
 
-def _fronts(names: list[str]) -> list[str]:
-    """What the files of each block begin with; names that are the same as file names are told apart by their places."""
+def _file_prefixes(names: list[str]) -> list[str]:
+    """The start of each comparison's file names. Numbers are added if two names are the same in a file name."""
     if len(names) == 1:
         return [""]
     slugs = [_slug(name) for name in names]
-    alone = len({*slugs}) == len(slugs)
-    return [f"{slug}-" if alone else f"{i}-{slug}-" for i, slug in enumerate(slugs, 1)]
+    if len(set(slugs)) == len(slugs):
+        return [f"{slug}-" for slug in slugs]
+    return [f"{i}-{slug}-" for i, slug in enumerate(slugs, 1)]
 
 
 def _slug(name: str) -> str:

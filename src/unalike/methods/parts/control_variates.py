@@ -11,7 +11,8 @@ from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, PartLookup, ServerView
 from unalike.core.work import Work
-from unalike.methods.part import Correction, Pull, ServerStep, part
+from unalike.methods.part import Pull, part
+from unalike.methods.roles import Correction, ServerStep
 
 
 @part
@@ -26,7 +27,7 @@ class ControlVariates(Correction, ServerStep):
     Option 2 assumes plain SGD: with local momentum, or Adam, (x - y) / (K lr) is no mean gradient, which is warned of.
     """
 
-    needs_letters: ClassVar[bool] = True
+    needs_messages: ClassVar[bool] = True
 
     option: Literal[1, 2] = 2
     server_lr: NonNegativeFloat = 1.0

@@ -12,8 +12,9 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.core.work import Work
-from unalike.methods.part import LinearAggregator, part
+from unalike.methods.part import part
 from unalike.methods.parts.objectives import Proximal
+from unalike.methods.roles import LinearAggregator
 
 
 @part

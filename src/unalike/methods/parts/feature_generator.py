@@ -18,7 +18,8 @@ from unalike.core.model import Model
 from unalike.core.solvers import Adam
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
-from unalike.methods.part import Objective, ServerStep, part
+from unalike.methods.part import part
+from unalike.methods.roles import Objective, ServerStep
 
 ROWS = 32
 """Features of one draw, on the server and on the clients."""

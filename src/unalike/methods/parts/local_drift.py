@@ -11,7 +11,8 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, Cohort, PartLookup, ServerView
-from unalike.methods.part import Objective, Pull, ServerStep, part
+from unalike.methods.part import Pull, part
+from unalike.methods.roles import Objective, ServerStep
 
 
 @part

@@ -21,14 +21,14 @@ def test_bubbles_have_one_circle_per_client_and_class_with_area_by_count(tmp_pat
 
 
 def test_a_plan_draws_itself_for_many_clients_and_for_regression(blobs, tmp_path):
-    partition(blobs, "iid", clients=200).plan.figure().savefig(tmp_path / "many.png")
+    partition_figures.bubbles(partition(blobs, "iid", clients=200).plan).savefig(tmp_path / "many.png")
     line = Dataset("line", (np.ones((40, 1)), np.linspace(0, 1, 40)))
-    bars = partition(line, "quantity(min_size=1)", clients=3).plan.figure()
+    bars = partition_figures.bubbles(partition(line, "quantity(min_size=1)", clients=3).plan)
     assert len(bars.axes[0].patches) == 3
 
 
 def test_samples_show_images_only(blobs):
-    figure = partition_figures.samples(partition(load("digits"), "noise(level=0.5)", clients=20), columns=3)
+    figure = partition_figures.sample_images(partition(load("digits"), "noise(level=0.5)", clients=20), columns=3)
     assert figure.axes[0].images[0].get_array().shape == (10 * 9, 3 * 9, 3)
     with pytest.raises(UnalikeError, match="expected images"):
-        partition_figures.samples(partition(blobs, "iid", clients=2))
+        partition_figures.sample_images(partition(blobs, "iid", clients=2))

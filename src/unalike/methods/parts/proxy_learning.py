@@ -14,7 +14,8 @@ from unalike._utils import seeds
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerView
-from unalike.methods.part import Aggregator, ServerStep, part
+from unalike.methods.part import part
+from unalike.methods.roles import Aggregator, ServerStep
 
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": lambda variables, lr: torch.optim.Adam(variables, lr, betas=(0.5, 0.999)),

@@ -5,11 +5,12 @@ import pytest
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import ClientData, Dataset, Population, partition, partition_labels
+from unalike.data.partitioning.partition_files import write_clients, write_partition
 
 
 def test_index_files_round_trip(blobs, tmp_path):
     everyone = partition(blobs, "dirichlet(alpha=0.5)", clients=12, seed=5)
-    folder = everyone.plan.export(tmp_path / "split")
+    folder = write_partition(everyone.plan, tmp_path / "split")
     assert len(list(folder.iterdir())) == 12
     assert np.array_equal(np.loadtxt(folder / "client-3" / "train.txt", dtype=int), everyone.train[3])
     again = partition(blobs, f"index_files(path={str(folder)!r})")
@@ -21,7 +22,7 @@ def test_index_files_round_trip(blobs, tmp_path):
 def test_names_that_file_systems_forbid_survive(blobs, tmp_path):
     names = ["../ward", ".", "north/south", "ä b%"]
     everyone = Population.of([ClientData(blobs.train, name=name) for name in names])
-    folder = everyone.export(tmp_path / "samples")
+    folder = write_clients(everyone, tmp_path / "samples")
     assert len(list(folder.iterdir())) == 4 and not (tmp_path / "ward").exists()
     x = np.load(folder / "ä b%".replace("ä", "%C3%A4").replace("b%", "b%25") / "train.npz")["x"]
     assert np.array_equal(x, blobs.train[0].numpy())
@@ -42,18 +43,18 @@ def test_folders_are_read_in_the_order_of_their_whole_names(blobs, tmp_path):
 def test_names_that_no_folder_can_have_are_refused(tmp_path, name, length):
     data = Dataset("one", (np.zeros((4, 1)), np.zeros(4, int)), groups={"client": [name, name, "south", "south"]})
     everyone = partition(data, "natural")
-    for export in (everyone.plan.export, everyone.export):
+    for write, written in ((write_partition, everyone.plan), (write_clients, everyone)):
         with pytest.raises(UnalikeError, match=f"a folder with a name of {length} characters, expected 1 to 255"):
-            export(tmp_path / export.__qualname__)
+            write(written, tmp_path / write.__name__)
 
 
 def test_exported_samples_are_the_clients_own(blobs, tmp_path):
     everyone = partition(blobs, "iid", clients=3)
-    folder = everyone.export(tmp_path / "samples")
+    folder = write_clients(everyone, tmp_path / "samples")
     archive = np.load(folder / "client-1" / "test.npz", allow_pickle=False)
     assert np.array_equal(archive["y"], everyone[1].test[1].numpy())
     with pytest.raises(UnalikeError, match="not an empty folder"):
-        everyone.export(folder)
+        write_clients(everyone, folder)
 
 
 def test_other_tools_files_are_read(tmp_path):

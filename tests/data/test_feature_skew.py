@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from unalike._utils.errors import UnalikeError
-from unalike.data import Dataset, PartitionPlan, partition
+from unalike.data import Dataset, PartitionPlan, apply_plan, partition
 from unalike.data.partitioning.feature_skew import Noise, Rotation
 from unalike.data.partitioning.partition import canonical
 
@@ -52,13 +52,13 @@ def test_changes_join_a_scheme_and_each_other(arrows):
 def test_every_sample_keeps_its_label_and_overlaps_are_changed_twice(blobs):
     everyone, plain = (partition(blobs, f"zipf(size=100){change}", 3) for change in (" + noise(level=1e-9)", ""))
     for k in range(3):
-        for (x, y), (x0, y0) in zip(everyone[k].parts().values(), plain[k].parts().values()):
+        for (x, y), (x0, y0) in zip(everyone[k].splits().values(), plain[k].splits().values()):
             assert torch.equal(y, y0) and torch.allclose(x, x0, atol=1e-3) and not torch.equal(x, x0)
 
 
 def test_a_saved_plan_makes_the_same_samples_again(arrows, tmp_path):
     everyone = partition(arrows, "rotation(degrees=45) + noise", clients=5, seed=3)
-    again = PartitionPlan.load(everyone.plan.save(tmp_path)).apply(arrows)
+    again = apply_plan(PartitionPlan.load(everyone.plan.save(tmp_path)), arrows)
     assert again.fingerprint == everyone.fingerprint and torch.equal(again.x, everyone.x)
     other = partition(arrows, "rotation(degrees=45) + noise", clients=5, seed=4)
     assert other.fingerprint != everyone.fingerprint

@@ -1,0 +1,143 @@
+"""The facts about an experiment, derived from the run configs of its cells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from unalike._utils.tensor_files import write_bytes
+from unalike.data.partitioning.heterogeneity import summary
+from unalike.data.population import Population
+from unalike.experiments.command_line import command_line
+from unalike.experiments.experiment import Cell
+from unalike.experiments.facts import FILE, ComparisonFacts, versions
+from unalike.methods.plan import Stage
+from unalike.runtime.run_config import RunConfig
+from unalike.runtime.run_directory import plain
+from unalike.runtime.run_recorder import Run
+
+OPTIONS = (
+    "participation",
+    "executor",
+    "evaluate_every",
+    "device",
+    "buffers",
+    "transform",
+    "precision",
+    "stop",
+    "budget",
+)
+"""Run options that are flags of the command line under the same name."""
+
+
+def facts_of(
+    cells: list[Cell], methods: Mapping[str, object], baseline: str, seeds: list[int], source: Mapping[str, Any]
+) -> ComparisonFacts:
+    """The facts about cells, as far as they are known before the cells have run.
+
+    Args:
+        cells: one cell per method and seed.
+        methods: label -> method as the user gave it.
+        baseline: label of the baseline.
+        seeds: the seeds of the cells.
+        source: command-line flags that make the same clients; empty if no flags do.
+    """
+    run_configs = {cell.label: cell.run_config for cell in cells if cell.seed == seeds[0]}
+    first = run_configs[baseline]
+    config = _config(first, methods, baseline, seeds, source)
+    return ComparisonFacts(
+        methods=[
+            {"label": label, "spec": repr(run_config.plan), "protocols": _scored_protocols(run_config)}
+            for label, run_config in run_configs.items()
+        ],
+        baseline=baseline,
+        config=tomli_w.dumps(plain(config)),
+        command=command_line("compare", config),
+        partition=_data_facts(first.population),
+        label_counts=_label_counts(first.population),
+        wire=[
+            {"method": label, **item._asdict()} for label, run_config in run_configs.items() for item in run_config.wire
+        ],
+        versions=versions(),
+        seed=seeds[0],
+        clients=list(first.population.names),
+        plain=first.options.protocols[0],
+    )
+
+
+def save_run_facts(run: Run, label: str, source: dict[str, Any]) -> None:
+    """Write `comparison.json` into the folder of a run, if it has one. `source`: flags that describe the run's data."""
+    if run.out is None:
+        return
+    seed = run.run_config.options.seed
+    cell = Cell(label, seed, run.run_config)
+    facts = facts_of([cell], {label: label}, label, [seed], source)
+    facts = replace(facts, ends=[cell.end(run)], notes=list(run.notes))
+    write_bytes(run.out / FILE, json.dumps(asdict(facts), indent=1).encode())
+
+
+def method_text(method: object) -> str:
+    """A method as text: the spec as the user wrote it, or the parts of a method object."""
+    return method if isinstance(method, str) else repr(method)
+
+
+def write_seeds(seeds: Sequence[int]) -> str:
+    """The value of `--seeds` for these seeds: `3` for 0, 1, 2; `0,1,4` for others; `4,` for one seed alone."""
+    if list(seeds) == list(range(len(seeds))):
+        return str(len(seeds))
+    return f"{seeds[0]}," if len(seeds) == 1 else ",".join(map(str, seeds))
+
+
+def _config(
+    run_config: RunConfig, methods: Mapping[str, object], baseline: str, seeds: list[int], source: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The configuration with the flags of the command line as keys; `unalike compare --config` reads it."""
+    options, work = asdict(run_config.options), asdict(run_config.work)
+    protocols = run_config.options.protocols
+    return {
+        **source,
+        "method": [method_text(method) for method in methods.values()],
+        "baseline": None if baseline == next(iter(methods)) else method_text(methods[baseline]),
+        "model": run_config.model_name,
+        "rounds": options["rounds"],
+        "seeds": write_seeds(seeds),
+        **{name: options[name] for name in OPTIONS},
+        "protocol": None if protocols == ("clients",) else list(protocols),
+        "select": None if options["select"] == "last" else options["select"],
+        **work,
+        "batch_size": "full" if run_config.work.batch_size is None else str(run_config.work.batch_size),
+    }
+
+
+def _scored_protocols(run_config: RunConfig) -> list[str]:
+    """The protocols that score a model of the last stage, whose models are the result of the run."""
+    last = [step for step in run_config.outline if isinstance(step, Stage)][-1]
+    model = last.model or run_config.model
+    shared, personal = last.method.has_shared_model(model), last.method.is_personal(model)
+    is_scored = {"server": shared, "clients": shared, "personal": personal, "local": not last.pooled}
+    return [name for name in dict.fromkeys((*run_config.options.protocols, "personal")) if is_scored[name]]
+
+
+def _data_facts(population: Population) -> dict[str, Any]:
+    """Numbers that describe how the clients' data differs."""
+    counts = population.label_counts() if population.classes else np.zeros((len(population), 0), np.int64)
+    facts: dict[str, Any] = {"clients": len(population), "hash": population.fingerprint}
+    if population.plan is not None:
+        facts = {"data": population.plan.data, "partition": population.plan.spec, **facts, "hash": population.plan.hash}
+    return facts | summary(population.sizes, counts)
+
+
+def _label_counts(population: Population) -> dict[str, dict[str, int]] | None:
+    """Client -> class -> training samples; None where labels are no classes."""
+    if population.classes is None:
+        return None
+    counts = population.label_counts().tolist()
+    return {
+        name: dict(zip(population.classes, row, strict=True))
+        for name, row in zip(population.names, counts, strict=True)
+    }

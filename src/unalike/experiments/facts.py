@@ -1,0 +1,94 @@
+"""The facts that a report shows beside its tables, and the file `comparison.json` that keeps them."""
+
+from __future__ import annotations
+
+import platform
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unalike._utils.validated import explain_errors
+from unalike._utils.version import __version__
+
+FILE = "comparison.json"
+ENTRIES = {
+    "methods": {"label", "spec", "protocols"},
+    "ends": {"method", "seed", "rounds", "why", "selected"},
+    "wire": {"method", "direction", "what", "bytes"},
+}
+"""Keys that each entry of a list of facts must have."""
+
+
+@dataclass(frozen=True)
+class ComparisonFacts:
+    """Facts about a comparison: how its data differs, what crosses the wire, how to repeat it.
+
+    Attributes:
+        methods: one entry per method: its label, its spec with every field, and the protocols that scored it.
+        baseline: label of the method that the others are compared with.
+        config: the configuration as TOML; `unalike compare --config` reads it.
+        command: the command line that repeats the comparison, or a comment that says how to repeat it.
+        partition: numbers that describe how the clients' data differs.
+        label_counts: client -> class -> training samples; None for regression.
+        wire: what each method sends, as rows of `method direction what bytes`.
+        notes: warnings to show above the results.
+        versions: versions of the software that produced the numbers.
+        seed: the first seed; `partition` and `label_counts` describe its clients.
+        clients: names of the clients.
+        plain: the protocol whose columns have no prefix; empty if it has to be read off the tables.
+        ends: one entry per run: its rounds, why it ended, and the selected round (None if the last rounds count).
+        estimate: the cost estimate beside the actual cost: rows of `what unit estimated actual`.
+        unfinished: progress of a run that has not ended (`2 of 3 rounds`), otherwise empty. Such a run is shown but never
+            joined with others.
+    """
+
+    methods: list[dict[str, Any]]
+    baseline: str
+    config: str
+    command: str
+    partition: dict[str, Any] = field(default_factory=dict)
+    label_counts: dict[str, dict[str, int]] | None = None
+    wire: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    seed: int = 0
+    clients: list[str] = field(default_factory=list)
+    plain: str = ""
+    ends: list[dict[str, Any]] = field(default_factory=list)
+    estimate: list[dict[str, Any]] = field(default_factory=list)
+    unfinished: str = ""
+
+
+def read_facts(folder: Path) -> ComparisonFacts:
+    """Read `comparison.json` from a folder. Raises `ValueError` if its content is not valid."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        facts: ComparisonFacts = TypeAdapter(ComparisonFacts).validate_json((folder / FILE).read_bytes())
+        tomllib.loads(facts.config)
+    except ValidationError as error:
+        raise ValueError(f"{FILE}: {explain_errors(error)}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{FILE}: config: {error}") from None
+    for name, needed in ENTRIES.items():
+        for entry in getattr(facts, name):
+            if missing := sorted(needed - entry.keys()):
+                raise ValueError(f"{FILE}: an entry of {name} lacks {', '.join(missing)}")
+    if not facts.methods:
+        raise ValueError(f"{FILE}: no methods")
+    return facts
+
+
+def versions() -> dict[str, str]:
+    """Versions of the software that a result depends on."""
+    import numpy as np
+    import torch
+
+    return {
+        "unalike": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }

@@ -1,0 +1,96 @@
+"""Combine comparisons on the same clients into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from unalike.experiments.comparison import Comparison, in_method_order
+from unalike.experiments.facts import ComparisonFacts
+
+
+def merge(comparisons: Sequence[Comparison]) -> Comparison:
+    """The union of the cells; a cell that several comparisons hold is taken from the first of them."""
+    import pandas as pd
+
+    if len(comparisons) == 1:
+        return in_method_order(comparisons[0])
+    rounds = pd.concat([c.rounds for c in comparisons], ignore_index=True)
+    clients = pd.concat([c.clients for c in comparisons], ignore_index=True)
+    merged = Comparison(
+        rounds.drop_duplicates(["method", "seed", "round"]),
+        clients.drop_duplicates(["method", "seed", "client"]),
+        _merge_facts([c.facts for c in comparisons]),
+    )
+    return in_method_order(merged)
+
+
+def _merge_facts(all_facts: Sequence[ComparisonFacts]) -> ComparisonFacts:
+    """The facts of the first comparison with the methods, notes, commands, ... of all."""
+    methods: dict[str, dict[str, Any]] = {}
+    wire: dict[str, list[dict[str, Any]]] = {}
+    ends: dict[tuple[str, int], dict[str, Any]] = {}
+    for facts in all_facts:
+        for method in facts.methods:
+            methods.setdefault(method["label"], method)
+        for label in dict.fromkeys(row["method"] for row in facts.wire):
+            wire.setdefault(label, [row for row in facts.wire if row["method"] == label])
+        for end in facts.ends:
+            ends.setdefault((end["method"], end["seed"]), end)
+    return replace(
+        all_facts[0],
+        baseline=_baseline(all_facts),
+        methods=list(methods.values()),
+        wire=[row for label in methods for row in wire.get(label, [])],
+        notes=_distinct(note for facts in all_facts for note in facts.notes),
+        ends=list(ends.values()),
+        command="\n".join(_distinct(facts.command for facts in all_facts)),
+        config="\n".join(_distinct(facts.config for facts in all_facts)),
+    )
+
+
+def _baseline(all_facts: Sequence[ComparisonFacts]) -> str:
+    """The baseline of the first comparison with several methods, if there is one."""
+    several = [facts for facts in all_facts if len(facts.methods) > 1]
+    return (several or all_facts)[0].baseline
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    """The texts in their order, each once."""
+    return list(dict.fromkeys(texts))
+
+
+def with_shared_labels(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Give a method the label that another comparison uses for it.
+
+    The folder of a program's run knows a method only by its spec, and a comparison may have a label for the same spec.
+    """
+    labels: dict[str, str] = {}
+    for comparison in comparisons:
+        for method in comparison.facts.methods:
+            if method["label"] != method["spec"]:
+                labels.setdefault(method["spec"], method["label"])
+    return [_relabelled(comparison, labels) for comparison in comparisons]
+
+
+def _relabelled(comparison: Comparison, labels: dict[str, str]) -> Comparison:
+    """The comparison with `labels` (spec -> label) in place of labels that are specs."""
+    facts = comparison.facts
+    used = {method["label"] for method in facts.methods}
+    new = {spec: labels[spec] for spec in used & labels.keys() if labels[spec] not in used}
+    if not new:
+        return comparison
+
+    def relabel(rows: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+        return [row | {key: new.get(row[key], row[key])} for row in rows]
+
+    facts = replace(
+        facts,
+        methods=relabel(facts.methods, "label"),
+        baseline=new.get(facts.baseline, facts.baseline),
+        wire=relabel(facts.wire, "method"),
+        ends=relabel(facts.ends, "method"),
+    )
+    rounds, clients = (t.assign(method=t["method"].replace(new)) for t in (comparison.rounds, comparison.clients))
+    return Comparison(rounds, clients, facts)

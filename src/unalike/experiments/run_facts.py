@@ -1,0 +1,116 @@
+"""Facts about a single run, read from its run directory."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from unalike.experiments.facts import FILE, ComparisonFacts, read_facts
+from unalike.runtime.history import Row, given
+from unalike.runtime.run_directory import MAY_DIFFER, RunDirectory, plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from unalike.data.partitioning.partition_plan import PartitionPlan
+
+
+def facts_of_run(folder: Path, rounds: pd.DataFrame) -> ComparisonFacts:
+    """The facts about a run: those that the command line saved, otherwise those that its directory implies."""
+    directory = RunDirectory(folder)
+    config = directory.config or {}
+    if not directory.finished:
+        progress = f"{rounds['round'].max()} of {config['rounds']} rounds"
+        return _mark_unfinished(_facts_of_directory(directory, rounds), progress, directory.diverged)
+    saved = read_facts(folder) if (folder / FILE).exists() else None
+    if saved is None or _continued_since(tomllib.loads(saved.config), config):
+        return _facts_of_directory(directory, rounds)
+    return saved
+
+
+def _continued_since(saved: dict[str, Any], config: dict[str, Any]) -> bool:
+    """Whether a run was continued with other settings after its facts were saved."""
+    return any(saved.get(name) != config.get(name) for name in MAY_DIFFER)
+
+
+def _mark_unfinished(facts: ComparisonFacts, progress: str, diverged: str) -> ComparisonFacts:
+    notes = [f"This run is unfinished: {progress} are done. All results below are those after these rounds."]
+    command = "# the run is unfinished: the command that started it, with the same folder, continues from here"
+    if diverged:
+        notes.append(f"The run cannot continue with its settings: {diverged}.")
+        command = "# the run diverged: start it again, in another folder and with other settings"
+    return replace(facts, unfinished=progress, notes=[*notes, *facts.notes], command=command)
+
+
+def _facts_of_directory(directory: RunDirectory, rounds: pd.DataFrame) -> ComparisonFacts:
+    """The facts that a run directory implies without a `comparison.json`."""
+    import tomli_w
+
+    from unalike.data.partitioning.heterogeneity import summary
+    from unalike.data.partitioning.partition_plan import PartitionPlan
+    from unalike.data.ragged import client_name
+
+    folder, config = directory.path, directory.config or {}
+    data, label = config["data"], directory.asked
+    plan = PartitionPlan.load(folder) if (folder / "plan.json").exists() else None
+    names = list(plan.names) if plan else directory.names or list(map(client_name, range(data["clients"])))
+    counts = None
+    if plan is not None and data.get("classes"):
+        counts = {n: dict(zip(data["classes"], row)) for n, row in zip(names, plan.counts.tolist(), strict=True)}
+    return ComparisonFacts(
+        methods=[{"label": label, "spec": config["method"], "protocols": _scored_protocols(rounds)}],
+        baseline=label,
+        config=tomli_w.dumps(plain(_flags(config))),
+        command="# the run came from a program: call ua.run(...) there with the configuration below",
+        partition=_data_facts(data, plan) | (summary(plan.train.sizes, plan.counts) if plan else {}),
+        label_counts=counts,
+        notes=directory.notes,
+        versions={"unalike": config["unalike"]},  # the directory records no other version
+        seed=config["seed"],
+        clients=names,
+        plain=next(iter(config.get("protocol", [])), ""),
+        ends=_run_end(directory, rounds),
+    )
+
+
+def _scored_protocols(rounds: pd.DataFrame) -> list[str]:
+    """The protocols whose columns a run's history has."""
+    shared = rounds[[c for c in ("accuracy", "rmse") if c in rounds]].notna().any(axis=None)
+    personal = any(c in rounds for c in ("personal_accuracy", "personal_rmse"))
+    return [*(["clients"] if shared else []), *(["personal"] if personal else [])]
+
+
+def _run_end(directory: RunDirectory, rounds: pd.DataFrame) -> list[dict[str, Any]]:
+    """The entry of `ends` for a run; none for a run that has not ended."""
+    if not directory.finished:
+        return []
+    last = next(event for event in reversed(directory.events) if event["event"] == "finished")
+    selected = given(cast(list[Row], rounds.to_dict("records")))
+    run = {"method": directory.asked, "seed": (directory.config or {})["seed"]}
+    return [run | {"rounds": last["round"], "why": last["why"], "selected": selected}]
+
+
+def _flags(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a run with the keys of a comparison's configuration, so that the two can be compared."""
+    data, work = config["data"], config["work"]
+    renamed = ("unalike", "seed", "protocol", "select", "metrics", "work", "model", "data")
+    return {
+        **{k: data[k] for k in ("val", "test", "proxy") if k in data},
+        **{k: v for k, v in config.items() if k not in renamed},
+        "method": [config["method"]],
+        "model": config["model"]["name"],
+        "seeds": str(config["seed"]),
+        "protocol": None if config["protocol"] == ["clients"] else config["protocol"],
+        "select": None if config["select"] == "last" else config["select"],
+        **work,
+        "batch_size": str(work.get("batch_size", "full")),
+    }
+
+
+def _data_facts(data: dict[str, Any], plan: PartitionPlan | None) -> dict[str, Any]:
+    """The data set and the partition with the plan's hash; without a plan, the fingerprint of the samples."""
+    if plan is None:
+        return {"clients": data["clients"], "hash": data["fingerprint"]}
+    return {"data": plan.data, "partition": plan.spec, "clients": data["clients"], "hash": plan.hash}

@@ -1,0 +1,383 @@
+"""The roles of parts: each one adds a verb to `Part`. The module docstring of `part.py` lists the hooks in the order of a round."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from unalike.core import tree
+from unalike.core.model import Group, Model
+from unalike.core.types import Batch, Context, Output, PartTrees, Tree
+from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
+from unalike.core.work import Work
+from unalike.methods.part import Part
+
+
+class Objective(Part):
+    """A term of the local loss. A method sums the terms of all its objectives."""
+
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        """The term, differentiable in `client.params`. Called in every local step. No default.
+
+        Take means over samples with `batch.mean(per_sample)`: it leaves padding out.
+
+        Args:
+            client: View of the client; `client.params` are the current parameters.
+            batch: Samples of the step.
+
+        Returns:
+            A scalar tensor.
+
+        Shapes:
+            batch.x [B, ...], batch.y [B, ...], batch.weight [B] or None.
+        """
+        raise NotImplementedError
+
+
+class TaskObjective(Objective):
+    """The objective that fits the model to the labels; a method has exactly one (default: `TaskLoss`)."""
+
+
+class Correction(Part):
+    """A change of the local gradient. The corrections of a method are chained by rank."""
+
+    def correct(self, client: ClientView, grads: Tree) -> Tree:
+        """The gradient that the next correction, and at last the solver, sees. Called in every local step. No default.
+
+        Args:
+            client: View of the client before the step.
+            grads: Gradients of the shared parameters that move.
+
+        Returns:
+            A tree of the same names, shapes and types.
+        """
+        raise NotImplementedError
+
+
+class LocalWork(Part):
+    """The amount of local work of a method that prescribes it (FedSGD); a method has at most one."""
+
+    def work(self, work: Work) -> Work:
+        """The work that clients do. Called when a stage is prepared. No default.
+
+        Args:
+            work: Work that the user asked for.
+
+        Returns:
+            The work that replaces it.
+        """
+        raise NotImplementedError
+
+
+def as_asked(work: Work) -> Work:
+    """The work of the round, unchanged."""
+    return work
+
+
+def passes(epochs: int) -> Callable[[Work], Work]:
+    """The work of the round, with `epochs` passes over the client's data."""
+    return lambda work: dataclasses.replace(work, epochs=epochs, steps=None)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One section of local training.
+
+    Attributes:
+        moves: Group of parameters that the phase trains: "all", "head", "body" or "norm".
+        work: Function from the work of the round to the work of the phase.
+    """
+
+    moves: Group = "all"
+    work: Callable[[Work], Work] = as_asked
+
+
+class Personalizer(Part):
+    """Start of training, trained parameters, shared parameters and the personal model of a client."""
+
+    vmappable: ClassVar[bool] = True
+    """False: `begin` has control flow on data (FedALA). Executors then call it client by client and still stack the steps."""
+
+    def begin(self, client: ClientView) -> tuple[Tree, Tree]:
+        """Parameters that local training starts from. Called once a round, before the first phase.
+
+        Args:
+            client: View of the client; `client.params` are the received parameters, or those of the personalizer before.
+
+        Returns:
+            (parameters, client state of this part). Default: both unchanged.
+        """
+        return client.params, client.state
+
+    def trainable(self, name: str, model: Model) -> bool:
+        """Whether clients train this parameter. Default: True."""
+        return True
+
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases of local training, in order. Default: one phase of all parameters.
+
+        At most one part of a method may override it.
+        """
+        return (Phase(),)
+
+    def tune(self) -> Phase | None:
+        """Fine-tuning of the received model before a client is evaluated; its result is not kept. Default: None.
+
+        It runs on the client's training data with the task's loss and a fresh solver.
+        """
+        return None
+
+    def shared(self, name: str, model: Model) -> bool:
+        """Whether this parameter or buffer is sent and averaged. Default: True."""
+        return True
+
+    def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
+        """Parameters that a client is evaluated with. Default: the shared ones.
+
+        Args:
+            model: The model.
+            params: Shared parameters.
+            state: Client state of this part.
+
+        Returns:
+            A tree of all the model's parameters.
+        """
+        return params
+
+    def predict(self, model: Model, shared: Tree, state: Tree, own: Tree, x: Tensor, context: Context) -> Output:
+        """Output of the client's personal model. Default: the model at `personal`.
+
+        Args:
+            model: The model.
+            shared: Parameters and buffers of the shared model.
+            state: Client state of this part.
+            own: Buffers of the client's model.
+            x: Samples.
+            context: Static facts of the client.
+
+        Returns:
+            The output in evaluation mode.
+
+        Shapes:
+            x [B, ...], output.logits [B, C].
+        """
+        return model(self.personal(model, tree.only(shared, model.params), state), x, buffers=own, context=context)
+
+
+class PersonalModel(Personalizer):
+    """A personalizer that trains a model of the client's own beside the shared one; a method has at most one."""
+
+    trains: ClassVar[bool] = True
+
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        """Objective of the personal model. Called in every local step. No default.
+
+        Args:
+            client: View of the client; the term is differentiable in `client.state`, and constant in `client.params`.
+            batch: Samples of the step.
+
+        Returns:
+            A scalar tensor.
+        """
+        raise NotImplementedError
+
+
+class Conditioner(Part):
+    """Static facts of a client that its model takes as an input. They never leave the client."""
+
+    @property
+    def pooled(self) -> bool:
+        """Whether it describes the training data of all clients together: a reference for simulations only."""
+        return False
+
+    def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
+        return {self.name: self.describe(data, settings.classes if settings.task.name == "classification" else None)}
+
+    def describe(self, data: Batch, outputs: int | None) -> Tree:
+        """The facts. Called once per client and stage. No default.
+
+        Args:
+            data: All training samples of the client.
+            outputs: Number of classes; None for a model with one output (binary, regression).
+
+        Returns:
+            A tree with the same names and shapes on all clients; the model finds it in `context[name]`.
+        """
+        raise NotImplementedError
+
+
+class Upload(Part):
+    """A transformation of the update before it is sent, chained by rank: clip < withhold < sparsify < quantize < mask.
+
+    The client sends exactly the tensors that `encode` returns, so their bytes are the cost. Their shapes and types may depend
+    on the update's shapes and on the message from the server, never on a client's values. A tensor that belongs to parameter
+    `w` is named `w:<what>`. An empty tensor stands for a withheld one and passes unchanged.
+    """
+
+    CLIP: ClassVar[int] = 4
+    WITHHOLD: ClassVar[int] = 5
+    """Higher than all ranks of server steps: the server leaves withheld parameters unchanged after all other steps."""
+    SPARSIFY: ClassVar[int] = 6
+    QUANTIZE: ClassVar[int] = 7
+    MASK: ClassVar[int] = 8
+
+    def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
+        """Encode the update on the client. Called after `finish`, by rank. Default: unchanged.
+
+        Args:
+            client: View of the client after training.
+            update: w_k - w of the shared parameters, as the uploads of lower rank encoded it.
+
+        Returns:
+            (tensors to send, client state). This state replaces the one that `finish` returned.
+        """
+        return update, client.state
+
+    def decode(self, update: Tree, params: Tree) -> Tree:
+        """Decode the updates on the server. Called in reverse order of rank. Default: unchanged.
+
+        Args:
+            update: Received tensors of all clients.
+            params: Parameters of the model, for names and shapes.
+
+        Returns:
+            The updates as they were before `encode`.
+
+        Shapes:
+            Every tensor of `update` and of the result is [K, ...].
+        """
+        return update
+
+
+class BaseWeights(Part):
+    """The weights of the participants before any other part changes them; a method has exactly one (default: `BySize`)."""
+
+    def weights(self, cohort: Cohort) -> Tensor:
+        """Weights of the participants. Called once a round. No default.
+
+        Args:
+            cohort: The client updates; read the numbers only (`sizes`, `steps`, `shared`).
+
+        Returns:
+            Weights [K], not negative. The caller normalizes them to sum 1.
+        """
+        raise NotImplementedError
+
+
+class Weighting(Part):
+    """A change of the weights, chained after the base weights."""
+
+    def weigh(self, cohort: Cohort, weights: Tensor) -> Tensor:
+        """Change the weights. Called once a round, by rank. No default.
+
+        Args:
+            cohort: The client updates; read the numbers only (`sizes`, `steps`, `shared`).
+            weights: Weights so far, of sum 1.
+
+        Returns:
+            New weights [K], not negative. The caller normalizes them to sum 1.
+
+        Shapes:
+            weights [K] -> [K].
+        """
+        raise NotImplementedError
+
+
+class Aggregator(Part):
+    """The rule that combines the participants' updates into one; a method has exactly one (default: `Mean`)."""
+
+    needs: ClassVar[Literal["sums", "spread", "updates"]] = "updates"
+
+    def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+        """Weights for `combine` and `combine_buffers`, for a rule that finds them in the updates. Default: unchanged.
+
+        Args:
+            server: View of the server before the round's update.
+            cohort: The decoded client updates.
+            weights: Weights [K] of sum 1.
+
+        Returns:
+            Weights [K].
+        """
+        return weights
+
+    def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
+        """Combine the updates. Called once a round. No default.
+
+        Args:
+            server: View of the server; `server.params` are the shared parameters w.
+            cohort: The decoded client updates; `cohort.update` is w_k - w, every tensor [K, ...].
+            weights: Final weights [K].
+
+        Returns:
+            The update: a tree with the names of `cohort.update` and the shapes of the parameters.
+        """
+        raise NotImplementedError
+
+    def combine_buffers(self, buffers: Tree, weights: Tensor) -> Tree:
+        """Combine float buffers. Called once a round. Default: the mean with the final weights.
+
+        Args:
+            buffers: Buffers of the clients, [K, ...] each.
+            weights: Final weights [K].
+
+        Returns:
+            A tree of the same names without the leading [K].
+        """
+        return tree.weighted_sum(buffers, weights)
+
+
+class LinearAggregator(Aggregator):
+    """A weighted sum of the updates. Its coefficients depend on the numbers of the client updates, not on their tensors."""
+
+    needs = "sums"
+
+    def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+        """Coefficients of the sum. Called once a round, before the updates arrive where they are added up as they come.
+
+        Args:
+            server: View of the server; `server.params` may be empty.
+            cohort: The numbers of the client updates (`sizes`, `steps`, `solver_weights`, `shared`).
+            weights: Weights [K] of sum 1.
+
+        Returns:
+            Coefficients c [K]: the update is sum_k c_k update_k.
+        """
+        raise NotImplementedError
+
+    def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
+        return tree.weighted_sum(cohort.update, self.coefficients(server, cohort, weights))
+
+
+class ServerStep(Part):
+    """A change of the combined update, chained by rank: noise < dynamic < optimizer < distillation < shrinking."""
+
+    NOISE: ClassVar[int] = 0
+    DYNAMIC: ClassVar[int] = 1
+    OPTIMIZER: ClassVar[int] = 2
+    DISTILLATION: ClassVar[int] = 3
+    SHRINKING: ClassVar[int] = 4
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        """Change the combined update. Called once a round, after `absorb`. No default.
+
+        Args:
+            server: View of the server; `server.params` are the parameters before the update, `server.state` is what
+                `absorb` returned.
+            update: Combined update, as server steps of lower rank changed it.
+            cohort: The decoded client updates; with needs = "sums" only their numbers.
+
+        Returns:
+            (update, server state). The update keeps its names and shapes; `advance` adds it to the parameters.
+        """
+        raise NotImplementedError
+
+
+class ServerOptimizer(ServerStep):
+    """A server step that uses the combined update as a gradient; a method has at most one."""
+
+    rank: ClassVar[int] = ServerStep.OPTIMIZER

@@ -1,0 +1,48 @@
+"""Files and names that the documentation mentions exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "unalike"
+GLOSSARY = ROOT / "docs" / "glossary.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+NAME_IN_FILE = re.compile(r"`(\w+)` in `([\w/]+\.py)`")
+PACKAGE_FILE = re.compile(r"`((?:src/unalike/)?[a-z_]+(?:/[a-z_]+)*/[a-z_]+\.py)(?::(\w+))?`")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+def defines(path: Path, name: str) -> bool:
+    return bool(re.search(rf"^(?:async def|def|class) {name}\b|^{name}\s*[:=]", path.read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize(("name", "file"), sorted(set(NAME_IN_FILE.findall(GLOSSARY.read_text()))))
+def test_glossary_name_is_defined_in_the_file(name, file):
+    assert (PACKAGE / file).exists(), f"no file {file}"
+    assert defines(PACKAGE / file, name), f"{file} does not define {name}"
+
+
+def test_glossary_defines_every_term_once():
+    terms = [line.split("|")[1].strip() for line in GLOSSARY.read_text().splitlines() if line.startswith("| ")]
+    assert [term for term in set(terms) if terms.count(term) > 1 and term not in ("Term", ":--", "Not")] == []
+
+
+@pytest.mark.parametrize("page", [ROOT / "docs/architecture.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_page_names_files_and_functions_that_exist(page):
+    missing = []
+    for file, name in PACKAGE_FILE.findall(page.read_text()):
+        path = next((p for p in (PACKAGE / file, ROOT / file) if p.exists()), None)
+        if path is None or (name and not defines(path, name)):
+            missing.append(f"{file}:{name}" if name else file)
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_page_lead_to_files(page):
+    targets = [target for target in LINK.findall(page.read_text()) if not target.startswith("http")]
+    assert [target for target in targets if not (page.parent / target).exists()] == []

@@ -1,0 +1,49 @@
+"""Source code and pages use the terms of docs/glossary.md, and docstrings begin with what a thing is."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "unalike"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+EXCEPT = {ROOT / "docs" / "glossary.md"}
+PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")} - EXCEPT)
+
+UNUSED = ("drawer", "drawers", "mail", "teamwork", "lesson", "lessons", "survey", "surveys", "thaw", "leash", "parcel")
+"""Words of "Words we do not use" that have no other meaning here."""
+OLD_WORD = re.compile(rf"\b(?:{'|'.join(UNUSED)})\b", re.IGNORECASE)
+RIDDLE = re.compile(r"(?:What|Who|Whose|Where|How)\b")
+
+
+def found_in(path: Path) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {match[0]}"
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        for match in OLD_WORD.finditer(line)
+    ]
+
+
+def docstrings(path: Path) -> list[str]:
+    """The docstrings of a module, its classes and its functions."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    return [text for node in nodes if isinstance(node, kinds) and (text := ast.get_docstring(node))]
+
+
+def test_source_uses_no_old_word():
+    assert [hit for path in MODULES for hit in found_in(path)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_page_uses_no_old_word(page):
+    assert found_in(page) == []
+
+
+def test_docstrings_say_what_a_thing_is():
+    riddles = [f"{path.relative_to(ROOT)}: {text[:60]!r}" for path in MODULES for text in docstrings(path)]
+    assert [line for line in riddles if RIDDLE.match(line.partition(": ")[2][1:])] == []

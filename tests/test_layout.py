@@ -1,0 +1,51 @@
+"""The layout of the package: shallow folders of moderate size, and no circle of imports between files.
+
+`lint-imports` (in `make lint`) checks which folder may import which; see docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import grimp
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "unalike"
+MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
+FOLDERS = sorted({path.parent for path in MODULES} - {Path(".")})
+
+LOOSE_MODULES = {"__init__.py", "__main__.py", "api.py"}
+MAX_MODULES = 14
+UNLIMITED = {Path("methods/parts")}
+"""Catalogues: one file per entry, any number of entries."""
+MAX_DEPTH = 3
+"""unalike/federation/coordinator/mailbox.py has depth 3."""
+
+
+def test_files_import_each_other_without_a_circle():
+    graph = grimp.build_graph("unalike", cache_dir=None)  # counts imports under TYPE_CHECKING, too
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail("imports form a circle: " + " is imported by ".join(error.args[1]))
+
+
+def test_package_root_has_only_the_public_modules():
+    assert {path.name for path in MODULES if path.parent == Path(".")} == LOOSE_MODULES
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=str)
+def test_folder_has_few_modules(folder):
+    modules = [path.name for path in MODULES if path.parent == folder and path.name != "__init__.py"]
+    assert len(modules) <= MAX_MODULES or folder in UNLIMITED, f"{folder}: {len(modules)} modules"
+
+
+def test_folders_are_at_most_two_deep():
+    assert [str(path) for path in MODULES if len(path.parts) > MAX_DEPTH] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=str)
+def test_folder_has_a_docstring(folder):
+    assert (PACKAGE / folder / "__init__.py").read_text().startswith('"""')
