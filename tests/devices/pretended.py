@@ -148,7 +148,11 @@ def pretended() -> Iterator[None]:
     torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(..., device=...)` makes a tensor here and moves it
     try:
         # torch has a thread for gradients on one device of a kind that Python pretends: compute them in the calling thread
-        with torch.autograd.set_multithreading_enabled(False), Pretending(), patch.object(torch, "Generator", Generator):
+        with (
+            torch.autograd.set_multithreading_enabled(False),
+            Pretending(),
+            patch.object(torch, "Generator", Generator),
+        ):
             yield
     finally:
         torch._C._set_only_lift_cpu_tensors(False)
