@@ -104,7 +104,8 @@ def measured(load: Workload) -> dict[str, list[float]]:
     """Seconds of each contender's rounds."""
     with ExitStack() as stack:
         clients = load.people()
-        rounds = {name: ours(stack, clients, load, name) for name in load.contenders}  # worker processes start before this one computes anything
+        # worker processes start before this one computes anything
+        rounds = {name: ours(stack, clients, load, name) for name in load.contenders}
         rounds = {"bare loop": bare(clients, ua.model(load.model, load.shape, 10), load.batch)} | rounds
         times: dict[str, list[float]] = {name: [] for name in rounds}
         for repeat in range(REPEATS + 2):

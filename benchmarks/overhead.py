@@ -64,7 +64,7 @@ def compiled(name: str, spent: list[float]) -> Callable[[], object] | None:
     runner = stage_runner(name, "batched")
     [group] = runner.groups.values()
     loops = kernels()
-    if loops is None or not isinstance(group.executor, Batched) or not group.executor.fuses:
+    if loops is None or not isinstance(group.executor, Batched) or not group.executor.uses_compiled_loops:
         return None
     train = loops.train
 

@@ -236,7 +236,7 @@ def _worth_a_team(run_config: RunConfig) -> bool:
     with threads_for(run_config.model):  # as it would train: more of them may wait for each other
         return (
             count > 1
-            and not Batched(client_pool).fuses
+            and not Batched(client_pool).uses_compiled_loops
             and work_seconds(client_pool, count, run_config.options.rounds) > PATIENCE
         )
 
