@@ -1,9 +1,9 @@
-"""The executors against a bare PyTorch loop on the same work, interleaved in one process; one thread in every process.
+"""Measure the executors against a bare PyTorch loop on the same work, interleaved in one process; one thread in every process.
 
     python benchmarks/executors.py [name of a workload ...] [--json FILE]
 
-Prints whole rounds of training (no evaluation): their median, its factor over the bare loop's median with the spread, and the
-factor of the fastest rounds, which says more where others use the machine too.
+For whole rounds of training (no evaluation) it prints the median time, its factor over the bare loop's median with the spread, and
+the factor between the fastest rounds, which is more reliable on a busy machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from unalike.runtime.worker_loop import announce_executor, announce_stage, make_
 
 @dataclass(frozen=True)
 class Workload:
-    """`clients` with so many `samples` of a shape, and how they are trained on."""
+    """A number of clients with samples of one shape, a model, a batch size and the executors to compare."""
 
     clients: int
     samples: int
@@ -61,7 +61,7 @@ REPEATS = 7
 
 
 def bare(clients: list[ua.ClientData], module: nn.Module, batch: int) -> Callable[[], None]:
-    """FedAvg as one would write it by hand: copy the weights, train, average."""
+    """FedAvg without the library: copy the weights, train, average."""
     start = {n: p.detach().clone() for n, p in module.named_parameters()}
 
     def round_() -> None:
@@ -83,7 +83,7 @@ def bare(clients: list[ua.ClientData], module: nn.Module, batch: int) -> Callabl
 
 
 def ours(stack: ExitStack, clients: list[ua.ClientData], load: Workload, contender: str) -> Callable[[], object]:
-    """A round of FedAvg by an executor; its processes, if it has any, live as long as the stack."""
+    """A round of FedAvg by an executor; its worker processes live as long as `stack`."""
     executor, _, precision = contender.partition(" bf16")
     executor, precision = executor, "bf16" if contender.endswith("bf16") else "float32"
     work = ua.Work(batch_size=load.batch, lr=0.01, momentum=0.9)
@@ -94,17 +94,18 @@ def ours(stack: ExitStack, clients: list[ua.ClientData], load: Workload, contend
     if not executor.startswith("distributed"):
         return StageRunner(stage, run_config.settings, run_config.population, executor=executor).round
     worker_pool = stack.enter_context(worker_pool_for(run_config))
-    simulation = make_stage_runner(run_config, stage, 0, executor.split("'")[1], None, worker_pool)
+    runner = make_stage_runner(run_config, stage, 0, executor.split("'")[1], None, worker_pool)
     announce_stage(worker_pool, None)
-    announce_executor(simulation)
-    return simulation.round
+    announce_executor(runner)
+    return runner.round
 
 
 def measured(load: Workload) -> dict[str, list[float]]:
-    """Contender -> seconds of its rounds."""
+    """Seconds of each contender's rounds."""
     with ExitStack() as stack:
         clients = load.people()
-        rounds = {name: ours(stack, clients, load, name) for name in load.contenders}  # before anything computes here
+        # worker processes start before this one computes anything
+        rounds = {name: ours(stack, clients, load, name) for name in load.contenders}
         rounds = {"bare loop": bare(clients, ua.model(load.model, load.shape, 10), load.batch)} | rounds
         times: dict[str, list[float]] = {name: [] for name in rounds}
         for repeat in range(REPEATS + 2):

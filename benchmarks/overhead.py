@@ -1,8 +1,8 @@
-"""The share of a round that is not forward, backward and step: `python overhead.py WORKLOAD ROUNDS`.
+"""Measure the share of a round that is not forward, backward and step: `python overhead.py WORKLOAD ROUNDS`.
 
-Our loop against the same steps of plain torch and nothing else: batches cut beforehand, channels last for convolutions, pooling
-before ReLU, the fused optimizer, no copies between clients, no average. Where compiled loops train the model, also their share of
-a round of theirs. All on one thread, alternating in one process.
+The loop executor is compared with the same steps in plain torch and nothing else: batches cut beforehand, channels-last
+convolutions, pooling before ReLU, the fused optimizer, no copies between clients, no average. If compiled loops can train the
+model, the time within the loops is also measured. Everything runs on one thread, alternating in one process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from unalike.runtime.stage_runner import StageRunner
 
 
 def steps(name: str) -> Callable[[], None]:
-    """Forward, backward and step of a round's batches."""
+    """The forward pass, backward pass and step of all batches of a round, in plain torch."""
     work, module = WORKLOADS[name], nn.Sequential(*pools_first([*network(name).children()]))
     x, y = (torch.from_numpy(a).flatten(0, 1) for a in arrays(name))
     if x.dim() == 4:
@@ -46,7 +46,8 @@ def steps(name: str) -> Callable[[], None]:
     return round_
 
 
-def simulated(name: str, executor: str) -> StageRunner:
+def stage_runner(name: str, executor: str) -> StageRunner:
+    """FedAvg on the workload with an executor."""
     clients = [ua.ClientData(train=(torch.from_numpy(x), torch.from_numpy(y))) for x, y in zip(*arrays(name))]
     work = ua.Work(batch_size=WORKLOADS[name].batch, lr=LR, momentum=MOMENTUM)
     run_config = prepare_run("fedavg", clients, model=network(name), rounds=1, work=work)
@@ -59,11 +60,11 @@ def simulated(name: str, executor: str) -> StageRunner:
 
 
 def compiled(name: str, spent: list[float]) -> Callable[[], object] | None:
-    """Our round in compiled loops, where the model trains in them; adds the seconds of each of their calls to `spent`."""
-    simulation = simulated(name, "batched")
-    [group] = simulation.groups.values()
+    """A round in compiled loops, or None if they cannot train the model; adds the seconds of each call to `spent`."""
+    runner = stage_runner(name, "batched")
+    [group] = runner.groups.values()
     loops = kernels()
-    if loops is None or not isinstance(group.executor, Batched) or not group.executor.fuses:
+    if loops is None or not isinstance(group.executor, Batched) or not group.executor.uses_compiled_loops:
         return None
     train = loops.train
 
@@ -75,13 +76,13 @@ def compiled(name: str, spent: list[float]) -> Callable[[], object] | None:
             spent.append(time.perf_counter() - started)
 
     loops.train = timed
-    return simulation.round
+    return runner.round
 
 
 def main(name: str, rounds: int) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()  # as every run does
-    calls = {"steps": steps(name), "ours": simulated(name, "loop").round}
+    calls = {"steps": steps(name), "ours": stage_runner(name, "loop").round}
     spent: list[float] = []
     if (inside := compiled(name, spent)) is not None:
         calls["compiled"] = inside

@@ -26,7 +26,7 @@ def test_labels_cost_nothing_without_a_profiler():
     assert profiled("data") is profiled("step")
 
 
-@pytest.mark.parametrize("executor", ["loop", "batched(fused=False)"])
+@pytest.mark.parametrize("executor", ["loop", "batched(compiled_loops=False)"])
 def test_run(cli, small, tmp_path, executor):
     out = tmp_path / "run"
     status, shown, _ = cli("run", *small, "--executor", executor, "--out", out, "--profile")

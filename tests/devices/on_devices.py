@@ -16,7 +16,8 @@ import unalike as ua
 from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.engine import auto
-from unalike.engine.multiprocess import nccl, worker_pool
+from unalike.engine.multiprocess import nccl as nccl_module
+from unalike.engine.multiprocess import worker_pool
 from unalike.engine.multiprocess.channel import Channel
 from unalike.methods.part import registry
 from unalike.methods.plan import plan
@@ -127,6 +128,7 @@ def test_bf16_on_device_runs(executor):
 def test_auto_executor_on_device_is_chosen(long, monkeypatch):
     """By rule, and by measurement."""
     monkeypatch.setattr(auto, "LONG", long)
+    monkeypatch.setattr(auto, "WORTH", 2.0)  # four clients are enough to be stacked
     with pretended():
         found = train("moon", f"{KIND}:0", "auto")
     why = found._runner.why
@@ -152,7 +154,6 @@ def alone(function, *arguments):
 @pytest.mark.parametrize("nccl", ["False", "True"])
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fine_tuned", "median", "ifca(clusters=2)"])
 def test_worker_processes_have_own_devices(method, nccl, tmp_path):
-    """Steps by hand: torch has no threads that compute gradients for the second device of a kind that Python pretends."""
     alone("train_in_a_team", method, nccl, tmp_path)
 
 
@@ -163,7 +164,7 @@ def train_in_a_team(method, nccl, folder):
         second.write_text(str(worker.run_config.population.x.device))
         follow(worker)
 
-    worker_loop._follow, nccl.BACKENDS[KIND] = noted, Wires
+    worker_loop._follow, nccl_module.BACKENDS[KIND] = noted, Wires
     with pretended():
         found = train(method, KIND, f"distributed(workers=2, inner='batched', nccl={nccl})")
     assert second.read_text() == f"{KIND}:1"
@@ -218,7 +219,7 @@ def compare_between_devices(folder):
                 file.write(f"{self._channel.direct.group.bytes > 1000}\n")
         close(self)
 
-    worker_pool.WorkerPool.close, nccl.BACKENDS[KIND] = noted, Wires
+    worker_pool.WorkerPool.close, nccl_module.BACKENDS[KIND] = noted, Wires
     with pretended():
         compared("distributed(inner='batched', nccl=True)", KIND, Path(folder) / "joined")
 
@@ -227,6 +228,8 @@ def compare_between_devices(folder):
 def test_dead_process_during_device_transfer_is_detected(side, tmp_path):
     """The process dies before its part of a transfer, for which the other device would wait for ever."""
     alone(f"lose_a_{side}", tmp_path)
+    if side == "worker":
+        alone("resume_after_loss", tmp_path)
 
 
 def lose_a_worker(folder):
@@ -237,16 +240,19 @@ def lose_a_worker(folder):
             os._exit(7)
         send(self, part, rank)
 
-    Channel._send, nccl.BACKENDS[KIND] = dies, Wires
+    Channel._send, nccl_module.BACKENDS[KIND] = dies, Wires
     executor = "distributed(workers=2, inner='batched', nccl=True)"
     with pretended(), pytest.raises(UnalikeError, match=r"number 1 \(exit code 7\) is gone"):
         train("fedavg", KIND, executor, out=folder)
     with pretended():  # its own device still does what it is asked
         assert torch.ones(3, device=KIND).sum().item() == 3
-    Channel._send = send
-    module.used = False  # as a process that begins anew
+
+
+def resume_after_loss(folder):
+    """The run is complete in another process: torch does not start processes after it has computed gradients on a device."""
+    nccl_module.BACKENDS[KIND] = Wires
     with pretended():
-        found = train("fedavg", KIND, executor, out=folder)
+        found = train("fedavg", KIND, "distributed(workers=2, inner='batched', nccl=True)", out=folder)
     same(found, train("fedavg", "cpu", "distributed(workers=2, inner='batched')"))
 
 
@@ -264,7 +270,7 @@ def lose_a_leader(folder):
         exits, os._exit = os._exit, lambda code: (gone.write_text("gone"), exits(code))
         work(*arguments)
 
-    Channel._broadcast, worker_pool._work, nccl.BACKENDS[KIND] = dies, noted, Wires
+    Channel._broadcast, worker_pool._work, nccl_module.BACKENDS[KIND] = dies, noted, Wires
     child = os.fork()
     if not child:
         with pretended():
@@ -286,7 +292,7 @@ def lose_a_leader(folder):
     ],
 )
 def test_nccl_without_device_per_process_is_refused(device, workers, message, monkeypatch):
-    monkeypatch.setitem(nccl.BACKENDS, KIND, Wires)
+    monkeypatch.setitem(nccl_module.BACKENDS, KIND, Wires)
     monkeypatch.setattr(module, "used", False)
     with pretended(), pytest.raises(UnalikeError, match=message):
         train("fedavg", device, f"distributed(workers={workers}, nccl=True)")

@@ -147,7 +147,12 @@ def pretended() -> Iterator[None]:
     """While it lasts, `torch.device("pretended:0")` and `torch.device("pretended:1")` can be used by this thread."""
     torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(..., device=...)` makes a tensor here and moves it
     try:
-        with Pretending(), patch.object(torch, "Generator", Generator):
+        # torch has a thread for gradients on one device of a kind that Python pretends: compute them in the calling thread
+        with (
+            torch.autograd.set_multithreading_enabled(False),
+            Pretending(),
+            patch.object(torch, "Generator", Generator),
+        ):
             yield
     finally:
         torch._C._set_only_lift_cpu_tensors(False)

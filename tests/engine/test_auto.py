@@ -1,4 +1,4 @@
-"""What "auto" stands for, and chunks that do not fit into memory."""
+"""The executor that `auto` chooses, models and parts that cannot be stacked, and chunks that do not fit into memory."""
 
 import re
 from dataclasses import dataclass, replace
@@ -31,12 +31,12 @@ def clients(count=12, samples=20):
 
 @pytest.fixture
 def measures(monkeypatch):
-    """Nothing is decided by a rule."""
+    """Every choice is measured."""
     monkeypatch.setattr(auto, "LONG", 0.0)
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
 
 
-def simulation(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", method="fedavg", **more):
+def runner_of(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", method="fedavg", **more):
     run_config = prepare_run(method, people, model=model, rounds=rounds, work=ua.Work(batch_size=5), **more)
     return StageRunner(
         next(steps_of(run_config.plan, run_config.plan_inputs)),
@@ -46,28 +46,28 @@ def simulation(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", meth
     )
 
 
-def test_a_short_run_is_decided_by_a_rule(monkeypatch):
+def test_auto_short_run_is_decided_by_rule(monkeypatch):
     loops = "batched: compiled loops train dense models"
-    assert simulation(clients()).why == simulation(clients(1)).why == loops
+    assert runner_of(clients()).why == runner_of(clients(1)).why == loops
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
-    assert simulation(clients()).why == "batched: the model is small and dense"
-    assert simulation(clients(1)).why.startswith("loop: one participant")
-    assert simulation(clients(3)).why.startswith("loop: stacking would do the work of 3.0 clients")
-    assert simulation(clients(), executor="loop").why == "loop: asked for"
+    assert runner_of(clients()).why == "batched: the model is small and dense"
+    assert runner_of(clients(1)).why.startswith("loop: one participant")
+    assert runner_of(clients(3)).why.startswith("loop: stacking would do the work of 3.0 clients")
+    assert runner_of(clients(), executor="loop").why == "loop: asked for"
 
 
 @pytest.mark.parametrize(("width", "executor"), [(8, "batched"), (256, "loop")])
-def test_stacking_spares_overhead_where_a_step_is_small(width, executor):
+def test_auto_transformer_is_stacked_only_if_small(width, executor):
     layer = torch.nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True)
     model = torch.nn.Sequential(torch.nn.Linear(8, 12 * width), torch.nn.Unflatten(1, (12, width)), layer)
     model = torch.nn.Sequential(model, torch.nn.Flatten(), torch.nn.Linear(12 * width, 3))
-    why = simulation(clients(24), model=model).why
+    why = runner_of(clients(24), model=model).why
     assert why.startswith(executor), why
     assert ("a step is work enough" in why) == (executor == "loop")
 
 
 @pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
-def test_recurrent_layers_are_trained_one_client_after_the_other(kind):
+def test_auto_recurrent_model_takes_loop(kind):
     class Reader(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -76,25 +76,25 @@ def test_recurrent_layers_are_trained_one_client_after_the_other(kind):
         def forward(self, x):
             return self.head(self.layer(x.unflatten(1, (4, 2)))[0][:, -1])
 
-    why = simulation(clients(24), model=Reader()).why
+    why = runner_of(clients(24), model=Reader()).why
     assert why == "loop: torch computes stacked recurrent layers one after the other"
 
 
-def test_it_does_not_matter_who_has_samples(monkeypatch):
+def test_auto_clients_without_samples_do_not_matter(monkeypatch):
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
-    assert simulation(clients(70, samples=0) + clients()).why == "batched: the model is small and dense"
+    assert runner_of(clients(70, samples=0) + clients()).why == "batched: the model is small and dense"
 
 
 class Activated(torch.nn.BatchNorm1d):
-    """A norm in which padding would count."""
+    """A batch norm with its own `forward`, which would count padding."""
 
     def forward(self, x):
         return super().forward(x).relu()
 
 
-def test_padding_that_would_count_is_refused():
+def test_batched_batch_norm_with_own_forward_is_refused():
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), Activated(8), torch.nn.Linear(8, 3))
-    chosen = simulation(clients(), model=model)
+    chosen = runner_of(clients(), model=model)
     assert (
         chosen.why
         == "loop: the model cannot be stacked: padding would count in a batch norm with a forward of its own (Activated)"
@@ -102,11 +102,11 @@ def test_padding_that_would_count_is_refused():
     run_round(chosen)
     for asked in ("batched", "batched(chunk=2)"):
         with pytest.raises(ua.UnalikeError, match=r"batched.*cannot be stacked: padding would count.*\(Activated\)"):
-            run_round(simulation(clients(), model=model, executor=asked))
+            run_round(runner_of(clients(), model=model, executor=asked))
 
 
 class Decided(torch.nn.Module):
-    """Its forward asks for a number, which stacked clients do not have."""
+    """Its forward branches on a number, which stacked clients do not have."""
 
     def __init__(self):
         super().__init__()
@@ -120,13 +120,13 @@ class Decided(torch.nn.Module):
     "model, why",
     [(Decided(), "control flow"), (torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(8, 3)), "")],
 )
-def test_what_cannot_be_stacked_is_refused_where_it_is_asked_for(model, why):
+def test_batched_model_that_cannot_be_stacked_is_refused(model, why):
     with pytest.raises(ua.UnalikeError, match=f"batched.*cannot be stacked: .*{why}.*; write 'loop' or 'auto'"):
-        run_round(simulation(clients(), model=model, executor="batched"))
-    run_round(simulation(clients(), model=model))
+        run_round(runner_of(clients(), model=model, executor="batched"))
+    run_round(runner_of(clients(), model=model))
 
 
-def test_a_part_that_cannot_be_stacked_is_refused():
+def test_batched_part_that_cannot_be_stacked_is_refused():
     @dataclass(frozen=True)
     class Stern(Objective):
         name = "stern"
@@ -136,10 +136,10 @@ def test_a_part_that_cannot_be_stacked_is_refused():
             return size if size.item() > 1 else 2 * size
 
     with pytest.raises(ua.UnalikeError, match=r"cannot be stacked: .*write 'loop' or 'auto'"):
-        run_round(simulation(clients(), method=ua.Method.parse("fedavg") + Stern(), executor="batched"))
+        run_round(runner_of(clients(), method=ua.Method.parse("fedavg") + Stern(), executor="batched"))
 
 
-def test_it_does_not_matter_whether_gradients_are_off(monkeypatch):
+def test_run_under_no_grad_trains_the_same(monkeypatch):
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     with torch.no_grad():
         runs = [
@@ -149,7 +149,7 @@ def test_it_does_not_matter_whether_gradients_are_off(monkeypatch):
 
 
 class Unwritten(torch.nn.Linear):
-    """Cannot be stacked, and says nothing of it."""
+    """It cannot be stacked, and raises an error without a message."""
 
     def forward(self, x):
         if torch._C._functorch.is_functorch_wrapped_tensor(self.weight):
@@ -157,14 +157,14 @@ class Unwritten(torch.nn.Linear):
         return super().forward(x)
 
 
-def test_an_obstacle_without_a_word_is_one():
+def test_batched_error_without_message_is_refused_by_type():
     model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.SiLU(), Unwritten(4, 3))
     with pytest.raises(ua.UnalikeError, match="cannot be stacked: NotImplementedError; write 'loop'"):
-        run_round(simulation(clients(), model=model, executor="batched"))
+        run_round(runner_of(clients(), model=model, executor="batched"))
 
 
 class Centred(torch.nn.Module):
-    """Its outputs depend on the whole batch; or only a buffer that is no norm's does."""
+    """Its outputs depend on the whole batch, or only a buffer outside of a norm does."""
 
     def __init__(self, outputs=True, dropout=0.0):
         super().__init__()
@@ -189,47 +189,47 @@ class Centred(torch.nn.Module):
         ),
     ],
 )
-def test_padding_would_count_in_whatever_looks_at_batches_as_a_whole(model, where, dropout):
+def test_padding_check_model_using_batch_statistics_is_refused(model, where, dropout):
     model = torch.nn.Sequential(model, torch.nn.Flatten(), torch.nn.Dropout(dropout), torch.nn.LazyLinear(3))
     model(torch.randn(4, 8))
-    chosen = simulation(clients(), model=model)
+    chosen = runner_of(clients(), model=model)
     assert re.match(f"loop: the model cannot be stacked: padding would count in .*{where}", chosen.why)
     with pytest.raises(ua.UnalikeError, match="padding would count"):
-        run_round(simulation(clients(), model=model, executor="batched"))
+        run_round(runner_of(clients(), model=model, executor="batched"))
 
 
 @dataclass(frozen=True)
 class Confident(Objective):
-    """The mean entropy of the outputs, by hand or as parts are told to write it."""
+    """The mean entropy of the outputs, as a plain mean or by `batch.mean`."""
 
     name = "confident"
-    by_hand: bool = True
+    plain_mean: bool = True
 
     def loss(self, local, batch):
         entropy = torch.distributions.Categorical(logits=local.output.logits).entropy()
-        return entropy.mean() if self.by_hand else batch.mean(entropy)
+        return entropy.mean() if self.plain_mean else batch.mean(entropy)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("method", ["fedavg", "fedprox + topk", "ditto", "moon"])
-def test_padding_would_count_in_the_loss_of_an_own_part(dropout, method):
-    """Nothing but a wrong number would show it."""
+def test_padding_check_plain_mean_in_own_part_is_refused(dropout, method):
+    """Without the check, training would go on with a wrong loss."""
     model = torch.nn.Sequential(
         torch.nn.Linear(8, 6), torch.nn.GELU(), torch.nn.Dropout(dropout), torch.nn.Linear(6, 3)
     )
-    wrong, right = (ua.Method.parse(method) + Confident(by_hand) for by_hand in (True, False))
-    assert "padding would count in confident: a mean" in simulation(clients(), model=model, method=wrong).why
+    wrong, right = (ua.Method.parse(method) + Confident(plain_mean) for plain_mean in (True, False))
+    assert "padding would count in confident: a mean" in runner_of(clients(), model=model, method=wrong).why
     with pytest.raises(ua.UnalikeError, match=r"padding would count in confident.*batch.mean\(per_sample\)"):
-        run_round(simulation(clients(), model=model, method=wrong, executor="batched"))
-    assert simulation(clients(), model=model, method=right).why.startswith("batched")
+        run_round(runner_of(clients(), model=model, method=wrong, executor="batched"))
+    assert runner_of(clients(), model=model, method=right).why.startswith("batched")
 
 
-def test_padding_would_count_where_words_are_counted():
+def test_padding_check_embedding_scaled_by_frequency_is_refused():
     table = torch.nn.Embedding(9, 4, scale_grad_by_freq=True)
     assert "scale_grad_by_freq" in Model(table).counting_padding(torch.randint(9, (3, 5)))
 
 
-def test_padding_is_no_matter_for_samples_by_themselves():
+def test_padding_check_norms_and_dropout_are_accepted():
     torch.manual_seed(0)
     norms = [torch.nn.LayerNorm(8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5)]
     model = torch.nn.Sequential(*norms, torch.nn.GELU(), torch.nn.Linear(8, 3))
@@ -237,9 +237,9 @@ def test_padding_is_no_matter_for_samples_by_themselves():
     assert Model(model).counting_padding(torch.randn(1, 8)) is None
 
 
-def test_a_long_run_is_measured_once_and_says_what(monkeypatch):
+def test_auto_long_run_is_measured_once(monkeypatch):
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
-    sim, trials = simulation(clients(), rounds=10**7), []
+    sim, trials = runner_of(clients(), rounds=10**7), []
     seen = auto._trial
     monkeypatch.setattr(auto, "_trial", lambda *a: trials.append(a) or seen(*a))
     assert "measured" in sim.why and "ms a client" in sim.why and sim.why == sim.why
@@ -247,16 +247,16 @@ def test_a_long_run_is_measured_once_and_says_what(monkeypatch):
     assert type(sim.state.groups["all"].executor).__name__.lower() == sim.choice.executor.split("(")[0]
 
 
-def test_what_measuring_leaves_behind_is_nothing(measures):
-    sim, plain = simulation(clients()), simulation(clients(), executor="loop")
+def test_auto_measuring_leaves_no_trace(measures):
+    sim, plain = runner_of(clients()), runner_of(clients(), executor="loop")
     sim.choice, before = replace(sim.choice, executor="loop"), torch.get_rng_state()
     for s in (sim, plain):
         run_round(s), run_round(s)
     assert same(sim.state.states["all"].params, plain.state.states["all"].params) and torch.equal(before, torch.get_rng_state())
 
 
-def test_a_run_that_goes_on_keeps_its_executor(tmp_path, monkeypatch, measures):
-    """Nor is anything measured for a finished run that is only read."""
+def test_auto_resumed_run_keeps_its_executor(tmp_path, monkeypatch, measures):
+    """A finished run that is only read is not measured, either."""
     arguments = {"model": "mlp(hidden=(8,))", "rounds": 4, "work": ua.Work(batch_size=5)}
     whole = ua.run("fedavg", clients(), out=tmp_path / "whole", **arguments)
     ua.run("fedavg", clients(), out=tmp_path / "part", stop=lambda row: row["round"] == 2, **arguments)
@@ -267,7 +267,7 @@ def test_a_run_that_goes_on_keeps_its_executor(tmp_path, monkeypatch, measures):
     assert same(again.params, whole.params)
 
 
-def test_a_team_is_not_started_for_compiled_loops(monkeypatch):
+def test_worker_pool_is_not_started_for_compiled_loops(monkeypatch):
     """Compiled loops use all cores in one process; torch does not."""
     run_config = prepare_run("fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5))
     assert not worker_loop._is_worth_a_pool(run_config)
@@ -276,9 +276,9 @@ def test_a_team_is_not_started_for_compiled_loops(monkeypatch):
 
 
 @pytest.mark.parametrize("chunk", [0, -1, 2.5])
-def test_chunks_hold_at_least_one_client(chunk):
+def test_batched_chunk_below_one_is_refused(chunk):
     with pytest.raises(ua.UnalikeError, match=rf"batched\(chunk={chunk}\): .* at least 1"):
-        run_round(simulation(clients(), executor=f"batched(chunk={chunk})"))
+        run_round(runner_of(clients(), executor=f"batched(chunk={chunk})"))
 
 
 class Tight(Batched):
@@ -296,7 +296,7 @@ class Tight(Batched):
 @pytest.mark.parametrize(
     "told", ["MPS backend out of memory", "[enforce fail at alloc_cpu.cpp:117] can't allocate memory"]
 )
-def test_a_lack_of_memory_has_other_words_elsewhere(told, monkeypatch):
+def test_batched_out_of_memory_is_recognized_by_message(told, monkeypatch):
     monkeypatch.setattr(Tight, "error", RuntimeError(told))
     tight = federation("fedavg")
     tight.executor = Tight(tight.executor.client_pool)
@@ -305,7 +305,7 @@ def test_a_lack_of_memory_has_other_words_elsewhere(told, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedbabu"])
-def test_a_chunk_that_does_not_fit_is_halved(method):
+def test_batched_out_of_memory_halves_chunk(method):
     plain, tight = federation(method, "batched", chunk=2), federation(method)
     tight.executor = Tight(tight.executor.client_pool)
     a, b = run_round(plain), run_round(tight)
@@ -316,7 +316,7 @@ def test_a_chunk_that_does_not_fit_is_halved(method):
         assert same(plain.tuned(), tight.tuned())
 
 
-def test_one_client_that_does_not_fit_is_an_error():
+def test_batched_out_of_memory_with_one_client_is_raised():
     sim = federation("fedavg")
     sim.executor = Tight(sim.executor.client_pool)
     Tight.room = 0
@@ -327,7 +327,7 @@ def test_one_client_that_does_not_fit_is_an_error():
         Tight.room = 3
 
 
-def test_other_errors_are_not_taken_for_a_lack_of_memory():
+def test_batched_other_error_is_raised():
     class Broken(Batched):
         def _chunk(self, *arguments):
             raise RuntimeError("shapes do not match")
@@ -338,8 +338,8 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory():
         run_round(sim)
 
 
-def test_chunks_hold_like_clients():
-    """One large client among small ones makes nobody's batches as long as its own; equal ones are not parted."""
+def test_cuts_group_clients_of_similar_size():
+    """A large client does not share a chunk with many small ones, and clients of equal size are not separated."""
     sizes = np.array([1] * 3 + [10] * 50 + [11, 20, 30, 5000])
     chunks = np.split(sizes, cuts(sizes, 40))
     assert [len(chunk) for chunk in chunks] == [3, 40, 12, 2]

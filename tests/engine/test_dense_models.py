@@ -35,7 +35,7 @@ def trained(method, executor, module=None, clients=None, **more):
         work = {"epochs": 2, "batch_size": 4, "lr": 0.1} | more
         sim = Simulation(method, module or mlp(), clients, proxy=proxy, executor=executor, **work)
         if executor == "batched":
-            sim.executor = Batched(sim.executor.client_pool, fused=False)
+            sim.executor = Batched(sim.executor.client_pool, compiled_loops=False)
         sim.round(), sim.round([0, 1, 3])
         return sim
 
@@ -209,15 +209,15 @@ def test_compiled_training_second_model_or_adam_is_not_supported():
     assert model.chain is not None and not model.chain.takes(torch.zeros(2, 3, 4))
 
 
-@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("loops", [True, False])
 @pytest.mark.parametrize("activation", [nn.GELU, nn.Tanh])
-def test_padding_does_not_mix_clients_numbers(activation, fused):
+def test_padding_does_not_mix_clients_numbers(activation, loops):
     """The samples of one client (here a file's fill value in row 0) never meet those of another."""
     clients = Clients.random(SIZES)
     clients.y = clients.y.float()
     clients.x[0], clients.y[0] = 9.96921e36, 9.96921e36
     module = nn.Sequential(nn.Linear(4, 5), activation(), nn.Linear(5, 1))
     sim = Simulation("fedavg", module, clients, task="regression", lr=0.01, batch_size=4)
-    sim.executor = Batched(sim.executor.client_pool, fused=fused)
+    sim.executor = Batched(sim.executor.client_pool, compiled_loops=loops)
     found = sim.run().stacked
     assert found.loss.isfinite().all() and all(u.isfinite().all() for u in found.update.values())

@@ -204,7 +204,7 @@ def test_plans_of_several_stages():
         torch.testing.assert_close(shared.personal(0), alone.personal(0), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("inner", ["loop", "batched(fused=False)"])
+@pytest.mark.parametrize("inner", ["loop", "batched(compiled_loops=False)"])
 def test_processes_draw_numbers_of_their_own(inner):
     """Of clients whose samples are all alike, dropout alone tells one from another."""
     alike = [ua.ClientData(train=(torch.ones(6, 4), torch.zeros(6, dtype=torch.int64)))] * 4

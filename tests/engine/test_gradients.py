@@ -1,4 +1,4 @@
-"""The loop's gradients: all leaves at once where nothing else asks for any, the parameters alone elsewhere."""
+"""The loop's gradients: by `backward` for plain methods, else by `autograd.grad` of the parameters alone."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +15,7 @@ from unalike.training.local_step import MODEL, _backward, _gradients_of, autogra
 
 
 class Words(nn.Module):
-    """A recurrent step with shared weights, of which one layer is never used."""
+    """A recurrent model with shared weights and an unused layer."""
 
     def __init__(self):
         super().__init__()
@@ -28,7 +28,7 @@ class Words(nn.Module):
         return self.head(h)
 
 
-def test_both_ways_find_the_same_gradients_and_leave_none_behind():
+def test_autograd_gradient_both_ways_agree_and_leave_no_grad():
     torch.manual_seed(0)
     model, x, y = Words(), torch.randn(6, 5, 3), torch.randint(0, 2, (6,))
     params = {n: p.detach() for n, p in model.named_parameters()}
@@ -49,7 +49,7 @@ def test_both_ways_find_the_same_gradients_and_leave_none_behind():
 
 @dataclass(frozen=True)
 class Beside(Objective):
-    """The distance from a model of the part's own, which is nobody's parameter."""
+    """The distance from the outputs of the part's own model, whose parameters are not trained."""
 
     name: ClassVar[str] = "beside"
     own: ClassVar[nn.Linear] = nn.Linear(4, 3)
@@ -59,12 +59,12 @@ class Beside(Objective):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
-def test_a_model_that_a_part_brings_along_gets_no_gradients(method):
+def test_own_model_of_a_part_gets_no_gradients(method):
     sim = Simulation(plan(method) + Beside(), mlp(), Clients.random((7, 3)), lr=0.1, executor="loop")
     sim.round()
     assert not sim.method.plain and all(p.grad is None for p in Beside.own.parameters())
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedprox"])
-def test_methods_that_minimise_the_loss_alone_are_plain(method):
+def test_method_plain_is_true_for_task_loss_alone(method):
     assert plan(method).plain == (method != "fedprox")

@@ -1,4 +1,4 @@
-"""Rounded training and memory formats: the same training, less exactly or in another order."""
+"""Training in bf16, with channels-last images and with the fused solver step."""
 
 import pytest
 import torch
@@ -45,8 +45,8 @@ def run(model, **more):
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 @pytest.mark.parametrize("model", ["mlp(hidden=(8,))", "net", "frozen"])
-def test_bf16_is_near(executor, model):
-    """Products of 8 bits: a few per cent of the update, and parameters stay in float32."""
+def test_bf16_update_is_close_to_float32(executor, model):
+    """Within a few per cent of the update, since products have 8 bits; parameters stay in float32."""
     given = net(frozen=model == "frozen") if model in ("net", "frozen") else model
     exact, rounded = (run(given, executor=executor, precision=p) for p in ("float32", "bf16"))
     start = exact.run_config.model.params
@@ -57,13 +57,13 @@ def test_bf16_is_near(executor, model):
     assert exact.run_config.key != rounded.run_config.key  # other numbers, another run
 
 
-def test_unknown_precision_is_refused():
+def test_precision_unknown_is_refused():
     with pytest.raises(UnalikeError, match="precision"):
         run("cnn", precision="fp8")
 
 
-def test_channels_last_is_the_same_step():
-    """One step of one client: sums in another order, 1e-4 of the update through the norm."""
+def test_channels_last_step_equals_plain_step():
+    """One step of one client, within 1e-4 of the update: sums have another order, which the norm enlarges."""
     shapes = {}
     for view in (True, False):  # with `view` the module asks for its activations as they were, and gets them
         model = Model(net(view))
@@ -82,7 +82,7 @@ def test_channels_last_is_the_same_step():
 @pytest.mark.parametrize(
     "solver", [SGD(), SGD(0.9), SGD(0.9, nesterov=True), SGD(0.5, weight_decay=0.1), SGD(weight_decay=0.1)]
 )
-def test_the_fused_step_is_the_plain_one(solver):
+def test_sgd_fused_step_equals_plain_step(solver):
     """1e-6: a fused multiply-add rounds once; gradients may lie in memory in another order than their parameters."""
     g = torch.Generator().manual_seed(0)
     shapes = {"conv": (4, 3, 2, 2), "weight": (5, 3), "bias": (5,)}

@@ -93,7 +93,7 @@ class Simulation:
         site = ClientPool(
             self.method, self.settings, clients, ClientStates(initial_client_state(self.method, self.settings))
         )
-        self.executor = Loop(site) if executor == "loop" else Batched(site, chunk, fused=executor != "by hand")
+        self.executor = Loop(site) if executor == "loop" else Batched(site, chunk, compiled_loops=executor != "by hand")
         self.state: ServerState = initial_server_state(self.method, self.settings)
         self.accepted: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""Sequences that pool before a ReLU: the numbers are those of the module as it was written."""
+"""Pooling before a ReLU gives the same numbers as the module as written."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from unalike.core.pooling_order import PooledFirst, pools_first
 
 
 class Sliced(nn.Module):
-    """A module that takes its own sequence apart between the ReLU and the pooling."""
+    """A module that slices its own sequence between the ReLU and the pooling."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +47,7 @@ def gradients(compute, params):
     ],
 )
 @pytest.mark.parametrize("inplace", [False, True])
-def test_logits_and_gradients_are_the_written_modules_to_the_bit(pool, inplace, training):
+def test_pool_first_logits_and_gradients_equal_module_bitwise(pool, inplace, training):
     torch.manual_seed(0)
     module = sequence(nn.ReLU(inplace), pool)
     x = torch.randn(5, 2, 9, 9).round()  # whole numbers, so that neighbours are alike
@@ -65,13 +65,13 @@ def test_logits_and_gradients_are_the_written_modules_to_the_bit(pool, inplace, 
         assert torch.equal(a, b)
 
 
-def test_a_missing_number_stays_missing():
+def test_pool_first_keeps_nan():
     module = nn.Sequential(nn.ReLU(), nn.MaxPool1d(2))
     x = torch.tensor([[[1.0, float("nan"), -1.0, -2.0]]])
     assert torch.equal(torch.nan_to_num(PooledFirst(*module)(x), 7.0), torch.nan_to_num(module(x), 7.0))
 
 
-def test_pooling_comes_first_only_next_to_a_relu_that_nobody_watches():
+def test_pools_first_only_after_relu_without_hooks():
     relu, pool, conv = nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(1, 1, 3)
     assert pools_first([conv, relu, pool, nn.Flatten()])[:3] == [conv, pool, relu]
     for layers in ([relu, conv, pool], [pool, relu], [nn.LeakyReLU(), pool], [relu, nn.AvgPool2d(2)], [relu], []):
@@ -83,7 +83,7 @@ def test_pooling_comes_first_only_next_to_a_relu_that_nobody_watches():
     assert pools_first([relu, pool]) == [pool, relu]
 
 
-def test_a_hook_sees_what_the_written_module_shows_it():
+def test_hooked_relu_sees_unpooled_activations():
     seen = []
     module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
     module[1].register_forward_hook(lambda _module, _inputs, output: seen.append(output.shape))
@@ -92,13 +92,13 @@ def test_a_hook_sees_what_the_written_module_shows_it():
     assert seen == [torch.Size([2, 4, 6, 6])]
 
 
-def test_a_module_may_take_its_sequence_apart():
+def test_sliced_sequence_equals_module():
     module = Sliced()
     model, x = Model(module), torch.randn(2, 2, 8, 8)
     assert torch.equal(model(model.params, x, buffers={}).logits, module(x))
 
 
-def test_a_sequence_of_ones_own_is_left_alone():
+def test_sequential_subclass_is_left_as_it_is():
     class Own(nn.Sequential):
         def forward(self, x):
             return super().forward(x) + 1
@@ -108,7 +108,7 @@ def test_a_sequence_of_ones_own_is_left_alone():
     assert torch.equal(model(model.params, x, buffers={}).logits, module(x))
 
 
-def test_the_module_given_and_the_one_handed_back_are_plain_sequences():
+def test_model_given_and_returned_modules_are_plain_sequences():
     module = nn.Sequential(nn.Conv2d(1, 1, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(9, 2))
     model = Model(module)
     assert type(module) is nn.Sequential

@@ -1,4 +1,4 @@
-"""Stacked clients must see the gradients that each of them sees alone."""
+"""Gradients of stacked clients equal those of each client alone, for every model."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ SMALL = {
     "conditional_mlp": "conditional_mlp(statistic=5)",
     "conditional_cnn": "conditional_cnn(channels=(4, 4), hidden=6)",
 }
-"""What keeps the test light; None: another one of its class stands for it."""
+"""Smaller variants that keep the test fast; None: another model of the same class stands for it."""
 
 SPECS = [*filter(None, (SMALL.get(name, name) for name in registry))]
 SPECS += ["resnet20(norm='group')", "resnet20(shortcut='pad')", "densenet"]
@@ -43,7 +43,7 @@ def drawn(spec: str):
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_gradients_of_stacked_clients_are_those_of_each(spec):
+def test_vmap_gradients_equal_gradients_of_each_client(spec):
     x, _, context = drawn(spec)
     net = Model(build(spec).double())
     y = torch.tensor([[0, 1, 2], [3, 3, 1]])
@@ -63,7 +63,7 @@ def test_gradients_of_stacked_clients_are_those_of_each(spec):
     assert any(g.abs().max() > 0 for g in stacked.values())
 
 
-def test_features_are_the_heads_input():
+def test_features_equal_input_of_head():
     for spec in ("resnet20", "vit(width=8, depth=1, heads=2)", "densenet"):
         net = Model(build(spec))
         out = net(net.params, torch.rand(2, *IMAGES), buffers=net.buffers)

@@ -1,4 +1,4 @@
-"""Compiled loops (numba, the extra `fast`), and the threads of a run that they and others are shared out to."""
+"""Load modules of compiled loops (numba, the extra `fast`), and run such loops on all threads of a run."""
 
 from __future__ import annotations
 
@@ -18,25 +18,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 SLICES = 4
-"""Pieces of the work for each thread: one that another program slows down leaves the rest to the others."""
+"""Pieces of work per thread: a thread that another program slows down leaves the remaining pieces to the others."""
 
 
 @cache
 def loops(module: str) -> ModuleType | None:
-    """A module of compiled loops, where the extra `fast` is installed. Warns where it is and does not work."""
+    """A module of compiled loops; None without the extra `fast`. Warns if numba is installed and does not work."""
     try:
         return import_module(module)
-    except (ImportError, RuntimeError) as error:  # of another numpy, without a folder for what it compiles
+    except (ImportError, RuntimeError) as error:  # numba needs another numpy, or finds no folder for compiled code
         if getattr(error, "name", None) != "numba":
-            text = (
-                f"numba cannot be used ({error}); what it would compile takes longer, dense models two to eight times"
-            )
+            text = f"numba cannot be used ({error}); rounds take longer, with dense models two to eight times as long"
             warnings.warn(text, stacklevel=3)
         return None
 
 
 class Crew(NamedTuple):
-    """Threads of a run."""
+    """The threads of a run: their number (the calling thread included), and a pool."""
 
     size: int
     pool: ThreadPoolExecutor
@@ -47,7 +45,7 @@ _crew: ContextVar[Crew | None] = ContextVar("crew", default=None)
 
 @contextmanager
 def crew_of(size: int) -> Iterator[None]:
-    """So many threads for what is shared out; one is the thread itself."""
+    """Use this many threads for `share_out` and `each`, the calling thread included."""
     crew = Crew(size, ThreadPoolExecutor(size, "crew")) if size > 1 else None
     token = _crew.set(crew)
     try:
@@ -59,20 +57,20 @@ def crew_of(size: int) -> Iterator[None]:
 
 
 def threads() -> int:
-    """Those of the run."""
+    """The number of threads of the run."""
     crew = _crew.get()
     return 1 if crew is None else crew.size
 
 
 def pieces() -> int:
-    """Into how many the work of the run's threads is cut."""
+    """The number of pieces to cut work into."""
     return 1 if threads() == 1 else SLICES * threads()
 
 
 def bounds(count: int, slices: int) -> list[int]:
-    """Where so many things are cut into at most so many slices, none of them empty, the first three times as long as the last.
+    """The bounds of at most `slices` non-empty slices of `count` things; the first slice is three times as long as the last.
 
-    Threads that take one after the other end together, and who is held up at the end is so for a short one.
+    Threads that take the slices in order end almost together: the last slices, which one of them may wait for, are short.
     """
     if count <= slices:
         return [*range(count + 1)]
@@ -81,23 +79,24 @@ def bounds(count: int, slices: int) -> list[int]:
 
 
 def share_out(loop: Callable[[np.ndarray], object], count: int) -> None:
-    """`loop(turns)` on all threads of the run at once: a compiled loop that takes one of so many pieces after the other, by
-    `vectors.turn`, until none is left. Threads that came back to Python for each would wait for each other there.
+    """Run `loop(turns)` on all threads of the run at once.
 
-    This one takes part, since it takes a thread longer to wake up than to train some small models.
+    The compiled loop takes one of `count` pieces after the other by `simd.turn`, until none is left. Threads that returned to
+    Python for every piece would wait for each other there. The calling thread takes part: waking another one can take longer
+    than training a small model.
     """
     turns, crew = np.zeros(1, np.int64), _crew.get()
     others = [] if crew is None else [crew.pool.submit(loop, turns) for _ in range(min(crew.size, count) - 1)]
     try:
         loop(turns)
     finally:
-        turns[0] = count  # where something was raised, nobody begins anything more
+        turns[0] = count  # after an exception no thread begins another piece
         for other in others:
-            if not other.cancel():  # who has not woken up by now is not waited for
-                other.result()  # raises what was raised there
+            if not other.cancel():  # cancel threads that have not started; wait for the rest
+                other.result()  # raises the thread's exception
 
 
 def each(function: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
-    """`function` of each thing, in their order, on all threads of the run at once."""
+    """`function` of each thing, in their order, computed on all threads of the run at once."""
     crew = _crew.get()
     return map(function, things) if crew is None or len(things) == 1 else crew.pool.map(function, things)

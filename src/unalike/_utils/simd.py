@@ -1,9 +1,10 @@
-"""Vectors for compiled loops (numba), and what else such loops say to the compiler.
+"""Vectors (SIMD) for compiled loops (numba), and other instructions that numba lacks.
 
-A loop over numbers is made into vectors by the compiler, which does not know what is worth keeping in registers. A loop over
-vectors says so: `a = a + load(x, r, i) * d[r, o]` is one instruction for LANES columns.
+In a loop over numbers the compiler decides what to keep in registers, and often badly. In a loop over vectors the code decides:
+`a = a + load(x, r, i) * d[r, o]` is one instruction for LANES columns.
 
-numba knows what it has kept of a file of loops by the text of that file: whoever changes this one changes a word in those, too.
+numba caches compiled loops by the text of their own file. After a change to the code in this file, change a word in those that
+import it, or they are not compiled again.
 """
 
 from __future__ import annotations
@@ -18,27 +19,28 @@ from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 from numba.extending import models, overload, register_model
 
-intrinsic: Any = _intrinsic  # whose types expect its callers to pass what the compiler does
+intrinsic: Any = _intrinsic  # untyped: its annotations describe calls by the compiler, not ours
 
 _has = binding.get_host_cpu_features()
 LANES = 16 if _has.get("avx512f") else 8 if _has.get("avx") else 4
-"""Floats in a vector: as many as the processor computes with at once."""
+"""Floats in a vector: the processor's widest."""
 
 MATHS = {"reassoc", "contract", "nsz", "arcp"}
-"""What the compiler may do to sums and products. A NaN stays one: it is how divergence shows."""
+"""Rewritings of sums and products that the compiler may use. None of them hides a NaN, which shows divergence."""
 FLOAT, WORD, BYTE = ir.FloatType(), ir.IntType(32), ir.IntType(8)
 FLOATS, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(WORD, LANES)
 
 
 @intrinsic
 def widest(typing):
-    """The function that calls this computes with the widest vectors that the processor has.
+    """Mark the calling function to use the processor's widest vectors.
 
-    For several processors that have vectors of 64 bytes the compiler keeps to 32, lest they clock lower; our loops gain a fifth.
+    On some processors with vectors of 64 bytes the compiler uses 32, because wide vectors may lower the clock. Our loops run a
+    fifth faster with 64.
     """
 
     def mark(context, builder, signature, arguments):
-        # llvmlite admits a list of attributes that lacks this one
+        # not in llvmlite's list of attributes, so its check is bypassed
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
@@ -47,10 +49,11 @@ def widest(typing):
 
 @intrinsic
 def matrix(typing, floats, at, rows, columns):
-    """The matrix that begins at a place among floats that lie side by side; they must outlive it.
+    """View floats[at : at + rows * columns] as a matrix; the floats must outlive it.
 
-    A slice, made into a matrix by `reshape`, is counted and checked, which takes as long as a step of a small model. The compiler
-    is not told that several begin among the same floats: it would take them for one thing, and its loops would be slower.
+    `reshape` of a slice counts references and checks sizes, which takes as long as a step of a small model. The address passes
+    through an empty piece of assembly, so the compiler does not see that matrices share an array: it would assume that each store
+    into one may change the others, and the loops would be slower.
     """
     kind = types.Array(floats.dtype, 2, "C")
 
@@ -58,8 +61,8 @@ def matrix(typing, floats, at, rows, columns):
         source, place, *shape = arguments
         source, made = context.make_array(floats)(context, builder, source), context.make_array(kind)(context, builder)
         word, size = context.get_value_type(types.intp), context.get_constant(types.intp, floats.dtype.bitwidth // 8)
-        unseen = ir.InlineAsm(ir.FunctionType(word, [word]), "", "=r,0")  # what goes in comes out
-        address = builder.call(unseen, [builder.ptrtoint(builder.gep(source.data, [place]), word)])
+        opaque = ir.InlineAsm(ir.FunctionType(word, [word]), "", "=r,0")  # returns its argument
+        address = builder.call(opaque, [builder.ptrtoint(builder.gep(source.data, [place]), word)])
         data, strides = builder.inttoptr(address, source.data.type), [builder.mul(shape[1], size), size]
         context.populate_array(made, data=data, shape=shape, strides=strides, itemsize=size, meminfo=None)
         return made._getvalue()
@@ -69,8 +72,9 @@ def matrix(typing, floats, at, rows, columns):
 
 @intrinsic
 def borrowed(typing, array):
-    """The same array, which must outlive it: nobody counts who still needs it, which takes as long as an instruction on memory
-    that threads share, each time that a slice of it is made.
+    """The same array without reference counting; the array must outlive the result.
+
+    Counting takes an atomic instruction on memory that all threads share, for every slice.
     """
 
     def view(context, builder, signature, arguments):
@@ -83,7 +87,7 @@ def borrowed(typing, array):
 
 @intrinsic
 def turn(typing, turns):
-    """The next of the numbers that threads take in turns, of which turns[0] counts how many have been taken."""
+    """The next number 0, 1, 2, ...: threads share the counter turns[0], and each number is given out once."""
 
     def make(context, builder, signature, arguments):
         counter = context.make_array(turns)(context, builder, *arguments).data
@@ -93,7 +97,7 @@ def turn(typing, turns):
 
 
 class Vector(types.Type):
-    """The kind of LANES floats."""
+    """numba's type of a vector of LANES floats."""
 
     def __init__(self):
         super().__init__("Vector")
@@ -109,7 +113,7 @@ class _Register(models.PrimitiveModel):
 
 
 def _call(builder, name, result, *arguments, **flags):
-    """The compiler's own function `llvm.name`."""
+    """A call of LLVM's intrinsic function `llvm.name`."""
     kind = ir.FunctionType(result, [a.type for a in arguments])
     return builder.call(builder.module.declare_intrinsic(f"llvm.{name}", (), kind), arguments, **flags)
 
@@ -126,7 +130,7 @@ def _everywhere(builder, number):
 
 
 def _address(context, builder, kind, matrix, row, column):
-    """Where a vector of a matrix lies whose rows lie side by side."""
+    """The address of matrix[row, column] in a contiguous matrix."""
     array = context.make_array(kind)(context, builder, matrix)
     columns = cgutils.unpack_tuple(builder, array.shape)[1]
     return builder.gep(array.data, [builder.add(builder.mul(row, columns), column)])
@@ -158,7 +162,7 @@ def store(typing, matrix, row, column, vector):
 
 @intrinsic
 def prefetch(typing, array, place):
-    """That what lies so many entries after the first one is soon to be read; wherever that is, nothing happens otherwise."""
+    """Load array[place] into the cache ahead of its use. Any place is allowed: prefetching never faults."""
 
     def make(context, builder, signature, arguments):
         data = context.make_array(array)(context, builder, arguments[0]).data
@@ -187,7 +191,7 @@ def first(typing, number):
 
 @intrinsic
 def upto(typing, count):
-    """1 in the first lanes, 0 in the others."""
+    """1 in the first `count` lanes, 0 in the others."""
 
     def make(context, builder, signature, arguments):
         limit = _everywhere(builder, builder.trunc(arguments[0], WORD))
@@ -198,13 +202,13 @@ def upto(typing, count):
 
 @intrinsic
 def floor(typing, x):
-    """The next whole numbers below."""
+    """The largest whole number of at most x, in each lane."""
     return VECTOR(VECTOR), lambda context, builder, _, values: _call(builder, f"floor.v{LANES}f32", FLOATS, *values)
 
 
 @intrinsic
 def power(typing, n):
-    """2^n of whole numbers, -126 <= n <= 127."""
+    """2^n in each lane, for whole numbers -126 <= n <= 127."""
 
     def make(context, builder, signature, arguments):
         exponent = builder.add(builder.fptosi(arguments[0], WORDS), _words([127] * LANES))
@@ -215,18 +219,18 @@ def power(typing, n):
 
 @intrinsic
 def totals(typing, vectors):
-    """The sums of the lanes of several vectors: many at once take fewer steps than one after the other."""
+    """The sum of the lanes of each vector; many vectors at once take fewer instructions than one after the other."""
     return _reduced(vectors, _sum)
 
 
 @intrinsic
 def tops(typing, vectors):
-    """The largest lanes of several vectors; a NaN may be left out."""
+    """The largest lane of each vector; a NaN may be left out."""
     return _reduced(vectors, _larger)
 
 
 def _reduced(vectors, join):
-    """The signature and the code of what makes a number of each of several vectors."""
+    """Signature and code generator of a function that reduces each vector of a tuple to a number."""
 
     def make(context, builder, signature, arguments):
         left, found = cgutils.unpack_tuple(builder, arguments[0]), []
@@ -240,24 +244,35 @@ def _reduced(vectors, join):
 
 
 def _joined(builder, vectors, join):
-    """A vector with what several ones come to, and the lane of each. Halves are joined until one lane is left: a pair makes one
-    vector of two halves each time, and of its lanes the first half belongs to the first of them.
+    """Reduce several vectors (at most LANES) at once; returns one vector, and for each input the lane that holds its result.
+
+    Each pass halves the lanes per vector: it joins the two halves of every vector, and packs the results of a pair of vectors
+    into one. With LANES = 4, two vectors a and b, `+` for `join`:
+
+        a            a0    a1    a2    a3
+        b            b0    b1    b2    b3
+        kept         a0    a1    b2    b3         mask `kept`:    the first half of a, the second half of b
+        crossed      a2    a3    b0    b1         mask `crossed`: the other halves, each in the lanes that it is joined with
+        joined       a02   a13   b02   b13        half = 2: a has lanes 0-1, b has lanes 2-3
+        next pass    a0123  .    b0123  .         half = 1, with the vector as its own partner: results in lanes 0 and 2
+
+    A mask lists, for each lane of the result, a lane of the first vector (0 to LANES - 1) or of the second (LANES + ...).
     """
     half, found, lanes = LANES // 2, [*vectors], [0]
     while half:
         first = [i % (2 * half) < half for i in range(LANES)]
-        own = _words(i if mine else LANES + i for i, mine in enumerate(first))
-        other = _words(i + half if mine else LANES + i - half for i, mine in enumerate(first))
+        kept = _words(i if mine else LANES + i for i, mine in enumerate(first))
+        crossed = _words(i + half if mine else LANES + i - half for i, mine in enumerate(first))
         pairs = [(a, b) for a, b in zip_longest(found[::2], found[1::2])]
-        halves = [[builder.shuffle_vector(a, b or a, lanes) for lanes in (own, other)] for a, b in pairs]
+        halves = [[builder.shuffle_vector(a, b or a, mask) for mask in (kept, crossed)] for a, b in pairs]
         found = [join(builder, *both) for both in halves]
-        lanes = [lane + half * late for late in (0, 1) for lane in lanes]
+        lanes = [lane + half * second for second in (0, 1) for lane in lanes]
         half //= 2
     return found[0], lanes
 
 
 def _operation(build):
-    """An operation on two vectors, or on one and a number."""
+    """An operation on two vectors, or on a vector and a number."""
 
     @intrinsic
     def operation(typing, a, b):
@@ -291,4 +306,4 @@ for _symbol, _name in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator
     _operator(_symbol, _name)
 larger = _operation(_larger)
 smaller = _operation(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), b, a))
-"""The larger, or the smaller, of each lane; a NaN of the first stays one."""
+"""The larger, or the smaller, number in each lane; a NaN in the first vector stays one."""

@@ -128,7 +128,7 @@ Participation = Annotated[float, typer.Option(help="Share of the clients that ta
 Executor = Annotated[
     str,
     typer.Option(
-        help="auto, loop, batched, 'batched(chunk=20, compile=True)', 'distributed(workers=2)', or between GPUs "
+        help="auto, loop, batched, 'batched(chunk=20)', 'distributed(workers=2)', or between GPUs "
         "'distributed(workers=2, nccl=True)'."
     ),
 ]

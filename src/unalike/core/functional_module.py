@@ -1,4 +1,4 @@
-"""A module called with other tensors than its own."""
+"""Call a module with parameters and buffers given by name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from unalike.core.types import Tree
 
 
 class FunctionalModule:
-    """A module called with other parameters and buffers than its own, by several threads at once if need be.
+    """`torch.func.functional_call` for one module, faster and safe for several threads at once.
 
-    The same as `torch.func.functional_call`, with the places of the tensors looked up once instead of in every call, which
-    matters for small models. Tied tensors have several places. Buffers that the module assigns anew are written to `state`.
+    The places of the tensors are looked up once instead of in every call, which matters for small models. Tied tensors have
+    several places. Buffers that the module assigns anew are written to `state`. Each thread calls a copy of its own.
     """
 
     def __init__(self, module: nn.Module):
@@ -24,21 +24,21 @@ class FunctionalModule:
 
     def __call__(self, state: Tree, x: Tensor, extra: dict[str, Any]) -> Any:
         try:
-            mine = self._idle.pop()
-        except IndexError:  # the first call, or other threads are calling it
-            same = {id(t): t for t in [*self.module.parameters(), *self.module.buffers()]}
-            mine = _Places(copy.deepcopy(self.module, same))
+            places = self._idle.pop()
+        except IndexError:  # the first call, or other threads use all copies
+            shared = {id(t): t for t in [*self.module.parameters(), *self.module.buffers()]}
+            places = _Places(copy.deepcopy(self.module, shared))
         try:
-            return mine.call(state, x, extra)
+            return places.call(state, x, extra)
         finally:
-            self._idle.append(mine)
+            self._idle.append(places)
 
     def to(self, device: torch.device | str) -> FunctionalModule:
         return FunctionalModule(copy.deepcopy(self.module).to(device))
 
 
 class _Places:
-    """Where a module keeps its tensors."""
+    """The dictionaries in which a module and its submodules hold their parameters and buffers."""
 
     def __init__(self, module: nn.Module):
         self.module = module

@@ -24,11 +24,17 @@ from unalike.core.types import Context, Output, Tree
 
 
 class Model:
-    """`model(params, x, buffers=...) -> Output`: the module's forward pass with nothing hidden.
+    """`model(params, x, buffers=...) -> Output`: the module's forward pass as a pure function.
 
-    Features are the input of `module.head`, or of its last linear layer when it declares no head; a module with a
-    `projection` gives the projection's output instead (MOON). A module may also return an `Output` itself, and one whose
-    `forward` takes `context` receives the client's static facts. The module given is copied and never changed.
+    Features are the input of `module.head`, or of the last linear layer in a module without `head`; in a module with a
+    `projection` they are the projection's output (MOON). A module may also return an `Output` itself. A `forward` that takes
+    `context` receives the client's static facts.
+
+    Args:
+        module: it is copied and never changed.
+
+    Raises:
+        UnalikeError: the module cannot be copied, or has hooks on its parameters' gradients.
     """
 
     def __init__(self, module: nn.Module):
@@ -59,7 +65,16 @@ class Model:
         training: bool = False,
         weight: Tensor | None = None,
     ) -> Output:
-        """Forward pass on `x` [B, ...]. In training `Output.buffers` are new; rows of weight 0 do not count in them."""
+        """The forward pass.
+
+        Args:
+            params: all parameters by name.
+            x: samples [B, ...].
+            buffers: all buffers by name.
+            context: the client's static facts.
+            training: training mode; `Output.buffers` are then new tensors.
+            weight: [B]; rows of weight 0 are padding and do not count in the buffers. None: every row counts.
+        """
         state = {n: params[n] for n in self.params}
         state |= {n: b.clone() if training else b for n, b in buffers.items()}
         call = Call(weight, mixes=self._format is torch.channels_last)
@@ -75,7 +90,7 @@ class Model:
         return output._replace(buffers={n: state[n] for n in buffers} if training else buffers)
 
     def _rounded(self, training: bool, device: torch.device) -> AbstractContextManager[Any]:
-        """Training in bf16: products of matrices and convolutions are rounded, parameters and sums stay in float32."""
+        """Autocast for training in bf16: matrix products and convolutions are rounded, parameters and sums stay in float32."""
         if self.precision == "float32" or not training:
             return nullcontext()
         return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
@@ -84,40 +99,43 @@ class Model:
         return x.contiguous(memory_format=self._format) if self._lays(x) else x
 
     def rows(self, x: Tensor, index: Tensor) -> Tensor:
-        """Some of the samples `x`, laid out as the model's layers read them best: quicker than to fetch first and lay out then."""
+        """The samples x[index] in the memory format that the model reads best, fetched and converted in one pass."""
         if not self._lays(x):
             return x.index_select(0, index)
         return x.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
 
     def laid_out(self, values: Tree) -> Tree:
-        """Parameters as the model's layers read them best: in one layout, what is computed of several is quicker as well."""
+        """Parameters in the memory format that the model reads best; arithmetic on parameters of one format is faster, too."""
         return tree.map(lambda t: t.contiguous(memory_format=self._format) if self._lays(t) else t, values)
 
     def leaf(self, t: Tensor) -> Tensor:
-        """A copy of a parameter to be trained, as the model's layers read it best."""
+        """A copy of a parameter to train, in the memory format that the model reads best."""
         return t.clone(memory_format=self._format if self._lays(t) else torch.preserve_format).requires_grad_()
 
     def _lays(self, t: Tensor) -> bool:
-        """Whether the tensor has a layout of its own in this model."""
+        """Whether the tensor is converted to channels-last in this model."""
         return self._format is torch.channels_last and t.dim() == 4
 
     def at(self, precision: Precision) -> Model:
-        """The same model that trains in another precision; it is evaluated in float32."""
+        """The same model, trained in another precision; evaluation stays in float32."""
         rounded = copy.copy(self)
         rounded.precision = precision
         return rounded
 
     @cached_property
     def chain(self) -> DenseChain | None:
-        """The model as a chain of linear layers and activations; None if it is anything else."""
+        """The model as a chain of linear layers and activations; None for any other model."""
         found = None if self.takes_context or hasattr(self._plain, "projection") else dense_chain(self._plain)
         return found if found is not None and found.head == self._head_prefix else None
 
     def channels_last(self, x: Tensor, context: Context | None = None) -> Model:
-        """The same model with images as [B, H, W, C] in memory: faster convolutions where one client trains at a time.
+        """The same model with images as [B, H, W, C] in memory, which makes convolutions of one client faster.
 
-        `x` are samples of a client with the static facts `context`, to try it with, once for each of their shapes: a module that
-        asks for another order of its activations is left as it is.
+        A module that fails with them, because it uses `view` on its activations, is left as it is. This is tried once per shape.
+
+        Args:
+            x: samples of a client.
+            context: the client's static facts.
         """
         if not self.convolutional or x.dim() != 4:
             return self
@@ -139,21 +157,21 @@ class Model:
         return {"context": context or {}} if self.takes_context else {}
 
     def head(self, params: Tree, features: Tensor) -> Tensor:
-        """Logits from features [B, D]; what `params` lacks of the head's parameters is as it was at the start."""
+        """Logits from features [B, D]; head parameters that `params` lacks have their initial values."""
         if self._head is None:
             raise UnalikeError("the model has no head: give the module an attribute `head`, its last layer")
         return functional_call(self._head, tree.under(self.params | params, self._head_prefix + "."), features)
 
     @property
     def head_size(self) -> tuple[int, int]:
-        """Features that a linear head takes and logits that it gives, (D, C). Raises `UnalikeError` for another head."""
+        """Number of features and of logits of a linear head, (D, C). Raises `UnalikeError` for another head."""
         if not isinstance(self._head, nn.Linear):
             found = "no head" if self._head is None else f"a head of type {type(self._head).__name__}"
             raise UnalikeError(f"the model has {found}; expected a linear layer as its attribute `head`")
         return self._head.in_features, self._head.out_features
 
     def features(self, params: Tree, x: Tensor, *, buffers: Tree, context: Context | None = None) -> Tensor:
-        """What the head takes, [B, D], in evaluation mode."""
+        """The head's input [B, D] in evaluation mode. Raises `UnalikeError` if the model does not show it."""
         found = self(params, x, buffers=buffers, context=context).features
         if found is None or found.dim() != 2 or found.shape[1] != self.head_size[0]:
             raise UnalikeError(
@@ -163,7 +181,7 @@ class Model:
         return found
 
     def encoder(self, params: Tree, buffers: Tree) -> nn.Module:
-        """The module with these values and without its head: it returns what the head took."""
+        """The module with these values and without its head: it returns the features."""
         module = self.module(params, buffers)
         self.head_size  # noqa: B018  (refuses a model without a linear head)
         parent, _, name = self._head_prefix.rpartition(".")
@@ -171,9 +189,9 @@ class Model:
         return module
 
     def redrawn(self, number: int) -> Tree:
-        """Other start values, drawn from the seed `number` by the modules' `reset_parameters`.
+        """Other initial values, drawn from the seed `number` by the modules' `reset_parameters`.
 
-        What has none keeps its values, and so does what is frozen.
+        Modules without that method and frozen parameters keep their values.
         """
         module = copy.deepcopy(self._plain)
         with isolated(number):
@@ -213,8 +231,10 @@ class Model:
         return module
 
     def counting_padding(self, x: Tensor, context: Context | None = None) -> str | None:
-        """Why rows of weight 0 would count in training, if they would: in a batch norm with a `forward` of its own, or in
-        whatever else looks at a batch as a whole, which two of the samples `x` show, with padding and without.
+        """The reason why rows of weight 0 would count in training, or None.
+
+        They count in a batch norm with its own `forward`, and in any other module that looks at a batch as a whole. The latter is
+        found by a forward pass of two of the samples `x`, with padding and without.
         """
         own = next((type(m).__name__ for m in self._training.module.modules() if isinstance(m, BatchNorm)), None)
         if own:
@@ -223,21 +243,23 @@ class Model:
             return "padding would count in an embedding with scale_grad_by_freq, which counts the words of a batch"
         few = x[:2]
         padded = torch.cat([few, torch.zeros_like(few)])
-        first, again, beside = (self._trained(rows, len(few), context, i) for i, rows in enumerate((few, few, padded)))
-        same = {n for n, t in first.items() if torch.equal(t, again[n])}  # the others draw numbers
+        first, again, beside = (self._forward(rows, len(few), context, i) for i, rows in enumerate((few, few, padded)))
+        same = {n for n, t in first.items() if torch.equal(t, again[n])}  # the others are random
         changed = [n for n in same if not torch.allclose(first[n], beside[n], 1e-3, 1e-4, equal_nan=True)]
         if not changed:
             return None
         return f"padding would count in {', '.join(sorted(changed))}: the model looks at batches as a whole"
 
     def unrepeated(self, x: Tensor, context: Context | None = None) -> str | None:
-        """What of a forward pass in training differs when it is made again with the same random numbers, if anything does: the
-        module then remembers something that is neither a parameter nor a buffer."""
-        first, again = (self._trained(x, len(x), context, 0) for _ in range(2))
+        """The first result that differs when a forward pass in training is repeated with the same random numbers, or None.
+
+        Such a module keeps something that is neither a parameter nor a buffer.
+        """
+        first, again = (self._forward(x, len(x), context, 0) for _ in range(2))
         return next((n for n, t in first.items() if not torch.allclose(t, again[n], 1e-4, 1e-6, equal_nan=True)), None)
 
-    def _trained(self, x: Tensor, real: int, context: Context | None, number: int) -> Tree:
-        """What a forward pass in training comes to, of whose rows only the first are real."""
+    def _forward(self, x: Tensor, real: int, context: Context | None, number: int) -> Tree:
+        """Buffers and outputs of a forward pass in training of which only the first `real` rows count, with seed `number`."""
         weight = (torch.arange(len(x), device=x.device) < real).float()
         with isolated(number, x.device), torch.no_grad():
             found = self.at("float32")(
@@ -266,10 +288,10 @@ class Model:
 
 
 Precision = Literal["float32", "bf16"]
-"""In what a model trains."""
+"""Floating-point precision of training."""
 
 Group = Literal["all", "head", "body", "norm"]
-"""What a person may call parts of a model."""
+"""Groups of parameters, by the names that users write."""
 
 GROUPS: dict[str, Callable[[Model, str], bool]] = {
     "all": lambda model, name: True,
@@ -280,7 +302,7 @@ GROUPS: dict[str, Callable[[Model, str], bool]] = {
 
 
 def _copied(module: nn.Module) -> nn.Module:
-    """A copy. Raises `UnalikeError` where there is none, or where it would train otherwise."""
+    """A copy of the module. Raises `UnalikeError` if it cannot be copied, or if the copy would train differently."""
     hooks = {n: p._backward_hooks or p._post_accumulate_grad_hooks for n, p in module.named_parameters()}
     hooked = next((n for n, held in hooks.items() if held), None)
     if hooked is not None:
@@ -299,12 +321,12 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 def _instrumented(module: nn.Module, training: bool) -> nn.Module:
-    """A copy with weighted batch norms, but where they have a `forward` of their own, with pooling before ReLU in sequences, and
-    with a hook that catches the features."""
+    """A copy for forward passes: batch norms leave padding out (unless they have a `forward` of their own), sequences pool before
+    a ReLU, and a hook catches the features."""
     module = copy.deepcopy(module)
     for table in module.modules():
         if isinstance(table, nn.Embedding | nn.EmbeddingBag):
-            table.sparse = False  # the solvers' gradients are dense: momentum and decay move every row
+            table.sparse = False  # solvers need dense gradients: momentum and decay change every row
     module.train(training)  # before norms are replaced: a module's own `train` may look for them, to freeze them
     pool_first(module)
     for parent in list(module.modules()):

@@ -1,4 +1,4 @@
-"""Batch normalization of which padding is no part, and what a forward pass tells it."""
+"""Batch normalization that leaves padding out, and the context of a forward pass that it reads."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from torch import Tensor, nn
 
 @dataclass
 class Call:
-    """What one forward pass shares with the hooks and norms inside the module."""
+    """Values of one forward pass for the hooks and norms inside the module.
+
+    Args:
+        weight: 0 for rows of padding.
+        features: the input of the head, set by a hook.
+        mixes: nothing is stacked, so torch's own batch norm takes bf16 activations beside float32 statistics.
+    """
 
     weight: Tensor | None = None
     features: Tensor | None = None
     mixes: bool = False
-    """Nothing is stacked: torch's own batch norm takes bf16 activations beside float32 statistics."""
 
 
 CALL: ContextVar[Call] = ContextVar("call")

@@ -1,4 +1,4 @@
-"""Max pooling before the ReLU that a module puts before it: the same numbers of fewer of them."""
+"""Reorder ReLU and max pooling: pooling first gives the same numbers and leaves the ReLU fewer of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ POOLS = (
 class PooledFirst(nn.Sequential):
     """A sequence that pools before a ReLU instead of after it: max(relu(x)) = relu(max(x)), bit for bit.
 
-    So are the gradients: what is not above 0 gets none either way. A ReLU of a 2x2 pooled image reads a quarter of it: a tenth
-    of the time that a small CNN trains. The layers keep their places and names.
+    The gradients are the same, too: entries of at most 0 get none either way. After 2x2 pooling the ReLU reads a quarter of the
+    numbers, which saves a tenth of a small CNN's training time. The layers keep their places and names.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -26,14 +26,14 @@ class PooledFirst(nn.Sequential):
 
 
 def pool_first(module: nn.Module) -> None:
-    """Let the plain sequences of a module pool first where that makes a difference."""
+    """Turn each `nn.Sequential` of a module with a ReLU before max pooling into a `PooledFirst`, in place."""
     for m in module.modules():
         if type(m) is nn.Sequential and pools_first([*m]) != [*m]:
             m.__class__ = PooledFirst
 
 
 def pools_first(layers: list[nn.Module]) -> list[nn.Module]:
-    """The layers in the order of a `PooledFirst`. A ReLU or a pooling that somebody watches by a hook stays where it is."""
+    """The layers in the order of a `PooledFirst`. A ReLU or a pooling with hooks stays where it is."""
     order = [*layers]
     for i, (before, after) in enumerate(pairwise(layers)):
         if type(before) is nn.ReLU and type(after) in POOLS and _movable(before) and _movable(after):

@@ -52,14 +52,6 @@ class Batch(NamedTuple):
         return (per_sample * self.weight).sum() / self.weight.sum().clamp_min(1)
 
 
-class StackedBatch(Batch):
-    """Batches of K clients for the same step: `x` [K, B, ...], `y` [K, B, ...], `weight` [K, B] or None, `rows` [K]."""
-
-    @property
-    def rows(self) -> Tensor | float:
-        return float(self.y.shape[1]) if self.weight is None else self.weight.sum(1)
-
-
 class Output(NamedTuple):
     """Output of a model.
 

@@ -1,4 +1,4 @@
-"""The sum of stacked updates and how far each is from their mean, of large tensors in one reading."""
+"""The weighted sum of stacked updates and each update's distance from their mean, reading large tensors once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unalike.core import tree
 from unalike.core.types import Tree
 
 LARGE = 2**24
-"""Bytes of updates from which on compiled loops are asked for, which takes a moment."""
+"""Bytes of updates from which on the compiled loops are loaded."""
 
 
 def spread(stacked: Tree) -> Tree:
@@ -23,18 +23,18 @@ def spread(stacked: Tree) -> Tree:
 
 
 def weighted_sum_and_spread(stacked: Tree, weights: Tensor) -> tuple[Tree, Tree]:
-    """`tree.weighted_sum` and `spread`."""
-    passes = compiled_loops.loops("unalike.core.update_spread_loops") if tree.nbytes(stacked) >= LARGE else None
-    found = {name: _both(passes, t, weights.to(t.dtype)) for name, t in stacked.items()}
+    """`tree.weighted_sum(stacked, weights)` and `spread(stacked)`."""
+    loops = compiled_loops.loops("unalike.core.update_spread_loops") if tree.nbytes(stacked) >= LARGE else None
+    found = {name: _sum_and_spread(loops, t, weights.to(t.dtype)) for name, t in stacked.items()}
     return {name: total for name, (total, _) in found.items()}, {name: apart for name, (_, apart) in found.items()}
 
 
-def _both(passes: ModuleType | None, t: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    if passes is None or t.dtype != torch.float32 or t.device.type != "cpu" or not t.is_contiguous():
+def _sum_and_spread(loops: ModuleType | None, t: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    if loops is None or t.dtype != torch.float32 or t.device.type != "cpu" or not t.is_contiguous():
         return tree.combined(t, weights), _spread(t)
     rows, total = tree.matrix(t), torch.empty(t[0].numel())
-    apart = np.empty((-(-len(total) // passes.WIDTH), len(t)))
-    compiled_loops.share_out(partial(passes.combine, rows.numpy(), weights.numpy(), total.numpy(), apart), len(apart))
+    apart = np.empty((-(-len(total) // loops.WIDTH), len(t)))
+    compiled_loops.share_out(partial(loops.combine, rows.numpy(), weights.numpy(), total.numpy(), apart), len(apart))
     return total.view(t.shape[1:]), torch.from_numpy(apart.sum(0)).to(t.dtype)
 
 

@@ -1,4 +1,4 @@
-"""What is computed of stacked updates while they are read once, as compiled loops (numba)."""
+"""The weighted sum of stacked updates and their distances from the mean as compiled loops (numba) that read memory once."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from numba import njit
 from unalike._utils.simd import turn, widest
 
 WIDTH = 2048
-"""Columns of a block: those of twenty clients stay in the cache of a core while they are read again."""
+"""Columns of a block: those of twenty clients stay in a core's cache until they are read a second time."""
 
 ZERO = np.float32(0)
 MATHS = {"reassoc", "contract", "nsz"}  # a NaN stays one
 SIGNATURE = "void(f4[:,::1], f4[::1], f4[::1], f8[:,::1], i8[::1])"
-"""That `combine` is compiled for when this module is imported, once on a machine."""
+"""The types for which `combine` is compiled when this module is imported; kept on disk."""
 
 
 @njit(fastmath=MATHS, inline="always")
 def add_up(rows, weights, start, stop, out):
-    """out = sum_k weights_k rows_k of the columns from `start` to `stop`, four rows at a time."""
+    """out = sum_k weights_k rows_k over the columns from `start` to `stop`, four rows at a time."""
     out[:] = ZERO
     whole = len(rows) // 4 * 4
     for k in range(0, whole, 4):
@@ -34,7 +34,10 @@ def add_up(rows, weights, start, stop, out):
 
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
 def combine(rows, weights, total, apart, turns):
-    """total = sum_k weights_k rows_k, and apart[b, k] = ||rows_k - mean_j rows_j||^2, of the blocks b whose `turns` it takes."""
+    """total = sum_k weights_k rows_k, and apart[b, k] = ||rows_k - mean_j rows_j||^2 over the columns of block b.
+
+    Threads call this function at once and take the blocks by the counter `turns` [1].
+    """
     widest()
     centre, even = np.empty(WIDTH, np.float32), np.full(len(rows), 1 / len(rows), np.float32)
     block = turn(turns)

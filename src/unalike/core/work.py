@@ -1,4 +1,4 @@
-"""What a client does in a round: how much it trains, in which batches, with which solver."""
+"""A client's work in a round: the amount of training, the batches, the solver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unalike.core.solvers import SGD, Adam, AdamW, Solver
 
 
 class Batches(Sequence[np.ndarray]):
-    """Row numbers in the order of training, cut into batches of these `sizes`; `batches[t]` is a view."""
+    """Sample indices in the order of training, cut into batches of these `sizes`; `batches[t]` is a view."""
 
     __slots__ = ("rows", "sizes")
 
@@ -40,13 +40,23 @@ class Batches(Sequence[np.ndarray]):
 
 @validated
 class Work:
-    """A round of local work.
+    """A client's local work in a round.
 
-    epochs: passes over the client's data; steps: optimizer steps instead (None: epochs decide).
-    batch_size: samples per step, None for the full batch; the last partial batch is used.
-    lr: local learning rate; schedule: its factor per round, so round r (from 0) uses lr * schedule**r.
-    momentum, nesterov, weight_decay, optimizer ("sgd", "adam", "adamw"): the solver, fresh in every round unless
-    keep_optimiser_state. clip: largest norm of a step's gradient (after corrections), None for no limit.
+    Args:
+        epochs: passes over the client's samples.
+        steps: optimizer steps; None: as many as `epochs` need.
+        batch_size: samples per step, None for all of them; a smaller last batch is used, too.
+        lr: the local learning rate.
+        momentum: momentum of SGD.
+        nesterov: whether the momentum is Nesterov's.
+        weight_decay: factor of the parameters in their gradients (AdamW: decoupled).
+        optimizer: "sgd", "adam" or "adamw", with a fresh state in every round.
+        schedule: factor of the learning rate per round: round r (from 0) uses lr * schedule**r.
+        clip: largest norm of a step's gradient, after corrections; None: no limit.
+        keep_optimizer_state: keep the optimizer's state from round to round.
+
+    Raises:
+        UnalikeError: a value is out of range, or two do not go together.
 
     >>> Work(epochs=2, batch_size=10).steps_for(25)
     6
@@ -74,7 +84,7 @@ class Work:
 
     @property
     def solver(self) -> Solver:
-        """The solver these settings describe."""
+        """The solver for these settings."""
         match self.optimizer:
             case "sgd":
                 return SGD(self.momentum, self.nesterov, self.weight_decay)
@@ -94,11 +104,11 @@ class Work:
         return self.steps or self.epochs * -(-samples // (self.batch_size or samples))
 
     def sizes_for(self, samples: int) -> tuple[int, ...]:
-        """The sizes of the batches of a round of so many samples."""
+        """The batch sizes of a client with this many samples in a round."""
         return _sizes(samples, self.steps_for(samples), self.batch_size or samples)
 
     def batches(self, rows: int | np.ndarray, rng: np.random.Generator) -> Batches:
-        """The batch order of one round of these rows, or of 0..rows-1; each epoch is one permutation, cut into batches."""
+        """The batches of a round of these rows (n stands for 0..n-1): each epoch is one permutation, cut into batches."""
         samples = rows if isinstance(rows, int) else len(rows)
         sizes = self.sizes_for(samples)
         used = sum(sizes)
@@ -109,7 +119,7 @@ class Work:
 
 @lru_cache(4096)
 def _sizes(samples: int, steps: int, size: int) -> tuple[int, ...]:
-    """The sizes of so many batches, every epoch's last one with what is left."""
+    """The sizes of this many batches; the last one of each epoch has the rest of the samples."""
     if not samples:
         return ()
     epoch = [min(size, samples - start) for start in range(0, samples, size)]

@@ -98,7 +98,7 @@ def _rule(client_pool: ClientPool, participants: int) -> Choice | str:
     """The choice where a measurement could not change it; else the reason to stack."""
     model = client_pool.settings.model
     on_cpu = client_pool.source.x.device.type == "cpu"
-    if Batched(client_pool).fuses:
+    if Batched(client_pool).uses_compiled_loops:
         return Choice("batched", "compiled loops train dense models")
     if participants < 2:
         return Choice("loop", "one participant a round leaves nothing to stack")

@@ -1,4 +1,4 @@
-"""What every executor does around `train`: the clients' data in batch order, their memories, their static facts."""
+"""The interface of executors, and the client pool that each of them trains: batches, states and static facts of the clients."""
 
 from __future__ import annotations
 
@@ -27,16 +27,19 @@ from unalike.training.client_states import ClientStates
 from unalike.training.validation import expected_steps
 
 AcceptedRounds = dict[int, int]
-"""Client number -> the round of its last accepted report."""
+"""Client -> the round of its last accepted update."""
 
 
 STEP = 4
-"""Rows that a step costs beside those of its batch, about: 14 for softmax regression, 4 for the 2NN, none for convolutions."""
+"""Cost of a step beside its batch, in samples: about 14 for softmax regression, 4 for the 2NN, none for convolutions."""
 
 
 def client_costs(method: Method, work: Work, sizes: np.ndarray) -> np.ndarray:
-    """What a round of clients with so many samples costs, in rows of a batch: what is found by measuring would change from run
-    to run, and with it who trains where and the last bits of a sum."""
+    """The cost of a round of clients with these numbers of samples, in samples.
+
+    It is reckoned and not measured: measurements change from run to run, and with them the process that trains a client and the
+    last bits of sums.
+    """
 
     def cost(samples: int) -> int:
         phases = [phase.work(work) for phase in method.phases]
@@ -59,28 +62,35 @@ class SampleSource(Protocol):
 
 
 class Executor(Protocol):
-    """Runs `train` for the participants of a round. The only impure thing: it owns the clients' memories."""
+    """Trains the clients of a round. It owns the client states; everything that it calls is pure."""
 
     @property
     def client_pool(self) -> ClientPool: ...
     @property
     def remark(self) -> str: ...
     def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
-        """Hand the reports of `ids` to the sink as they are made; `accepted` versions the clients' memories."""
+        """Train the clients `ids` and pass each update to the sink when it is there.
+
+        Args:
+            broadcast: what the server sends.
+            ids: the clients.
+            accepted: the round of each client's last accepted update; its state of that round is the current one.
+            sink: takes the updates.
+        """
 
     def run(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, population: int) -> Cohort:
-        """The cohort of all reports, in the order of `ids`."""
+        """Train the clients `ids` and return all updates as a cohort of a population of this size, in the order of `ids`."""
 
     def tune(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> Iterator[tuple[int, Tree]]:
-        """Clients with their fine-tuned parameters and buffers, a few at a time; their memories stay as they are."""
+        """Fine-tune the clients and yield each with its parameters and buffers; their states stay as they are."""
 
 
 class BaseExecutor:
-    """What every executor makes of its `feed`."""
+    """`run` by way of `feed`."""
 
     @property
     def remark(self) -> str:
-        """What a person should know of how it went; empty where there is nothing."""
+        """A note for the user on how training went; empty if there is nothing to say."""
         return ""
 
     def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
@@ -90,12 +100,12 @@ class BaseExecutor:
         client_updates = UpdateBuffer(ids)
         self.feed(broadcast, ids, accepted, client_updates)
         taken = client_updates.taken
-        assert taken is not None and taken.ids == list(ids)  # everybody answered
+        assert taken is not None and taken.ids == list(ids)
         return Cohort(tuple(ids), taken.stacked, population)
 
 
 class BatchTransform(Protocol):
-    """A change of training samples that takes numbers drawn per client and round: normalization, crop, flip."""
+    """A change of training samples by random numbers drawn per client and round: normalization, crop, flip."""
 
     @property
     def fixed(self) -> BatchTransform: ...
@@ -105,7 +115,15 @@ class BatchTransform(Protocol):
 
 @dataclass(frozen=True)
 class ClientPool:
-    """The clients of a simulation as an executor sees them. `transform` changes the samples of a training batch."""
+    """The simulated clients as an executor sees them.
+
+    Args:
+        method: the method.
+        settings: the stage's settings.
+        source: the clients' samples.
+        client_states: what the method's parts keep of each client between rounds.
+        transform: changes the samples of training batches.
+    """
 
     method: Method
     settings: StageSettings
@@ -118,18 +136,18 @@ class ClientPool:
 
     @property
     def sizes(self) -> np.ndarray:
-        """Training samples of every client: found anew, since there may be a million."""
+        """The number of training samples of every client; not kept, since there may be a million clients."""
         rows = self.source.train
         return np.diff(rows.offsets) if is_flat(rows) else self.counts(range(len(self.source)))
 
     @property
     def typical(self) -> int:
-        """The mean size of clients with samples; at least 1."""
+        """The mean number of samples of clients that have any; at least 1."""
         sizes = self.sizes
         return max(1, int(sizes.sum()) // max(1, int(np.count_nonzero(sizes))))
 
     def counts(self, ids: Sequence[int]) -> np.ndarray:
-        """Training samples of some clients, without a look at the others."""
+        """The number of training samples of these clients."""
         rows, clients = self.source.train, np.asarray(ids, np.int64)
         if is_flat(rows):
             return rows.offsets[clients + 1] - rows.offsets[clients]
@@ -137,7 +155,7 @@ class ClientPool:
 
     @property
     def some_context(self) -> Context:
-        """The static facts of a client with samples, if there is any: they have the shapes of everybody's."""
+        """The static facts of one client (with samples, if any has some): all clients' facts have the same shapes."""
         return self.context(int((self.sizes > 0).argmax()))
 
     @profiled_function("data")
@@ -148,7 +166,7 @@ class ClientPool:
 
     @profiled_function("data")
     def tuning_schedules(self, ids: Sequence[int], round: int) -> list[BatchSchedule]:
-        """Their batches in the fine-tuning before they are evaluated, if there is any."""
+        """The clients' batches in the fine-tuning before their evaluation; [] without one."""
         return [] if self.method.tuning is None else [self._drawn(ids, round, self.method.tuning, "tune")]
 
     def _drawn(self, ids: Sequence[int], round: int, phase: Phase, purpose: str) -> BatchSchedule:
@@ -161,7 +179,10 @@ class ClientPool:
 
     @profiled_function("data")
     def data(self, client: int, round: int, phases: list[Batches], model: Model) -> ClientBatches:
-        """The samples of these phases, and all of the client's where a part asks for them, transformed, for `model` to read."""
+        """A client's batches in these phases, transformed, and all of its samples once if a part needs them.
+
+        They are fetched in the memory format that `model` reads best.
+        """
         parts = [*phases, *(self.whole([client], round) if self.method.needs_data else [])]
         found = [
             LazyBatches(self.source.x, self.source.y, rows, model.rows, change)
@@ -172,7 +193,7 @@ class ClientPool:
     def _changes(
         self, client: int, round: int, parts: list[Batches]
     ) -> Sequence[Callable[[Tensor, int], Tensor] | None]:
-        """What the transform makes of the batches of each part."""
+        """The transform with the random numbers of each part's batches: functions of the samples and the batch's place."""
         transform = self.transform
         if transform is None:
             return [None] * len(parts)
@@ -183,7 +204,7 @@ class ClientPool:
         return [partial(change, drawn) for drawn in self.numbers(client, round, parts)]
 
     def numbers(self, client: int, round: int, parts: list[Batches]) -> list[list[Tensor]]:
-        """What the transform draws for the batches of each part, [b, draws] each; nothing without a transform."""
+        """The transform's random numbers for the batches of each part, [b, draws] each; [] without a transform."""
         if self.transform is None:
             return []
         sizes = [size for part in parts for size in part.sizes]
@@ -191,20 +212,20 @@ class ClientPool:
         return [[next(drawn) for _ in part] for part in parts]
 
     def sizes_of(self, ids: Sequence[int]) -> Tensor:
-        """The clients' training samples, [K] floats."""
+        """The numbers of training samples of these clients, [K] floats."""
         return self._numbers(self.counts(ids))
 
     def _numbers(self, found: np.ndarray) -> Tensor:
-        """Numbers as reports tell them."""
-        return torch.from_numpy(found).to(self._kind).to(self.source.x.device)  # some devices have no float64
+        """Numbers as client updates hold them."""
+        return torch.from_numpy(found).to(self._dtype).to(self.source.x.device)  # some devices have no float64
 
     @cached_property
-    def _kind(self) -> torch.dtype:
-        """The type of numbers in reports."""
+    def _dtype(self) -> torch.dtype:
+        """The dtype of numbers in client updates."""
         return torch.promote_types(tree.dtype(self.settings.model.params), torch.float32)
 
     def expected(self, ids: Sequence[int], population: int) -> Cohort:
-        """The numbers of the reports that these clients will send, as far as they are known before they train."""
+        """The numbers in these clients' updates, as far as they are known before training."""
         sizes = self.counts(ids)
         kinds, which = distinct(sizes)
         made, weights = np.array([self._known(n) for n in kinds]).T
@@ -217,26 +238,26 @@ class ClientPool:
         return Cohort(tuple(ids), client_update, population, folded=True)
 
     def _known(self, samples: int) -> tuple[int, float]:
-        """The steps of a client with so many samples, and the weight that they accumulate, to the bits that it will report."""
+        """The steps of a client with this many samples and their accumulated weight, bit for bit as in its update."""
         if samples not in self._foreseen:
             steps = expected_steps(self.method, self.settings, samples)
-            weight = self.settings.work.solver.weight(torch.tensor(steps, dtype=self._kind))
+            weight = self.settings.work.solver.weight(torch.tensor(steps, dtype=self._dtype))
             self._foreseen[samples] = steps, float(weight)
         return self._foreseen[samples]
 
     def whole(self, ids: Sequence[int], round: int) -> BatchSchedule:
-        """All their samples once, in batches and in a random order, where a part of the method asks for them."""
+        """All of the clients' samples once, in batches and random order; empty unless a part needs them."""
         if not self.method.needs_data:
             return BatchSchedule.nothing(len(ids))
         return BatchSchedule.drawn(self._once, self.source.train, ids, self.settings.seed, "whole", round)
 
     @cached_property
     def _once(self) -> Work:
-        """One pass over the samples."""
+        """The work of one pass over the samples."""
         return replace(self.settings.work, epochs=1, steps=None)
 
     def context(self, client: int) -> Context:
-        """The client's static facts, described once."""
+        """The client's static facts, computed once."""
         if not self.method.has_facts:
             return {}
         if client not in self._facts:
@@ -246,7 +267,7 @@ class ClientPool:
         return self._facts[client]
 
     def _pooled(self, conditioner: Conditioner) -> Tree:
-        """The same for every client: described once."""
+        """The facts of a conditioner that are the same for every client, computed once."""
         if conditioner.name not in self._common:
             rows = np.unique(np.concatenate([self.source.train[k] for k in range(len(self.source))]))
             self._common.update(conditioner.facts(self._samples(rows), self.settings))

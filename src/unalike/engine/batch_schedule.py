@@ -1,4 +1,4 @@
-"""The batches of many clients, drawn at once."""
+"""The batch order of many clients, drawn at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unalike._utils import compiled_loops, seeds
 from unalike.core.work import Batches, Work
 
 MANY = 32
-"""From how many clients on it is worth loading the compiled loops, which takes as long as it takes to draw for hundreds."""
+"""Clients from which on the compiled loops are loaded: loading takes as long as NumPy takes to draw for hundreds."""
 
 
 class Indices(Protocol):
@@ -23,7 +23,7 @@ class Indices(Protocol):
 
 
 class Flat(Indices, Protocol):
-    """The same as one array: client k has values[offsets[k]:offsets[k + 1]]."""
+    """Index arrays in one array: client k has values[offsets[k]:offsets[k + 1]]."""
 
     @property
     def values(self) -> np.ndarray: ...
@@ -32,12 +32,15 @@ class Flat(Indices, Protocol):
 
 
 def is_flat(rows: Indices) -> TypeGuard[Flat]:
-    """Whether they are one array. A protocol that is asked for by `isinstance` takes as long as to draw for a hundred clients."""
+    """Whether the index arrays are one array.
+
+    `isinstance` with a protocol would take as long as drawing for a hundred clients.
+    """
     return hasattr(rows, "offsets")
 
 
 def distinct(numbers: np.ndarray) -> tuple[list[int], np.ndarray]:
-    """The different ones of some whole numbers, and which of them each number is; quick where all are the same."""
+    """The distinct values of some whole numbers, and the index of each number's value; fast if all are equal."""
     if len(numbers) and (numbers == numbers[0]).all():
         return [int(numbers[0])], np.zeros(len(numbers), np.int64)
     kinds, which = np.unique(numbers, return_inverse=True)
@@ -45,8 +48,12 @@ def distinct(numbers: np.ndarray) -> tuple[list[int], np.ndarray]:
 
 
 class BatchSchedule(Sequence[Batches]):
-    """What clients train on in a phase of a round: the `rows` of one after the other. The batches of client k have the sizes
-    kinds[which[k]]: few kinds, since clients of as many samples have the same.
+    """The batches of clients in one phase of a round.
+
+    Args:
+        rows: the sample indices of all clients, one client after the other.
+        kinds: distinct tuples of batch sizes; there are few, since clients with equally many samples share one.
+        which: the kind of each client.
     """
 
     def __init__(self, rows: np.ndarray, kinds: Sequence[tuple[int, ...]], which: np.ndarray):
@@ -66,7 +73,7 @@ class BatchSchedule(Sequence[Batches]):
     def drawn(
         cls, work: Work, rows: Indices, ids: Sequence[int], number: int, purpose: str, *path: int
     ) -> BatchSchedule:
-        """`work.batches(rows[k], seeds.generator(number, purpose, *path, k))` of each client; compiled loops draw the same."""
+        """`work.batches(rows[k], seeds.generator(number, purpose, *path, k))` of each client; compiled loops draw the same bits."""
         loops = compiled_loops.loops("unalike.engine.shuffle_loops") if len(ids) >= MANY else None
         if loops is None or not is_flat(rows):
             return cls.of([work.batches(rows[k], seeds.generator(number, purpose, *path, k)) for k in ids])
@@ -82,13 +89,13 @@ class BatchSchedule(Sequence[Batches]):
 
     @cached_property
     def ends(self) -> np.ndarray:
-        """Where each client's rows begin, and where the last one's end."""
+        """The first entry of each client in `rows`, and the end of the last one."""
         used = np.array([sum(sizes) for sizes in self.kinds], np.int64)
         return np.concatenate([[0], np.cumsum(used[self.which])])
 
     @property
     def sizes(self) -> np.ndarray:
-        """The sizes of everybody's batches, [K, T]; 0 after the last one."""
+        """The batch sizes of all clients [K, T]; 0 after a client's last batch."""
         steps = np.array([*zip_longest(*self.kinds, fillvalue=0)], np.int64).reshape(-1, len(self.kinds))
         return np.ascontiguousarray(steps.T)[self.which]
 

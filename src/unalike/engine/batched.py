@@ -54,12 +54,12 @@ class Batched(BaseExecutor):
     Args:
         client_pool: the clients.
         chunk: clients per chunk; None: as many as fit the cache, or the accelerator's memory.
-        fused: whether compiled loops may train dense models (they need the extra `fast`, see `engine.dense`).
+        compiled_loops: whether compiled loops may train dense models (they need the extra `fast`, see `engine.dense`).
     """
 
     client_pool: ClientPool
     chunk: int | None = None
-    fused: bool = True
+    compiled_loops: bool = True
     _fits: list[int] = field(default_factory=list, compare=False)  # smaller widths, found when memory ran out
 
     def __post_init__(self) -> None:
@@ -108,14 +108,14 @@ class Batched(BaseExecutor):
         """Clients per chunk."""
         if self._fits or self.chunk is not None:
             return min([*self._fits, *([self.chunk] if self.chunk else [])])
-        if self.fuses:
+        if self.uses_compiled_loops:
             return self._loops_width
         model = tree.nbytes(self.client_pool.settings.model.params)
         return max(1, (CACHE if self.client_pool.source.x.device.type == "cpu" else DEVICE) // (3 * model))
 
     @cached_property
     def _loops_width(self) -> int:
-        """Clients per chunk in compiled loops: few enough that the results stay in memory that is kept, and a chunk takes a second."""
+        """Clients per chunk in compiled loops: the results fit memory that is kept (`KEPT`), and a chunk takes a second."""
         client_pool, params = self.client_pool, self.client_pool.settings.model.params
         [rows] = client_costs(client_pool.method, client_pool.settings.work, np.array([client_pool.typical]))
         kept = max(1, KEPT // tree.nbytes(params)) * (
@@ -124,7 +124,7 @@ class Batched(BaseExecutor):
         return min(kept, max(1, STRETCH // (int(rows) * sum(w.numel() for w in params.values()))))
 
     @cached_property
-    def fuses(self) -> bool:
+    def uses_compiled_loops(self) -> bool:
         """Whether compiled loops train all clients, also those with the largest batches."""
         method, x, largest = (
             self.client_pool.method,
@@ -132,12 +132,12 @@ class Batched(BaseExecutor):
             int(self.client_pool.sizes.max(initial=0)),
         )
         rows = min(self.settings.work.batch_size or largest, largest)
-        return self.fused and compiled_training.supports(method, method.phases, self.settings, x, rows)
+        return self.compiled_loops and compiled_training.supports(method, method.phases, self.settings, x, rows)
 
     def _in_loops(self, method: Method, phases: Sequence[Phase], chunk: ClientChunk) -> bool:
         """Whether compiled loops train the phases of this chunk."""
         filled = [batches for batches in chunk.phases if batches]
-        if not self.fused or not filled:
+        if not self.compiled_loops or not filled:
             return False
         rows = max(batches.index.shape[2] for batches in filled)
         return compiled_training.supports(method, phases, self.settings, filled[0].samples, rows)

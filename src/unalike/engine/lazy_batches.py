@@ -1,4 +1,4 @@
-"""A client's batches, whose samples are fetched as training comes to them."""
+"""A client's batches, fetched a few at a time while it trains."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from unalike.core.types import Batch
 from unalike.core.work import Batches
 
 AT_ONCE = 2**23
-"""Bytes of samples that are fetched at once, if a batch does not take more: many rows one after the other take less time."""
+"""Bytes of samples fetched at once (or one batch, if it is larger): one large gather is faster than many small ones."""
 
 
 class LazyBatches(Sequence[Batch]):
-    """The samples x and y of these `rows` in batches; none are kept, however many epochs there are.
+    """Batches of samples that are not kept, however many epochs there are.
 
-    `take(x, index)` gives rows of x. `change` makes training samples of those of a batch, given its place.
+    Args:
+        x: all samples.
+        y: all labels.
+        rows: the sample indices of each batch.
+        take: take(x, index) gives rows of x.
+        change: change(samples, place) transforms the samples of the batch at this place.
     """
 
     def __init__(
@@ -45,7 +50,7 @@ class LazyBatches(Sequence[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         index, change = torch.from_numpy(self.rows.rows).to(self.x.device), self.change
         done = place = 0
-        for sizes in self._runs():
+        for sizes in self._groups():
             with profiled("data"):
                 some = index[done : done + sum(sizes)]
                 xs, ys = self.take(self.x, some).split(sizes), self.y.index_select(0, some).split(sizes)
@@ -53,15 +58,15 @@ class LazyBatches(Sequence[Batch]):
             yield from map(Batch, changed, ys)
             done, place = done + len(some), place + len(sizes)
 
-    def _runs(self) -> Iterator[list[int]]:
-        """The sizes of batches that are fetched at once."""
+    def _groups(self) -> Iterator[list[int]]:
+        """The sizes of the batches, grouped into what is fetched at once."""
         most = AT_ONCE // max(1, self.x.shape[1:].numel() * self.x.element_size())
-        run, rows = list[int](), 0
+        group, rows = list[int](), 0
         for size in self.rows.sizes:
-            if run and rows + size > most:
-                yield run
-                run, rows = [], 0
-            run.append(size)
+            if group and rows + size > most:
+                yield group
+                group, rows = [], 0
+            group.append(size)
             rows += size
-        if run:
-            yield run
+        if group:
+            yield group

@@ -1,7 +1,12 @@
-"""What NumPy's generators shuffle, for many clients in one compiled loop (numba): the same numbers, bit for bit.
+"""`Generator.permutation` for many clients in one compiled loop (numba): NumPy's numbers, bit for bit.
 
-`SeedSequence` (O'Neill's seed_seq_fe), PCG64 (XSL-RR) and the shuffle of `Generator.permutation` (Fisher and Yates, with numbers
-that are masked and refused while too large), as NumPy has them since 1.17.
+For each client: `SeedSequence` (O'Neill's seed_seq_fe) hashes the seed's words into a state of PCG64 (XSL-RR), whose numbers
+drive the shuffle of Fisher and Yates, as in NumPy since 1.17. To exchange entry i with a random entry j <= i, NumPy masks a
+random word and draws again while the result is too large:
+
+    i = 5 = 101b    mask = 111b (the bits up to i's highest)    word & mask = 6 -> too large, again    = 3 -> swap entries 5, 3
+
+`shuffle` does the same without a branch on the refusal: a refused word swaps entry i with itself and leaves i as it is.
 """
 
 from __future__ import annotations
@@ -16,24 +21,24 @@ U32, U64 = np.uint32, np.uint64
 LOW = U64(0xFFFFFFFF)
 ZERO, ONE, HALF, ROTATION, LAST = U64(0), U64(1), U64(32), U64(58), U64(63)
 STEP_HIGH, STEP_LOW = U64(0x2360ED051FC65DA4), U64(0x4385DF649FCCF645)
-"""What PCG64 multiplies its state with."""
-STIR, STIR_BY, DRAW, DRAW_BY = U32(0x43B0D7E5), U32(0x931E8875), U32(0x8B51F9DD), U32(0x58F38DED)
+"""The multiplier of PCG64, in two words."""
+HASH, HASH_BY, DRAW, DRAW_BY = U32(0x43B0D7E5), U32(0x931E8875), U32(0x8B51F9DD), U32(0x58F38DED)
 MIX_OWN, MIX_OTHER = U32(0xCA01F9DD), U32(0x4973F715)
 FOLD = U32(16)
 AHEAD = 4
-"""How many clients ahead the first of their rows are asked for, which lie far apart where very many clients do."""
+"""Clients whose rows are prefetched: with very many clients rows lie far apart in memory."""
 
 SIGNATURES = [
     types.void(types.u4[::1], types.u4[::1], types.Array(row, 1, "A", readonly=True), *[types.i8[::1]] * 4)
     for row in (types.i4, types.i8)
 ]
-"""That `shuffle` is compiled for when this module is imported, once on a machine."""
+"""The types for which `shuffle` is compiled when this module is imported; kept on disk."""
 inline = njit(inline="always")
 
 
 @inline
-def stirred(value, constant, factor):
-    """A hash of a word, and the constant of the next one."""
+def hashed(value, constant, factor):
+    """The hash of a word, and the constant for the next word."""
     value = U32(value ^ constant)
     constant = U32(constant * factor)
     value = U32(value * constant)
@@ -42,13 +47,14 @@ def stirred(value, constant, factor):
 
 @inline
 def mixed(x, y):
+    """Two hashes combined."""
     value = U32(U32(MIX_OWN * x) - U32(MIX_OTHER * y))
     return U32(value ^ (value >> FOLD))
 
 
 @intrinsic
 def product(typing, a, b):
-    """The high word of a product."""
+    """The high word of the product of two words."""
 
     def make(context, builder, signature, arguments):
         a, b = (builder.zext(word, ir.IntType(128)) for word in arguments)
@@ -60,7 +66,7 @@ def product(typing, a, b):
 
 @inline
 def stepped(high, low, step_high, step_low):
-    """state <- state multiplier + increment, modulo 2^128."""
+    """One step of PCG64: state * multiplier + increment, modulo 2^128."""
     made_low = low * STEP_LOW
     made_high = product(low, STEP_LOW) + high * STEP_LOW + low * STEP_HIGH
     added = made_low + step_low
@@ -69,30 +75,31 @@ def stepped(high, low, step_high, step_low):
 
 @inline
 def seeded(words, pool, state):
-    """`SeedSequence(words).generate_state(4, np.uint64)`."""
-    constant = STIR
+    """`SeedSequence(words).generate_state(4, np.uint64)`, written into `state`."""
+    constant = HASH
     for i in range(4):
-        pool[i], constant = stirred(words[i] if i < len(words) else U32(0), constant, STIR_BY)
+        pool[i], constant = hashed(words[i] if i < len(words) else U32(0), constant, HASH_BY)
     for source in range(4):
         for place in range(4):
             if place != source:
-                other, constant = stirred(pool[source], constant, STIR_BY)
+                other, constant = hashed(pool[source], constant, HASH_BY)
                 pool[place] = mixed(pool[place], other)
     for word in words[4:]:
         for place in range(4):
-            other, constant = stirred(word, constant, STIR_BY)
+            other, constant = hashed(word, constant, HASH_BY)
             pool[place] = mixed(pool[place], other)
     constant = DRAW
     for i in range(4):
-        low, constant = stirred(pool[2 * i % 4], constant, DRAW_BY)
-        high, constant = stirred(pool[(2 * i + 1) % 4], constant, DRAW_BY)
+        low, constant = hashed(pool[2 * i % 4], constant, DRAW_BY)
+        high, constant = hashed(pool[(2 * i + 1) % 4], constant, DRAW_BY)
         state[i] = U64(high) << HALF | U64(low)
 
 
 @njit(SIGNATURES, nogil=True, cache=True)
 def shuffle(head, last, rows, starts, sizes, places, out):
-    """The generator of each client, [*head, last[k]], permutes its sizes[k] rows from starts[k] on, again and again until `out` is
-    full from places[k] to places[k + 1].
+    """Fill out[places[k] : places[k + 1]] for every client k with permutations of its rows, one after the other.
+
+    Client k has rows[starts[k] : starts[k] + sizes[k]]; the words of its seed are [*head, last[k]].
     """
     words, pool, seeds = np.empty(len(head) + 1, U32), np.empty(4, U32), np.empty(4, U64)
     words[:-1] = head
@@ -126,7 +133,7 @@ def shuffle(head, last, rows, starts, sizes, places, out):
                         j, spare = both & LOW & mask, both >> HALF
                     left = not left
                     taken = j <= U64(i)
-                    # refused numbers change nothing: that takes less time than to foresee them
+                    # a refused number swaps i with itself: the processor could not predict a branch here
                     other = j if taken else U64(i)
                     order[i], order[other] = order[other], order[i]
                     i -= taken

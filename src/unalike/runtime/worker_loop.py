@@ -258,7 +258,7 @@ def _is_worth_a_pool(run_config: RunConfig) -> bool:
     with threads_for(run_config.model):  # as it would train: more of them may wait for each other
         return (
             count > 1
-            and not Batched(client_pool).fuses
+            and not Batched(client_pool).uses_compiled_loops
             and work_seconds(client_pool, count, run_config.options.rounds) > PATIENCE
         )
 

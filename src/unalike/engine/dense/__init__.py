@@ -1,6 +1,6 @@
 """Compiled loops (numba): SGD for stacked clients with a dense model on a CPU, one call for all steps of all clients.
 
-`compiled_training.supports` says whether a method, a model and data can be trained here; `compiled_training.train` and `tune` do it.
+`compiled_training.supports` says whether a method, a model and samples can be trained here; `train` and `tune` beside it do it.
 `layout` places the parameters in memory (with a drawing), `kernels` holds the loops themselves. May import what `engine` may.
 Start reading at `compiled_training.train`.
 

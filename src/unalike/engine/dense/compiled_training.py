@@ -43,7 +43,7 @@ TILE = 2**17
 """Largest batch, in floats of its widest layer: a part of the second-level cache. On larger ones torch is as fast."""
 
 SUMS = 8
-"""Number of partial sums of updates. It is fixed, so up to half as many threads give the same bits; more threads get two sums each."""
+"""Number of partial sums of updates: fixed, so that up to half as many threads give the same bits. More threads get two each."""
 
 
 def kernels() -> ModuleType | None:

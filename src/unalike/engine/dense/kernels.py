@@ -1,6 +1,6 @@
-"""Compiled loops (numba) that train a chain of dense layers by SGD: forward pass, gradients and `core.solvers.SGD` in one function.
+"""Compiled loops (numba) that train a chain of dense layers by SGD: forward pass, gradients and `core.solvers.SGD`.
 
-Start reading at `train`, at the end. Each thread has one workspace, which stays in the cache from a client's first step to its last:
+Start reading at `train`, at the end. Each thread has one workspace, which stays in the cache while a client trains:
 
     weights | momenta | pull (if any) | h_0 h_1 ... h_L | (unused) d_1 ... d_L
 

@@ -52,7 +52,7 @@ class Layout:
         return torch.cat([params[n].flatten(1) for n in self.places], 1)
 
     def decays(self, decay: float, strength: float, shared: Collection[str]) -> np.ndarray:
-        """The factor of each layer's weight and bias in their own gradients, [L, 2]: weight decay, and the pull if they are shared."""
+        """Factors of each layer's weight and bias in their gradients [L, 2]: weight decay, plus the pull's strength if shared."""
         rows = [[decay + strength * (n in shared) for n in names] for names in self.names]
         return np.array(rows, np.float32)
 

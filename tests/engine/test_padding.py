@@ -1,4 +1,4 @@
-"""Whatever the sizes of clients and batches: chunks of any width train as the loop does."""
+"""Chunks agree with the loop for any sizes of clients, batches and chunks: padding never counts."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -37,8 +37,8 @@ SOLVERS = st.sampled_from(
     norm=st.booleans(),
     method=st.sampled_from(["fedavg", "scaffold", "moon + fednova"]),
 )
-def test_chunks_are_the_loop(sizes, batch, amount, chunk, solver, norm, method):
-    """1e-3 of the update: Adam divides by small numbers. So does a norm over two rows that are nearly alike: there float32's
+def test_batched_any_sizes_equals_loop(sizes, batch, amount, chunk, solver, norm, method):
+    """1e-3 of the update: Adam divides by small numbers. So does a norm over two rows that are nearly equal: there float32's
     rounding grows by any factor, so models with norms train in float64.
 
     Not both at once: behind a norm of one or two rows the true gradient is 0, and Adam makes whole steps of what rounding leaves.
@@ -60,9 +60,9 @@ def test_chunks_are_the_loop(sizes, batch, amount, chunk, solver, norm, method):
         torch.testing.assert_close(batched.state.buffers[n], b, rtol=1e-3, atol=1e-4)
 
 
-def test_padding_does_not_grow_from_norm_to_norm():
-    """While another client trains, one that has finished has no rows that count, and no variance to divide by: only eps. After
-    twenty norms its loss was NaN, and so was the round's."""
+def test_padding_stays_zero_through_many_norms():
+    """A client that has finished while others train has padding alone, and variance 0: norms divide by eps. If padding grew by
+    that factor in each of twenty norms, the loss would be NaN."""
     torch.manual_seed(0)
     layers = [layer for _ in range(20) for layer in (nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4))]
     module = nn.Sequential(nn.Flatten(), *layers, nn.Linear(4, 3))
@@ -75,7 +75,7 @@ def test_padding_does_not_grow_from_norm_to_norm():
 
 @dataclass(frozen=True)
 class Slower(Correction):
-    """Smaller steps as training goes on."""
+    """Steps that get smaller with their number."""
 
     name: ClassVar[str] = "slower"
 
@@ -84,8 +84,8 @@ class Slower(Correction):
 
 
 @pytest.mark.parametrize("spec", ["fedavg", "fedrep"])
-def test_steps_have_the_same_numbers_whoever_trains_beside_a_client(spec):
-    """In a second phase too, where a client's first one was shorter than those of others in its chunk."""
+def test_step_numbers_do_not_depend_on_the_chunk(spec):
+    """Also in a second phase, after a first one that was shorter for this client than for others in its chunk."""
     method, clients = Method.parse(spec) + Slower(), Clients.random((1, 3, 9, 4))
     loop, batched = (Simulation(method, mlp(), clients, executor=e, batch_size=2, lr=0.1) for e in ("loop", "batched"))
     theirs, mine = loop.round().update, batched.round().update

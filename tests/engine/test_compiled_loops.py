@@ -1,4 +1,4 @@
-"""Compiled loops train dense models as torch does; whatever they cannot train, torch trains."""
+"""Compiled loops agree with torch, share work among threads, and leave to torch everything that they do not support."""
 
 import copy
 import os
@@ -55,7 +55,7 @@ def network(widths, activation, bias, out):
 
 
 def both(method, module, clients, **more):
-    """Rounds of the loop and of compiled loops, which must have run."""
+    """Two rounds in the loop and in compiled loops; fails if compiled loops were not used."""
     called, plain = [], compiled_training.CompiledTrainer.phase
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled_training.CompiledTrainer, "phase", lambda *a: called.append(1) or plain(*a))
@@ -78,8 +78,8 @@ def both(method, module, clients, **more):
         [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, {"weight_decay": 0.1}]
     ),
 )
-def test_they_are_the_loop(sizes, widths, activation, bias, task, batch, epochs, solver):
-    """1e-3 of the update, which may be small next to the parameters that it was rounded with; see below how exact they are."""
+def test_compiled_loops_any_network_equals_loop(sizes, widths, activation, bias, task, batch, epochs, solver):
+    """1e-3 of the update, which may be small beside the parameters that it was rounded with; another test measures precision."""
     out, labels = TASKS[task]
     torch.manual_seed(2)
     clients = Clients.of(*((torch.randn(n, 4), labels(n)) for n in sizes))
@@ -111,7 +111,7 @@ def test_they_are_the_loop(sizes, widths, activation, bias, task, batch, epochs,
         "fedmix(mu=0.3)",
     ],
 )
-def test_phases_frozen_layers_fine_tuning_and_pulls(method):
+def test_compiled_loops_methods_with_pulls_and_phases_equal_loop(method):
     (loop, compiled), _ = both(method, ua.model("mlp(hidden=(9, 6))", (4,), 3), Clients.random((7, 3, 1, 12)), lr=0.05)
     assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-5
     for k in range(4):
@@ -119,7 +119,7 @@ def test_phases_frozen_layers_fine_tuning_and_pulls(method):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "scaffold"])
-def test_they_are_float32_whatever_torch_makes_by_default(method):
+def test_compiled_loops_float64_default_dtype_trains_in_float32(method):
     module, clients, kind = (
         ua.model("mlp(hidden=(9, 6))", (4,), 3),
         Clients.random((7, 3, 1, 12)),
@@ -134,8 +134,8 @@ def test_they_are_float32_whatever_torch_makes_by_default(method):
     assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-5
 
 
-def test_labels_may_lie_apart():
-    """A column of a table, for one: every other number in memory is not a label."""
+def test_compiled_loops_strided_labels_equal_loop():
+    """For example a column of a table: between two labels lie other numbers."""
     clients = Clients.random((7, 3, 12))
     apart = replace(clients, y=torch.stack([clients.y, -clients.y], 1)[:, 0])
     assert not apart.y.is_contiguous()
@@ -143,14 +143,14 @@ def test_labels_may_lie_apart():
     assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-5
 
 
-def test_nobody_has_a_sample():
+def test_compiled_loops_clients_without_samples_make_no_steps():
     clients = replace(Clients.random((3, 2)), train=[np.arange(0)] * 2)
     found = Simulation("fedavg", mlp(), clients, executor="batched").run().stacked
     assert not found.size.any() and not found.steps.any()
 
 
-def test_they_are_as_exact_as_torch():
-    """Ten steps of 784-200-200-10 from the same rows, against float64: no further from it than torch's float32."""
+def test_compiled_loops_are_as_close_to_float64_as_torch():
+    """Ten steps of 784-200-200-10 on the same rows are no further from float64 than torch's float32 is."""
     torch.manual_seed(0)
     x, y = torch.randn(10, 10, 784), torch.randint(0, 10, (10, 10))
     module = nn.Sequential(nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10))
@@ -184,8 +184,8 @@ def test_they_are_as_exact_as_torch():
     assert (found[0].double() - exact).norm() <= 1.5 * (usual - exact).norm()
 
 
-def test_a_client_that_diverges_leaves_the_others_alone():
-    """Its NaN must not stay where the next client's zeros should be."""
+def test_compiled_loops_nan_of_one_client_does_not_reach_others():
+    """Padding in the workspace must be zero again for the next client."""
     torch.manual_seed(0)
     data = [(torch.randn(8, 4), torch.randint(0, 3, (8,))) for _ in range(3)]
     wild = [(torch.full((8, 4), float("nan")), data[0][1]), *data[1:]]
@@ -197,8 +197,8 @@ def test_a_client_that_diverges_leaves_the_others_alone():
         assert update[0].isnan().any() and torch.equal(update[1:], plain[name][1:])
 
 
-def test_a_client_whose_last_step_overflows_leaves_the_others_alone():
-    """Its loss is finite, its errors are not."""
+def test_compiled_loops_overflow_in_last_step_does_not_reach_others():
+    """Its loss is finite, its gradients are not."""
     torch.manual_seed(3)
     module = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
     fair = [(torch.randn(3, 3), torch.randn(3)) for _ in range(2)]
@@ -215,8 +215,8 @@ def test_a_client_whose_last_step_overflows_leaves_the_others_alone():
 
 @pytest.mark.parametrize("method", ["fedavg", "fednova", "fedprox(mu=0.3) + uniform", "fedadam(lr=0.1)"])
 @pytest.mark.parametrize("sick", [False, True])
-def test_what_is_added_up_in_the_loops_is_what_single_reports_come_to(method, sick, monkeypatch):
-    """40 clients of unequal sizes, of whom one's report may have to be refused."""
+def test_compiled_loops_summed_updates_equal_sum_of_updates(method, sick, monkeypatch):
+    """40 clients of unequal sizes; the update of one of them may be refused."""
     torch.manual_seed(0)
     sizes = [1 + k % 7 for k in range(40)]
     people = [ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3)) for n in sizes]
@@ -246,7 +246,7 @@ def test_what_is_added_up_in_the_loops_is_what_single_reports_come_to(method, si
     assert distance(together.state.params, apart.state.params, run_config.model.params) < 1e-5
 
 
-def test_a_label_beyond_the_outputs_is_refused():
+def test_compiled_loops_label_out_of_range_is_refused():
     clients = Clients.of((torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])))
     with pytest.raises((UnalikeError, IndexError), match="label"):
         Simulation("fedavg", mlp(), clients, executor="batched").round()
@@ -260,8 +260,8 @@ def three_threads():
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedpake"])
-def test_threads_share_the_clients_and_change_no_bit(method, monkeypatch, three_threads):
-    """Clients of unequal sizes, some rounds of a whole run; SCAFFOLD gives each client a pull of its own."""
+def test_compiled_loops_threads_change_no_bit(method, monkeypatch, three_threads):
+    """Clients of unequal sizes; in SCAFFOLD each client has its own pull."""
     people = [
         ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3), test=(torch.randn(3, 4), torch.arange(3)))
         for n in (7, 1, 12, 30, 5, 5, 9, 2, 16)
@@ -285,7 +285,7 @@ def test_threads_share_the_clients_and_change_no_bit(method, monkeypatch, three_
     assert alone.history.last["accuracy"] == together.history.last["accuracy"]
 
 
-def test_an_error_in_a_thread_is_raised(three_threads):
+def test_compiled_loops_error_in_thread_is_raised(three_threads):
     people = [ua.ClientData(train=(torch.randn(6, 4), torch.arange(6) % 3)) for _ in range(6)]
     run_config = prepare_run("fedavg", people, model="mlp(hidden=(8,))", rounds=1)
     simulation = stage_runner.StageRunner(
@@ -299,7 +299,7 @@ def test_an_error_in_a_thread_is_raised(three_threads):
         run_round(simulation)
 
 
-def test_exponentials_are_those_of_float64():
+def test_exponential_equals_float64():
     numba, loops = pytest.importorskip("numba"), compiled_training.kernels()
 
     @numba.njit(fastmath=loops.MATHS)
@@ -323,19 +323,19 @@ def test_exponentials_are_those_of_float64():
 
 
 @pytest.mark.parametrize("slices", [1, 2, 3, 8, 16])
-def test_slices_are_whole_and_the_last_are_short(slices):
+def test_bounds_slices_are_complete_and_shrink(slices):
     for count in range(1, 60):
         cut = compiled_loops.bounds(count, slices)
         sizes = [b - a for a, b in pairwise(cut)]
         assert cut[0] == 0 and cut[-1] == count and min(sizes) > 0 and len(sizes) <= slices and sizes[0] >= sizes[-1]
 
 
-def test_processes_of_a_team_have_one_thread_each(three_threads):
+def test_threads_for_worker_process_is_one(three_threads):
     def who(pieces, expected):
         found, all_here = [], threading.Barrier(expected)
 
         def come(_):
-            all_here.wait(60)  # who comes when all is done is not waited for
+            all_here.wait(60)  # threads that start after the work is done are not waited for
             found.append(threading.get_ident())
 
         compiled_loops.share_out(come, pieces)
@@ -351,7 +351,7 @@ def test_processes_of_a_team_have_one_thread_each(three_threads):
     assert torch.get_num_threads() == 3
 
 
-def test_who_has_not_woken_up_when_all_is_done_is_not_waited_for():
+def test_share_out_does_not_wait_for_threads_not_started():
     crew_is_busy, done = threading.Event(), []
     with compiled_loops.crew_of(2):
         pool = compiled_loops._crew.get().pool
@@ -363,7 +363,7 @@ def test_who_has_not_woken_up_when_all_is_done_is_not_waited_for():
     assert len(done) == 1
 
 
-def test_each_piece_is_done_once():
+def test_share_out_each_piece_is_done_once():
     njit = pytest.importorskip("numba").njit
     from unalike._utils.simd import turn
 
@@ -381,7 +381,7 @@ def test_each_piece_is_done_once():
         assert (done == 1).all()
 
 
-def test_what_a_thread_raises_ends_the_others_work():
+def test_share_out_exception_ends_other_threads():
     seen = []
 
     def loop(turns):
@@ -395,7 +395,7 @@ def test_what_a_thread_raises_ends_the_others_work():
 
 @dataclass(frozen=True)
 class Steeper(Proximal):
-    """Another loss than the one whose pull it inherits."""
+    """It changes the loss and inherits the pull of the old one."""
 
     name: ClassVar[str] = "steeper"
 
@@ -405,7 +405,7 @@ class Steeper(Proximal):
 
 @dataclass(frozen=True)
 class Careful(Personalizer):
-    """Clips its only phase."""
+    """It clips gradients in its only phase."""
 
     name: ClassVar[str] = "careful"
 
@@ -426,7 +426,7 @@ class Careful(Personalizer):
         ("fedavg", {"batch_size": 40_000}),
     ],
 )
-def test_all_else_is_left_to_torch(method, more, monkeypatch):
+def test_unsupported_work_is_left_to_torch(method, more, monkeypatch):
     monkeypatch.setattr(compiled_training.CompiledTrainer, "phase", None)
     sizes = (40_000, 4) if more.get("batch_size") else (6, 4)
     Simulation(method, mlp(), Clients.random(sizes), executor="batched", **more).round()
@@ -439,7 +439,7 @@ def test_without_numba_torch_trains(monkeypatch):
 
 
 @pytest.mark.parametrize("broken, words", [("numba", ""), ("unalike.engine.dense.kernels", "numba cannot be used")])
-def test_a_missing_numba_is_no_news_and_a_broken_one_is(broken, words, monkeypatch):
+def test_loops_warn_only_if_numba_is_broken(broken, words, monkeypatch):
     found = partial(compiled_loops.loops.__wrapped__, "unalike.engine.dense.kernels")
     monkeypatch.delitem(sys.modules, "unalike.engine.dense.kernels", raising=False)
     monkeypatch.delattr("unalike.engine.dense.kernels", raising=False)
@@ -479,7 +479,7 @@ np.save(sys.argv[2], torch.cat([w.flatten() for w in run.params.values()]).numpy
 
 
 @pytest.mark.slow
-def test_processors_with_narrower_vectors_train_the_same(tmp_path):
+def test_compiled_loops_narrower_vectors_train_the_same(tmp_path):
     vectors = pytest.importorskip("unalike._utils.simd")
     made = {}
     for lanes in [n for n in (16, 8, 4) if n <= vectors.LANES]:

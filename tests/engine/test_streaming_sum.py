@@ -1,4 +1,4 @@
-"""Adding reports up as they come gives what stacking them gives."""
+"""Adding updates up as they arrive gives the same state as stacking them; wrong results of parts are refused."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 def folded(sim, cohort, pieces, keep=None):
-    """The state after the round of `cohort`, its reports handed over in `pieces` (tuples of places)."""
+    """The state after the round of `cohort`, its updates added in `pieces` (tuples of places)."""
     asked = tuple(range(len(SIZES)))
     expected = sim.executor.client_pool.expected(asked, len(SIZES))
     given = sum_weights(sim.method, sim.settings, sim.state, expected)
@@ -43,14 +43,14 @@ def close(a, b, start):
         torch.testing.assert_close(a.part_states[name], b.part_states[name], rtol=1e-5, atol=1e-6)
 
 
-def test_most_methods_are_linear():
+def test_method_linear_catalogue():
     assert {"fedavg", "fedmix", "scaffold", "feddyn", "moon", "ditto", "topk", "feddisco"} <= set(LINEAR)
     assert not {"fedlws", "krum", "fedpake", "fedgen", "ldawa"} & set(LINEAR)
 
 
 @pytest.mark.parametrize("name", LINEAR)
 @pytest.mark.parametrize("buffers", ["average", "first"])
-def test_what_is_known_before_is_what_is_reported(name, buffers):
+def test_streaming_sum_equals_advance_for_every_linear_method(name, buffers):
     sim = federation(METHODS[name], norm=True, buffers=buffers)
     sim.round()
     cohort = sim.run()
@@ -66,8 +66,8 @@ def test_what_is_known_before_is_what_is_reported(name, buffers):
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 @pytest.mark.parametrize("solver", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}], ids=str)
-def test_known_weights_have_the_bits_of_those_reported(solver, executor):
-    """Where they differed in the last bit, so did a run that looks at single reports from one that adds them up."""
+def test_expected_numbers_equal_reported_numbers_bitwise(solver, executor):
+    """If they differed in the last bit, so would a run that keeps single updates and one that adds them up."""
     clients = Clients.random(range(1, 21))
     sim = Simulation("fednova", mlp(), clients, executor=executor, batch_size=1, lr=0.01, **solver)
     found, known = sim.run().stacked, sim.executor.client_pool.expected(sim.everyone(), len(clients)).stacked
@@ -75,7 +75,7 @@ def test_known_weights_have_the_bits_of_those_reported(solver, executor):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fednova", "scaffold", "uniform"])
-def test_a_refused_report_changes_the_others_weights(name):
+def test_streaming_sum_refused_update_changes_the_other_weights(name):
     sim = federation(METHODS[name])
     sim.round()
     cohort = sim.run()
@@ -87,8 +87,8 @@ def test_a_refused_report_changes_the_others_weights(name):
     close(state, advance(sim.method, sim.settings, sim.state, kept), sim.state.params)
 
 
-def test_weights_that_no_factor_mends_are_asked_for_again():
-    """FedDisco's weights are not proportional: without one client the others' change by different factors."""
+def test_streaming_sum_without_common_factor_gives_none():
+    """FedDisco: without one client the weights of the others change by different factors."""
     sim = federation(METHODS["feddisco(discrepancy='cosine', target='global')"])
     cohort = sim.run()
     bad = map_tensors(torch.clone, cohort.stacked)
@@ -97,7 +97,7 @@ def test_weights_that_no_factor_mends_are_asked_for_again():
     assert found is None and list(sums.refused) == [0]
 
 
-def test_a_part_that_looks_at_single_updates_must_say_so():
+def test_linear_method_part_using_updates_without_needs_is_refused():
     class Nosy(ServerStep):
         name = "nosy"
 
@@ -112,8 +112,8 @@ def test_a_part_that_looks_at_single_updates_must_say_so():
 
 @pytest.mark.parametrize("needed", ["sums", "updates"])
 @pytest.mark.parametrize("wrong", [torch.sum, lambda u: u[None]], ids=["a number", "a row too many"])
-def test_an_update_of_another_shape_is_refused(needed, wrong):
-    """A number would move a whole layer; with a row too many another model would come out."""
+def test_server_step_update_of_wrong_shape_is_refused(needed, wrong):
+    """A number would be added to a whole layer; an extra row would change the model's shape."""
 
     class Wrong(ServerStep):
         name, needs = "wrong", needed
@@ -128,8 +128,8 @@ def test_an_update_of_another_shape_is_refused(needed, wrong):
 
 
 @pytest.mark.parametrize("needed", ["sums", "updates"])
-def test_a_part_that_weighs_by_losses_must_say_so(needed):
-    """They are not known when the shares are."""
+def test_weighting_by_losses_without_needs_is_refused(needed):
+    """Losses are known only after training, the weights of a linear method before it."""
 
     class ByLoss(Weighting):
         name, needs = "by_loss", needed
@@ -146,7 +146,7 @@ def test_a_part_that_weighs_by_losses_must_say_so(needed):
         ua.run(method, data, model=mlp(), rounds=1, executor="loop")
 
 
-def test_the_sums_take_the_memory_of_one_model():
+def test_streaming_sum_takes_memory_of_one_model():
     sim = federation(METHODS["fedavg"])
     reports = sim.run().stacked
     each_the_same = torch.full((1000,), 0.001)
@@ -159,7 +159,7 @@ def test_the_sums_take_the_memory_of_one_model():
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold"])
-def test_orders_are_left_as_they_are(name):
+def test_training_leaves_broadcast_unchanged(name):
     sim, _ = reference(name)
     order = make_broadcast(sim.method, sim.settings, sim.state, len(SIZES))
     before = map_tensors(torch.clone, order.params)
@@ -195,8 +195,8 @@ def test_orders_are_left_as_they_are(name):
     ],
 )
 @pytest.mark.parametrize("executor", ["loop", "batched"])
-def test_what_parts_give_back_is_looked_at(role, verb, wrong, what, executor):
-    """A missing gradient was left uncorrected, a smaller one read beyond its end, a parameter without an update stayed."""
+def test_part_returning_wrong_tree_is_refused(role, verb, wrong, what, executor):
+    """Without the check a missing gradient stays uncorrected, a smaller one is read beyond its end, a parameter is not updated."""
     place = int(verb in ("correct", "combine", "step"))
     own = type("Own", (role,), {"name": "own", verb: lambda self, *given: wrong(given[place])})
     data = [ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3)) for n in SIZES]
@@ -208,8 +208,8 @@ def test_what_parts_give_back_is_looked_at(role, verb, wrong, what, executor):
 @pytest.mark.parametrize(
     "value", [torch.sum, torch.ones(2), [1, 2], (1, torch.sum)], ids=["function", "tensor", "list", "tuple"]
 )
-def test_a_field_that_spec_text_cannot_say_is_refused(value):
-    """A folder knows a run by its text: it went on with what another function of the same text had trained."""
+def test_part_field_without_spec_text_is_refused(value):
+    """A folder identifies a run by its text: it would resume a run of another function with the same text."""
 
     @dataclass(frozen=True)
     class Held(ServerStep):
@@ -226,7 +226,7 @@ def overwritten(values):
 
 
 class Spoils:
-    """Parts that write over what they are given, each in another verb."""
+    """Parts that overwrite what they are given, each in another hook."""
 
     @dataclass(frozen=True)
     class Begins(Personalizer):
@@ -254,8 +254,8 @@ class Spoils:
 
 
 @pytest.mark.parametrize("kind", ["Begins", "Steps", "Evaluates"])
-def test_a_part_that_writes_over_what_it_is_given_is_refused(kind):
-    """It would move the model of everybody, in evaluation, too, and only where clients are trained one by one."""
+def test_part_overwriting_its_inputs_is_refused(kind):
+    """It would change the model for all clients, also in evaluation, and only in the loop."""
     data = [
         ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3), test=(torch.randn(3, 4), torch.arange(3)))
         for n in SIZES

@@ -1,4 +1,4 @@
-"""A client's samples, fetched as training comes to them."""
+"""A client's batches, fetched a few at a time."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ ROWS = Batches(np.array([7, 3, 19, 0, 3, 8, 1]), (3, 3, 1))
 
 
 @pytest.mark.parametrize("at_once", [1, 3 * 8, 6 * 8, 2**23])
-def test_batches_are_the_rows_however_many_are_fetched_at_once(monkeypatch, at_once):
+def test_lazy_batches_equal_rows_for_any_fetch_size(monkeypatch, at_once):
     monkeypatch.setattr(lazy_batches, "AT_ONCE", at_once)
     taken = []
 
@@ -31,17 +31,17 @@ def test_batches_are_the_rows_however_many_are_fetched_at_once(monkeypatch, at_o
     assert max(taken) * 8 <= max(at_once, 3 * 8)
 
 
-def test_each_batch_is_changed_by_its_place(monkeypatch):
+def test_lazy_batches_transform_gets_place_of_batch(monkeypatch):
     monkeypatch.setattr(lazy_batches, "AT_ONCE", 6 * 8)
     batches = LazyBatches(X, Y, ROWS, lambda x, index: x[index], lambda x, place: x + 100 * place)
     assert [(b.x - X[b.y]).unique().tolist() for b in batches] == [[0], [100], [200]]
 
 
-def test_nothing_is_no_batch():
+def test_lazy_batches_without_rows_are_empty():
     assert not [*LazyBatches(X, Y, Batches(np.zeros(0, np.int64), ()), lambda x, index: x[index])]
 
 
-def test_images_come_as_convolutions_read_them():
+def test_model_rows_images_are_channels_last():
     images, index = torch.randn(9, 3, 4, 5), torch.tensor([4, 0, 4])
     plain = Model(torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.Flatten(), torch.nn.Linear(12, 2)))
     laid = plain.channels_last(images[:2])
@@ -53,7 +53,7 @@ def test_images_come_as_convolutions_read_them():
     assert torch.equal(laid.rows(Y, index), Y[index])
 
 
-def test_a_transform_draws_the_same_however_many_are_fetched_at_once(monkeypatch):
+def test_transform_draws_the_same_for_any_fetch_size(monkeypatch):
     people = [ua.ClientData(train=(torch.randn(n, 1, 6, 6), torch.arange(n) % 2)) for n in (11, 4)]
 
     def weights(at_once):

@@ -1,4 +1,4 @@
-"""Batches that are drawn together are those that NumPy draws for one client after another."""
+"""Batches drawn for many clients at once equal those that NumPy draws for one client after another."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def few_are_many(monkeypatch):
 
 
 def alone(work, rows, ids, number, purpose, *path):
-    """The definition."""
+    """The batches by definition: drawn by NumPy, client by client."""
     for client in ids:
         words = [number, int.from_bytes(purpose.encode()), *path, client]
         yield work.batches(rows[client], np.random.default_rng(words))
@@ -27,7 +27,7 @@ def alone(work, rows, ids, number, purpose, *path):
 @pytest.mark.parametrize("number", [0, 7, 2**31, 2**40 + 5])
 @pytest.mark.parametrize("purpose", ["batches", "batches of phase 1", "x"])
 @pytest.mark.parametrize("work", [Work(batch_size=7), Work(epochs=3, batch_size=None), Work(steps=11, batch_size=4)])
-def test_many_at_once(number, purpose, work):
+def test_batch_schedule_drawn_equals_numpy(number, purpose, work):
     rng = np.random.default_rng(number)
     sizes = [0, 1, 2, 3, 4, 5, 64, 65, *rng.integers(0, 300, 40).tolist()]
     rows = Ragged.of([rng.integers(0, 10**6, n) for n in sizes])
@@ -39,7 +39,7 @@ def test_many_at_once(number, purpose, work):
 
 
 @pytest.mark.parametrize("values", [np.arange(9), np.arange(9) + 2**40, np.broadcast_to(np.int32(0), 9)])
-def test_whatever_the_rows_are_kept_in(values):
+def test_batch_schedule_drawn_accepts_any_row_array(values):
     values = np.asarray(values)
     values.flags.writeable = False
     rows = Ragged(values, np.array([0, 4, 9]))
@@ -49,7 +49,7 @@ def test_whatever_the_rows_are_kept_in(values):
     ]
 
 
-def test_without_compiled_loops_they_are_the_same(monkeypatch):
+def test_batch_schedule_without_numba_is_the_same(monkeypatch):
     rows = Ragged.of([range(40), range(40, 45)])
     drawn = BatchSchedule.drawn(Work(epochs=2, batch_size=3), rows, [0, 1], 1, "batches", 0)
     monkeypatch.setattr(compiled_loops, "loops", lambda _: None)
@@ -57,7 +57,7 @@ def test_without_compiled_loops_they_are_the_same(monkeypatch):
     assert plain.rows.tolist() == drawn.rows.tolist() and plain.sizes.tolist() == drawn.sizes.tolist()
 
 
-def test_lists_of_arrays_are_drawn_one_by_one():
+def test_batch_schedule_of_list_of_arrays_equals_work_batches():
     rows = [np.arange(5), np.arange(5, 8)]
     [own] = BatchSchedule.drawn(Work(batch_size=2), rows, [1], 0, "batches", 4)
     assert own.rows.tolist() == work_of(rows[1], 4).rows.tolist()
@@ -67,7 +67,7 @@ def work_of(rows, round):
     return Work(batch_size=2).batches(rows, seeds.generator(0, "batches", round, 1))
 
 
-def test_each_client_has_its_own_stretch():
+def test_batch_schedule_entries_are_each_clients_batches():
     given = BatchSchedule.of(
         [Batches(np.array([4, 2, 9]), (2, 1)), Batches(np.zeros(0, np.int64), ()), Batches(np.array([7]), (1,))]
     )
