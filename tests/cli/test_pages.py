@@ -6,7 +6,7 @@ from pathlib import Path
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_page_of_methods_is_up_to_date(tmp_path, monkeypatch):
+def test_methods_page_equals_generated_page(tmp_path, monkeypatch):
     """`python docs/make_methods.py` was run after the last change of a docstring or of the catalogue."""
     spec = importlib.util.spec_from_file_location("make_methods", DOCS / "make_methods.py")
     module = importlib.util.module_from_spec(spec)

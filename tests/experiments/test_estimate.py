@@ -18,7 +18,7 @@ def spent(table, method):
     return [(rounds["bytes_down"]).sum() / 1e6, (rounds["bytes_up"]).sum() / 1e6]
 
 
-def test_bytes_and_rounds_are_foreseen_exactly(people, small):
+def test_estimate_bytes_and_rounds_are_exact(people, small):
     """Letters, surveys and what is sent once included, for plans of several stages as well."""
     options = {"model": "mlp(hidden=(8,))", "rounds": 12, "seeds": 2, "work": ua.Work(batch_size=5, lr=0.1)}
     foreseen = ua.estimate(METHODS, people, **options)
@@ -30,7 +30,7 @@ def test_bytes_and_rounds_are_foreseen_exactly(people, small):
     assert foreseen.seconds == pytest.approx(2 * sum(c.seconds_in_all for c in foreseen.costs))
 
 
-def test_a_budget_shortens_the_estimate(people):
+def test_estimate_with_budget_has_fewer_rounds(people):
     options = {"model": "linear", "rounds": 50}
     costs = ua.estimate(["fedavg", "scaffold"], people, budget="10 rounds", **options).costs
     assert [c.rounds for c in costs] == [10, 10]
@@ -38,7 +38,7 @@ def test_a_budget_shortens_the_estimate(people):
     assert [c.rounds for c in ua.estimate(["fedavg", "scaffold"], people, budget=paid, **options).costs] == [10, 5]
 
 
-def test_clients_not_yet_met_will_need_memory():
+def test_estimate_counts_states_of_clients_not_calibrated():
     """Memory foreseen for SCAFFOLD's control variates grows with the clients that a calibration cannot meet."""
     crowd = ua.partition(ua.load("digits"), "iid", clients=400)
     lean, remembers = (
@@ -49,7 +49,7 @@ def test_clients_not_yet_met_will_need_memory():
     assert remembers - lean > 0.9 * (400 - 3 * 8) * variate
 
 
-def test_the_estimate_stands_beside_the_truth(people, tmp_path):
+def test_report_shows_estimate_beside_actual_cost(people, tmp_path):
     options = {"model": "linear", "rounds": 6, "seeds": 2}
     experiment = prepare_experiment(["fedavg", "scaffold"], people, **options)
     experiment.estimate().save(tmp_path)
@@ -67,13 +67,13 @@ def test_the_estimate_stands_beside_the_truth(people, tmp_path):
     assert not other.facts.estimate  # an estimate of something else
 
 
-def test_a_damaged_estimate_is_no_estimate(people, tmp_path):
+def test_load_damaged_estimate_gives_none(people, tmp_path):
     for text in ("", "{}", "[1]", json.dumps({"key": 3})):
         (tmp_path / "estimate.json").write_text(text)
         assert not ua.compare(["fedavg"], people, model="linear", rounds=1, seeds=1, out=tmp_path).facts.estimate
 
 
-def test_a_budget_pays_for_what_is_sent_once_too(people):
+def test_estimate_budget_counts_bytes_sent_once(people):
     """FedConcat's second stage begins with the encoders, which its clients keep."""
     options = {"model": "mlp(hidden=(8,))", "rounds": 12, "seeds": 1, "work": ua.Work(batch_size=5, lr=0.1)}
     whole = ua.estimate(["fedconcat"], people, **options).costs[0]

@@ -32,7 +32,7 @@ class Net(nn.Module):
 
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 7, 40])
-def test_scores_are_those_of_the_module(view, count, monkeypatch):
+def test_score_equals_the_module(view, count, monkeypatch):
     monkeypatch.setattr(scoring, "BYTES", 1)  # sixteen at a time
     torch.manual_seed(0)
     net, task = Net(view).eval(), find_task("classification")
@@ -47,7 +47,7 @@ def test_scores_are_those_of_the_module(view, count, monkeypatch):
 
 
 @pytest.mark.parametrize("view", [False, True])
-def test_images_lie_as_convolutions_read_them_best_where_the_module_lets_them(view, monkeypatch):
+def test_score_images_are_channels_last_if_the_module_allows(view, monkeypatch):
     """Tried once for samples of a shape, whatever the transform did to them."""
     tried, runs, seen, forward = [], Model._runs, [], Net.forward
     monkeypatch.setattr(Model, "_runs", lambda *given: tried.append(1) or runs(*given))
@@ -59,14 +59,14 @@ def test_images_lie_as_convolutions_read_them_best_where_the_module_lets_them(vi
     assert seen[-1] is not view and len(tried) == 1
 
 
-def test_rows_that_stay_in_the_cache():
+def test_rows_per_pass_fit_the_cache():
     assert rows_at_once(torch.zeros(5, 3, 32, 32)) == 85 and rows_at_once(torch.zeros(5, 64)) == 4096
     assert rows_at_once(torch.zeros(2, 3, 224, 224)) == 16 and rows_at_once(torch.zeros(0, 3, 32, 32)) == 4096
     assert rows_at_once(torch.zeros(5, 784)) == 668
     assert rows_at_once(torch.zeros(3, 0)) == 4096 and rows_at_once(torch.zeros(3, dtype=torch.int64)) == 4096
 
 
-def test_threads_that_share_a_model_do_not_meet_in_its_module():
+def test_score_threads_sharing_a_model_do_not_interfere():
     """Eight threads with models of their own values, all through one module that also assigns a buffer anew."""
 
     class Slow(nn.Module):
@@ -96,7 +96,7 @@ def one_thread_within():
     torch.set_num_threads(before)
 
 
-def test_threads_score_what_one_does(monkeypatch, one_thread_within):
+def test_score_threads_equal_one_thread(monkeypatch, one_thread_within):
     """The same bits, in the order of the samples, without gradients; an error in a thread is raised."""
     monkeypatch.setattr(scoring, "FLAT", 1)
     task, x, y = find_task("classification"), torch.randn(100, 6), torch.arange(100) % 5

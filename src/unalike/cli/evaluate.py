@@ -1,4 +1,4 @@
-"""`unalike evaluate`: a kept model on data."""
+"""`unalike evaluate`: evaluate a kept model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ NAME = "evaluate"
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="A folder that `unalike run --out` wrote.")],
-    data: Annotated[str | None, typer.Option(help="A data set or file; the run's own clients unless given.")] = None,
+    folder: Annotated[Path, typer.Argument(help="Folder that `unalike run --out` wrote.")],
+    data: Annotated[str | None, typer.Option(help="Data set or file; the run's own clients unless given.")] = None,
     data_dir: o.DataDir = None,
 ) -> None:
     """Evaluate a run's shared model.
 
-    On its own clients' test samples, or on all samples of another data set: tables are read as the run read its own, and classes
-    are known by their names.
+    The samples are the test samples of the run's clients, or all samples of another data set. Tables are encoded as in the run;
+    classes are identified by name.
 
     \b
     unalike evaluate runs/prox
@@ -29,7 +29,7 @@ def command(
     import numpy as np
 
     from unalike._utils.errors import UnalikeError
-    from unalike.cli.finished_run import fitting, labels, load_model, own_data
+    from unalike.cli.finished_run import labels, load_matching, load_model, own_data
     from unalike.cli.terminal_tables import number, tables
     from unalike.core.tasks import find_task
     from unalike.data.partitioning.partition_plan import PartitionPlan
@@ -38,13 +38,13 @@ def command(
 
     predict, config = load_model(folder)
     if data is not None:
-        other = fitting(data, data_dir, folder, config)
+        other = load_matching(data, data_dir, folder, config)
         x, y, task = other.merged()[0], labels(other, folder, config), find_task(config["data"]["task"])
         scores = score(task, predict, x, y, np.zeros(len(y), np.int64))
         rows = {data: measure(task, scores)}
     else:
         if not (folder / "plan.json").exists():
-            raise UnalikeError(f"{folder} keeps no partition plan, so its clients are not known here; give --data")
+            raise UnalikeError(f"{folder} has no partition plan, so the clients' samples are unknown; give --data")
         people = PartitionPlan.load(folder / "plan.json").apply(own_data(folder, config, data_dir))
         index, owner = people.test.values, np.repeat(np.arange(len(people)), people.test.sizes)
         scores = score(people.task, predict, people.x[index], people.y[index], owner)

@@ -1,4 +1,4 @@
-"""The HTML report and the exports of a comparison.
+"""The HTML report of a comparison, its figures, and tables for papers.
 
 Imports `metrics` and below. Start reading at `html.py`.
 """

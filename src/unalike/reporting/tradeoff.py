@@ -1,4 +1,4 @@
-"""What a method gives and what it takes: accuracy, fairness and traffic, and which methods nothing beats in all three."""
+"""The trade-off between score, score of the worst clients and traffic, with its Pareto front."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from unalike.metrics.statistics import Metric, efficient
 
 
 def tradeoff(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """`method protocol score worst mb front`, a row for each row of `summary` that has all three.
+    """`method protocol score worst mb front`, one row for each row of `summary` that has all three numbers.
 
-    `score` is the mean, `worst` the mean of the worst tenth of the clients, `mb` what a run sends both ways. `front` is
-    true where no other row is at least as good in all three and better in one: the Pareto front.
+    `score` is the mean, `worst` the mean over the worst tenth of the clients, `mb` the traffic of a run in both directions.
+    `front` marks the Pareto front: no other row is at least as good in all three and better in one.
     """
     table = pd.DataFrame(
         {

@@ -17,7 +17,7 @@ from unalike.metrics.inference import Ranks
 from unalike.metrics.statistics import Metric, in_order, summary
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look, looks
-from unalike.reporting.charts.plotly_charts import OWN, over_seeds
+from unalike.reporting.charts.plotly_charts import MODEL_SUFFIX, over_seeds
 from unalike.reporting.charts.rank_diagram import LONGEST, STEP, diagram
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.rows import rows
@@ -111,7 +111,7 @@ def forest(table: pd.DataFrame, baseline: str, metric: Metric, style: Looks) -> 
 def ranks(found: Ranks, style: Looks) -> Figure:
     """The critical-difference diagram; see `rank_diagram`."""
     drawn = diagram(found)
-    names = [wording.short(hung.name, LONGEST) for hung in drawn.hung]
+    names = [wording.short(method.name, LONGEST) for method in drawn.methods]
     width = 3.4 + 0.16 * max(map(len, names))
     figure = Figure(figsize=(width, 0.27 * (1.9 - drawn.bottom)), layout="constrained")
     axes = figure.add_subplot()
@@ -119,7 +119,7 @@ def ranks(found: Ranks, style: Looks) -> Figure:
     axes.set_xlim(0.9, drawn.end + 0.1)
     axes.set_ylim(drawn.bottom - 0.4, 1.5)
     line: dict[str, Any] = {"color": MUTED, "linewidth": 1, "clip_on": False}
-    axes.plot([1, len(drawn.hung)], [0, 0], **line)
+    axes.plot([1, len(drawn.methods)], [0, 0], **line)
     for place in drawn.places:
         axes.plot([place, place], [0, 0.14], **line)
         axes.text(place, 0.2, str(place), ha="center", va="bottom", color=MUTED)
@@ -128,12 +128,12 @@ def ranks(found: Ranks, style: Looks) -> Figure:
     for bar in drawn.bars:
         y = -STEP * (bar.level + 1)
         axes.plot([bar.low - 0.04, bar.high + 0.04], [y, y], color=INK, linewidth=3, solid_capstyle="butt", zorder=3)
-    for name, hung in zip(names, drawn.hung):
-        along, down = drawn.line(hung)
-        axes.plot(along, down, markevery=[-1], clip_on=False, **_line_style(style[hung.name]))
-        side, shift = ("right", -7) if hung.left else ("left", 7)
+    for name, method in zip(names, drawn.methods):
+        along, down = drawn.line(method)
+        axes.plot(along, down, markevery=[-1], clip_on=False, **_line_style(style[method.name]))
+        side, shift = ("right", -7) if method.left else ("left", 7)
         axes.annotate(
-            f"{name}  {hung.rank:.2f}", (along[-1], down[-1]), (shift, 0), textcoords="offset points",
+            f"{name}  {method.rank:.2f}", (along[-1], down[-1]), (shift, 0), textcoords="offset points",
             ha=side, va="center", color=INK, annotation_clip=False,
         )  # fmt: skip
     return figure
@@ -202,7 +202,7 @@ def pareto(table: pd.DataFrame, unit: str, style: Looks, scale: float) -> Figure
         for row in rows(table):
             look = style[row["method"]]
             face = look.colour if row["front"] else "none"
-            label = row["method"] + OWN.get(row["protocol"], "")
+            label = row["method"] + MODEL_SUFFIX.get(row["protocol"], "")
             axes.scatter(
                 scales[x] * row[x], scales[y] * row[y], s=55, marker=_MARKERS.get(look.marker, "h"), facecolors=face,
                 edgecolors=look.colour, linewidths=1.8, label=label, zorder=3,

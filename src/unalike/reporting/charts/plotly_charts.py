@@ -1,4 +1,4 @@
-"""One small function per figure. Each takes tables and the methods' looks and returns a Plotly figure."""
+"""The Plotly charts of the page. Each function takes tables and the methods' looks and returns a figure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from unalike.reporting.rows import rows
 Looks = dict[str, Look]
 
 MOST_BANDS = 8
-"""With more methods the bands would only hide the lines."""
+"""Most methods with bands; more bands would hide the lines."""
 MOST_DOTS = 3000
-"""Dots in one distribution chart before the boxes stand alone; a browser draws each as an element."""
+"""Most dots of a distribution chart, since a browser draws each as an element; with more clients, only boxes are drawn."""
 MOST_BUBBLES = (40, 30)
-"""Clients and classes that bubbles can show; beyond, cells of a heat map."""
+"""Most clients and classes shown as bubbles; larger tables are shown as a heat map."""
 
 
 def forest(differences: pd.DataFrame, metric: Metric, looks: Looks) -> go.Figure:
@@ -52,7 +52,7 @@ def forest(differences: pd.DataFrame, metric: Metric, looks: Looks) -> go.Figure
 
 
 def curves(rounds: pd.DataFrame, column: str, title: str, looks: Looks, scale: float = 1) -> go.Figure:
-    """Mean over seeds by round, with a band of one standard deviation where there are several seeds."""
+    """Mean over seeds by round, with a band of one standard deviation if there are several seeds."""
     figure = canvas(430)
     shown = {name: over_seeds(rounds[rounds["method"] == name], column, scale) for name in looks}
     for name, line in shown.items():
@@ -67,7 +67,7 @@ def curves(rounds: pd.DataFrame, column: str, title: str, looks: Looks, scale: f
 
 
 def distribution(clients: pd.DataFrame, column: str, title: str, looks: Looks, scale: float = 1) -> go.Figure:
-    """Clients by method: a box of quartiles and one dot for each client and seed."""
+    """Clients by method: a box plot, and one dot for each client and seed."""
     scored = clients.dropna(subset=[column])
     names = [name for name in looks if name in set(scored["method"])]
     figure = named_rows(names, 74)
@@ -94,7 +94,7 @@ def distribution(clients: pd.DataFrame, column: str, title: str, looks: Looks, s
 
 
 def labels(counts: pd.DataFrame) -> go.Figure:
-    """Training samples by client and class: bubbles whose area is the count, a heat map where they would not fit."""
+    """Training samples by client and class: bubbles with the count as area, or a heat map for large tables."""
     clients, classes = counts.shape
     figure = _bubbles(counts) if clients <= MOST_BUBBLES[0] and classes <= MOST_BUBBLES[1] else _heat_map(counts)
     figure.update_xaxes(title_text="class", zeroline=False)
@@ -103,7 +103,7 @@ def labels(counts: pd.DataFrame) -> go.Figure:
 
 
 def cost(rounds: pd.DataFrame, spent: str, title: str, column: str, goal: str, looks: Looks, scale: float) -> go.Figure:
-    """Score against what was spent so far (`mb` or `seconds`), mean over seeds."""
+    """Score by the cost so far (`mb` or `seconds`), mean over seeds."""
     totals = cumulative(rounds).assign(mb=lambda frame: frame["mb_down"] + frame["mb_up"])
     figure = canvas(430)
     for name, look in looks.items():
@@ -119,10 +119,10 @@ def cost(rounds: pd.DataFrame, spent: str, title: str, column: str, goal: str, l
 def pareto(
     table: pd.DataFrame, x: str, y: str, titles: tuple[str, str], looks: Looks, scales: dict[str, float]
 ) -> go.Figure:
-    """One marker for each row of `tradeoff`: filled on the Pareto front, hollow where something beats it in all three."""
+    """One marker for each row of `tradeoff`: filled on the Pareto front, otherwise hollow."""
     figure = canvas(430)
     for row in rows(table):
-        look, name = looks[row["method"]], row["method"] + OWN.get(row["protocol"], "")
+        look, name = looks[row["method"]], row["method"] + MODEL_SUFFIX.get(row["protocol"], "")
         figure.add_scatter(
             x=numbers([scales.get(x, 1) * row[x]]),
             y=numbers([scales.get(y, 1) * row[y]]),
@@ -143,19 +143,19 @@ def pareto(
     return figure
 
 
-OWN = {"personal": " (personal)", "local": " (local)"}
-"""What follows a method's name where its row is not of the shared model."""
+MODEL_SUFFIX = {"personal": " (personal)", "local": " (local)"}
+"""Suffix of a method's name if its row is not about the shared model."""
 
 
 def over_seeds(rounds: pd.DataFrame, column: str, scale: float = 1) -> pd.DataFrame:
-    """`round mean sd` over the rounds that every seed reached, thinned. A mean over fewer seeds would jump."""
+    """`round mean sd` for the rounds that every seed reached, thinned. A mean over fewer seeds would jump."""
     line = common(rounds.dropna(subset=[column])).groupby("round")[column].agg(["mean", "std"])
     scaled = pd.DataFrame({"round": line.index, "mean": scale * line["mean"], "sd": scale * line["std"]})
     return thin(scaled.reset_index(drop=True))
 
 
 def common(rounds: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one method in rounds that every seed has: beyond a seed's end, the mean would be one of survivors."""
+    """The rows of one method in the rounds that every seed has. After the end of a seed, the mean would be biased."""
     return rounds[rounds.groupby("round")["seed"].transform("nunique") == rounds["seed"].nunique()]
 
 
@@ -173,7 +173,7 @@ def _line(x: pd.Series, y: pd.Series, name: str, look: Look, hover: str) -> dict
 
 
 def _band(line: pd.DataFrame, look: Look) -> dict[str, object]:
-    line = line[np.isfinite(line["mean"]) & np.isfinite(line["sd"])]  # a gap would tear the outline
+    line = line[np.isfinite(line["mean"]) & np.isfinite(line["sd"])]  # a gap would break the outline
     outline = pd.concat([line["mean"] + line["sd"], (line["mean"] - line["sd"])[::-1]])
     return {
         "x": numbers(pd.concat([line["round"], line["round"][::-1]])),
