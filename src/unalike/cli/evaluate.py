@@ -29,7 +29,7 @@ def command(
     import numpy as np
 
     from unalike._utils.errors import UnalikeError
-    from unalike.cli.finished_run import labels, load_matching, load_model, own_data
+    from unalike.cli.finished_run import fitting, labels, load_model, own_data
     from unalike.cli.terminal_tables import number, tables
     from unalike.core.tasks import find_task
     from unalike.data.partitioning.partition_plan import PartitionPlan
@@ -38,7 +38,7 @@ def command(
 
     predict, config = load_model(folder)
     if data is not None:
-        other = load_matching(data, data_dir, folder, config)
+        other = fitting(data, data_dir, folder, config)
         x, y, task = other.merged()[0], labels(other, folder, config), find_task(config["data"]["task"])
         scores = score(task, predict, x, y, np.zeros(len(y), np.int64))
         rows = {data: measure(task, scores)}

@@ -70,7 +70,7 @@ def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
         )
 
 
-def load_matching(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any]) -> Dataset:
+def fitting(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any]) -> Dataset:
     """Load a data set for the model of a run. A table is encoded as in the run.
 
     Raises `UnalikeError` for samples of another shape, and for a table if the run has no encoding.
@@ -83,7 +83,7 @@ def load_matching(data: str, data_dir: Path | None, folder: Path, config: dict[s
     if encoding is None and dataset.encoding is not None:
         why = "the run is older, or its data is no table; if it is one, run the command of the run again (nothing is trained), else"
         if "federation" in config:
-            why = "the federation has no agreed encoding of tables, or it is older and the folder was moved out of the federation's;"
+            why = "the federation has no agreed encoding of tables, or it is older and the folder was moved elsewhere;"
         raise UnalikeError(
             f"{data} is a table, and {folder} does not say how to read one: {why} give a file of numbers (.npz)"
         )
@@ -95,14 +95,14 @@ def load_matching(data: str, data_dir: Path | None, folder: Path, config: dict[s
 def samples(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any]) -> Tensor:
     """The samples of a data set without labels. The rows of a table keep the order of the file; it needs no target column.
 
-    Raises `UnalikeError` as `load_matching` does.
+    Raises `UnalikeError` as `fitting` does.
     """
     from unalike.data.sources.load import table_at
     from unalike.data.sources.tables import opened
 
     encoding, path = _encoding(folder, config), table_at(data, data_dir)
     if encoding is None or path is None:
-        return load_matching(data, data_dir, folder, config).merged()[0]
+        return fitting(data, data_dir, folder, config).merged()[0]
     return encoding.apply(opened(path, encoding), path.name)
 
 

@@ -82,7 +82,7 @@ def _recorded(file: Path, found: dict[str, Any]) -> dict[str, Any]:
     named = name in registry and registry.usage(name) == f"{name}()"
     if not named or not plan.exists() or "test" in data or "proxy" in data:
         raise UnalikeError(
-            f"{file} does not say where its data came from: the run was not finished by a command; give a TOML file of flags, such as "
+            f"{file} does not say where its data came from: no command finished the run; give a TOML file of flags, such as "
             "data = 'mine.npz', or the config.toml of a finished `unalike run --out`"
         )
     plain = {k: v for k, v in found.items() if not isinstance(v, dict) and k not in ("unalike", "seed")}

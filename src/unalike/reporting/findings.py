@@ -52,7 +52,7 @@ def _answer(others: list[Row], content: ReportContent, metric: Metric) -> str:
     if len(content.seeds) == 1:
         return "One seed cannot show a difference: the results below may be chance. Run three seeds or more."
     if _pairs(others) == 1:
-        return f"No method shares more than one seed with {base}: one seed cannot show a difference, the results below may be chance."
+        return f"No method shares more than one seed with {base}. One seed cannot show a difference: all results may be chance."
     if all(math.isnan(row["p"]) for row in others):
         return f"No difference to {base} can be tested, for the reasons below."
     better = [row for row in others if verdict(row, metric) == "better"]

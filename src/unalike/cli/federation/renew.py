@@ -31,7 +31,7 @@ def command(
     unalike federation renew hospitals --host new.example.org   # this machine has a new name
     unalike federation renew hospitals --site north             # north lost its bundle, or is admitted again after `revoke`
 
-    Sites need no change for a new certificate, because they trust the authority. A site that gets a new bundle joins with it and its
+    A new certificate needs no change on sites, because they trust the authority. A site with a new bundle joins with it and its
     old folder, and continues with its state; the old bundle is no longer accepted. The federation must not be running: stop it,
     renew, start it again, and it continues where it stopped.
     """

@@ -23,7 +23,7 @@ def command(
     unalike federation revoke hospitals north
     unalike federation up hospitals
 
-    The earlier updates of a site stay in the model. `unalike federation renew hospitals --site north` admits it again, with new keys.
+    Earlier updates of the site stay in the model. `unalike federation renew hospitals --site north` admits it again, with new keys.
     """
     from unalike.federation.operations.extras import require_extra
 

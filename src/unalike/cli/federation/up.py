@@ -43,8 +43,8 @@ def command(
     unalike federation up hospitals
     unalike federation up --local 3 --data digits --method fedmix --rounds 2 --out fed
 
-    With --local, all sites run on this machine, with real processes, sockets and certificates. The flags from --data on need --local;
-    a folder of `init` has its own file of terms. All processes end with the command, also on Ctrl-C.
+    With --local, all sites run on this machine, with real processes, sockets and certificates. The flags from --data on need
+    --local; a folder of `init` has its own file of terms. All processes end with the command, also on Ctrl-C.
     """
     from unalike._utils.errors import UnalikeError
     from unalike.federation.operations.extras import require_extra
