@@ -1,4 +1,4 @@
-"""The dashboard as a person meets it: in a browser, while a federation runs, is killed and goes on."""
+"""The dashboard in a browser, while a federation runs, is killed and continues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 class Dashboard:
-    """The server in a process of its own."""
+    """The server in a separate process."""
 
     def __init__(self, folder, *more, port=None):
         self.port = port or free_port()
@@ -69,7 +69,7 @@ def kept(tmp_path_factory):
 
 @pytest.fixture
 def visit(browser):
-    """Open a page; afterwards nothing was complained about but what a test allows."""
+    """Open a page; afterwards check that there was no console error that the test does not allow."""
     pages, complaints = [], []
 
     def open_page(url, width=1280):
@@ -87,7 +87,7 @@ def visit(browser):
 
 
 def until(page, condition, seconds):
-    """Wait for a condition; the page's own policy forbids the browser's way."""
+    """Wait for a condition; the page's security policy forbids `wait_for_function`."""
     deadline = time.monotonic() + seconds
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition
@@ -191,7 +191,7 @@ def test_state_tells_interrupted_from_running(tmp_path):
 
 
 def test_state_shows_client_scores_of_later_protocols(tmp_path):
-    """The plain columns are those of the server's test set, which score nobody."""
+    """The columns without a prefix are those of the server's test set and have no client scores."""
     x, y = ua.load("digits").train
     people = [ua.ClientData(train=(x[k::3], y[k::3]), test=(x[: 9 + k], y[: 9 + k])) for k in range(3)]
     for second in ("clients", "local"):

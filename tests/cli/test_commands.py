@@ -1,4 +1,4 @@
-"""Every command, its exit status, what it writes and what it says about input that cannot be used."""
+"""Every command: exit status, files, output, and messages for invalid input."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_evaluate_without_a_shared_model_is_refused(cli, small, tmp_path):
         assert cli("run", *flags, "--out", tmp_path / name)[0] == 0
         code, _, err = cli("evaluate", tmp_path / name)
         assert code == 2 and why in err and "personal(k)" in err
-        config = tmp_path / name / "config.toml"  # of a federation, no program has the clients' models
+        config = tmp_path / name / "config.toml"  # no program has the client models of a federation
         config.write_text('federation = "hospitals"\n' + config.read_text())
         code, _, err = cli("evaluate", tmp_path / name)
         assert code == 2 and why in err and "ua.run" not in err
@@ -265,7 +265,7 @@ def test_evaluate_centralised_with_local_norms_works(cli, tmp_path):
 
 
 def patients(file, older=0.0, kinds=("ill", "well"), seed=0):
-    """A table of patients, of whom those are ill whose pressure is high; elsewhere all have a higher age and pressure."""
+    """A table of patients; those with high pressure are ill. `older` shifts age and pressure, as in another hospital."""
     rng = np.random.default_rng(seed)
     pressure, ward = rng.normal(130, 10, 200) + older, rng.choice(["a", "b"] if not older else ["b", "c"], 200)
     label = np.where(pressure > 130, *kinds)
@@ -275,7 +275,7 @@ def patients(file, older=0.0, kinds=("ill", "well"), seed=0):
 
 
 def scores(text):
-    """What the last row of `evaluate` says, by its column."""
+    """The last row that `evaluate` prints, by column."""
     head, *_, last = text.strip().splitlines()
     names = re.split("  +", head.strip())
     return dict(zip(names, map(float, last.split()[-len(names) :]), strict=True))
@@ -325,7 +325,7 @@ def test_evaluate_cell_of_a_comparison_works(cli, tmp_path, monkeypatch):
 
 
 def test_predict_binary_writes_probabilities(cli, tmp_path, monkeypatch):
-    """That of what is predicted, from which the scores of `evaluate` follow: AUROC by scikit-learn is its own."""
+    """Scores of `evaluate` follow from the predicted probabilities: scikit-learn gives the same AUROC."""
     from sklearn.metrics import roc_auc_score
 
     monkeypatch.chdir(tmp_path)
@@ -405,7 +405,7 @@ def test_evaluate_texts_use_the_vocabulary_of_the_run(cli, tmp_path, monkeypatch
 
 
 def test_server_samples_use_the_vocabulary_of_the_clients(cli, tmp_path):
-    """Word w says the class; the words of the clients' training samples are not the most frequent ones of the file."""
+    """Word w determines the class; the clients' training samples have other frequent words than the file."""
     rng = np.random.default_rng(0)
     y = np.arange(400) % 4
     x = np.stack([rng.integers(2, 40, 400), y + 40, rng.integers(2, 40, 400)], 1)
@@ -427,27 +427,27 @@ def test_list_prints_names(cli, what, name):
 
 
 def narrow(monkeypatch, columns):
-    """A terminal of so many columns."""
+    """Set the width of the terminal."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("FORCE_COLOR", "1")
 
 
-def plain(told):
-    return re.sub(r"\x1b\[[0-9;]*m", "", told)
+def plain(shown):
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_list_narrow_terminal_breaks_no_name(cli, monkeypatch, columns):
     wide = cli("list", "methods")[1]
     narrow(monkeypatch, columns)
-    told = plain(cli("list", "methods")[1])
-    assert max(map(len, told.splitlines())) <= columns
+    shown = plain(cli("list", "methods")[1])
+    assert max(map(len, shown.splitlines())) <= columns
     for word in ("cluster_oracle(method='fedavg')", "temperature=1.0)", "McMahan"):
-        assert word in wide and word in told
+        assert word in wide and word in shown
 
 
 def test_summary_wider_than_the_terminal_continues_below(small, tmp_path, cli, monkeypatch):
-    """The columns that have no room follow beside the methods' names again; no word or number is broken."""
+    """Columns that do not fit follow in a second table with the method names; no word or number is broken."""
     words = ("compare", "--method", "fedavg", "--method", "scaffold", "--seeds", 2, "--out", tmp_path, *small)
     assert cli(*words)[0] == 0
     narrow(monkeypatch, 70)

@@ -1,4 +1,4 @@
-"""Pages written from the code are those of the code as it is."""
+"""Pages generated from the code are up to date."""
 
 import importlib.util
 from pathlib import Path
@@ -7,7 +7,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_methods_page_equals_generated_page(tmp_path, monkeypatch):
-    """`python docs/make_methods.py` was run after the last change of a docstring or of the catalogue."""
+    """Fails if `python docs/make_methods.py` was not run after a change of a docstring or of the catalogue."""
     spec = importlib.util.spec_from_file_location("make_methods", DOCS / "make_methods.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

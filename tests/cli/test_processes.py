@@ -1,4 +1,4 @@
-"""What only a process of its own can show: imports, signals, terminals, pipes."""
+"""Tests that need a separate process: imports, signals, terminals, pipes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ for words in (["--help"], ["--version"], ["compare", "--help"], ["run", "--help"
 
 @pytest.mark.slow
 def test_run_interrupted_and_resumed_gives_the_same_numbers(small, tmp_path, monkeypatch):
-    """Ctrl-C: status 130, one line, and the same command goes on to the same numbers."""
+    """Ctrl-C gives status 130 and one line; the same command continues to the same numbers."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     words = ["run", *small[:-1], 150, "--method", "scaffold"]
     whole = subprocess.Popen(

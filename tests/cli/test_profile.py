@@ -1,4 +1,4 @@
-"""`unalike run --profile`: where the time goes, without changing a bit of what is trained."""
+"""`unalike run --profile`: the time of each part of a round; training is unchanged."""
 
 import json
 import subprocess
@@ -76,7 +76,7 @@ def test_profile_of_finished_run_keeps_its_trace(cli, small, tmp_path):
 
 
 def test_profile_trace_on_full_disk_is_refused(small, tmp_path):
-    """In a process of its own, whose files may grow to 40 kB: enough for all but the trace."""
+    """A process that may write files of 40 kB, enough for all but the trace."""
     limit = "import resource, signal; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))"
     code = f"{limit}; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from unalike.cli import main; main()"
     command = [sys.executable, "-c", code, "run", *map(str, small), "--profile"]
@@ -91,7 +91,7 @@ def test_profile_with_dry_run_is_refused(cli, small):
 
 
 def test_profile_prints_no_lines_of_torch(small, tmp_path):
-    """In a process of its own: the profiler writes past Python, and asks once how much."""
+    """Needs a separate process, because the profiler writes to file descriptors directly, once per process."""
     command = [sys.executable, "-m", "unalike", "run", *map(str, small), "--profile", "--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "part of a round" in done.stdout, done.stderr

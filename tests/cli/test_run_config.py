@@ -1,4 +1,4 @@
-"""The record of a kept run is a configuration for the command line."""
+"""The config.toml of a kept run repeats the run."""
 
 import tomllib
 

@@ -1,4 +1,4 @@
-"""Paired comparisons: fair, kept cell by cell, resumed inside the cell that was interrupted."""
+"""`ua.compare`: paired seeds, cells that are kept and resumed, and the tables and reports of the result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cells(folder):
 
 
 def test_compare_methods_share_seed_conditions(people, small):
-    """A neutral method beside FedAvg gives FedAvg's very numbers under every seed; seeds differ."""
+    """A neutral method gives exactly the numbers of FedAvg under every seed; seeds differ."""
     table = small(["fedavg", "fedprox(mu=0)", "scaffold"], people, participation=0.6)
     a, b = (table.rounds.query("method == @m").drop(columns=["method", "seconds"]) for m in ("fedavg", "fedprox(mu=0)"))
     pd.testing.assert_frame_equal(a.reset_index(drop=True), b.reset_index(drop=True), check_exact=True)
@@ -208,7 +208,7 @@ def test_compare_into_folder_of_a_run_is_refused(people, small, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("room", "told"),
+    ("room", "expected"),
     [
         (30, "fedprox(mu=0.1) + lws (seed 0)"),
         (29, "fedprox(mu=0.1…+ lws (seed 0)"),
@@ -218,10 +218,10 @@ def test_compare_into_folder_of_a_run_is_refused(people, small, tmp_path):
         (-5, "…"),
     ],
 )
-def test_shortened_long_text_loses_its_middle(room, told):
+def test_shortened_long_text_loses_its_middle(room, expected):
     from unalike._utils.progress import shortened
 
-    assert shortened("fedprox(mu=0.1) + lws (seed 0)", room) == told
+    assert shortened("fedprox(mu=0.1) + lws (seed 0)", room) == expected
 
 
 def test_progress_of_resumed_comparison_counts_earlier_rounds(people, small, tmp_path):
@@ -235,7 +235,7 @@ def test_progress_of_resumed_comparison_counts_earlier_rounds(people, small, tmp
 
 @pytest.mark.parametrize("protocol", ["personal", "local", ["local", "clients"], ["server", "personal", "clients"]])
 def test_compare_no_column_mixes_protocols(people, small, protocol):
-    """Whatever is asked for first, the plain columns are the shared model's, and each protocol has rows of its own."""
+    """The columns without a prefix are those of the shared model, whichever protocol comes first; each protocol has its own rows."""
     table = small(["fedavg", "ditto"], people, protocol=protocol, test=people[0].test)
     asked = {protocol} if isinstance(protocol, str) else set(protocol)
     plain_one = "server" if "server" in asked else "clients"
@@ -248,7 +248,7 @@ def test_compare_no_column_mixes_protocols(people, small, protocol):
 
 
 def test_summary_server_and_clients_are_two_rows(people, small):
-    """One shared model, two test sets: pooled over the clients, and held out at the server; neither stands for the other."""
+    """One shared model, two test sets: pooled over the clients, and held out at the server."""
     table = small(["fedavg"], people, seeds=1, protocol=["server", "clients"], test=people[3].test)
     row = table.rounds.iloc[-1]
     own = table.clients.query("client == 'site3'").iloc[0]  # the last three rounds are all rounds
@@ -257,7 +257,7 @@ def test_summary_server_and_clients_are_two_rows(people, small):
 
 
 def test_compare_select_best_scores_the_selected_round(people, small, tmp_path):
-    """select="best": the summary and the client table hold the scores of the round that validates best, and the report says so."""
+    """Summary and client table show the scores of the round with the best validation score, and the report says so."""
     chosen_by = [ua.ClientData(c.train, c.test, c.test, c.name) for c in people]
     options = {"rounds": 6, "select": "best", "out": tmp_path / "out"}
     table = small(["fedavg", "ditto"], chosen_by, **options)
@@ -278,7 +278,7 @@ def test_compare_select_best_scores_the_selected_round(people, small, tmp_path):
 
 
 def test_compare_budget_compares_at_equal_cost(people, small):
-    """SCAFFOLD sends twice as much, so the same bytes pay for half the rounds."""
+    """SCAFFOLD sends twice as much, so the same bytes allow half the rounds."""
     twelve = small(["fedavg"], people, seeds=1, rounds=12).rounds
     budget = f"{(twelve['bytes_down'] + twelve['bytes_up']).sum() / 1e6} MB"
     table = small(["fedavg", "scaffold"], people, seeds=1, rounds=50, budget=budget)
@@ -300,7 +300,7 @@ def test_comparison_saved_and_loaded_is_equal(people, small, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("edit", "told"),
+    ("edit", "expected"),
     [
         ({"methods": "fedavg"}, "methods='fedavg': input should be a valid array"),
         ({"methods": []}, "no methods"),
@@ -312,11 +312,11 @@ def test_comparison_saved_and_loaded_is_equal(people, small, tmp_path):
         ({"versions": None}, "versions=None: "),
     ],
 )
-def test_load_edited_facts_are_refused(people, small, tmp_path, edit, told):
+def test_load_edited_facts_are_refused(people, small, tmp_path, edit, expected):
     small(["fedavg"], people, seeds=1, rounds=1, out=tmp_path)
     file = tmp_path / "comparison.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | edit))
-    with pytest.raises(ua.UnalikeError, match=rf"holds no finished comparison or run \(comparison.json: {told}"):
+    with pytest.raises(ua.UnalikeError, match=rf"holds no finished comparison or run \(comparison.json: {expected}"):
         Comparison.load(tmp_path)
 
 
@@ -419,7 +419,7 @@ def test_compare_without_data_or_with_impossible_partition_is_refused(dataset, s
 
 @pytest.fixture(scope="module")
 def wild():
-    """Regression, on which a huge step diverges at once."""
+    """Regression data on which a huge step diverges at once."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 6)).astype(np.float32)
     return [ua.ClientData(train=(x[i::4], x[i::4].sum(1)), test=(x[i::4], x[i::4].sum(1))) for i in range(4)]
@@ -485,7 +485,7 @@ def test_run_facts_give_a_report(people, tmp_path):
 
 
 def test_load_program_run_has_the_method_as_label(people, tmp_path):
-    """While it is unfinished, and where a program ended it; continued in other words it is the same run under these."""
+    """The label is the method as last written, for an unfinished run and for one that a program finished."""
 
     def run(method, until=None):
         def interrupted(row, what=""):
@@ -510,7 +510,7 @@ def test_load_program_run_has_the_method_as_label(people, tmp_path):
 
 
 def test_load_continued_run_ignores_old_facts(people, tmp_path):
-    """Its facts are of two rounds; it goes on to ten, is interrupted after four, and a program brings it to its end."""
+    """The facts are those of two rounds; the run continues, is interrupted after four, and a program finishes it."""
     from unalike.experiments.experiment_facts import save_run_facts
 
     def run(rounds, until):
@@ -545,7 +545,7 @@ def test_load_program_run_has_a_report(tmp_path, spec):
 
 
 def test_load_program_run_has_its_end(tmp_path):
-    """As a comparison of the same cell does: the rounds, what ended it, and the selected one; not before it is at its end."""
+    """A finished run has the same `ends` as a comparison of the same cell; an unfinished run has none."""
     clients = ua.partition(ua.load("digits"), "iid", clients=3, val=0.3)
     options = {"model": "linear", "rounds": 9, "select": "best", "stop": "patience(rounds=2)", "work": ua.Work(lr=0.5)}
 
@@ -571,7 +571,7 @@ def test_report_of_run_without_score_is_refused(tmp_path, people, tested, option
 
 
 def test_compare_plan_is_scored_by_its_last_stage(small, people, tmp_path):
-    """What CCVR comes to is the calibrated model; the rounds before it are those of the method that it calibrates."""
+    """The result of CCVR is the calibrated model; its earlier rounds are those of the method that it calibrates."""
     ccvr = "ccvr(steps=5)"
     table = small(["fedavg", ccvr], people, rounds=4, seeds=1, out=tmp_path)
     work = ua.Work(batch_size=5, lr=0.1)

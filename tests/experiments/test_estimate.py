@@ -1,4 +1,4 @@
-"""What a comparison will cost, foreseen from a few rounds."""
+"""`ua.estimate`: the cost of a comparison, estimated from a few rounds."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def spent(table, method):
 
 
 def test_estimate_bytes_and_rounds_are_exact(people, small):
-    """Letters, surveys and what is sent once included, for plans of several stages as well."""
+    """Part messages, client queries and bytes sent once are included, for plans of several stages as well."""
     options = {"model": "mlp(hidden=(8,))", "rounds": 12, "seeds": 2, "work": ua.Work(batch_size=5, lr=0.1)}
-    foreseen = ua.estimate(METHODS, people, **options)
+    estimate = ua.estimate(METHODS, people, **options)
     table = ua.compare(METHODS, people, **options)
-    for cost in foreseen.costs:
+    for cost in estimate.costs:
         assert [cost.mb_down, cost.mb_up] == pytest.approx(spent(table, cost.method), rel=1e-9), cost.method
         assert cost.rounds == 12 and 0 < cost.seconds <= cost.seconds_in_all
-    assert foreseen.seeds == 2 and foreseen.memory_mb > 100
-    assert foreseen.seconds == pytest.approx(2 * sum(c.seconds_in_all for c in foreseen.costs))
+    assert estimate.seeds == 2 and estimate.memory_mb > 100
+    assert estimate.seconds == pytest.approx(2 * sum(c.seconds_in_all for c in estimate.costs))
 
 
 def test_estimate_with_budget_has_fewer_rounds(people):
@@ -39,7 +39,7 @@ def test_estimate_with_budget_has_fewer_rounds(people):
 
 
 def test_estimate_counts_states_of_clients_not_calibrated():
-    """Memory foreseen for SCAFFOLD's control variates grows with the clients that a calibration cannot meet."""
+    """The estimated memory of SCAFFOLD's control variates grows with the clients that the calibration does not train."""
     crowd = ua.partition(ua.load("digits"), "iid", clients=400)
     lean, remembers = (
         ua.estimate([m], crowd, model="mlp(hidden=(200,))", rounds=30, participation=0.02).memory_mb
@@ -62,9 +62,9 @@ def test_report_shows_estimate_beside_actual_cost(people, tmp_path):
     assert rows["the process", "MB of memory"]["actual"] > 100
     assert Comparison.load(tmp_path).facts.estimate == table.facts.estimate
     again = ua.compare(["fedavg", "scaffold"], people, out=tmp_path, **options).facts.estimate
-    assert again[-1]["actual"] is None  # read back: this process did not train
+    assert again[-1]["actual"] is None  # read, not trained: the memory was not measured
     other = ua.compare(["fedavg", "scaffold"], people, out=tmp_path, **options | {"rounds": 7})
-    assert not other.facts.estimate  # an estimate of something else
+    assert not other.facts.estimate  # the estimate belongs to another comparison
 
 
 def test_load_damaged_estimate_gives_none(people, tmp_path):
@@ -74,7 +74,7 @@ def test_load_damaged_estimate_gives_none(people, tmp_path):
 
 
 def test_estimate_budget_counts_bytes_sent_once(people):
-    """FedConcat's second stage begins with the encoders, which its clients keep."""
+    """FedConcat's second stage starts by sending the encoders, which the clients keep."""
     options = {"model": "mlp(hidden=(8,))", "rounds": 12, "seeds": 1, "work": ua.Work(batch_size=5, lr=0.1)}
     whole = ua.estimate(["fedconcat"], people, **options).costs[0]
     budget = f"{0.8 * (whole.mb_down + whole.mb_up)} MB"

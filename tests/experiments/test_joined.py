@@ -1,4 +1,4 @@
-"""Several comparisons side by side: merged, ranked over or kept apart, each with its reason."""
+"""`join`: several comparisons merged, ranked over, or kept apart with a reason."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_join_clients_of_other_sizes_are_kept_apart(people, small):
 
 
 def test_join_program_run_with_comparison_on_the_same_partition(kept, dataset, tmp_path):
-    """Its folder keeps its settings in tables and the name that was asked for; both are read as the comparison has them."""
+    """The settings and the label of a run directory are read in the form of a comparison."""
     table = kept("table")
     people = ua.partition(dataset, "dirichlet(alpha=0.5, min_size=2)", clients=4, seed=0)
     options = {"model": MODEL, "rounds": 2, "work": ua.Work(batch_size=5, lr=0.1)}
@@ -126,7 +126,7 @@ def test_join_program_run_with_comparison_on_the_same_partition(kept, dataset, t
 
 
 def test_join_program_run_with_comparison_on_given_clients(people, small, tmp_path):
-    """Else the same clients would be ranked over as two partitions."""
+    """Otherwise the same clients would count as two partitions."""
     table = small(["fedavg", "scaffold"], people, seeds=1)
     options = {"model": MODEL, "rounds": 3, "work": ua.Work(batch_size=5, lr=0.1)}
     runs = []
@@ -190,7 +190,7 @@ def test_join_unfinished_run_is_shown_and_not_joined(kept, dataset, tmp_path):
 
 def test_page_of_diverged_run_states_the_reason(dataset, tmp_path):
     people = ua.partition(dataset, "dirichlet(alpha=0.5, min_size=2)", clients=4, seed=0)
-    for _ in range(2):  # whoever tries once more is told the same
+    for _ in range(2):  # a second attempt gives the same error
         with pytest.raises(ua.UnalikeError, match="Training diverged"):
             ua.run("fedavg", people, model=MODEL, rounds=3, work=ua.Work(lr=1e30), out=tmp_path)
         directory = RunDirectory(tmp_path)
@@ -204,7 +204,7 @@ def test_page_of_diverged_run_states_the_reason(dataset, tmp_path):
 
 
 def test_join_federations_need_the_same_name(people, small):
-    """All that is known of a federation's clients are their names and sizes, so its own name has to vouch for them."""
+    """Only the names and sizes of a federation's clients are known, so its name identifies them."""
 
     def federated(method, name):
         table = small([method], people)
@@ -249,7 +249,7 @@ def test_join_ambiguous_label_is_not_ranked(kept):
 
 
 def test_join_ranks_use_seeds_that_all_methods_have(kept):
-    """Another seed has another partition: a mean over it is none of the method's."""
+    """Another seed has another partition, so its scores cannot be compared."""
     both, alone = kept("both", ["fedavg"], seeds=[0, 1]), kept("alone", ["scaffold"], seeds=[0])
     joined = join([kept("mild", ["fedavg", "scaffold"], partition="iid", seeds=[0]), both, alone])
     assert len(joined.blocks) == 2

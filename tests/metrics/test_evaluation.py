@@ -1,4 +1,4 @@
-"""Samples are scored a cacheful at a time, images as their convolutions read them best; the scores are those of a plain pass."""
+"""`score` in blocks, memory formats and threads gives the scores of one plain forward pass."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from unalike.metrics.scoring import SharedModel, rows_at_once, score
 
 
 class Net(nn.Module):
-    """Convolutions; with `view` it asks for activations that lie channel by channel."""
+    """Convolutions; with `view` the module needs contiguous activations."""
 
     def __init__(self, view=False):
         super().__init__()
@@ -48,7 +48,7 @@ def test_score_equals_the_module(view, count, monkeypatch):
 
 @pytest.mark.parametrize("view", [False, True])
 def test_score_images_are_channels_last_if_the_module_allows(view, monkeypatch):
-    """Tried once for samples of a shape, whatever the transform did to them."""
+    """Channels-last is tried once for each shape of samples."""
     tried, runs, seen, forward = [], Model._runs, [], Net.forward
     monkeypatch.setattr(Model, "_runs", lambda *given: tried.append(1) or runs(*given))
     monkeypatch.setattr(Net, "forward", lambda net, x: seen.append(x.stride(1) == 1) or forward(net, x))
@@ -67,7 +67,7 @@ def test_rows_per_pass_fit_the_cache():
 
 
 def test_score_threads_sharing_a_model_do_not_interfere():
-    """Eight threads with models of their own values, all through one module that also assigns a buffer anew."""
+    """Eight threads use different parameters with one module that also assigns a buffer."""
 
     class Slow(nn.Module):
         def __init__(self):
@@ -97,7 +97,7 @@ def one_thread_within():
 
 
 def test_score_threads_equal_one_thread(monkeypatch, one_thread_within):
-    """The same bits, in the order of the samples, without gradients; an error in a thread is raised."""
+    """Threads give the same bits in the order of the samples, without gradients; an error in a thread is raised."""
     monkeypatch.setattr(scoring, "FLAT", 1)
     task, x, y = find_task("classification"), torch.randn(100, 6), torch.arange(100) % 5
     net, seen = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 5)), set()

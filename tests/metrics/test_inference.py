@@ -1,4 +1,4 @@
-"""Tests and intervals against numbers worked out by hand or by enumeration."""
+"""Statistical tests and intervals compared with numbers computed by hand or by enumeration."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ def test_t_test_agrees_with_scipy_and_its_interval():
 
 @pytest.mark.parametrize("d", [[1, 2, 3], [1, -2, 3, 4, 5], [0.1, 0.2, -0.4, 0.5, 0.6, 0.7, 0.9]])
 def test_wilcoxon_equals_enumeration_of_signs(d):
-    """Under no difference every sign is a fair coin: W, the sum of the ranks of positive d, over all 2^n patterns."""
+    """Without a difference all 2^n sign patterns are equally likely; W is the sum of the ranks of positive d."""
     rank = stats.rankdata(np.abs(d))
     middle = rank.sum() / 2
     found = abs(rank[np.asarray(d) > 0].sum() - middle)
@@ -49,7 +49,7 @@ def test_paired_equal_scores_have_p_one():
 
 @pytest.mark.parametrize("d", [[0.1, 0.1], [0.1] * 3, [0.1, 0.1 + 1e-12, 0.1], [-2.0] * 5])
 def test_paired_constant_difference_has_no_t_test(d):
-    """t = mean sqrt(n) / 0 is not defined: neither p nor interval, where p was 0 or 1e-32."""
+    """t = mean sqrt(n) / 0 is not defined, so there is neither p nor interval."""
     found = inf.paired(d, [0.0] * len(d))
     assert found.difference == pytest.approx(d[0]) and found.n == len(d)
     assert all(map(math.isnan, (found.p, found.low, found.high)))
@@ -77,7 +77,7 @@ def test_bootstrap_is_seeded_and_centered():
 
 
 def test_holm_equals_hand_computed_values():
-    """0.01 x 4, 0.02 x 3, 0.03 x 2 = 0.06, and 0.5; sorted, never falling."""
+    """0.01 x 4, 0.02 x 3, 0.03 x 2 = 0.06, and 0.5; sorted, non-decreasing."""
     assert inf.holm([0.03, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
     assert inf.holm([0.4, 0.9]) == pytest.approx([0.8, 0.9]) and inf.holm([0.9, 0.8]) == pytest.approx([1, 1])
     found = inf.holm([math.nan, 0.04])
@@ -97,7 +97,7 @@ def test_ranks_critical_difference_equals_demsar():
 
 
 def test_groups_are_largest_sets_within_critical_difference():
-    """Worked out by hand on mean ranks 1.0, 1.8, 2.6, 4.6 for several critical differences."""
+    """Computed by hand for mean ranks 1.0, 1.8, 2.6, 4.6 for several critical differences."""
 
     def groups(critical):
         mean = pd.Series({"d": 4.6, "a": 1.0, "c": 2.6, "b": 1.8})
@@ -125,7 +125,7 @@ def test_ranks_apart_lists_distant_pairs():
 
 
 def test_paired_scores_equal_up_to_rounding_have_no_difference():
-    """Methods with one and the same shared model: their RMSE differs in the last bits of float32."""
+    """The RMSE of methods with the same shared model may differ in the last bits of float32."""
     found = inf.paired([2.3615726, 2.1, 1.9], [2.3615728, 2.1000001, 1.9], sign=-1)
     assert (found.difference, found.low, found.high, found.p, found.better) == (0, 0, 0, 1, 0.5)
     assert math.isnan(inf.paired([math.inf, 1.0], [math.inf, 1.0]).p)

@@ -1,4 +1,4 @@
-"""Metrics by hand, against scikit-learn, and of many clients at once."""
+"""Metrics compared with hand-computed values and with scikit-learn, for one and for many clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def scores(client, y, predicted, logits=None, loss=None):
 
 
 def test_measure_equals_hand_computed_values():
-    """y = 0 0 0 1, guessed 0 0 1 1: recalls 2/3 and 1; F1 of class 0 is 4/5, of class 1 2/3; class 2 is not there."""
+    """y = 0 0 0 1, guessed 0 0 1 1: recalls 2/3 and 1; F1 of class 0 is 4/5, of class 1 2/3; class 2 does not occur."""
     found = measure(TASKS["classification"], scores([0] * 4, [0, 0, 0, 1], [0, 0, 1, 1], loss=[1, 2, 3, 6]))
     assert found == pytest.approx(
         {"loss": 3, "accuracy": 3 / 4, "macro_f1": (4 / 5 + 2 / 3) / 2, "balanced_accuracy": 5 / 6}
@@ -67,7 +67,7 @@ def test_metrics_equal_scikit_learn(seed):
 
 @pytest.mark.parametrize("block", [1, 7, 2**22])
 def test_per_client_in_blocks_equals_one_by_one(monkeypatch, block):
-    """Counting clients in blocks changes nothing; ten classes, as scikit-learn has them."""
+    """Counting clients in blocks changes nothing; scikit-learn gives the same for ten classes."""
     monkeypatch.setattr(m, "BLOCK", block)
     rng = np.random.default_rng(0)
     client, y, guess = rng.integers(0, 9, 300), rng.integers(0, 10, 300), rng.integers(0, 10, 300)
@@ -87,7 +87,7 @@ def test_measure_regression_gives_rmse():
 
 
 def test_measure_user_metric_is_computed():
-    """It sees labels, predictions and logits of each client, and of all; and is recorded by every protocol."""
+    """A user's metric gets labels, predictions and logits of each client and of all, and every protocol records it."""
     rng = np.random.default_rng(0)
     people = [
         ua.ClientData(

@@ -1,4 +1,4 @@
-"""Numbers small enough to check by hand."""
+"""Summaries of comparisons small enough to check by hand."""
 
 import math
 
@@ -170,7 +170,7 @@ def test_statistics_errors_state_what_was_found():
 
 
 def test_to_target_needs_every_seed():
-    """Base reaches 0.6 in rounds 2, 2 and 1, other in 2, 1 and 1; a round costs 4 MB and 2 s. Nobody of base reaches 0.9."""
+    """Base reaches 0.6 in rounds 2, 2 and 1, other in 2, 1 and 1; a round costs 4 MB and 2 s. No seed of base reaches 0.9."""
     reached = st.to_target(ROUNDS.round(6), 0.6).set_index("method")
     assert reached.loc["base", ["seeds", "reached", "round", "mb", "seconds"]].tolist() == pytest.approx(
         [3, 3, 5 / 3, 20 / 3, 10 / 3]

@@ -1,4 +1,4 @@
-"""Rules that end a run, read from a history."""
+"""Stop rules and budgets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SERVER = KnownColumns(("server", "clients"), ("loss", "accuracy"), False)
 
 
 def history(*accuracies, clients=(), **columns):
-    """Row 0 and a row for each accuracy; every round takes 2 s and 10 bytes up, 5 down."""
+    """A history with row 0 and a row for each accuracy; every round takes 2 s, 10 bytes up and 5 bytes down."""
     made = History()
     for r, value in enumerate((0.1, *accuracies)):
         cost = {
@@ -52,7 +52,7 @@ def history(*accuracies, clients=(), **columns):
         ("accuracy >= 0.9 or round >= 3", True),
         ("accuracy >= 0.9 and round >= 3", False),
         ("accuracy >= 0.6 and (round >= 9 or min_accuracy > 0.4)", True),
-        ("personal_accuracy >= 0", False),  # not recorded: NaN, which reaches nothing
+        ("personal_accuracy >= 0", False),  # not recorded, so NaN
     ],
 )
 def test_stop_rule_reads_the_newest_row(text, found):
@@ -98,7 +98,7 @@ def test_patience_counts_rounds_since_the_best(values, options, ends):
 
 
 def test_patience_restarts_in_every_stage():
-    """A stage with a new head begins below the best of the stage before."""
+    """A stage with a new head starts below the best score of the stage before."""
     seen = history(0.5, 0.5, 0.5, 0.5, val_accuracy=[0.1, 0.8, 0.5, 0.6, 0.6])
     rules = [stop_rule(f"patience(rounds={n})", VALIDATED) for n in (1, 2, 3)]
     assert [rule(seen) for rule in rules] == [True, True, True]
@@ -108,7 +108,7 @@ def test_patience_restarts_in_every_stage():
 
 
 def test_patience_on_user_metric_needs_a_direction():
-    """A cost that falls every round ends no run; a gain that falls ends it two rounds after its best."""
+    """With less=True a falling metric never ends the run; with less=False it ends two rounds after the best."""
     own = KnownColumns(("clients",), ("loss", "accuracy", "cost"), True)
     seen = history(0.5, 0.6, 0.7, val_cost=[9.0, 8.0, 7.0, 6.0])
     assert not stop_rule('patience(2, metric="cost", less=True)', own)(seen)
@@ -155,7 +155,7 @@ def test_stop_rule_invalid_text_is_refused(text, message):
     [("2 rounds", 2), ("4 s", 2), ("5s", 2), ("0.1 min", 3), ("45e0 kB", 99), ("0.00003 MB", 2), ("0.000001 MB", 1)],
 )
 def test_budget_ends_before_it_is_exceeded(text, rounds):
-    """Each round costs 2 s and 15 bytes; the first is always run."""
+    """Each round costs 2 s and 15 bytes; the first round is always run."""
     ends = [n for n in range(12) if Budget(text).spent(history(*[0.5] * n))]
     assert (ends[0] if ends else 99) == rounds
 

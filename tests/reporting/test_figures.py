@@ -1,4 +1,4 @@
-"""The figures for paper: the page's colours, the same bytes every time, hollow where a method is beaten."""
+"""The figures for papers: same colors as the page, same bytes every time, hollow markers off the Pareto front."""
 
 import warnings
 
@@ -50,7 +50,7 @@ def test_figures_of_any_content_shape_are_drawn(simulate, shape):
 
 
 def test_pareto_dominated_method_has_hollow_marker(simulate):
-    """Scaffold pays twice the bytes for a worse score."""
+    """Scaffold sends twice the bytes for a worse score."""
     content = simulate(methods=5, rounds=6)
     table = tradeoff(summary(content.rounds, content.clients, content.baseline), METRICS[0])
     front = table.set_index("method")["front"]
@@ -75,7 +75,7 @@ def test_forest_name_with_dollar_signs_is_drawn_as_text(tmp_path):
 
 
 def test_tradeoff_scores_equal_up_to_rounding_are_both_on_the_front():
-    """RMSE is float32: one and the same model need not have it to the last bit."""
+    """RMSE is float32: the same model may give different last bits."""
     scores = {"rmse": [185.20276524394, 185.20276524284], "worst_decile": [224.7, 224.7], "mb_down": 1.0, "mb_up": 1.0}
     table = pd.DataFrame({"method": ["fedavg", "ditto"], "protocol": "clients"} | scores)
     assert tradeoff(table, METRICS[1])["front"].all()

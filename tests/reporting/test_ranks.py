@@ -1,4 +1,4 @@
-"""The critical-difference diagram: where everything stands, worked out by hand, and that nothing is cut or crossed."""
+"""The critical-difference diagram: positions computed by hand; nothing is cut off or crosses."""
 
 import io
 import math
@@ -27,12 +27,12 @@ def test_diagram_places_better_half_left_and_stacks_bars():
         (["b", "c"], 2, 3),
         (["c", "d"], 3, 4),
     ]
-    assert [bar.level for bar in drawn.bars] == [0, 1, 0] and drawn.levels == 2  # the third has room beside the first
+    assert [bar.level for bar in drawn.bars] == [0, 1, 0] and drawn.levels == 2  # the third fits next to the first
     assert drawn.end == 4
 
 
 def test_diagram_lines_do_not_cross():
-    """Further in, a line leaves its stem further down; left and right ones stay on their own side."""
+    """A line further in turns further down; left and right lines stay on their side."""
     for k in range(2, 9):
         found = Ranks(pd.Series({f"m{i}": 1.0 + i for i in range(k)}), 2.0, 10, math.nan)
         drawn = rank_diagram.diagram(found)
@@ -44,7 +44,7 @@ def test_diagram_lines_do_not_cross():
         )
         assert all(
             drawn.line(h)[1][1] < -rank_diagram.STEP * drawn.levels for h in drawn.methods
-        )  # every line leaves below the bars
+        )  # every line turns below the bars
 
 
 def test_diagram_critical_difference_longer_than_axis_fits():
@@ -72,4 +72,4 @@ def test_rank_figure_names_are_inside_the_figure(k):
     texts = [text.get_window_extent() for text in figure.axes[0].texts]
     assert len(texts) == 2 * k + 1  # a tick and a name for each, and the critical difference
     assert all(frame.x0 <= t.x0 and t.x1 <= frame.x1 and frame.y0 <= t.y0 and t.y1 <= frame.y1 for t in texts)
-    assert figure.axes[0].get_window_extent().width > 0.3 * frame.width  # names leave the axis its room
+    assert figure.axes[0].get_window_extent().width > 0.3 * frame.width  # names do not shrink the axis

@@ -1,4 +1,4 @@
-"""The file as a person meets it: opened in a browser, without a network."""
+"""The report in a browser without a network."""
 
 import shutil
 
@@ -32,7 +32,7 @@ def report(content, tmp_path_factory):
 
 @pytest.fixture
 def visit(browser, report):
-    """Open the report; afterwards, nothing was complained about and nothing was asked of a network."""
+    """Open the report; afterwards check that there was no console error and no network request."""
     pages, complaints, requests = [], [], []
 
     def open_page(width=1280, address=report, **options):
@@ -150,12 +150,12 @@ def test_joined_page_every_view_draws_its_chart(visit, several):
 
 
 def test_rank_diagram_on_a_narrow_screen_becomes_a_list(visit, several):
-    """Every method is named in both, inside the picture, with its line and its marker."""
+    """Both layouts show every method inside the figure, with its line and its marker."""
     expect = pytest.importorskip("playwright.sync_api").expect
     page = visit(address=several)
     names = ["fedavg", "fedprox(mu=0.1)", "fedavg + lws", "fedmix", "scaffold", "ditto"]
     plot = page.locator("#plot-over-0")
-    assert "Not told apart: " in plot.get_attribute("aria-label")
+    assert "No difference shown within: " in plot.get_attribute("aria-label")
     wide = plot.bounding_box()["height"]
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 900})

@@ -1,4 +1,4 @@
-"""What the report says in words: never more than the numbers support."""
+"""The sentences of the report claim no more than the numbers support."""
 
 import dataclasses
 import math
@@ -182,7 +182,7 @@ def test_content_duplicate_or_unknown_rows_are_refused(content):
 
 
 def test_findings_means_over_different_seeds_are_stated(content):
-    """A run that diverged is left out: what remains of its method would look better than it is."""
+    """A diverged run is left out, so the mean of the other seeds would flatter its method."""
     cut = content.rounds[(content.rounds["method"] != "scaffold") | (content.rounds["seed"] != 1)]
     found = found_in(dataclasses.replace(content, rounds=cut))
     assert "scaffold has 2 of 3 seeds: each mean is over the method's own seeds" in found.limits[-1]

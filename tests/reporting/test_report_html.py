@@ -1,4 +1,4 @@
-"""The file as a document: complete, harmless, the same every time."""
+"""The HTML of the report: complete, safe, the same every time."""
 
 import dataclasses
 import json
@@ -213,7 +213,7 @@ def test_page_keeps_the_order_of_methods(simulate):
 
 
 def test_curves_end_where_the_first_seed_ends(simulate):
-    """Seed 1 stopped after round 4: neither the curve nor the cost goes on with seed 0 alone."""
+    """Seed 1 stopped after round 4: neither the curve nor the cost continues with seed 0 alone."""
     content = simulate(methods=2, seeds=2, rounds=8)
     rounds = content.rounds[(content.rounds["seed"] == 0) | (content.rounds["round"] <= 4)]
     line = plotly_charts.over_seeds(rounds[rounds["method"] == "fedavg"], "accuracy")
