@@ -235,7 +235,7 @@ def test_progress_of_resumed_comparison_counts_earlier_rounds(people, small, tmp
 
 @pytest.mark.parametrize("protocol", ["personal", "local", ["local", "clients"], ["server", "personal", "clients"]])
 def test_compare_no_column_mixes_protocols(people, small, protocol):
-    """The columns without a prefix are those of the shared model, whichever protocol comes first; each protocol has its own rows."""
+    """Columns without a prefix are those of the shared model, whichever protocol comes first; each protocol has its own rows."""
     table = small(["fedavg", "ditto"], people, protocol=protocol, test=people[0].test)
     asked = {protocol} if isinstance(protocol, str) else set(protocol)
     plain_one = "server" if "server" in asked else "clients"

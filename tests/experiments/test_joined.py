@@ -230,13 +230,13 @@ def test_joined_page_uses_the_same_colors_for_every_block(kept):
     assert {"over-0", "over-0-narrow"} | {f"{kind}-{i}-0" for kind in ("curves", "clients") for i in (0, 1)} <= {
         *figures
     }
-    colours = {
+    colors = {
         (trace["meta"], trace["line"]["color"])
         for name, figure in figures.items()
         for trace in figure["data"]
         if "meta" in trace and "line" in trace
     }
-    assert len(colours) == len(METHODS)
+    assert len(colors) == len(METHODS)
 
 
 def test_join_ambiguous_label_is_not_ranked(kept):

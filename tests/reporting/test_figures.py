@@ -40,7 +40,7 @@ def test_paper_figures_use_the_colors_of_the_page(simulate):
     drawn = dict(paper_figures.figures(content))["curves"].axes[0].get_lines()
     style = looks(content.labels)
     assert {line.get_label(): to_hex(line.get_color()).upper() for line in drawn} == {
-        name: look.colour for name, look in style.items()
+        name: look.color for name, look in style.items()
     }
 
 

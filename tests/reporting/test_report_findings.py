@@ -145,7 +145,7 @@ def test_findings_few_seeds_are_stated_with_numbers(content):
 def test_looks_depend_on_position_and_do_not_repeat():
     names = [f"m{i}" for i in range(20)]
     styles = looks(names)
-    assert len({(look.colour, look.dash) for look in styles.values()}) == 20
+    assert len({(look.color, look.dash) for look in styles.values()}) == 20
     assert styles == looks(names)
 
 

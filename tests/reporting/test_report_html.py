@@ -137,8 +137,8 @@ def test_method_has_the_same_look_in_every_chart(content):
         plotly_charts.cost(content.rounds, "mb", "MB", "accuracy", "accuracy", styles, 100),
     ]
     for figure in figures:
-        colours = {trace.meta: trace.line.color for trace in figure.data if trace.meta}
-        assert colours == {name: styles[name].colour for name in colours} and len(colours) == 6
+        colors = {trace.meta: trace.line.color for trace in figure.data if trace.meta}
+        assert colors == {name: styles[name].color for name in colors} and len(colors) == 6
 
 
 def test_labels_of_many_clients_are_a_heat_map(simulate):

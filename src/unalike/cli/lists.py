@@ -149,8 +149,8 @@ def _rows(title: str, columns: list[str], rows: list[list[str]]) -> None:
         return
     screen.print(title, style="italic")
     for name, what, *others in rows:
-        told = "; ".join(
+        details = "; ".join(
             f"{column}: {cell}" for column, cell in zip(columns[2:], others, strict=True) if cell.strip("-")
         )
         screen.print(name, style="bold", highlight=False)
-        screen.print(Padding(f"{what}\n{told}".rstrip(), (0, 0, 0, 4)), highlight=False)
+        screen.print(Padding(f"{what}\n{details}".rstrip(), (0, 0, 0, 4)), highlight=False)

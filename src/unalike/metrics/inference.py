@@ -78,7 +78,7 @@ def t_test(d: Sequence[float]) -> tuple[float, float, float, float]:
     """Mean of the differences, its 95 % t interval, and the two-sided p of the paired t test: (mean, low, high, p).
 
     Interval and p are NaN if they are not defined: for fewer than two differences, for differences that are not finite, and
-    for differences that are all the same number other than 0, whose spread is unknown. If all are 0, p is 1. All four are NaN
+    for differences that are all the same number other than 0 (unknown spread). If all are 0, p is 1. All four are NaN
     for no differences.
     """
     mean = float(np.mean(d)) if len(d) else math.nan

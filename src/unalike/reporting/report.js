@@ -7,17 +7,17 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 /** The colors of the page as a Plotly template, so that charts follow the light or dark theme. */
 function theme() {
   const css = getComputedStyle(document.documentElement);
-  const colour = (name) => css.getPropertyValue(name).trim();
+  const color = (name) => css.getPropertyValue(name).trim();
   const axis = {
-    gridcolor: colour("--line"), linecolor: colour("--line"), zerolinecolor: colour("--line"),
-    tickcolor: colour("--line"), automargin: true, title: { standoff: 12, font: { size: 13, color: colour("--muted") } },
+    gridcolor: color("--line"), linecolor: color("--line"), zerolinecolor: color("--line"),
+    tickcolor: color("--line"), automargin: true, title: { standoff: 12, font: { size: 13, color: color("--muted") } },
     exponentformat: "none", separatethousands: true, // 0.0002 MB, not 200µ MB
   };
   return { layout: {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: css.fontFamily, size: 13, color: colour("--text") },
-    hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--muted"), font: { color: colour("--text") }, align: "left" },
-    annotationdefaults: { bgcolor: colour("--card") },
+    font: { family: css.fontFamily, size: 13, color: color("--text") },
+    hoverlabel: { bgcolor: color("--card"), bordercolor: color("--muted"), font: { color: color("--text") }, align: "left" },
+    annotationdefaults: { bgcolor: color("--card") },
     // On touch screens dragging scrolls the page; only a mouse selects a region to enlarge.
     dragmode: matchMedia("(pointer: fine)").matches ? "zoom" : false,
     xaxis: axis, yaxis: axis,

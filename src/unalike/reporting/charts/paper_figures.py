@@ -149,7 +149,7 @@ def curves(rounds: pd.DataFrame, column: str, title: str, style: Looks, scale: f
                 line["round"],
                 line["mean"] - line["sd"],
                 line["mean"] + line["sd"],
-                color=look.colour,
+                color=look.color,
                 alpha=0.12,
                 linewidth=0,
             )
@@ -170,23 +170,23 @@ def distribution(clients: pd.DataFrame, column: str, title: str, style: Looks, s
         look, values = style[name], (scale * scored.loc[scored["method"] == name, column]).to_numpy(dtype=float)
         values = values[np.isfinite(values)]  # the model of a client may have diverged
         heights = i + generator.uniform(-0.16, 0.16, len(values))
-        axes.scatter(values, heights, s=9, color=look.colour, alpha=0.45, linewidths=0)
+        axes.scatter(values, heights, s=9, color=look.color, alpha=0.45, linewidths=0)
         if len(values):
-            _box(axes, i, values, look.colour)
+            _box(axes, i, values, look.color)
     _label_rows(axes, names)
     return figure
 
 
-def _box(axes: Any, y: float, values: np.ndarray, colour: str) -> None:
+def _box(axes: Any, y: float, values: np.ndarray, color: str) -> None:
     """A horizontal box from the first to the third quartile, with whiskers to the last value within 1.5 times its width.
 
     Matplotlib's own `boxplot` is not used because its option for horizontal boxes has different names in different versions.
     """
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     inside = values[(values >= low - 1.5 * (high - low)) & (values <= high + 1.5 * (high - low))]
-    line = {"color": colour, "linewidth": 1.4}
+    line = {"color": color, "linewidth": 1.4}
     axes.plot([low, high, high, low, low], [y - 0.25, y - 0.25, y + 0.25, y + 0.25, y - 0.25], **line)
-    axes.plot([middle, middle], [y - 0.25, y + 0.25], color=colour, linewidth=2.4)
+    axes.plot([middle, middle], [y - 0.25, y + 0.25], color=color, linewidth=2.4)
     for end, edge in ((inside.min(), low), (inside.max(), high)):
         axes.plot([end, edge], [y, y], **line)
 
@@ -201,11 +201,11 @@ def pareto(table: pd.DataFrame, unit: str, style: Looks, scale: float) -> Figure
         _style_axes(axes)
         for row in rows(table):
             look = style[row["method"]]
-            face = look.colour if row["front"] else "none"
+            face = look.color if row["front"] else "none"
             label = row["method"] + MODEL_SUFFIX.get(row["protocol"], "")
             axes.scatter(
                 scales[x] * row[x], scales[y] * row[y], s=55, marker=_MARKERS.get(look.marker, "h"), facecolors=face,
-                edgecolors=look.colour, linewidths=1.8, label=label, zorder=3,
+                edgecolors=look.color, linewidths=1.8, label=label, zorder=3,
             )  # fmt: skip
         axes.margins(0.12)
         axes.set_xlabel(titles[x])
@@ -222,7 +222,7 @@ def _bars(bars: list[tuple[str, float, float, float]], title: str, style: Looks)
         look = style[name]
         arms = None if np.isnan(low) else [[middle - low], [high - middle]]
         axes.errorbar(
-            [middle], [i], xerr=arms, color=look.colour, marker=_MARKERS.get(look.marker, "h"), markersize=6, capsize=3,
+            [middle], [i], xerr=arms, color=look.color, marker=_MARKERS.get(look.marker, "h"), markersize=6, capsize=3,
             elinewidth=1.8, capthick=1.8,
         )  # fmt: skip
     _label_rows(axes, names)
@@ -258,7 +258,7 @@ def _style_axes(axes: Any) -> None:
 
 def _line_style(look: Look) -> dict[str, Any]:
     mark = {"marker": _MARKERS.get(look.marker, "h"), "markersize": 4}
-    return {"color": look.colour, "linestyle": _DASHES[look.dash], "linewidth": 1.6} | mark
+    return {"color": look.color, "linestyle": _DASHES[look.dash], "linewidth": 1.6} | mark
 
 
 def _legend(figure: Figure, axes: Any) -> None:

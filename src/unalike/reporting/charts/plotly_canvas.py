@@ -16,7 +16,7 @@ MOST_POINTS = 150
 
 
 def canvas(height: int, **layout: object) -> go.Figure:
-    """An empty figure without a theme; the page's script gives it the colours of light or dark."""
+    """An empty figure without a theme; the page's script gives it the colors of light or dark."""
     margin = {"l": 12, "r": 14, "t": 12, "b": 46}
     base = {"template": "none", "height": height, "margin": margin, "showlegend": False}
     return go.Figure(layout=base | layout)

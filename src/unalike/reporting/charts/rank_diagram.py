@@ -171,9 +171,9 @@ def _method_line(method: PlacedMethod, look: Look, x: list[float], y: list[float
         "x": numbers(x),
         "y": numbers(y),
         "mode": "lines+markers",
-        "line": {"color": look.colour, "dash": look.dash, "width": 2},
+        "line": {"color": look.color, "dash": look.dash, "width": 2},
         "marker": {
-            "color": look.colour,
+            "color": look.color,
             "symbol": look.marker,
             "size": [0] * (len(x) - 1) + [10],
             "opacity": 1,
