@@ -332,7 +332,7 @@ def test_load_table_without_a_column_is_refused(people, small, tmp_path, table, 
 def test_report_shows_the_data_of_the_first_seed(small, dataset, tmp_path):
     small(["fedavg"], 4, data=dataset, seeds=[3, 1], rounds=1, out=tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert "by client and class, seed 3:" in page and "Every client, seed 3" in page
+    assert "by client and class, seed 3." in page and "Every client, seed 3" in page
 
 
 def test_compare_other_settings_in_the_same_folder_warns(people, small, tmp_path, recwarn):
@@ -559,7 +559,7 @@ def test_load_program_run_has_its_end(tmp_path):
     kept = Comparison.load(tmp_path)
     assert kept.facts.ends == ua.compare(["ditto"], clients, seeds=1, **options).facts.ends
     assert kept.facts.ends[0]["selected"] == run.selected and kept.facts.ends[0]["why"] == run.ended
-    assert "Where each run ended" in kept.report(tmp_path / "report.html").read_text()
+    assert "End of each run" in kept.report(tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("tested, options", [(True, {"protocol": "personal"}), (False, {})])

@@ -185,11 +185,11 @@ def test_to_target_needs_every_seed():
     assert less["reached"].tolist() == [1, 0]
 
 
-def test_efficient_keeps_non_dominated_rows():
+def test_pareto_front_keeps_non_dominated_rows():
     table = pd.DataFrame({"a": [1, 2, 2, 3, math.nan], "cost": [1, 2, 3, 9, 0]})
-    assert st.efficient(table, ["a"], ["cost"]).tolist() == [True, True, False, True, False]
+    assert st.pareto_front(table, ["a"], ["cost"]).tolist() == [True, True, False, True, False]
     same = pd.DataFrame({"a": [1, 1], "cost": [1, 1]})
-    assert st.efficient(same, ["a"], ["cost"]).all()
+    assert st.pareto_front(same, ["a"], ["cost"]).all()
 
 
 def test_summary_corrects_for_the_methods_of_one_protocol():

@@ -13,7 +13,7 @@ import pandas as pd
 from unalike.metrics.statistics import (
     Metric,
     client_effects,
-    further,
+    extra_metrics,
     personal_against_shared,
     tail_mean,
     to_target,
@@ -61,7 +61,7 @@ def scores(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: 
     ]
     if shown["difference"].notna().any():
         columns += _compared(f"Difference to {content.baseline}", metric)
-    columns += [(_TITLES.get(name, name), _decimal(name)) for name in further(content.rounds)]
+    columns += [(_TITLES.get(name, name), _decimal(name)) for name in extra_metrics(content.rounds)]
     columns += [
         ("Loss", lambda r: Cell(wording.decimal(r["loss"]), r["loss"])),
         ("Seeds", lambda r: Cell(str(r["seeds"]), r["seeds"])),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from unalike.metrics.inference import levelled
-from unalike.metrics.statistics import Metric, efficient
+from unalike.metrics.inference import without_rounding
+from unalike.metrics.statistics import Metric, pareto_front
 
 
 def tradeoff(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
@@ -23,5 +23,5 @@ def tradeoff(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
             "mb": summary["mb_down"] + summary["mb_up"],
         }
     ).dropna()
-    signed = table.assign(**{name: metric.sign * levelled(table[name]) for name in ("score", "worst")})
-    return table.assign(front=efficient(signed, ["score", "worst"], ["mb"])).reset_index(drop=True)
+    signed = table.assign(**{name: metric.sign * without_rounding(table[name]) for name in ("score", "worst")})
+    return table.assign(front=pareto_front(signed, ["score", "worst"], ["mb"])).reset_index(drop=True)
