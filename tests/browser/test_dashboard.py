@@ -166,7 +166,7 @@ def test_followed_folder_without_a_run_is_refused(tmp_path):
         cell.mkdir(parents=True)
     with pytest.raises(UnalikeError, match=f"holds a comparison.*: {cells[0]}, {cells[1]}"):
         Followed(tmp_path / "results")
-    with pytest.raises(UnalikeError, match="is no folder"):
+    with pytest.raises(UnalikeError, match="is not a folder"):
         Followed(tmp_path / "nothing")
 
 
