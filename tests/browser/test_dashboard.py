@@ -1,4 +1,4 @@
-"""The dashboard as a person meets it: in a browser, while a federation runs, is killed and goes on."""
+"""The dashboard in a browser, while a federation runs, is killed and continues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 class Dashboard:
-    """The server in a process of its own."""
+    """The server in a separate process."""
 
     def __init__(self, folder, *more, port=None):
         self.port = port or free_port()
@@ -69,7 +69,7 @@ def kept(tmp_path_factory):
 
 @pytest.fixture
 def visit(browser):
-    """Open a page; afterwards nothing was complained about but what a test allows."""
+    """Open a page; afterwards check that there was no console error that the test does not allow."""
     pages, complaints = [], []
 
     def open_page(url, width=1280):
@@ -87,7 +87,7 @@ def visit(browser):
 
 
 def until(page, condition, seconds):
-    """Wait for a condition; the page's own policy forbids the browser's way."""
+    """Wait for a condition; the page's security policy forbids `wait_for_function`."""
     deadline = time.monotonic() + seconds
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition
@@ -102,7 +102,7 @@ def get(url, **headers):
         return error.code, error.headers, error.read().decode()
 
 
-def test_a_simulation_is_shown(kept, visit):
+def test_dashboard_shows_a_simulation(kept, visit):
     server = Dashboard(kept)
     try:
         page = visit(server.url)
@@ -120,7 +120,7 @@ def test_a_simulation_is_shown(kept, visit):
         server.close()
 
 
-def test_it_is_read_by_keyboard_and_on_a_small_screen(kept, visit):
+def test_dashboard_works_by_keyboard_and_on_a_small_screen(kept, visit):
     server = Dashboard(kept)
     try:
         page = visit(server.url, width=360)
@@ -136,7 +136,7 @@ def test_it_is_read_by_keyboard_and_on_a_small_screen(kept, visit):
         server.close()
 
 
-def test_it_reads_only_and_only_for_those_who_may(kept):
+def test_dashboard_is_read_only_and_needs_the_token(kept):
     server = Dashboard(kept, "--token", "secret")
     try:
         assert "token=secret" in server.said
@@ -158,7 +158,7 @@ def test_it_reads_only_and_only_for_those_who_may(kept):
         server.close()
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_followed_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(UnalikeError, match="neither a run nor a federation"):
         Followed(tmp_path)
     cells = [tmp_path / "results" / "cells" / f"{method}-seed0-12" for method in ("fedavg", "fedprox")]
@@ -166,11 +166,11 @@ def test_what_is_no_run_is_refused(tmp_path):
         cell.mkdir(parents=True)
     with pytest.raises(UnalikeError, match=f"holds a comparison.*: {cells[0]}, {cells[1]}"):
         Followed(tmp_path / "results")
-    with pytest.raises(UnalikeError, match="is no folder"):
+    with pytest.raises(UnalikeError, match="is not a folder"):
         Followed(tmp_path / "nothing")
 
 
-def test_a_run_that_ended_early_is_known_from_one_that_goes_on(tmp_path):
+def test_state_tells_interrupted_from_running(tmp_path):
     x, y = ua.load("digits").train
     people = [ua.ClientData(train=(x[k::3], y[k::3]), test=(x[:9], y[:9]), name=f"ward {k}") for k in range(3)]
     seen = []
@@ -183,15 +183,15 @@ def test_a_run_that_ended_early_is_known_from_one_that_goes_on(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         ua.run("fedavg", people, model="linear", rounds=4, out=tmp_path, progress=watch)
     assert set(seen[1:]) == {"running"}
-    assert Followed(tmp_path).state()["state"] == "not finished, and no process goes on with it"
+    assert Followed(tmp_path).state()["state"] == "not finished, and no process continues it"
     ua.run("fedavg", people, model="linear", rounds=4, out=tmp_path)
     state = Followed(tmp_path).state()
     assert state["state"] == "finished" and state["table"]["rounds"] == [4, 3, 2, 1, 0]
     assert [site["name"] for site in state["sites"]] == ["ward 0", "ward 1", "ward 2"]
 
 
-def test_clients_that_a_later_protocol_scores_have_their_scores(tmp_path):
-    """The plain columns are those of the server's test set, which score nobody."""
+def test_state_shows_client_scores_of_later_protocols(tmp_path):
+    """The columns without a prefix are those of the server's test set and have no client scores."""
     x, y = ua.load("digits").train
     people = [ua.ClientData(train=(x[k::3], y[k::3]), test=(x[: 9 + k], y[: 9 + k])) for k in range(3)]
     for second in ("clients", "local"):
@@ -203,7 +203,7 @@ def test_clients_that_a_later_protocol_scores_have_their_scores(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_federation_is_followed_through_restarts(visit, tmp_path):
+def test_dashboard_follows_a_federation_through_restarts(visit, tmp_path):
     pytest.importorskip("flwr")
     out = tmp_path / "fed"
     words = [*UNALIKE, "federation", "up", "--local", "2", "--rounds", "60", "--model", "linear", "--out", str(out)]

@@ -1,4 +1,4 @@
-"""The command line in this process: exit status, standard output and standard error as a shell sees them."""
+"""Run the command line in this process: exit status, standard output and standard error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def small(samples):
 
 @pytest.fixture
 def cli(monkeypatch, capsys):
-    """Run a command: (exit status, standard output, standard error). A traceback fails the test by itself."""
+    """Run a command: (exit status, standard output, standard error). A traceback fails the test."""
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["unalike", *map(str, words)])

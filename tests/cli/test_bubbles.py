@@ -8,23 +8,23 @@ import unalike.cli.partition_bubbles
 from unalike.cli.partition_bubbles import HIGHEST, SIZES, WIDEST, bubbles
 
 
-def test_doctest():
+def test_bubbles_doctest_passes():
     assert doctest.testmod(unalike.cli.partition_bubbles).failed == 0
 
 
-def test_every_sample_shows_and_more_is_larger():
+def test_bubbles_grow_with_the_count():
     counts = np.arange(1, 31)[:, None]
     row = bubbles(counts, ["a"]).split("\n")[0].split("  ")[1].split(" ")
     places = [SIZES.index(sign) for sign in row]
     assert places[0] == 1 and places[-1] == len(SIZES) - 1 and places == sorted(places)
 
 
-def test_what_does_not_fit_is_left_to_the_figure():
+def test_bubbles_too_large_for_a_terminal_are_empty():
     assert bubbles(np.ones((WIDEST + 1, 2), int), ["a", "b"]) == ""
     assert bubbles(np.ones((2, HIGHEST + 1), int), ["c"] * (HIGHEST + 1)) == ""
 
 
-def test_clients_that_the_terminal_has_no_room_for_follow_below():
+def test_bubbles_narrow_terminal_continues_below():
     lines = bubbles(np.ones((50, 2), int), ["a", "bb"], 80).split("\n")
     assert max(map(len, lines)) <= 80
     assert sum(line.count(SIZES[-1]) for line in lines if line[:1] in ("a", "b")) == 100

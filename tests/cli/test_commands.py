@@ -1,4 +1,4 @@
-"""Every command, its exit status, what it writes and what it says about input that cannot be used."""
+"""Every command: exit status, files, output, and messages for invalid input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unalike.experiments import Comparison
 COMMANDS = ["compare", "run", "report", "partition", "evaluate", "predict", "list"]
 
 
-def test_version(cli):
+def test_version_flag_prints_the_version(cli):
     assert cli("--version") == (0, f"{ua.__version__}\n", "")
 
 
@@ -27,19 +27,19 @@ def test_version(cli):
     "command",
     [[], *([c] for c in COMMANDS), *(["list", c] for c in ("methods", "partitions", "transforms", "models", "data"))],
 )
-def test_every_help_shows_an_example(cli, command):
+def test_help_of_every_command_has_an_example(cli, command):
     code, out, _ = cli(*command, "--help")
     example = " ".join(["unalike", *command])
     assert code == 0
     assert sum(line.strip().startswith(example) for line in out.splitlines()) >= 1, out
 
 
-def test_no_command_shows_the_help(cli):
+def test_no_command_prints_the_help(cli):
     code, out, err = cli()
     assert code == 2 and "unalike compare --data digits" in out + err
 
 
-def test_run_keeps_a_run(cli, small, tmp_path):
+def test_run_with_out_keeps_and_extends_the_run(cli, small, tmp_path):
     out = tmp_path / "run"
     code, text, progress = cli(
         "run", *small, "--method", "ditto", "--protocol", "clients", "--protocol", "local", "--out", out
@@ -72,7 +72,7 @@ def test_run_keeps_a_run(cli, small, tmp_path):
     assert cli("report", out)[0] == 0 and "ditto" in (out / "report.html").read_text()
 
 
-def test_run_says_what_python_says(cli, small, samples, tmp_path):
+def test_run_equals_ua_run(cli, small, samples, tmp_path):
     flags = [
         "--method",
         "fedprox(mu=0.1) + lws",
@@ -102,7 +102,7 @@ def test_run_says_what_python_says(cli, small, samples, tmp_path):
     assert len(again.history) == 5
 
 
-def test_a_run_carries_its_notes(cli, small, tmp_path):
+def test_run_notes_appear_in_output_and_report(cli, small, tmp_path):
     for _ in range(2):  # the second time it is read
         code, text, _ = cli("run", *small, "--stop", "accuracy > 0", "--out", tmp_path)
         assert code == 0 and "note: the stop rule" in text and cli("report", tmp_path)[0] == 0
@@ -111,17 +111,17 @@ def test_a_run_carries_its_notes(cli, small, tmp_path):
     assert any("flattered" in note for note in Comparison.load(tmp_path).facts.notes)
 
 
-def test_full_batches_and_steps(cli, small, tmp_path):
+def test_run_full_batches_and_steps_are_recorded(cli, small, tmp_path):
     assert cli("run", *small, "--batch-size", "full", "--steps", 2, "--out", tmp_path)[0] == 0
     work = tomllib.loads((tmp_path / "config.toml").read_text())["work"]
     assert "batch_size" not in work and work["steps"] == 2
 
 
-def test_compare_report_and_the_config_it_writes(cli, small, tmp_path):
+def test_compare_config_repeats_the_comparison(cli, small, tmp_path):
     methods = ["--method", "fedavg", "--method", "fedprox(mu=0.1) + lws", "--method", "local_only"]
     flags = [*small, *methods, "--seeds", 2, "--baseline", "fedprox(mu=0.1) + lws", "--participation", 0.7]
     code, text, progress = cli("compare", *flags, "--out", tmp_path / "a")
-    assert code == 0 and "against fedprox(mu=0.1) + lws" in text and "personal" in text
+    assert code == 0 and "compared with fedprox(mu=0.1) + lws" in text and "personal" in text
     assert "18/18 rounds" in progress and "(seed 1)" in progress and "\x1b" not in progress
     assert all(m in (tmp_path / "a" / "report.html").read_text() for m in methods[1::2])
 
@@ -138,7 +138,7 @@ def test_compare_report_and_the_config_it_writes(cli, small, tmp_path):
     assert code == 0 and "Five &amp; more" in (tmp_path / "page.html").read_text()
 
 
-def test_the_command_of_the_report_repeats_it(cli, small, tmp_path):
+def test_compare_command_in_the_report_repeats_it(cli, small, tmp_path):
     import shlex
 
     assert (
@@ -168,7 +168,7 @@ def test_the_command_of_the_report_repeats_it(cli, small, tmp_path):
     assert a["seed"].unique().tolist() == [1]
 
 
-def test_the_command_of_a_run_from_a_plan_repeats_it(cli, samples, tmp_path):
+def test_command_with_a_plan_repeats_the_run(cli, samples, tmp_path):
     import shlex
 
     plan = tmp_path / "plan.json"
@@ -186,7 +186,7 @@ def test_the_command_of_a_run_from_a_plan_repeats_it(cli, samples, tmp_path):
         assert again.rounds["loss"].tolist() == first.rounds["loss"].tolist()
 
 
-def test_partition_shows_and_saves(cli, samples, tmp_path):
+def test_partition_prints_and_saves_the_plan(cli, samples, tmp_path):
     plan = tmp_path / "plan.json"
     code, text, _ = cli("partition", "--data", samples, "--clients", 4, "--partition", "iid", "--save", plan)
     assert code == 0 and "client-3" in text and json.loads(plan.read_text())["clients"] == 4
@@ -201,7 +201,7 @@ def test_partition_shows_and_saves(cli, samples, tmp_path):
     assert code == 2 and "seed=3 beside a plan" in err
 
 
-def test_partition_names_the_classes(cli, tmp_path):
+def test_partition_prints_class_names(cli, tmp_path):
     np.savez(tmp_path / "a.npz", x=np.eye(40), y=[0] * 20 + [1] * 20, classes=["ill", "well"])
     code, text, _ = cli(
         "partition", "--data", tmp_path / "a.npz", "--clients", 2, "--partition", "pathological(classes=1)"
@@ -209,13 +209,13 @@ def test_partition_names_the_classes(cli, tmp_path):
     assert code == 0 and "ill (100%)" in text and "well (100%)" in text
 
 
-def test_commands_that_are_printed_can_be_copied(cli, small, tmp_path):
+def test_run_prints_commands_with_quoted_paths(cli, small, tmp_path):
     folder = tmp_path / "two words"
     code, text, _ = cli("run", *small, "--out", folder)
     assert code == 0 and f"`unalike report '{folder}'`" in " ".join(text.split())
 
 
-def test_evaluate_and_predict(cli, small, samples, tmp_path):
+def test_evaluate_and_predict_use_the_kept_model(cli, small, samples, tmp_path):
     run, csv = tmp_path / "run", tmp_path / "p.csv"
     assert cli("run", *small, "--out", run)[0] == 0
     code, text, _ = cli("evaluate", run)
@@ -228,7 +228,7 @@ def test_evaluate_and_predict(cli, small, samples, tmp_path):
     assert table["probability"].between(0.25, 1).all()
 
 
-def test_no_model_is_evaluated_where_none_is_everybodys(cli, small, tmp_path):
+def test_evaluate_without_a_shared_model_is_refused(cli, small, tmp_path):
     batch_norm = [
         "--buffers",
         "local",
@@ -247,13 +247,13 @@ def test_no_model_is_evaluated_where_none_is_everybodys(cli, small, tmp_path):
         assert cli("run", *flags, "--out", tmp_path / name)[0] == 0
         code, _, err = cli("evaluate", tmp_path / name)
         assert code == 2 and why in err and "personal(k)" in err
-        config = tmp_path / name / "config.toml"  # of a federation, no program has the clients' models
+        config = tmp_path / name / "config.toml"  # no program has the client models of a federation
         config.write_text('federation = "hospitals"\n' + config.read_text())
         code, _, err = cli("evaluate", tmp_path / name)
         assert code == 2 and why in err and "ua.run" not in err
 
 
-def test_one_client_with_all_data_has_norms_that_are_everybodys(cli, tmp_path):
+def test_evaluate_centralised_with_local_norms_works(cli, tmp_path):
     flags = ["--method", "centralised", "--buffers", "local", "--model", "cnn(channels=(3,), norm='batch')"]
     run = tmp_path / "run"
     assert cli("run", "--data", "digits", "--clients", 3, "--rounds", 1, *flags, "--out", run)[0] == 0
@@ -265,7 +265,7 @@ def test_one_client_with_all_data_has_norms_that_are_everybodys(cli, tmp_path):
 
 
 def patients(file, older=0.0, kinds=("ill", "well"), seed=0):
-    """A table of patients, of whom those are ill whose pressure is high; elsewhere all have a higher age and pressure."""
+    """A table of patients; those with high pressure are ill. `older` shifts age and pressure, as in another hospital."""
     rng = np.random.default_rng(seed)
     pressure, ward = rng.normal(130, 10, 200) + older, rng.choice(["a", "b"] if not older else ["b", "c"], 200)
     label = np.where(pressure > 130, *kinds)
@@ -275,7 +275,7 @@ def patients(file, older=0.0, kinds=("ill", "well"), seed=0):
 
 
 def scores(text):
-    """What the last row of `evaluate` says, by its column."""
+    """The last row that `evaluate` prints, by column."""
     head, *_, last = text.strip().splitlines()
     names = re.split("  +", head.strip())
     return dict(zip(names, map(float, last.split()[-len(names) :]), strict=True))
@@ -288,7 +288,7 @@ def trained(cli, out, data, *more):
     return out
 
 
-def test_other_tables_are_read_as_the_run_read_its_own(cli, tmp_path, monkeypatch):
+def test_evaluate_other_tables_are_encoded_as_in_the_run(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # short names, which are not folded
     run = trained(cli, tmp_path / "run", patients("p.csv"))
     other = patients("new.csv", older=15, seed=1)
@@ -314,7 +314,7 @@ def test_other_tables_are_read_as_the_run_read_its_own(cli, tmp_path, monkeypatc
     assert cli("evaluate", run, "--data", other)[:2] == (0, text)
 
 
-def test_cells_are_evaluated_as_runs_are(cli, tmp_path, monkeypatch):
+def test_evaluate_cell_of_a_comparison_works(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = ["--partition", "iid", "--clients", 2, "--rounds", 10, "--lr", 0.5, "--model", "linear", "--seeds", 1]
     assert cli("compare", "--data", patients("p.csv"), *flags, "--method", "fedavg", "--out", "both")[0] == 0
@@ -324,8 +324,8 @@ def test_cells_are_evaluated_as_runs_are(cli, tmp_path, monkeypatch):
         assert code == 0 and scores(text)["accuracy"] > 0.9, err
 
 
-def test_true_or_false_is_predicted_with_its_probability(cli, tmp_path, monkeypatch):
-    """That of what is predicted, from which the scores of `evaluate` follow: AUROC by scikit-learn is its own."""
+def test_predict_binary_writes_probabilities(cli, tmp_path, monkeypatch):
+    """Scores of `evaluate` follow from the predicted probabilities: scikit-learn gives the same AUROC."""
     from sklearn.metrics import roc_auc_score
 
     monkeypatch.chdir(tmp_path)
@@ -342,7 +342,7 @@ def test_true_or_false_is_predicted_with_its_probability(cli, tmp_path, monkeypa
     assert code == 0 and scores(text)["auroc"] == pytest.approx(roc_auc_score(y, chance), abs=1e-4)
 
 
-def test_clients_of_a_program_are_evaluated_where_their_data_is_found(cli, samples, tmp_path):
+def test_evaluate_run_of_a_program_needs_named_data(cli, samples, tmp_path):
     for data, code in ((samples, 2), ("digits", 0)):
         out = tmp_path / str(code)
         ua.run("fedavg", ua.partition(ua.load(data), "iid", clients=3, seed=1), model="linear", rounds=1, out=out)
@@ -351,7 +351,7 @@ def test_clients_of_a_program_are_evaluated_where_their_data_is_found(cli, sampl
     assert cli("evaluate", tmp_path / "2", "--data", samples)[0] == 0
 
 
-def test_labels_are_matched_by_name(cli, tmp_path, monkeypatch):
+def test_evaluate_matches_labels_by_name(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # short names, which are not folded
     run = trained(cli, tmp_path / "run", patients("p.csv"))
     frame = pd.read_csv("p.csv")
@@ -369,7 +369,7 @@ def test_labels_are_matched_by_name(cli, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kinds, whole, column", [((10.5, 9), (10, 9), "rmse"), ((True, False), (1, 0), "accuracy")])
-def test_whole_numbers_are_the_labels_of_runs_on_other_numbers(cli, tmp_path, monkeypatch, kinds, whole, column):
+def test_evaluate_integer_labels_match_numeric_labels(cli, tmp_path, monkeypatch, kinds, whole, column):
     monkeypatch.chdir(tmp_path)
     run = trained(cli, tmp_path / "run", patients("p.csv", kinds=kinds), "--lr", 0.05)
     found = []
@@ -382,7 +382,7 @@ def test_whole_numbers_are_the_labels_of_runs_on_other_numbers(cli, tmp_path, mo
     assert code == 2 and "the labels are classes" in err
 
 
-def test_texts_are_numbered_by_the_words_of_the_run(cli, tmp_path, monkeypatch):
+def test_evaluate_texts_use_the_vocabulary_of_the_run(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # short names, which are not folded
     rng = np.random.default_rng(0)
     kinds = {"good": ["superb", "fine"], "bad": ["awful", "grim", "nasty"]}
@@ -404,8 +404,8 @@ def test_texts_are_numbered_by_the_words_of_the_run(cli, tmp_path, monkeypatch):
     assert code == 0 and scores(text)["accuracy"] > 0.95, err
 
 
-def test_the_servers_samples_mean_the_same_by_a_word_as_the_clients(cli, tmp_path):
-    """Word w says the class; the words of the clients' training samples are not the most frequent ones of the file."""
+def test_server_samples_use_the_vocabulary_of_the_clients(cli, tmp_path):
+    """Word w determines the class; the clients' training samples have other frequent words than the file."""
     rng = np.random.default_rng(0)
     y = np.arange(400) % 4
     x = np.stack([rng.integers(2, 40, 400), y + 40, rng.integers(2, 40, 400)], 1)
@@ -421,33 +421,33 @@ def test_the_servers_samples_mean_the_same_by_a_word_as_the_clients(cli, tmp_pat
 @pytest.mark.parametrize(
     "what, name", [("methods", "fedpake"), ("partitions", "dirichlet"), ("models", "mlp"), ("data", "digits")]
 )
-def test_lists(cli, what, name):
+def test_list_prints_names(cli, what, name):
     code, out, _ = cli("list", what)
     assert code == 0 and name in out
 
 
 def narrow(monkeypatch, columns):
-    """A terminal of so many columns."""
+    """Set the width of the terminal."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("FORCE_COLOR", "1")
 
 
-def plain(told):
-    return re.sub(r"\x1b\[[0-9;]*m", "", told)
+def plain(shown):
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_a_narrow_terminal_breaks_no_name(cli, monkeypatch, columns):
+def test_list_narrow_terminal_breaks_no_name(cli, monkeypatch, columns):
     wide = cli("list", "methods")[1]
     narrow(monkeypatch, columns)
-    told = plain(cli("list", "methods")[1])
-    assert max(map(len, told.splitlines())) <= columns
+    shown = plain(cli("list", "methods")[1])
+    assert max(map(len, shown.splitlines())) <= columns
     for word in ("cluster_oracle(method='fedavg')", "temperature=1.0)", "McMahan"):
-        assert word in wide and word in told
+        assert word in wide and word in shown
 
 
-def test_a_summary_wider_than_the_terminal_goes_on_below(small, tmp_path, cli, monkeypatch):
-    """The columns that have no room follow beside the methods' names again; no word or number is broken."""
+def test_summary_wider_than_the_terminal_continues_below(small, tmp_path, cli, monkeypatch):
+    """Columns that do not fit follow in a second table with the method names; no word or number is broken."""
     words = ("compare", "--method", "fedavg", "--method", "scaffold", "--seeds", 2, "--out", tmp_path, *small)
     assert cli(*words)[0] == 0
     narrow(monkeypatch, 70)
@@ -459,7 +459,7 @@ def test_a_summary_wider_than_the_terminal_goes_on_below(small, tmp_path, cli, m
         assert heads.count(name) == 1
 
 
-def test_what_is_in_brackets_is_shown(cli):
+def test_list_prints_brackets(cli):
     assert "y = [x, 1]^T W mu" in cli("list", "models")[1]
 
 
@@ -474,7 +474,7 @@ def config(folder, **values):
     return file
 
 
-def test_a_flag_beats_the_file_and_the_file_beats_the_default(cli, samples, tmp_path):
+def test_config_flag_overrides_file_overrides_default(cli, samples, tmp_path):
     values = {
         "data": str(samples),
         "partition": "iid",
@@ -496,7 +496,7 @@ def test_a_flag_beats_the_file_and_the_file_beats_the_default(cli, samples, tmp_
 
 
 @pytest.mark.parametrize("method", ["fedprox", ["fedavg", "fedprox"]])
-def test_one_method_or_several_in_a_file(cli, small, tmp_path, method):
+def test_config_accepts_one_method_or_several(cli, small, tmp_path, method):
     file = config(tmp_path, method=method, seeds=1)
     assert cli("compare", *small, "--config", file, "--out", tmp_path / "out")[0] == 0
     found = Comparison.load(tmp_path / "out").rounds["method"].unique().tolist()
@@ -512,7 +512,7 @@ def test_one_method_or_several_in_a_file(cli, small, tmp_path, method):
         ("rounds = [1, 2]", "rounds"),
     ],
 )
-def test_files_that_cannot_be_used(cli, small, tmp_path, text, message):
+def test_config_invalid_file_is_refused(cli, small, tmp_path, text, message):
     (tmp_path / "f.toml").write_text(text)
     words = small[: small.index("--rounds")]
     code, _, err = cli("run", *words, "--config", tmp_path / "f.toml")
@@ -566,7 +566,7 @@ def test_files_that_cannot_be_used(cli, small, tmp_path, text, message):
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
 )
-def test_bad_input_is_one_message(cli, small, flags, message):
+def test_invalid_input_prints_one_message(cli, small, flags, message):
     code, out, err = cli("run", *small, *flags)
     assert code == 2 and message in err, err
     assert out == "" and len(err.strip().splitlines()) <= 5
@@ -581,7 +581,7 @@ def test_bad_input_is_one_message(cli, small, flags, message):
     ],
     ids=str,
 )
-def test_what_a_class_says_of_its_fields_is_said_in_its_words(cli, small, flags, message):
+def test_invalid_work_prints_the_message_of_the_class(cli, small, flags, message):
     code, _, err = cli("run", *small, *flags)
     assert code == 2 and message in err, err
 
@@ -591,7 +591,7 @@ def write(folder, **arrays):
     return folder / "bad.npz"
 
 
-def test_bad_data_is_one_message(cli, small, tmp_path):
+def test_invalid_data_prints_one_message(cli, small, tmp_path):
     x, y = np.ones((40, 6), np.float32), np.arange(40) % 4
     nan = x.copy()
     nan[7, 2] = np.nan
@@ -609,7 +609,7 @@ def test_bad_data_is_one_message(cli, small, tmp_path):
     assert cli("run", *small, "--data", tmp_path / "bad.npz")[0] == 2
 
 
-def test_a_table_needs_its_target(cli, small, tmp_path):
+def test_table_without_target_is_refused(cli, small, tmp_path):
     table = tmp_path / "patients.csv"
     pd.DataFrame({"age": range(20), "weight": range(20, 40), "ill": [0, 1] * 10}).to_csv(table, index=False)
     code, _, err = cli("run", *small, "--data", table)
@@ -618,7 +618,7 @@ def test_a_table_needs_its_target(cli, small, tmp_path):
     assert cli("run", *small, "--data", advice, "--partition", "iid")[0] == 0
 
 
-def test_a_folder_of_another_run(cli, small, tmp_path):
+def test_run_into_folder_of_another_run_is_refused(cli, small, tmp_path):
     assert cli("run", *small, "--out", tmp_path)[0] == 0
     code, _, err = cli("run", *small, "--lr", 0.2, "--method", "fedprox", "--out", tmp_path)
     assert code == 2 and "work.lr is 0.05 there and 0.2 here" in err and "method is" in err
@@ -639,18 +639,18 @@ def test_a_folder_of_another_run(cli, small, tmp_path):
     ],
     ids=" ".join,
 )
-def test_commands_that_cannot_be_carried_out(cli, tmp_path, words):
+def test_commands_on_invalid_folders_are_refused(cli, tmp_path, words):
     code, _, err = cli(*(str(tmp_path / "none") if w == "NOWHERE" else w for w in words))
     assert code == 2 and err.strip()
 
 
 @pytest.mark.parametrize("flag, name", [("--figure", "plan.png"), ("--export", "split"), ("--save", "plan.json")])
-def test_a_partition_that_cannot_be_kept(cli, flag, name):
+def test_partition_unwritable_output_is_refused(cli, flag, name):
     code, _, err = cli("partition", "--clients", 3, "--partition", "iid", flag, f"/proc/nowhere/{name}")
     assert code == 2 and f"cannot write /proc/nowhere/{name}: " in err and "choose another folder" in err, err
 
 
-def test_models_that_do_not_fit_the_data(cli, small, tmp_path):
+def test_model_that_does_not_fit_the_data_is_refused(cli, small, tmp_path):
     run = tmp_path / "run"
     assert cli("run", *small, "--method", "fedavg", "--out", run)[0] == 0
     other = write(tmp_path, x=np.ones((8, 5), np.float32), y=np.arange(8) % 4)
@@ -660,7 +660,7 @@ def test_models_that_do_not_fit_the_data(cli, small, tmp_path):
     assert cli("predict", run, "--data", other, "--out", "/proc/nowhere/p.csv")[0] == 2
 
 
-def test_a_full_disk(cli, small, tmp_path):
+def test_full_disk_prints_one_message(cli, small, tmp_path):
     if (
         os.geteuid()
         or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", tmp_path], stderr=-3).returncode
@@ -675,23 +675,23 @@ def test_a_full_disk(cli, small, tmp_path):
         subprocess.run(["umount", tmp_path])
 
 
-def test_one_seed_names_no_winner(cli, small, tmp_path):
+def test_compare_one_seed_names_no_winner(cli, small, tmp_path):
     code, text, _ = cli("compare", *small, "--method", "fedavg", "--method", "fedsgd", "--seeds", 1, "--out", tmp_path)
     assert code == 0 and "One seed cannot show a difference" in text
 
 
-def test_a_dry_run_trains_nothing_and_says_the_cost(cli, small, tmp_path):
+def test_dry_run_prints_the_cost_and_trains_nothing(cli, small, tmp_path):
     out = tmp_path / "foreseen"
     code, shown, err = cli("compare", *small, "--method", "fedavg", "--method", "scaffold", "--dry-run", "--out", out)
     assert code == 0, err
     assert "MB of memory" in shown and "scaffold" in shown and not (out / "cells").exists()
     assert [c["method"] for c in json.loads((out / "estimate.json").read_text())["costs"]] == ["fedavg", "scaffold"]
     code, shown, _ = cli("run", *small, "--dry-run")
-    assert code == 0 and "one run will take about" in shown
+    assert code == 0 and "one run will take at most about" in shown
 
 
 @pytest.mark.parametrize("test", [(), ("--test", 0.5)])
-def test_the_server_tests_on_what_it_keeps(cli, small, tmp_path, test):
+def test_server_protocol_tests_on_held_out_samples(cli, small, tmp_path, test):
     out = tmp_path / "run"
     flags = ["--protocol", "server", "--protocol", "clients", *test]
     code, _, err = cli("run", *small, *flags, "--out", out)
@@ -702,7 +702,7 @@ def test_the_server_tests_on_what_it_keeps(cli, small, tmp_path, test):
     assert code == 0, err
 
 
-def test_a_run_is_told_by_the_round_whose_model_it_gives(cli, small, tmp_path):
+def test_run_prints_the_selected_round(cli, small, tmp_path):
     code, text, _ = cli("run", *small, "--rounds", 9, "--lr", 9, "--val", 0.3, "--select", "best", "--out", tmp_path)
     rounds = pd.read_parquet(tmp_path / "rounds.parquet").set_index("round")
     [best] = rounds.index[rounds["selected"]]
@@ -711,7 +711,7 @@ def test_a_run_is_told_by_the_round_whose_model_it_gives(cli, small, tmp_path):
     assert f"selected of 9 rounds: round {best}," in said and f" accuracy {rounds['accuracy'][best]:.4f}," in said
 
 
-def test_stopping_and_selecting_from_the_command_line(cli, small, tmp_path):
+def test_run_stop_and_select_flags_work(cli, small, tmp_path):
     out = tmp_path / "runs"
     flags = ["--val", 0.3, "--select", "best", "--stop", "patience(rounds=1)", "--budget", "9 rounds", "--seeds", 1]
     code, shown, err = cli("compare", *small, "--method", "fedavg", *flags, "--out", out)

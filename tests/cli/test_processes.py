@@ -1,4 +1,4 @@
-"""What only a process of its own can show: imports, signals, terminals, pipes."""
+"""Tests that need a separate process: imports, signals, terminals, pipes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def command(*words):
     return [sys.executable, "-c", SCRIPT, *map(str, words)]
 
 
-def test_help_and_import_cost_nothing():
+def test_help_and_import_load_no_heavy_library():
     check = """
 import sys, unalike
 from importlib.metadata import requires
@@ -41,8 +41,8 @@ for words in (["--help"], ["--version"], ["compare", "--help"], ["run", "--help"
 
 
 @pytest.mark.slow
-def test_interrupted_by_hand_and_resumed(small, tmp_path, monkeypatch):
-    """Ctrl-C: status 130, one line, and the same command goes on to the same numbers."""
+def test_run_interrupted_and_resumed_gives_the_same_numbers(small, tmp_path, monkeypatch):
+    """Ctrl-C gives status 130 and one line; the same command continues to the same numbers."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     words = ["run", *small[:-1], 150, "--method", "scaffold"]
     whole = subprocess.Popen(
@@ -54,7 +54,7 @@ def test_interrupted_by_hand_and_resumed(small, tmp_path, monkeypatch):
     process.send_signal(signal.SIGINT)
     err = process.communicate()[1]
     assert process.returncode == 130 and "Traceback" not in err
-    assert err.strip().splitlines()[-1] == "interrupted; with --out, the same command goes on from here"
+    assert err.strip().splitlines()[-1] == "interrupted; with --out, the same command continues from here"
     assert (tmp_path / "cut" / "rounds.parquet").exists() and not (tmp_path / "cut" / "model.safetensors").exists()
     again = subprocess.run(command(*words, "--out", tmp_path / "cut"), capture_output=True, text=True)
     assert again.returncode == 0 and whole.wait() == 0
@@ -64,14 +64,14 @@ def test_interrupted_by_hand_and_resumed(small, tmp_path, monkeypatch):
     assert all(torch.equal(value, models[1][name]) for name, value in models[0].items())
 
 
-def test_bad_input_in_a_process_of_its_own(small):
+def test_invalid_input_in_a_process_prints_one_line(small):
     done = subprocess.run(command("run", *small, "--method", "fedpak"), capture_output=True, text=True)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: unknown method or part 'fedpak'; did you mean 'fedpake'")
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_terminal_gets_a_bar(small):
+def test_run_on_a_terminal_shows_a_progress_bar(small):
     main, other = pty.openpty()
     process = subprocess.Popen(command("run", *small), stderr=other, stdout=subprocess.PIPE, text=True)
     os.close(other)
@@ -90,7 +90,7 @@ def test_a_terminal_gets_a_bar(small):
     assert "accuracy" in out and "\x1b" not in out
 
 
-def test_a_reader_that_leaves_early():
+def test_closed_pipe_prints_no_traceback():
     process = subprocess.Popen(command("list", "methods"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
     err = process.stderr.read()

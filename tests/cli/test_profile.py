@@ -1,4 +1,4 @@
-"""`unalike run --profile`: where the time goes, without changing a bit of what is trained."""
+"""`unalike run --profile`: the time of each part of a round; training is unchanged."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from unalike._utils.profiler_regions import profiled
 from unalike.runtime.profiling import Stretch, by_part
 
 
-def test_the_innermost_stretch_counts():
+def test_by_part_counts_the_innermost_region():
     found = [
         Stretch("ProfilerStep#1", 0.0, 10.0),
         Stretch("data", 1.0, 2.0),
@@ -22,12 +22,12 @@ def test_the_innermost_stretch_counts():
     assert by_part(reversed(found)) == {"bookkeeping": 5.0, "data": 2.0, "evaluation": 2.0, "step": 2.0}
 
 
-def test_labels_cost_nothing_without_a_profiler():
+def test_profiled_without_profiler_returns_a_shared_object():
     assert profiled("data") is profiled("step")
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched(compiled_loops=False)"])
-def test_run(cli, small, tmp_path, executor):
+def test_profile_run_prints_parts_and_writes_trace(cli, small, tmp_path, executor):
     out = tmp_path / "run"
     status, shown, _ = cli("run", *small, "--executor", executor, "--out", out, "--profile")
     assert status == 0
@@ -49,34 +49,34 @@ def test_run(cli, small, tmp_path, executor):
     assert first[0] == first[1]
 
 
-def test_one_round_without_a_folder(cli, small, tmp_path, monkeypatch):
+def test_profile_one_round_without_out_writes_trace(cli, small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, shown, _ = cli("run", *small[:-2], "--rounds", 1, "--profile")
     assert status == 0 and "1 round" in shown and (tmp_path / "trace.json").is_file()
 
 
-def test_a_run_that_ends_early_has_no_rounds_beside_its_own(cli, small, tmp_path):
+def test_profile_early_stop_counts_only_trained_rounds(cli, small, tmp_path):
     status, shown, _ = cli("run", *small[:-2], "--rounds", 9, "--stop", "round >= 3", "--profile", "--out", tmp_path)
     assert status == 0 and "\n2 rounds" in f"\n{shown}"
 
 
 @pytest.mark.parametrize(("rounds", "rule"), [(0, ()), (9, ("--stop", "round >= 1"))])
-def test_without_a_round_to_look_at_there_is_no_trace(cli, small, tmp_path, rounds, rule):
+def test_profile_without_measured_round_writes_no_trace(cli, small, tmp_path, rounds, rule):
     status, shown, err = cli("run", *small[:-2], "--rounds", rounds, *rule, "--profile", "--out", tmp_path)
     assert (
         status == 0 and "part of a round" not in shown and "no trace" in err and not (tmp_path / "trace.json").exists()
     )
 
 
-def test_reading_a_finished_run_keeps_its_trace(cli, small, tmp_path):
+def test_profile_of_finished_run_keeps_its_trace(cli, small, tmp_path):
     cli("run", *small, "--profile", "--out", tmp_path)
     before = (tmp_path / "trace.json").read_bytes()
     status, *_ = cli("run", *small, "--profile", "--out", tmp_path)
     assert status == 0 and (tmp_path / "trace.json").read_bytes() == before
 
 
-def test_a_trace_that_does_not_fit_is_said(small, tmp_path):
-    """In a process of its own, whose files may grow to 40 kB: enough for all but the trace."""
+def test_profile_trace_on_full_disk_is_refused(small, tmp_path):
+    """A process that may write files of 40 kB, enough for all but the trace."""
     limit = "import resource, signal; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))"
     code = f"{limit}; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from unalike.cli import main; main()"
     command = [sys.executable, "-c", code, "run", *map(str, small), "--profile"]
@@ -85,13 +85,13 @@ def test_a_trace_that_does_not_fit_is_said(small, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_has_no_profile(cli, small):
+def test_profile_with_dry_run_is_refused(cli, small):
     status, _, err = cli("run", *small, "--dry-run", "--profile")
     assert status == 2 and "--profile" in err and "--dry-run" in err
 
 
-def test_torch_adds_no_lines_of_its_own(small, tmp_path):
-    """In a process of its own: the profiler writes past Python, and asks once how much."""
+def test_profile_prints_no_lines_of_torch(small, tmp_path):
+    """Needs a separate process, because the profiler writes to file descriptors directly, once per process."""
     command = [sys.executable, "-m", "unalike", "run", *map(str, small), "--profile", "--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "part of a round" in done.stdout, done.stderr

@@ -1,4 +1,4 @@
-"""The record of a kept run is a configuration for the command line."""
+"""The config.toml of a kept run repeats the run."""
 
 import tomllib
 
@@ -10,7 +10,7 @@ import unalike as ua
 from unalike.cli import app
 
 
-def test_the_config_of_a_run_repeats_it(tmp_path):
+def test_config_of_a_run_repeats_it(tmp_path):
     flags = ["run", "--method", "scaffold + lws", "--rounds", "2", "--clients", "4", "--model", "mlp(hidden=(8,))"]
     flags += ["--batch-size", "full", "--lr", "0.2", "--partition", "quantity(beta=1)", "--seed", "3"]
     first = CliRunner().invoke(app, [*flags, "--out", str(tmp_path / "a")])
@@ -21,7 +21,7 @@ def test_the_config_of_a_run_repeats_it(tmp_path):
     pd.testing.assert_frame_equal(a, b)
 
 
-def test_the_config_of_a_run_means_the_same_data(cli, samples, tmp_path):
+def test_config_of_a_run_gives_the_same_data(cli, samples, tmp_path):
     drawn = ["--data", "synthetic(clients=4, features=8, classes=4)", "--partition", "natural"]
     held = ["--data", samples, "--clients", 3, "--partition", "iid", "--protocol", "server", "--test", 0.5]
     for name, flags in (("drawn", drawn), ("held", held)):
@@ -36,7 +36,7 @@ def test_the_config_of_a_run_means_the_same_data(cli, samples, tmp_path):
             )
 
 
-def test_the_config_of_a_run_of_a_program(cli, samples, tmp_path):
+def test_config_of_a_program_run_needs_named_data(cli, samples, tmp_path):
     for data, names in ((samples, ()), ("digits", ("run", "compare"))):
         people = ua.partition(ua.load(data), "iid", clients=3, split=0.5, seed=1)
         out = tmp_path / str(len(names))
@@ -50,23 +50,23 @@ def test_the_config_of_a_run_of_a_program(cli, samples, tmp_path):
             assert code == 2 and "does not say where its data came from" in err
 
 
-def test_a_table_of_ones_own_in_a_file(cli, tmp_path):
+def test_config_with_an_unknown_table_is_refused(cli, tmp_path):
     (tmp_path / "own.toml").write_text("[work]\nlr = 0.1")
     code, _, err = cli("run", "--config", tmp_path / "own.toml")
-    assert code == 2 and "own.toml sets what is no flag of this command: unknown flag 'work'" in err
+    assert code == 2 and "own.toml sets a name that is not a flag of this command: unknown flag 'work'" in err
 
 
 @pytest.mark.parametrize(
     "line", ["rounds = 2.5", "rounds = true", "seed = true", "momentum = false", "clients = 3.9", "dry_run = 7"]
 )
-def test_values_of_a_file_are_read_as_those_of_flags(cli, tmp_path, line):
+def test_config_invalid_value_is_refused(cli, tmp_path, line):
     name, value = line.split(" = ")
     (tmp_path / "own.toml").write_text(line)
     code, _, err = cli("run", "--config", tmp_path / "own.toml")
     assert code == 2 and f"own.toml sets {name} to" in err and value.lower() in err.lower()
 
 
-def test_values_of_a_file_that_flags_take(cli, samples, tmp_path, monkeypatch):
+def test_config_valid_values_are_converted(cli, samples, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = f"data = '{samples}'\nclients = 3\nrounds = 1\nlr = 1\nnesterov = true\nmomentum = 0.5\nprotocol = ['clients']\nout = 3"
     (tmp_path / "own.toml").write_text(text)

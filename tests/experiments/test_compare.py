@@ -1,4 +1,4 @@
-"""Paired comparisons: fair, kept cell by cell, resumed inside the cell that was interrupted."""
+"""`ua.compare`: paired seeds, cells that are kept and resumed, and the tables and reports of the result."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def cells(folder):
     return sorted(p.name for p in (folder / "cells").iterdir())
 
 
-def test_everything_is_paired(people, small):
-    """A neutral method beside FedAvg gives FedAvg's very numbers under every seed; seeds differ."""
+def test_compare_methods_share_seed_conditions(people, small):
+    """A neutral method gives exactly the numbers of FedAvg under every seed; seeds differ."""
     table = small(["fedavg", "fedprox(mu=0)", "scaffold"], people, participation=0.6)
     a, b = (table.rounds.query("method == @m").drop(columns=["method", "seconds"]) for m in ("fedavg", "fedprox(mu=0)"))
     pd.testing.assert_frame_equal(a.reset_index(drop=True), b.reset_index(drop=True), check_exact=True)
@@ -42,7 +42,7 @@ def test_everything_is_paired(people, small):
     assert row["difference"] == row["ci_low"] == row["ci_high"] == 0
 
 
-def test_a_cell_is_the_run_of_that_method_and_seed(people, small):
+def test_cell_equals_ua_run_with_that_seed(people, small):
     table = small(["fedavg", "ditto"], people, seeds=[4, 2], participation=0.6)
     alone = ua.run(
         "ditto",
@@ -59,13 +59,13 @@ def test_a_cell_is_the_run_of_that_method_and_seed(people, small):
     )
 
 
-def test_every_seed_draws_its_own_partition(dataset, small):
+def test_compare_every_seed_draws_its_own_partition(dataset, small):
     table = small(["fedavg", "fedprox"], data=dataset, partition="dirichlet(alpha=0.3, min_size=2)", clients=4)
     sizes = table.clients.groupby(["seed", "method"])["n_train"].agg(tuple)
     assert sizes[0, "fedavg"] == sizes[0, "fedprox"] != sizes[1, "fedavg"] == sizes[1, "fedprox"]
 
 
-def test_the_summary_is_what_a_hand_computes(people, small):
+def test_summary_equals_hand_computed_numbers(people, small):
     """Mean of the last ten rounds per seed; sd and t interval over seeds; spread and worst decile over clients."""
     table = small(["fedavg", "fedpake"], people, rounds=12, seeds=3, participation=0.6)
     value = {
@@ -88,7 +88,7 @@ def test_the_summary_is_what_a_hand_computes(people, small):
     assert table.summary["seeds"].eq(3).all()
 
 
-def test_client_rows_are_means_of_the_last_ten_rounds(people, small):
+def test_client_rows_average_the_last_ten_rounds(people, small):
     table = small(["ditto"], people, rounds=12, seeds=1)
     run = ua.run("ditto", people, model="mlp(hidden=(8,))", rounds=12, work=ua.Work(batch_size=5, lr=0.1))
     history = run.history.clients.query("round > 2").groupby("client")[["accuracy", "personal_accuracy"]].mean()
@@ -96,7 +96,7 @@ def test_client_rows_are_means_of_the_last_ten_rounds(people, small):
     assert table.clients["client"].tolist() == [c.name for c in people]
 
 
-def test_sparse_evaluation_keeps_bytes(people, small):
+def test_summary_with_sparse_evaluation_keeps_bytes(people, small):
     often, rarely = (small(["fedavg"], people, rounds=6, seeds=1, evaluate_every=n) for n in (1, 3))
     for column in ("mb_down", "mb_up"):
         assert often.summary[column].item() == pytest.approx(rarely.summary[column].item())
@@ -105,7 +105,7 @@ def test_sparse_evaluation_keeps_bytes(people, small):
 # --- what is kept --------------------------------------------------------------------------------------------------
 
 
-def test_finished_cells_are_read_never_rerun(people, small, trained, tmp_path):
+def test_compare_finished_cells_are_read(people, small, trained, tmp_path):
     methods = ["fedavg", "ditto", "centralised"]
     first = small(methods, people, out=tmp_path)
     assert len(trained) == 3 * 2 * 3 and len(cells(tmp_path)) == 6
@@ -127,7 +127,7 @@ def test_finished_cells_are_read_never_rerun(people, small, trained, tmp_path):
     ],
     ids=str,
 )
-def test_whatever_decides_a_result_makes_a_new_cell(people, small, trained, tmp_path, changed):
+def test_compare_changed_setting_makes_a_new_cell(people, small, trained, tmp_path, changed):
     small(["fedavg"], people, seeds=1, out=tmp_path)
     before = cells(tmp_path)
     trained.clear()
@@ -135,7 +135,7 @@ def test_whatever_decides_a_result_makes_a_new_cell(people, small, trained, tmp_
     assert len(trained) >= 3 and len(cells(tmp_path)) == 2 and set(before) < set(cells(tmp_path))
 
 
-def test_other_data_weights_or_test_sets_are_other_cells(people, small, trained, tmp_path):
+def test_compare_other_data_or_weights_make_new_cells(people, small, trained, tmp_path):
     options = {"seeds": 1, "out": tmp_path, "rounds": 1}
     torch.manual_seed(0)
     small(["fedavg"], people, model=nn.Linear(6, 4), **options)
@@ -146,14 +146,14 @@ def test_other_data_weights_or_test_sets_are_other_cells(people, small, trained,
     assert len(cells(tmp_path)) == len(trained) == 5
 
 
-def test_the_executor_and_the_label_do_not_make_a_cell(people, small, trained, tmp_path):
+def test_compare_other_executor_or_label_reuses_the_cell(people, small, trained, tmp_path):
     small(["fedavg"], people, seeds=1, out=tmp_path)
     small(["fedavg"], people, seeds=1, out=tmp_path, executor="loop")
     table = small({"renamed": "fedavg", "again": "fedavg()"}, people, seeds=1, out=tmp_path)
     assert len(trained) == 3 and table.rounds["method"].unique().tolist() == ["renamed", "again"]
 
 
-def test_ways_to_write_methods_and_seeds(people, small):
+def test_compare_methods_and_seeds_have_several_spellings(people, small):
     for methods in ("fedavg", ["fedavg"], (m for m in ["fedavg"]), {"fedavg": ua.Method()}, {"fedavg": "fedavg()"}):
         table = small(methods, people, rounds=1, seeds=np.int64(1))
         assert table.rounds["method"].unique().tolist() == ["fedavg"]
@@ -161,7 +161,7 @@ def test_ways_to_write_methods_and_seeds(people, small):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt])
-def test_an_interrupted_comparison_goes_on_inside_its_cell(people, small, trained, tmp_path, error):
+def test_compare_interrupted_resumes_inside_its_cell(people, small, trained, tmp_path, error):
     methods = ["fedavg", "ditto", "scaffold"]
     whole = small(methods, people, rounds=4, out=tmp_path / "whole")
 
@@ -178,7 +178,7 @@ def test_an_interrupted_comparison_goes_on_inside_its_cell(people, small, traine
     assert len(trained) == 2 + 4 and trained[0][1] == 2
 
 
-def test_a_crash_loses_no_complete_round(people, small, trained, tmp_path):
+def test_compare_crash_loses_no_complete_round(people, small, trained, tmp_path):
     def crash(row, what=""):
         if what.startswith("ditto") and row["round"] == 2:
             raise RuntimeError("power cut")
@@ -195,7 +195,7 @@ def test_a_crash_loses_no_complete_round(people, small, trained, tmp_path):
     assert list(table.rounds)[:3] == [*list(table.clients)[:2], "round"] == ["method", "seed", "round"]
 
 
-def test_a_run_and_a_comparison_do_not_share_a_folder(people, small, tmp_path):
+def test_compare_into_folder_of_a_run_is_refused(people, small, tmp_path):
     run = {"model": "linear", "rounds": 1}
     ua.run("fedavg", people, **run, out=tmp_path / "run")
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
@@ -208,7 +208,7 @@ def test_a_run_and_a_comparison_do_not_share_a_folder(people, small, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("room", "told"),
+    ("room", "expected"),
     [
         (30, "fedprox(mu=0.1) + lws (seed 0)"),
         (29, "fedprox(mu=0.1…+ lws (seed 0)"),
@@ -218,13 +218,13 @@ def test_a_run_and_a_comparison_do_not_share_a_folder(people, small, tmp_path):
         (-5, "…"),
     ],
 )
-def test_a_name_without_room_loses_its_middle(room, told):
+def test_shortened_long_text_loses_its_middle(room, expected):
     from unalike._utils.progress import shortened
 
-    assert shortened("fedprox(mu=0.1) + lws (seed 0)", room) == told
+    assert shortened("fedprox(mu=0.1) + lws (seed 0)", room) == expected
 
 
-def test_progress_counts_what_was_done_before(people, small, tmp_path):
+def test_progress_of_resumed_comparison_counts_earlier_rounds(people, small, tmp_path):
     from unalike._utils.progress import _Lines
 
     lines = _Lines(8, "comparing")
@@ -234,8 +234,8 @@ def test_progress_counts_what_was_done_before(people, small, tmp_path):
 
 
 @pytest.mark.parametrize("protocol", ["personal", "local", ["local", "clients"], ["server", "personal", "clients"]])
-def test_no_column_mixes_two_protocols(people, small, protocol):
-    """Whatever is asked for first, the plain columns are the shared model's, and each protocol has rows of its own."""
+def test_compare_no_column_mixes_protocols(people, small, protocol):
+    """Columns without a prefix are those of the shared model, whichever protocol comes first; each protocol has its own rows."""
     table = small(["fedavg", "ditto"], people, protocol=protocol, test=people[0].test)
     asked = {protocol} if isinstance(protocol, str) else set(protocol)
     plain_one = "server" if "server" in asked else "clients"
@@ -247,8 +247,8 @@ def test_no_column_mixes_two_protocols(people, small, protocol):
     assert alone.rounds["accuracy"].tolist() == table.rounds.query("method == 'ditto'")["accuracy"].tolist()
 
 
-def test_the_server_and_the_clients_are_two_rows(people, small):
-    """One shared model, two test sets: pooled over the clients, and held out at the server; neither stands for the other."""
+def test_summary_server_and_clients_are_two_rows(people, small):
+    """One shared model, two test sets: pooled over the clients, and held out at the server."""
     table = small(["fedavg"], people, seeds=1, protocol=["server", "clients"], test=people[3].test)
     row = table.rounds.iloc[-1]
     own = table.clients.query("client == 'site3'").iloc[0]  # the last three rounds are all rounds
@@ -256,8 +256,8 @@ def test_the_server_and_the_clients_are_two_rows(people, small):
     assert row["accuracy"] != row["clients_accuracy"] and table.clients["accuracy"].isna().all()
 
 
-def test_the_selected_round_is_the_one_that_counts(people, small, tmp_path):
-    """select="best": the summary and the client table hold the scores of the round that validates best, and the report says so."""
+def test_compare_select_best_scores_the_selected_round(people, small, tmp_path):
+    """Summary and client table show the scores of the round with the best validation score, and the report says so."""
     chosen_by = [ua.ClientData(c.train, c.test, c.test, c.name) for c in people]
     options = {"rounds": 6, "select": "best", "out": tmp_path / "out"}
     table = small(["fedavg", "ditto"], chosen_by, **options)
@@ -277,8 +277,8 @@ def test_the_selected_round_is_the_one_that_counts(people, small, tmp_path):
     same(table, small(["fedavg", "ditto"], chosen_by, **options))
 
 
-def test_methods_are_compared_at_equal_cost(people, small):
-    """SCAFFOLD sends twice as much, so the same bytes pay for half the rounds."""
+def test_compare_budget_compares_at_equal_cost(people, small):
+    """SCAFFOLD sends twice as much, so the same bytes allow half the rounds."""
     twelve = small(["fedavg"], people, seeds=1, rounds=12).rounds
     budget = f"{(twelve['bytes_down'] + twelve['bytes_up']).sum() / 1e6} MB"
     table = small(["fedavg", "scaffold"], people, seeds=1, rounds=50, budget=budget)
@@ -286,7 +286,7 @@ def test_methods_are_compared_at_equal_cost(people, small):
     assert tomllib.loads(table.facts.config)["budget"] == budget
 
 
-def test_save_and_load(people, small, tmp_path):
+def test_comparison_saved_and_loaded_is_equal(people, small, tmp_path):
     table = small({"plain": "fedavg", "own models": "ditto"}, people, out=tmp_path / "out", baseline="own models")
     for loaded in (Comparison.load(tmp_path / "out"), Comparison.load(str(tmp_path / "out"))):
         same(table, loaded)
@@ -300,7 +300,7 @@ def test_save_and_load(people, small, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("edit", "told"),
+    ("edit", "expected"),
     [
         ({"methods": "fedavg"}, "methods='fedavg': input should be a valid array"),
         ({"methods": []}, "no methods"),
@@ -312,16 +312,16 @@ def test_save_and_load(people, small, tmp_path):
         ({"versions": None}, "versions=None: "),
     ],
 )
-def test_facts_that_somebody_edited_are_told(people, small, tmp_path, edit, told):
+def test_load_edited_facts_are_refused(people, small, tmp_path, edit, expected):
     small(["fedavg"], people, seeds=1, rounds=1, out=tmp_path)
     file = tmp_path / "comparison.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | edit))
-    with pytest.raises(ua.UnalikeError, match=rf"holds no finished comparison or run \(comparison.json: {told}"):
+    with pytest.raises(ua.UnalikeError, match=rf"holds no finished comparison or run \(comparison.json: {expected}"):
         Comparison.load(tmp_path)
 
 
 @pytest.mark.parametrize(("table", "column"), [("rounds", "round"), ("clients", "n_train"), ("clients", "client")])
-def test_tables_that_lack_a_column_are_told(people, small, tmp_path, table, column):
+def test_load_table_without_a_column_is_refused(people, small, tmp_path, table, column):
     small(["fedavg"], people, seeds=1, rounds=1, out=tmp_path)
     file = tmp_path / f"{table}.parquet"
     pd.read_parquet(file).drop(columns=column).to_parquet(file)
@@ -329,13 +329,13 @@ def test_tables_that_lack_a_column_are_told(people, small, tmp_path, table, colu
         Comparison.load(tmp_path)
 
 
-def test_the_data_in_the_report_is_that_of_the_first_seed_given(small, dataset, tmp_path):
+def test_report_shows_the_data_of_the_first_seed(small, dataset, tmp_path):
     small(["fedavg"], 4, data=dataset, seeds=[3, 1], rounds=1, out=tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert "by client and class, seed 3:" in page and "Every client, seed 3" in page
+    assert "by client and class, seed 3." in page and "Every client, seed 3" in page
 
 
-def test_another_comparison_in_the_same_folder_is_said_to_replace_the_first(people, small, tmp_path, recwarn):
+def test_compare_other_settings_in_the_same_folder_warns(people, small, tmp_path, recwarn):
     small(["fedavg"], people, out=tmp_path)
     small(["fedavg"], people, out=tmp_path)
     assert not recwarn.list
@@ -343,7 +343,7 @@ def test_another_comparison_in_the_same_folder_is_said_to_replace_the_first(peop
         small(["fedavg"], people, rounds=4, out=tmp_path)
 
 
-def test_the_report_holds_every_label(people, small, tmp_path):
+def test_report_shows_every_label(people, small, tmp_path):
     table = small({"plain & simple": "fedavg", "own": "ditto", "alone": "local_only"}, people, out=tmp_path)
     text = (tmp_path / "report.html").read_text()
     assert "plain &amp; simple" in text and "own" in text and "alone" in text
@@ -351,7 +351,7 @@ def test_the_report_holds_every_label(people, small, tmp_path):
     assert "For the board" in (tmp_path / "again.html").read_text()
 
 
-def test_only_references_have_a_report_too(people, small, tmp_path):
+def test_report_of_references_only_is_written(people, small, tmp_path):
     table = small(["local_only"], people, seeds=1, out=tmp_path)
     assert table.summary["protocol"].tolist() == ["personal"] and (tmp_path / "report.html").exists()
     small(["centralised"], people, seeds=1, out=tmp_path)
@@ -360,13 +360,13 @@ def test_only_references_have_a_report_too(people, small, tmp_path):
 # --- labels, baselines, what fails ---------------------------------------------------------------------------------
 
 
-def test_mappings_give_labels(people, small):
+def test_compare_mapping_gives_labels(people, small):
     table = small({"A": "fedavg", "B": ua.Method.parse("fedprox(mu=0.1)")}, people)
     assert table.rounds["method"].unique().tolist() == ["A", "B"] and table.facts.baseline == "A"
     assert tomllib.loads(table.facts.config)["method"] == ["fedavg", repr(ua.Method.parse("fedprox(mu=0.1)"))]
 
 
-def test_the_baseline_is_chosen_and_kept(dataset, people, small):
+def test_compare_given_baseline_is_used(dataset, people, small):
     table = small(["fedavg", "fedprox"], people, baseline="fedprox")
     rows = table.summary.set_index("method")
     assert np.isnan(rows.loc["fedprox", "difference"]) and not np.isnan(rows.loc["fedavg", "difference"])
@@ -396,13 +396,13 @@ def test_the_baseline_is_chosen_and_kept(dataset, people, small):
         (["fedavg"], {"partition": "iid"}, "partition='iid' beside clients"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_before_training(people, small, trained, methods, options, message):
+def test_compare_invalid_arguments_are_refused_before_training(people, small, trained, methods, options, message):
     with pytest.raises(ua.UnalikeError, match=message):
         small(methods, people, **options)
     assert not trained
 
 
-def test_somebody_must_have_test_samples(people, small, trained):
+def test_compare_without_test_samples_is_refused(people, small, trained):
     untested = [ua.ClientData(train=c.train) for c in people]
     with pytest.raises(ua.UnalikeError, match="no client has a test sample"):
         small(["fedavg"], untested)
@@ -410,7 +410,7 @@ def test_somebody_must_have_test_samples(people, small, trained):
     assert len(small(["fedavg"], untested, protocol="server", test=people[0].test, seeds=1).summary) == 1
 
 
-def test_no_data_and_impossible_partitions(dataset, small):
+def test_compare_without_data_or_with_impossible_partition_is_refused(dataset, small):
     with pytest.raises(ua.UnalikeError, match="found no data"):
         small(["fedavg"])
     with pytest.raises(ua.UnalikeError, match="clients"):
@@ -419,13 +419,13 @@ def test_no_data_and_impossible_partitions(dataset, small):
 
 @pytest.fixture(scope="module")
 def wild():
-    """Regression, on which a huge step diverges at once."""
+    """Regression data on which a huge step diverges at once."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 6)).astype(np.float32)
     return [ua.ClientData(train=(x[i::4], x[i::4].sum(1)), test=(x[i::4], x[i::4].sum(1))) for i in range(4)]
 
 
-def test_a_method_that_diverges_is_noted_and_left_out(wild, small, tmp_path):
+def test_compare_diverged_method_is_noted_and_left_out(wild, small, tmp_path):
     methods = {"wild": "fedavgm(lr=1e30)", "tame": "fedavg"}
     work = ua.Work(batch_size=5, lr=0.01)
     table = small(methods, wild, model="linear", work=work, out=tmp_path, rounds=8)
@@ -441,7 +441,7 @@ def test_a_method_that_diverges_is_noted_and_left_out(wild, small, tmp_path):
         small({"wild": "fedavgm(lr=1e30)"}, wild, model="linear", work=work, rounds=8)
 
 
-def test_regression_is_compared_by_rmse(wild, small, tmp_path):
+def test_compare_regression_uses_rmse(wild, small, tmp_path):
     table = small(["fedavg", "ditto"], wild, work=ua.Work(batch_size=5, lr=0.01), out=tmp_path)
     assert "rmse" in table.summary and table.summary["rmse"].notna().all() and "rmse" in str(table)
 
@@ -449,23 +449,23 @@ def test_regression_is_compared_by_rmse(wild, small, tmp_path):
 @pytest.mark.parametrize(
     "text, numbers", [("3", [0, 1, 2]), ("0,1,4", [0, 1, 4]), ("4,", [4]), ("1", [0]), ("2, 5", [2, 5])]
 )
-def test_seeds_in_text(text, numbers):
+def test_read_seeds_inverts_write_seeds(text, numbers):
     assert read_seeds(text) == numbers == read_seeds(write_seeds(numbers))
 
 
 @pytest.mark.parametrize("seeds", ["12", 1.5, [0, 0.5], None])
-def test_seeds_of_another_kind_are_refused(people, small, seeds):
+def test_compare_seeds_of_wrong_type_are_refused(people, small, seeds):
     with pytest.raises(ua.UnalikeError, match=r"seeds=.*: expected how many \(3\) or which \(\[0, 1, 4\]\)"):
         small(["fedavg"], people, seeds=seeds)
 
 
-def test_seeds_that_are_none():
+def test_read_seeds_invalid_text_is_refused():
     for text in ("x", "", ",", "1.5"):
         with pytest.raises(ua.UnalikeError, match="how many"):
             read_seeds(text)
 
 
-def test_facts_are_json(people, small, tmp_path):
+def test_facts_are_valid_json(people, small, tmp_path):
     small(["fedavg", "scaffold"], people, out=tmp_path)
     facts = json.loads((tmp_path / "comparison.json").read_text())
     assert facts["baseline"] == "fedavg" and facts["clients"] == [c.name for c in people]
@@ -473,7 +473,7 @@ def test_facts_are_json(people, small, tmp_path):
     assert facts["command"].startswith("# the clients came from a program")
 
 
-def test_a_single_run_has_the_same_report(people, tmp_path):
+def test_run_facts_give_a_report(people, tmp_path):
     from unalike.experiments.experiment_facts import save_run_facts
 
     run = ua.run("ditto", people, model="linear", rounds=2, seed=3, out=tmp_path)
@@ -484,8 +484,8 @@ def test_a_single_run_has_the_same_report(people, tmp_path):
     assert "mine" in loaded.report(tmp_path / "report.html").read_text()
 
 
-def test_a_run_that_no_command_ended_is_called_by_what_was_asked_for(people, tmp_path):
-    """While it is unfinished, and where a program ended it; continued in other words it is the same run under these."""
+def test_load_program_run_has_the_method_as_label(people, tmp_path):
+    """The label is the method as last written, for an unfinished run and for one that a program finished."""
 
     def run(method, until=None):
         def interrupted(row, what=""):
@@ -509,8 +509,8 @@ def test_a_run_that_no_command_ended_is_called_by_what_was_asked_for(people, tmp
     assert method() == "by_size + mean"
 
 
-def test_what_a_run_said_of_itself_does_not_outlive_it(people, tmp_path):
-    """Its facts are of two rounds; it goes on to ten, is interrupted after four, and a program brings it to its end."""
+def test_load_continued_run_ignores_old_facts(people, tmp_path):
+    """The facts are those of two rounds; the run continues, is interrupted after four, and a program finishes it."""
     from unalike.experiments.experiment_facts import save_run_facts
 
     def run(rounds, until):
@@ -532,7 +532,7 @@ def test_what_a_run_said_of_itself_does_not_outlive_it(people, tmp_path):
 
 
 @pytest.mark.parametrize("spec", ["fedavg", "ditto", "local_only"])
-def test_a_run_kept_by_a_program_has_a_report_too(tmp_path, spec):
+def test_load_program_run_has_a_report(tmp_path, spec):
     clients = ua.partition(ua.load("digits"), "iid", clients=3)
     ua.run(spec, clients, model="mlp(hidden=(8,))", rounds=2, out=tmp_path)
     kept = Comparison.load(tmp_path)
@@ -544,8 +544,8 @@ def test_a_run_kept_by_a_program_has_a_report_too(tmp_path, spec):
     )
 
 
-def test_a_run_kept_by_a_program_says_where_it_ended(tmp_path):
-    """As a comparison of the same cell does: the rounds, what ended it, and the selected one; not before it is at its end."""
+def test_load_program_run_has_its_end(tmp_path):
+    """A finished run has the same `ends` as a comparison of the same cell; an unfinished run has none."""
     clients = ua.partition(ua.load("digits"), "iid", clients=3, val=0.3)
     options = {"model": "linear", "rounds": 9, "select": "best", "stop": "patience(rounds=2)", "work": ua.Work(lr=0.5)}
 
@@ -559,19 +559,19 @@ def test_a_run_kept_by_a_program_says_where_it_ended(tmp_path):
     kept = Comparison.load(tmp_path)
     assert kept.facts.ends == ua.compare(["ditto"], clients, seeds=1, **options).facts.ends
     assert kept.facts.ends[0]["selected"] == run.selected and kept.facts.ends[0]["why"] == run.ended
-    assert "Where each run ended" in kept.report(tmp_path / "report.html").read_text()
+    assert "End of each run" in kept.report(tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("tested, options", [(True, {"protocol": "personal"}), (False, {})])
-def test_a_run_without_a_score_has_no_report(tmp_path, people, tested, options):
+def test_report_of_run_without_score_is_refused(tmp_path, people, tested, options):
     clients = people if tested else [ua.ClientData(c.train) for c in people]
     ua.run("fedavg", clients, model="linear", rounds=1, out=tmp_path, **options)
     with pytest.raises(ua.UnalikeError, match="no round has a score to report; expected clients with test samples"):
         Comparison.load(tmp_path).report(tmp_path / "report.html")
 
 
-def test_a_plan_is_scored_by_its_last_stage(small, people, tmp_path):
-    """What CCVR comes to is the calibrated model; the rounds before it are those of the method that it calibrates."""
+def test_compare_plan_is_scored_by_its_last_stage(small, people, tmp_path):
+    """The result of CCVR is the calibrated model; its earlier rounds are those of the method that it calibrates."""
     ccvr = "ccvr(steps=5)"
     table = small(["fedavg", ccvr], people, rounds=4, seeds=1, out=tmp_path)
     work = ua.Work(batch_size=5, lr=0.1)
@@ -585,7 +585,7 @@ def test_a_plan_is_scored_by_its_last_stage(small, people, tmp_path):
     assert table.clients[table.clients["method"] == ccvr]["accuracy"].to_list() == pytest.approx(clients, nan_ok=True)
 
 
-def test_a_budget_that_ends_between_two_evaluations_leaves_no_method_out(small, people):
+def test_compare_budget_between_evaluations_keeps_every_method(small, people):
     table = small(["fedavg", "scaffold"], people, rounds=40, seeds=1, evaluate_every=10, budget="12 rounds")
     assert table.summary["method"].to_list() == ["fedavg", "scaffold"]
     for _, own in table.rounds.groupby("method"):
@@ -594,7 +594,7 @@ def test_a_budget_that_ends_between_two_evaluations_leaves_no_method_out(small, 
     assert few.summary["accuracy"].notna().all()
 
 
-def test_no_command_is_given_for_what_only_a_program_has(small):
+def test_facts_of_program_arguments_have_no_command(small):
     def net():
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 

@@ -1,4 +1,4 @@
-"""What a comparison will cost, foreseen from a few rounds."""
+"""`ua.estimate`: the cost of a comparison, estimated from a few rounds."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def spent(table, method):
     return [(rounds["bytes_down"]).sum() / 1e6, (rounds["bytes_up"]).sum() / 1e6]
 
 
-def test_bytes_and_rounds_are_foreseen_exactly(people, small):
-    """Letters, surveys and what is sent once included, for plans of several stages as well."""
+def test_estimate_bytes_and_rounds_are_exact(people, small):
+    """Part messages, client queries and bytes sent once are included, for plans of several stages as well."""
     options = {"model": "mlp(hidden=(8,))", "rounds": 12, "seeds": 2, "work": ua.Work(batch_size=5, lr=0.1)}
-    foreseen = ua.estimate(METHODS, people, **options)
+    estimate = ua.estimate(METHODS, people, **options)
     table = ua.compare(METHODS, people, **options)
-    for cost in foreseen.costs:
+    for cost in estimate.costs:
         assert [cost.mb_down, cost.mb_up] == pytest.approx(spent(table, cost.method), rel=1e-9), cost.method
         assert cost.rounds == 12 and 0 < cost.seconds <= cost.seconds_in_all
-    assert foreseen.seeds == 2 and foreseen.memory_mb > 100
-    assert foreseen.seconds == pytest.approx(2 * sum(c.seconds_in_all for c in foreseen.costs))
+    assert estimate.seeds == 2 and estimate.memory_mb > 100
+    assert estimate.seconds == pytest.approx(2 * sum(c.seconds_in_all for c in estimate.costs))
 
 
-def test_a_budget_shortens_the_estimate(people):
+def test_estimate_with_budget_has_fewer_rounds(people):
     options = {"model": "linear", "rounds": 50}
     costs = ua.estimate(["fedavg", "scaffold"], people, budget="10 rounds", **options).costs
     assert [c.rounds for c in costs] == [10, 10]
@@ -38,8 +38,8 @@ def test_a_budget_shortens_the_estimate(people):
     assert [c.rounds for c in ua.estimate(["fedavg", "scaffold"], people, budget=paid, **options).costs] == [10, 5]
 
 
-def test_clients_not_yet_met_will_need_memory():
-    """Memory foreseen for SCAFFOLD's control variates grows with the clients that a calibration cannot meet."""
+def test_estimate_counts_states_of_clients_not_calibrated():
+    """The estimated memory of SCAFFOLD's control variates grows with the clients that the calibration does not train."""
     crowd = ua.partition(ua.load("digits"), "iid", clients=400)
     lean, remembers = (
         ua.estimate([m], crowd, model="mlp(hidden=(200,))", rounds=30, participation=0.02).memory_mb
@@ -49,7 +49,7 @@ def test_clients_not_yet_met_will_need_memory():
     assert remembers - lean > 0.9 * (400 - 3 * 8) * variate
 
 
-def test_the_estimate_stands_beside_the_truth(people, tmp_path):
+def test_report_shows_estimate_beside_actual_cost(people, tmp_path):
     options = {"model": "linear", "rounds": 6, "seeds": 2}
     experiment = prepare_experiment(["fedavg", "scaffold"], people, **options)
     experiment.estimate().save(tmp_path)
@@ -62,19 +62,19 @@ def test_the_estimate_stands_beside_the_truth(people, tmp_path):
     assert rows["the process", "MB of memory"]["actual"] > 100
     assert Comparison.load(tmp_path).facts.estimate == table.facts.estimate
     again = ua.compare(["fedavg", "scaffold"], people, out=tmp_path, **options).facts.estimate
-    assert again[-1]["actual"] is None  # read back: this process did not train
+    assert again[-1]["actual"] is None  # read, not trained: the memory was not measured
     other = ua.compare(["fedavg", "scaffold"], people, out=tmp_path, **options | {"rounds": 7})
-    assert not other.facts.estimate  # an estimate of something else
+    assert not other.facts.estimate  # the estimate belongs to another comparison
 
 
-def test_a_damaged_estimate_is_no_estimate(people, tmp_path):
+def test_load_damaged_estimate_gives_none(people, tmp_path):
     for text in ("", "{}", "[1]", json.dumps({"key": 3})):
         (tmp_path / "estimate.json").write_text(text)
         assert not ua.compare(["fedavg"], people, model="linear", rounds=1, seeds=1, out=tmp_path).facts.estimate
 
 
-def test_a_budget_pays_for_what_is_sent_once_too(people):
-    """FedConcat's second stage begins with the encoders, which its clients keep."""
+def test_estimate_budget_counts_bytes_sent_once(people):
+    """FedConcat's second stage starts by sending the encoders, which the clients keep."""
     options = {"model": "mlp(hidden=(8,))", "rounds": 12, "seeds": 1, "work": ua.Work(batch_size=5, lr=0.1)}
     whole = ua.estimate(["fedconcat"], people, **options).costs[0]
     budget = f"{0.8 * (whole.mb_down + whole.mb_up)} MB"

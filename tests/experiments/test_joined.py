@@ -1,4 +1,4 @@
-"""Several comparisons side by side: merged, ranked over or kept apart, each with its reason."""
+"""`join`: several comparisons merged, ranked over, or kept apart with a reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def names(joined):
     return [[m["label"] for m in block.comparison.facts.methods] for block in joined.blocks]
 
 
-def test_runs_of_single_methods_add_up_to_the_comparison(kept):
+def test_join_runs_of_single_methods_equal_the_comparison(kept):
     whole, parts = kept("whole"), [kept(f"part{i}", [method]) for i, method in enumerate(METHODS)]
     joined = join(parts)
     assert names(joined) == [METHODS] and joined.blocks[0].letters == "A + B + C" and not joined.obstacles
@@ -49,14 +49,14 @@ def test_runs_of_single_methods_add_up_to_the_comparison(kept):
     assert "Which method suits" in joined.page()
 
 
-def test_seeds_add_up_and_a_cell_given_twice_counts_once(kept):
+def test_join_adds_seeds_and_counts_a_shared_cell_once(kept):
     few, more = kept("few", seeds=[0]), kept("more", seeds=[0, 1])
     joined = join([few, more])
     assert len(joined.blocks) == 1 and joined.blocks[0].comparison.summary["seeds"].eq(2).all()
     assert len(joined.blocks[0].comparison.rounds) == len(more[1].rounds)
 
 
-def test_partitions_of_one_study_are_ranked_over(kept):
+def test_join_partitions_of_one_study_are_ranked(kept):
     joined = join([kept("mild", partition="iid"), kept("severe")])
     assert len(joined.blocks) == len(joined.pooled) == 2 and joined.ranks is not None
     assert list(joined.ranks.mean.index) == METHODS and joined.ranks.blocks == 2
@@ -69,28 +69,28 @@ def test_partitions_of_one_study_are_ranked_over(kept):
     ("other", "said"),
     [({"rounds": 3}, "rounds differs (2 in A, 3 in B)"), ({"work": ua.Work(batch_size=5, lr=0.2)}, "lr differs (0.1 in A")],
 )  # fmt: skip
-def test_other_training_is_named_and_never_pooled(kept, other, said):
+def test_join_other_training_is_named_and_not_pooled(kept, other, said):
     joined = join([kept("a"), kept("b", partition="iid", **other)])
     assert len(joined.blocks) == 2 and not joined.pooled and joined.ranks is None
     assert any(said in obstacle for obstacle in joined.obstacles)
     assert "never pooled" in joined.page() and "cannot be compared with each other" in joined.page()
 
 
-def test_what_does_not_belong_stands_apart_wherever_it_was_given(kept):
+def test_join_odd_folder_stays_apart_at_any_position(kept):
     odd = kept("odd", ["scaffold", "fedavg"], rounds=3, baseline="scaffold")
     joined = join([odd, kept("mild", partition="iid"), kept("severe")])
     assert [block.letters for block in joined.pooled] == ["B", "C"] and joined.ranks is not None
     page = joined.page()
-    assert "2 are partitions of one study. Kept out of the ranking: 1 table." in page
+    assert "2 are partitions of one study. Not in the ranking: 1 comparison." in page
     assert "Differences to fedavg, paired over 2 partitions" in page and "rounds differs (3 in A, 2 in B and C)" in page
 
 
-def test_one_partition_under_two_trainings_is_not_two_partitions(kept):
+def test_join_one_partition_with_two_trainings_is_not_pooled(kept):
     joined = join([kept("a"), kept("b", rounds=3)])
     assert [block.name[-3:] for block in joined.blocks] == ["[A]", "[B]"] and not joined.pooled
 
 
-def test_other_numbers_for_the_same_cell_are_kept_apart(kept):
+def test_join_conflicting_cells_are_kept_apart(kept):
     given, comparison = kept("a")
     changed = comparison.rounds.assign(accuracy=comparison.rounds["accuracy"] * 0.5)
     other = Comparison(changed, comparison.clients, comparison.facts)
@@ -98,14 +98,14 @@ def test_other_numbers_for_the_same_cell_are_kept_apart(kept):
     assert len(joined.blocks) == 2 and "A and B hold different results of" in joined.obstacles[0] and not joined.pooled
 
 
-def test_clients_of_a_program_are_told_apart_by_their_sizes(people, small):
+def test_join_clients_of_other_sizes_are_kept_apart(people, small):
     a, b = small(["fedavg"], people), small(["scaffold"], people[:4])
     assert len(join([("a", a), ("b", b)]).blocks) == 2
     assert len(join([("a", a), ("b", small(["scaffold"], people))]).blocks) == 1
 
 
-def test_the_run_of_a_program_joins_the_comparison_of_its_clients(kept, dataset, tmp_path):
-    """Its folder keeps its settings in tables and the name that was asked for; both are read as the comparison has them."""
+def test_join_program_run_with_comparison_on_the_same_partition(kept, dataset, tmp_path):
+    """The settings and the label of a run directory are read in the form of a comparison."""
     table = kept("table")
     people = ua.partition(dataset, "dirichlet(alpha=0.5, min_size=2)", clients=4, seed=0)
     options = {"model": MODEL, "rounds": 2, "work": ua.Work(batch_size=5, lr=0.1)}
@@ -125,8 +125,8 @@ def test_the_run_of_a_program_joins_the_comparison_of_its_clients(kept, dataset,
     assert shared["seeds"][["ditto", "fedavg"]].tolist() == [1, 2]
 
 
-def test_the_run_of_a_program_joins_the_comparison_of_clients_that_it_handed_over(people, small, tmp_path):
-    """Else the same clients would be ranked over as two partitions."""
+def test_join_program_run_with_comparison_on_given_clients(people, small, tmp_path):
+    """Otherwise the same clients would count as two partitions."""
     table = small(["fedavg", "scaffold"], people, seeds=1)
     options = {"model": MODEL, "rounds": 3, "work": ua.Work(batch_size=5, lr=0.1)}
     runs = []
@@ -144,7 +144,7 @@ def test_the_run_of_a_program_joins_the_comparison_of_clients_that_it_handed_ove
     assert len(join([("table", table), ("others", Comparison.load(tmp_path / "others"))]).blocks) == 2
 
 
-def test_the_run_of_a_program_with_other_work_or_other_clients_stands_apart(kept, dataset, tmp_path):
+def test_join_program_run_with_other_settings_stays_apart(kept, dataset, tmp_path):
     table = kept("table")
     people = ua.partition(dataset, "dirichlet(alpha=0.5, min_size=2)", clients=4, seed=7)
     for name, lr in (("work", 0.2), ("clients", 0.1)):
@@ -156,7 +156,7 @@ def test_the_run_of_a_program_with_other_work_or_other_clients_stands_apart(kept
     assert "cannot be compared with each other" in work.page() and "too few partitions" in clients.page()
 
 
-def test_an_unfinished_run_is_shown_with_a_note_and_never_joined(kept, dataset, tmp_path):
+def test_join_unfinished_run_is_shown_and_not_joined(kept, dataset, tmp_path):
     whole = kept("whole", rounds=3)
     people = ua.partition(dataset, "dirichlet(alpha=0.5, min_size=2)", clients=4, seed=0)
 
@@ -188,25 +188,23 @@ def test_an_unfinished_run_is_shown_with_a_note_and_never_joined(kept, dataset, 
     assert "A is unfinished (2 of 3 rounds)" in joined.page()
 
 
-def test_a_diverged_run_says_why_it_cannot_go_on(dataset, tmp_path):
+def test_page_of_diverged_run_states_the_reason(dataset, tmp_path):
     people = ua.partition(dataset, "dirichlet(alpha=0.5, min_size=2)", clients=4, seed=0)
-    for _ in range(2):  # whoever tries once more is told the same
+    for _ in range(2):  # a second attempt gives the same error
         with pytest.raises(ua.UnalikeError, match="Training diverged"):
             ua.run("fedavg", people, model=MODEL, rounds=3, work=ua.Work(lr=1e30), out=tmp_path)
         directory = RunDirectory(tmp_path)
         assert directory.events[-1]["event"] == "diverged" and not directory.finished
         assert directory.diverged.startswith(f"round {directory.round + 1}: no participant sent a usable update")
-    [facts, page] = [Comparison.load(tmp_path).facts, join([("run", Comparison.load(tmp_path))]).page()]
-    assert (
-        "diverged" in facts.command
-        and directory.diverged in facts.notes[1]
-        and "The run cannot continue with its settings" in page
-    )
+    comparison = Comparison.load(tmp_path)
+    facts, page = comparison.facts, join([("run", comparison)]).page()
+    assert "diverged" in facts.command and directory.diverged in facts.notes[1]
+    assert "The run cannot continue with its settings" in page
     assert Followed(tmp_path).state()["state"] == "diverged"
 
 
-def test_federations_join_under_one_name_only(people, small):
-    """All that is known of a federation's clients are their names and sizes, so its own name has to vouch for them."""
+def test_join_federations_need_the_same_name(people, small):
+    """Only the names and sizes of a federation's clients are known, so its name identifies them."""
 
     def federated(method, name):
         table = small([method], people)
@@ -223,7 +221,7 @@ def test_federations_join_under_one_name_only(people, small):
     assert len(apart.blocks) == 2 and ("federation", ["north", "south"]) in apart.differences and not apart.obstacles
 
 
-def test_the_page_shows_curves_and_clients_of_every_block_in_the_same_colours(kept):
+def test_joined_page_uses_the_same_colors_for_every_block(kept):
     page = join([kept("mild", partition="iid"), kept("severe", [METHODS[2], METHODS[0]])]).page()
     figures = {
         name: json.loads(text)
@@ -232,16 +230,16 @@ def test_the_page_shows_curves_and_clients_of_every_block_in_the_same_colours(ke
     assert {"over-0", "over-0-narrow"} | {f"{kind}-{i}-0" for kind in ("curves", "clients") for i in (0, 1)} <= {
         *figures
     }
-    colours = {
+    colors = {
         (trace["meta"], trace["line"]["color"])
         for name, figure in figures.items()
         for trace in figure["data"]
         if "meta" in trace and "line" in trace
     }
-    assert len(colours) == len(METHODS)
+    assert len(colors) == len(METHODS)
 
 
-def test_a_label_of_several_methods_is_not_ranked(kept):
+def test_join_ambiguous_label_is_not_ranked(kept):
     mild = kept("mild", {"fedavg": "fedavg", "ours": "fedavgm", "scaffold": "scaffold"}, partition="iid")
     severe = kept("severe", {"fedavg": "fedavg", "ours": "fedprox(mu=50)", "scaffold": "scaffold"})
     joined = join([mild, severe])
@@ -250,8 +248,8 @@ def test_a_label_of_several_methods_is_not_ranked(kept):
     assert joined.obstacles[0].endswith("), so it is not ranked") and "ours stands for 2 methods" in joined.page()
 
 
-def test_a_rank_is_taken_over_the_seeds_that_all_methods_have(kept):
-    """Another seed has another partition: a mean over it is none of the method's."""
+def test_join_ranks_use_seeds_that_all_methods_have(kept):
+    """Another seed has another partition, so its scores cannot be compared."""
     both, alone = kept("both", ["fedavg"], seeds=[0, 1]), kept("alone", ["scaffold"], seeds=[0])
     joined = join([kept("mild", ["fedavg", "scaffold"], partition="iid", seeds=[0]), both, alone])
     assert len(joined.blocks) == 2
@@ -264,24 +262,24 @@ def test_a_rank_is_taken_over_the_seeds_that_all_methods_have(kept):
     assert apart.ranks is None
 
 
-def test_a_target_is_shown_in_every_part(kept):
+def test_joined_page_shows_the_target_in_every_part(kept):
     joined = join([kept("mild", partition="iid"), kept("severe")])
-    assert joined.page(target=0.123).count("<span>To a first accuracy of 12.3 %, shared model") == 2
-    assert "To a first" not in joined.page()
+    assert joined.page(target=0.123).count("<span>Cost to reach accuracy 12.3 %, shared model") == 2
+    assert "Cost to reach" not in joined.page()
 
 
-def test_the_page_is_the_same_every_time(kept):
+def test_joined_page_repeated_is_identical(kept):
     pair = [kept("mild", partition="iid"), kept("severe")]
     assert join(pair).page() == join(pair).page()
 
 
-def test_nothing_cannot_be_joined():
+def test_join_nothing_is_refused():
     with pytest.raises(UnalikeError, match="nothing to join"):
         join([])
 
 
 @pytest.mark.parametrize("format", ["markdown", "csv", "latex"])
-def test_tables_hold_one_row_per_method_and_no_path(kept, tmp_path, monkeypatch, capsys, format):
+def test_export_has_one_row_per_method_and_no_path(kept, tmp_path, monkeypatch, capsys, format):
     kept("mild", partition="iid"), kept("severe")
     words = ["unalike", "report", str(tmp_path / "mild"), str(tmp_path / "severe"), "--format", format]
     texts = []
@@ -296,7 +294,7 @@ def test_tables_hold_one_row_per_method_and_no_path(kept, tmp_path, monkeypatch,
     assert len(rows) == 2 * len(METHODS)
 
 
-def test_figures_and_tables_go_where_they_are_told(kept, tmp_path, monkeypatch, capsys):
+def test_report_writes_figures_and_tables_to_given_paths(kept, tmp_path, monkeypatch, capsys):
     kept("one", partition="iid")
     table = tmp_path / "table.csv"
     words = ["report", tmp_path / "one", "--format", "csv", "--out", table, "--figures", tmp_path / "figures"]
@@ -312,7 +310,7 @@ def test_figures_and_tables_go_where_they_are_told(kept, tmp_path, monkeypatch, 
     assert left.value.code == 2 and "did you mean 'markdown'" in capsys.readouterr().err
 
 
-def test_the_server_protocol_is_called_by_its_name(people, small):
+def test_summary_names_the_server_protocol(people, small):
     table = small(["fedavg", "ditto"], people, protocol=["server", "clients"], test=people[0].test)
     assert list(zip(table.summary["method"], table.summary["protocol"])) == [
         ("fedavg", "server"),
@@ -328,7 +326,7 @@ def test_the_server_protocol_is_called_by_its_name(people, small):
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--target", "0.5"), ("--title", "Mine")])
-def test_what_only_the_page_can_show_is_refused_beside_a_table(kept, tmp_path, monkeypatch, capsys, flag, value):
+def test_report_page_flags_with_a_table_are_refused(kept, tmp_path, monkeypatch, capsys, flag, value):
     kept("one", partition="iid")
     words = ["unalike", "report", str(tmp_path / "one"), "--format", "csv", flag, value]
     monkeypatch.setattr("sys.argv", words)
@@ -353,6 +351,6 @@ PLAN = "fedconcat(clusters=2, encoder_rounds=1)"
         ([PLAN, "ditto"], ["ditto", PLAN], {}),
     ],
 )
-def test_a_cell_is_the_same_whatever_else_a_folder_holds(kept, first, second, options):
+def test_join_cell_is_independent_of_other_cells(kept, first, second, options):
     joined = join([kept("a", first, seeds=1, **options), kept("b", second, seeds=1, **options)])
     assert names(joined) == [list(dict.fromkeys([*first, *second]))] and not joined.obstacles

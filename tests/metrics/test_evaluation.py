@@ -1,4 +1,4 @@
-"""Samples are scored a cacheful at a time, images as their convolutions read them best; the scores are those of a plain pass."""
+"""`score` in blocks, memory formats and threads gives the scores of one plain forward pass."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from unalike.metrics.scoring import SharedModel, rows_at_once, score
 
 
 class Net(nn.Module):
-    """Convolutions; with `view` it asks for activations that lie channel by channel."""
+    """Convolutions; with `view` the module needs contiguous activations."""
 
     def __init__(self, view=False):
         super().__init__()
@@ -32,7 +32,7 @@ class Net(nn.Module):
 
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 7, 40])
-def test_scores_are_those_of_the_module(view, count, monkeypatch):
+def test_score_equals_the_module(view, count, monkeypatch):
     monkeypatch.setattr(scoring, "BYTES", 1)  # sixteen at a time
     torch.manual_seed(0)
     net, task = Net(view).eval(), find_task("classification")
@@ -47,8 +47,8 @@ def test_scores_are_those_of_the_module(view, count, monkeypatch):
 
 
 @pytest.mark.parametrize("view", [False, True])
-def test_images_lie_as_convolutions_read_them_best_where_the_module_lets_them(view, monkeypatch):
-    """Tried once for samples of a shape, whatever the transform did to them."""
+def test_score_images_are_channels_last_if_the_module_allows(view, monkeypatch):
+    """Channels-last is tried once for each shape of samples."""
     tried, runs, seen, forward = [], Model._runs, [], Net.forward
     monkeypatch.setattr(Model, "_runs", lambda *given: tried.append(1) or runs(*given))
     monkeypatch.setattr(Net, "forward", lambda net, x: seen.append(x.stride(1) == 1) or forward(net, x))
@@ -59,15 +59,15 @@ def test_images_lie_as_convolutions_read_them_best_where_the_module_lets_them(vi
     assert seen[-1] is not view and len(tried) == 1
 
 
-def test_rows_that_stay_in_the_cache():
+def test_rows_per_pass_fit_the_cache():
     assert rows_at_once(torch.zeros(5, 3, 32, 32)) == 85 and rows_at_once(torch.zeros(5, 64)) == 4096
     assert rows_at_once(torch.zeros(2, 3, 224, 224)) == 16 and rows_at_once(torch.zeros(0, 3, 32, 32)) == 4096
     assert rows_at_once(torch.zeros(5, 784)) == 668
     assert rows_at_once(torch.zeros(3, 0)) == 4096 and rows_at_once(torch.zeros(3, dtype=torch.int64)) == 4096
 
 
-def test_threads_that_share_a_model_do_not_meet_in_its_module():
-    """Eight threads with models of their own values, all through one module that also assigns a buffer anew."""
+def test_score_threads_sharing_a_model_do_not_interfere():
+    """Eight threads use different parameters with one module that also assigns a buffer."""
 
     class Slow(nn.Module):
         def __init__(self):
@@ -96,8 +96,8 @@ def one_thread_within():
     torch.set_num_threads(before)
 
 
-def test_threads_score_what_one_does(monkeypatch, one_thread_within):
-    """The same bits, in the order of the samples, without gradients; an error in a thread is raised."""
+def test_score_threads_equal_one_thread(monkeypatch, one_thread_within):
+    """Threads give the same bits in the order of the samples, without gradients; an error in a thread is raised."""
     monkeypatch.setattr(scoring, "FLAT", 1)
     task, x, y = find_task("classification"), torch.randn(100, 6), torch.arange(100) % 5
     net, seen = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 5)), set()

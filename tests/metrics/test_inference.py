@@ -1,4 +1,4 @@
-"""Tests and intervals against numbers worked out by hand or by enumeration."""
+"""Statistical tests and intervals compared with numbers computed by hand or by enumeration."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.metrics import inference as inf
 
 
-def test_t_test_agrees_with_scipy_and_with_its_interval():
+def test_t_test_agrees_with_scipy_and_its_interval():
     a, b = [0.7, 0.9, 0.8, 1.0], [0.6, 0.8, 0.75, 0.7]
     assert inf.paired(a, b).p == pytest.approx(stats.ttest_rel(a, b).pvalue)
     for shift in np.linspace(-0.3, 0.3, 41):
@@ -21,8 +21,8 @@ def test_t_test_agrees_with_scipy_and_with_its_interval():
 
 
 @pytest.mark.parametrize("d", [[1, 2, 3], [1, -2, 3, 4, 5], [0.1, 0.2, -0.4, 0.5, 0.6, 0.7, 0.9]])
-def test_wilcoxon_is_the_share_of_sign_patterns_at_least_as_extreme(d):
-    """Under no difference every sign is a fair coin: W, the sum of the ranks of positive d, over all 2^n patterns."""
+def test_wilcoxon_equals_enumeration_of_signs(d):
+    """Without a difference all 2^n sign patterns are equally likely; W is the sum of the ranks of positive d."""
     rank = stats.rankdata(np.abs(d))
     middle = rank.sum() / 2
     found = abs(rank[np.asarray(d) > 0].sum() - middle)
@@ -30,7 +30,7 @@ def test_wilcoxon_is_the_share_of_sign_patterns_at_least_as_extreme(d):
     assert inf.wilcoxon(d) == pytest.approx(np.mean([w >= found - 1e-9 for w in patterns]))
 
 
-def test_wilcoxon_cannot_reach_five_percent_under_six_pairs():
+def test_wilcoxon_below_six_pairs_cannot_reach_five_percent():
     assert [inf.wilcoxon([0.1 * k for k in range(1, n + 1)]) for n in (1, 3, 5, 6)] == pytest.approx(
         [inf.least_p(n) for n in (1, 3, 5, 6)]
     )
@@ -38,7 +38,7 @@ def test_wilcoxon_cannot_reach_five_percent_under_six_pairs():
     assert (inf.pairs_needed(), inf.pairs_needed(4), inf.pairs_needed(10)) == (6, 8, 9)
 
 
-def test_no_difference_anywhere_is_no_evidence():
+def test_paired_equal_scores_have_p_one():
     same = inf.paired([0.1 + 0.2, 0.5], [0.3, 0.5])
     assert (same.difference, same.p, same.wilcoxon, same.better) == (0, 1, 1, 0.5)
     none = inf.paired([], [])
@@ -48,26 +48,26 @@ def test_no_difference_anywhere_is_no_evidence():
 
 
 @pytest.mark.parametrize("d", [[0.1, 0.1], [0.1] * 3, [0.1, 0.1 + 1e-12, 0.1], [-2.0] * 5])
-def test_the_same_difference_every_time_has_no_spread_to_test_by(d):
-    """t = mean sqrt(n) / 0 is not defined: neither p nor interval, where p was 0 or 1e-32."""
+def test_paired_constant_difference_has_no_t_test(d):
+    """t = mean sqrt(n) / 0 is not defined, so there is neither p nor interval."""
     found = inf.paired(d, [0.0] * len(d))
     assert found.difference == pytest.approx(d[0]) and found.n == len(d)
     assert all(map(math.isnan, (found.p, found.low, found.high)))
     assert found.wilcoxon == inf.least_p(len(d))
 
 
-def test_what_is_not_finite_is_not_tested():
+def test_paired_infinite_difference_is_not_tested():
     found = inf.paired([1.0, math.inf, 2.0], [0.5, 1.0, 1.5])
     assert found.difference == math.inf and found.n == 3
     assert all(map(math.isnan, (found.p, found.low, found.high, found.boot_low, found.boot_high)))
 
 
-def test_the_probability_counts_ties_half_and_follows_the_sign():
+def test_probability_better_counts_ties_half_and_uses_the_sign():
     assert inf.paired([1, 2, 3, 4], [0, 2, 4, 3]).better == pytest.approx((2 + 0.5) / 4)
     assert inf.paired([1, 2, 3], [2, 3, 3], sign=-1).better == pytest.approx((2 + 0.5) / 3)
 
 
-def test_the_bootstrap_is_seeded_and_centred():
+def test_bootstrap_is_seeded_and_centered():
     d = [0.1, 0.3, 0.2, 0.5, 0.4, 0.0]
     low, high = inf.bootstrap(d)
     assert (low, high) == inf.bootstrap(d) and min(d) <= low < np.mean(d) < high <= max(d)
@@ -76,15 +76,15 @@ def test_the_bootstrap_is_seeded_and_centred():
     assert inf.bootstrap([2.0, 2.0]) == (2.0, 2.0)
 
 
-def test_holm_by_hand():
-    """0.01 x 4, 0.02 x 3, 0.03 x 2 = 0.06, and 0.5; sorted, never falling."""
+def test_holm_equals_hand_computed_values():
+    """0.01 x 4, 0.02 x 3, 0.03 x 2 = 0.06, and 0.5; sorted, non-decreasing."""
     assert inf.holm([0.03, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
     assert inf.holm([0.4, 0.9]) == pytest.approx([0.8, 0.9]) and inf.holm([0.9, 0.8]) == pytest.approx([1, 1])
     found = inf.holm([math.nan, 0.04])
     assert math.isnan(found[0]) and found[1] == 0.04
 
 
-def test_ranks_and_the_critical_difference_of_demsar():
+def test_ranks_critical_difference_equals_demsar():
     """Demsar (2006), table 5: q = 2.569 for four methods, so CD = 2.569 sqrt(4 x 5 / (6 x 14)) = 1.25 on 14 data sets."""
     generator = np.random.default_rng(0)
     many = inf.ranks(pd.DataFrame(generator.normal(size=(14, 4)), columns=list("abcd")))
@@ -96,8 +96,8 @@ def test_ranks_and_the_critical_difference_of_demsar():
     assert found.friedman == pytest.approx(stats.friedmanchisquare(*(table[c] for c in table)).pvalue)
 
 
-def test_groups_are_the_largest_sets_within_the_critical_difference():
-    """Worked out by hand on mean ranks 1.0, 1.8, 2.6, 4.6 for several critical differences."""
+def test_groups_are_largest_sets_within_critical_difference():
+    """Computed by hand for mean ranks 1.0, 1.8, 2.6, 4.6 for several critical differences."""
 
     def groups(critical):
         mean = pd.Series({"d": 4.6, "a": 1.0, "c": 2.6, "b": 1.8})
@@ -110,13 +110,13 @@ def test_groups_are_the_largest_sets_within_the_critical_difference():
     assert groups(4.0) == [["a", "b", "c", "d"]]
 
 
-def test_ties_make_a_group_and_what_is_apart_is_in_none_together():
+def test_groups_ties_are_together_and_distant_methods_apart():
     table = pd.DataFrame([[1.0, 1.0, 0.0]] * 8, columns=["x", "y", "z"])  # ranks 1.5, 1.5, 3; CD = 2.343 sqrt(12 / 48)
     found = inf.ranks(table)
     assert found.groups == [["x", "y"]] and found.apart == [("x", "z"), ("y", "z")]
 
 
-def test_ranks_name_what_is_apart():
+def test_ranks_apart_lists_distant_pairs():
     table = pd.DataFrame({"good": [0.9] * 6, "bad": [0.1] * 6})
     assert inf.ranks(table).apart == [("good", "bad")] and math.isnan(inf.ranks(table).friedman)
     assert inf.ranks(table.head(2)).apart == []  # CD = 1.96 sqrt(6 / 12) = 1.39 > 1
@@ -124,13 +124,13 @@ def test_ranks_name_what_is_apart():
         inf.ranks(table.head(1))
 
 
-def test_scores_that_differ_by_rounding_alone_are_the_same():
-    """Methods with one and the same shared model: their RMSE differs in the last bits of float32."""
+def test_paired_scores_equal_up_to_rounding_have_no_difference():
+    """The RMSE of methods with the same shared model may differ in the last bits of float32."""
     found = inf.paired([2.3615726, 2.1, 1.9], [2.3615728, 2.1000001, 1.9], sign=-1)
     assert (found.difference, found.low, found.high, found.p, found.better) == (0, 0, 0, 1, 0.5)
     assert math.isnan(inf.paired([math.inf, 1.0], [math.inf, 1.0]).p)
 
 
-def test_scores_that_differ_by_rounding_alone_share_a_rank():
+def test_ranks_scores_equal_up_to_rounding_share_a_rank():
     table = pd.DataFrame({"a": [185.20276524394, 2.0], "b": [185.20276524284, math.inf], "c": [185.3, 1.0]})
     assert inf.ranks(table, sign=-1).mean.to_dict() == {"a": (1.5 + 2) / 2, "b": (1.5 + 3) / 2, "c": 2}

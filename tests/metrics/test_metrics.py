@@ -1,4 +1,4 @@
-"""Metrics by hand, against scikit-learn, and of many clients at once."""
+"""Metrics compared with hand-computed values and with scikit-learn, for one and for many clients."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def scores(client, y, predicted, logits=None, loss=None):
     return Scores(np.asarray(client), loss, np.asarray(y), np.asarray(predicted), logits)
 
 
-def test_by_hand():
-    """y = 0 0 0 1, guessed 0 0 1 1: recalls 2/3 and 1; F1 of class 0 is 4/5, of class 1 2/3; class 2 is not there."""
+def test_measure_equals_hand_computed_values():
+    """y = 0 0 0 1, guessed 0 0 1 1: recalls 2/3 and 1; F1 of class 0 is 4/5, of class 1 2/3; class 2 does not occur."""
     found = measure(TASKS["classification"], scores([0] * 4, [0, 0, 0, 1], [0, 0, 1, 1], loss=[1, 2, 3, 6]))
     assert found == pytest.approx(
         {"loss": 3, "accuracy": 3 / 4, "macro_f1": (4 / 5 + 2 / 3) / 2, "balanced_accuracy": 5 / 6}
     )
 
 
-def test_areas_by_hand():
+def test_areas_equal_hand_computed_values():
     """Positives at 3 and 1, negatives at 2 and 1: pairs 3>2, 3>1, 1<2, 1=1: 2.5 of 4. Thresholds 3, 2, 1: precision 1, 1/2, 1/2."""
     y = np.array([True, False, True, False])
     found = measure(TASKS["binary"], scores([0] * 4, y, y, [3.0, 2.0, 1.0, 1.0]))
@@ -40,7 +40,7 @@ def test_areas_by_hand():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_as_scikit_learn_has_them(seed):
+def test_metrics_equal_scikit_learn(seed):
     """Random labels and logits with many ties, clients of 0 to 40 samples, some with one class only."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(0, 40, 12)
@@ -66,8 +66,8 @@ def test_as_scikit_learn_has_them(seed):
 
 
 @pytest.mark.parametrize("block", [1, 7, 2**22])
-def test_many_classes_and_blocks_of_clients(monkeypatch, block):
-    """Counting clients in blocks changes nothing; ten classes, as scikit-learn has them."""
+def test_per_client_in_blocks_equals_one_by_one(monkeypatch, block):
+    """Counting clients in blocks changes nothing; scikit-learn gives the same for ten classes."""
     monkeypatch.setattr(m, "BLOCK", block)
     rng = np.random.default_rng(0)
     client, y, guess = rng.integers(0, 9, 300), rng.integers(0, 10, 300), rng.integers(0, 10, 300)
@@ -81,13 +81,13 @@ def test_many_classes_and_blocks_of_clients(monkeypatch, block):
     assert measure(TASKS["classification"], scores(client, y, guess))["accuracy"] == (y == guess).mean()
 
 
-def test_regression():
+def test_measure_regression_gives_rmse():
     found = measure(TASKS["regression"], scores([0, 0], [1.0, 2.0], [1.0, 4.0], loss=[0, 4]))
     assert found == pytest.approx({"loss": 2, "rmse": math.sqrt(2)})
 
 
-def test_one_s_own_metric():
-    """It sees labels, predictions and logits of each client, and of all; and is recorded by every protocol."""
+def test_measure_user_metric_is_computed():
+    """A user's metric gets labels, predictions and logits of each client and of all, and every protocol records it."""
     rng = np.random.default_rng(0)
     people = [
         ua.ClientData(
@@ -107,7 +107,7 @@ def test_one_s_own_metric():
     assert last.mean() == pytest.approx(run.history.rounds["confidence"].iloc[-1])  # equal sizes
 
 
-def test_a_binary_task_has_its_columns():
+def test_history_of_binary_task_has_area_columns():
     rng = np.random.default_rng(1)
     people = [ua.ClientData(*[(rng.normal(size=(n, 4)), rng.random(n) < 0.5) for n in (9, 7)]) for _ in range(3)]
     rounds = ua.run("fedavg", people, model="linear", rounds=2).history.rounds
@@ -117,12 +117,12 @@ def test_a_binary_task_has_its_columns():
 @pytest.mark.parametrize(
     "name", ["accuracy", "rmse", "auroc", "val_mine", "my metric", "min_x", "selected", "preselected", "bytes"]
 )
-def test_names_that_are_taken(name):
+def test_metric_names_used_name_is_refused(name):
     with pytest.raises(ua.UnalikeError, match="metrics: found the name"):
         metric_names(TASKS["classification"], {name: lambda y, p, s: 0.0})
 
 
-def test_every_column_of_the_tables_is_taken():
+def test_metric_names_reserve_every_column():
     rng = np.random.default_rng(2)
     people = [ua.ClientData(*[(rng.normal(size=(9, 4)), rng.normal(size=9))] * 3) for _ in range(3)]
     table = ua.compare(["fedavg", "ditto"], people, model="linear", rounds=1, seeds=1, select="best")
@@ -131,7 +131,7 @@ def test_every_column_of_the_tables_is_taken():
             metric_names(TASKS["classification"], {name: lambda y, p, s: 0.0})
 
 
-def test_a_report_takes_every_name_that_is_free(tmp_path):
+def test_report_accepts_every_free_metric_name(tmp_path):
     rng = np.random.default_rng(2)
     people = [ua.ClientData(*[(rng.normal(size=(9, 4)), rng.integers(0, 2, 9))] * 2) for _ in range(3)]
     own = dict.fromkeys(("worst", "better_off", "worse_off", "largest_loss", "mb"), lambda y, p, s: 7.5)
@@ -141,7 +141,7 @@ def test_a_report_takes_every_name_that_is_free(tmp_path):
     )
 
 
-def test_a_metric_that_writes_over_what_it_is_given_changes_no_other():
+def test_user_metric_that_overwrites_arguments_changes_no_other():
     def spoils(y, predicted, logits):
         for given in (y, predicted, logits):
             given.fill(0)

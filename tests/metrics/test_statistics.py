@@ -1,4 +1,4 @@
-"""Numbers small enough to check by hand."""
+"""Summaries of comparisons small enough to check by hand."""
 
 import math
 
@@ -35,7 +35,7 @@ ROUNDS = rounds_of(
 CLIENTS = clients_of(base=[[0.4, 0.6], [0.5, 0.7], [0.6, 0.8]], other=[[0.5, 0.7], [0.4, 1.2], [0.6, 1.4]])
 
 
-def test_tail_mean_skips_round_zero_and_takes_what_there_is():
+def test_tail_mean_short_run_skips_round_zero():
     means = st.tail_mean(ROUNDS, "accuracy")
     assert means[("base", 0)] == pytest.approx(0.5)
     assert st.tail_mean(ROUNDS, "accuracy", last=1)[("other", 2)] == pytest.approx(1.1)
@@ -54,13 +54,13 @@ def test_tail_mean_does_not_depend_on_the_order_of_rows_and_keeps_the_order_of_m
     assert list(dict.fromkeys(means.index.get_level_values("method"))) == ["other", "base"]
 
 
-def test_paired_difference_is_the_t_interval():
+def test_paired_interval_is_the_t_interval():
     """d = 1, 2, 3: mean 2, sd 1, t(0.975, 2) = 4.302653, margin 4.302653 / sqrt(3) = 2.484138."""
     found = paired([2, 4, 6], [1, 2, 3])
     assert (found.difference, found.low, found.high) == pytest.approx((2.0, -0.484138, 4.484138), abs=1e-6)
 
 
-def test_one_pair_has_no_interval_and_none_has_nothing():
+def test_paired_one_pair_or_none_has_no_interval():
     one, none = paired([3.0], [1.0]), paired([], [])
     assert one.difference == 2.0 and math.isnan(one.low) and math.isnan(one.high)
     assert all(map(math.isnan, (none.difference, none.low, none.high)))
@@ -68,7 +68,7 @@ def test_one_pair_has_no_interval_and_none_has_nothing():
         paired([1, 2], [1])
 
 
-def test_summary_by_hand():
+def test_summary_equals_hand_computed_values():
     """Tail means: base 0.5, 0.6, 0.7; other 0.6, 0.8, 1.0; d = 0.1, 0.2, 0.3, so 0.2 -+ 0.2484138."""
     base, other = st.summary(ROUNDS, CLIENTS, "base").to_dict("records")
     assert (base["method"], base["protocol"], base["seeds"]) == ("base", "clients", 3)
@@ -82,14 +82,14 @@ def test_summary_by_hand():
     assert (base["mb_down"], base["mb_up"], base["seconds"]) == pytest.approx((6.0, 2.0, 4.0))
 
 
-def test_one_seed_has_no_deviation_and_no_interval():
+def test_summary_one_seed_has_no_deviation_and_no_interval():
     rounds = ROUNDS[ROUNDS["seed"] == 0]
     other = st.summary(rounds, CLIENTS, "base").iloc[1]
     assert other["difference"] == pytest.approx(0.1)
     assert math.isnan(other["accuracy_sd"]) and math.isnan(other["ci_low"]) and math.isnan(other["ci_high"])
 
 
-def test_seeds_are_paired_by_their_number_not_their_position():
+def test_summary_pairs_seeds_by_number():
     rounds = ROUNDS[~((ROUNDS["method"] == "other") & (ROUNDS["seed"] == 0))]
     other = st.summary(rounds, CLIENTS, "base").iloc[1]
     assert other["difference"] == pytest.approx(0.25) and other["seeds"] == 2
@@ -98,7 +98,7 @@ def test_seeds_are_paired_by_their_number_not_their_position():
     assert (base["pairs"], other["pairs"], other["seeds"]) == (0, 1, 3)
 
 
-def test_protocols_are_never_mixed():
+def test_summary_does_not_mix_protocols():
     rounds = ROUNDS.assign(personal_accuracy=math.nan)
     other = rounds["method"] == "other"
     rounds.loc[other, "personal_accuracy"] = rounds.loc[other, "accuracy"] + 1
@@ -113,7 +113,7 @@ def test_protocols_are_never_mixed():
     assert [row["method"] for row in crossed] == ["other"] and crossed[0]["difference"] == pytest.approx(1.2)
 
 
-def test_a_method_without_a_shared_model_has_a_personal_row_only():
+def test_summary_method_without_shared_model_has_only_a_personal_row():
     rounds = ROUNDS.assign(personal_accuracy=ROUNDS["accuracy"])
     rounds.loc[rounds["method"] == "other", "accuracy"] = math.nan
     table = st.summary(rounds, CLIENTS, "base")
@@ -125,7 +125,7 @@ def test_a_method_without_a_shared_model_has_a_personal_row_only():
     assert table.iloc[2]["difference"] == pytest.approx(0.2)
 
 
-def test_regression_takes_rmse_and_the_highest_as_the_worst():
+def test_summary_regression_uses_rmse_with_highest_as_worst():
     rounds = ROUNDS.rename(columns={"accuracy": "rmse"}).drop(columns="macro_f1")
     clients = CLIENTS.rename(columns={"accuracy": "rmse"})
     table = st.summary(rounds, clients, "base")
@@ -158,7 +158,7 @@ def test_totals_count_the_rounds_between_evaluations():
     assert st.cumulative(ROUNDS).loc[1, "mb_down"] == pytest.approx(3.0)
 
 
-def test_errors_say_what_was_found():
+def test_statistics_errors_state_what_was_found():
     with pytest.raises(UnalikeError, match="baseline 'nobody' was not run"):
         st.summary(ROUNDS, CLIENTS, "nobody")
     with pytest.raises(UnalikeError, match="no headline metric"):
@@ -169,8 +169,8 @@ def test_errors_say_what_was_found():
         st.tail_mean(ROUNDS, "accuracy", last=0)
 
 
-def test_cost_to_a_target_counts_every_seed_or_none():
-    """Base reaches 0.6 in rounds 2, 2 and 1, other in 2, 1 and 1; a round costs 4 MB and 2 s. Nobody of base reaches 0.9."""
+def test_to_target_needs_every_seed():
+    """Base reaches 0.6 in rounds 2, 2 and 1, other in 2, 1 and 1; a round costs 4 MB and 2 s. No seed of base reaches 0.9."""
     reached = st.to_target(ROUNDS.round(6), 0.6).set_index("method")
     assert reached.loc["base", ["seeds", "reached", "round", "mb", "seconds"]].tolist() == pytest.approx(
         [3, 3, 5 / 3, 20 / 3, 10 / 3]
@@ -185,11 +185,11 @@ def test_cost_to_a_target_counts_every_seed_or_none():
     assert less["reached"].tolist() == [1, 0]
 
 
-def test_the_pareto_front_keeps_what_nothing_beats():
+def test_pareto_front_keeps_non_dominated_rows():
     table = pd.DataFrame({"a": [1, 2, 2, 3, math.nan], "cost": [1, 2, 3, 9, 0]})
-    assert st.efficient(table, ["a"], ["cost"]).tolist() == [True, True, False, True, False]
+    assert st.pareto_front(table, ["a"], ["cost"]).tolist() == [True, True, False, True, False]
     same = pd.DataFrame({"a": [1, 1], "cost": [1, 1]})
-    assert st.efficient(same, ["a"], ["cost"]).all()
+    assert st.pareto_front(same, ["a"], ["cost"]).all()
 
 
 def test_summary_corrects_for_the_methods_of_one_protocol():
@@ -201,7 +201,7 @@ def test_summary_corrects_for_the_methods_of_one_protocol():
     assert table.loc["other", "better"] == 1.0
 
 
-def test_rounding_makes_no_client_better_or_worse_off():
+def test_client_effects_ignore_rounding():
     table = pd.DataFrame(
         {"method": ["a", "a", "b", "b"], "seed": 0, "client": [0, 1] * 2, "rmse": [3.6, 1.2, 3.6000001, 1.1]}
     )
@@ -209,7 +209,7 @@ def test_rounding_makes_no_client_better_or_worse_off():
     assert (found["better_off"], found["worse_off"], found["largest_loss"]) == (0.5, 0, 0)
 
 
-def test_scores_that_are_not_finite_have_no_spread_and_no_warning(recwarn):
+def test_summary_infinite_scores_have_no_spread_and_no_warning(recwarn):
     rows = [
         {
             "method": m,

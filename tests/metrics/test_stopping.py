@@ -1,4 +1,4 @@
-"""Rules that end a run, read from a history."""
+"""Stop rules and budgets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SERVER = KnownColumns(("server", "clients"), ("loss", "accuracy"), False)
 
 
 def history(*accuracies, clients=(), **columns):
-    """Row 0 and a row for each accuracy; every round takes 2 s and 10 bytes up, 5 down."""
+    """A history with row 0 and a row for each accuracy; every round takes 2 s, 10 bytes up and 5 bytes down."""
     made = History()
     for r, value in enumerate((0.1, *accuracies)):
         cost = {
@@ -52,14 +52,14 @@ def history(*accuracies, clients=(), **columns):
         ("accuracy >= 0.9 or round >= 3", True),
         ("accuracy >= 0.9 and round >= 3", False),
         ("accuracy >= 0.6 and (round >= 9 or min_accuracy > 0.4)", True),
-        ("personal_accuracy >= 0", False),  # not recorded: NaN, which reaches nothing
+        ("personal_accuracy >= 0", False),  # not recorded, so NaN
     ],
 )
-def test_rules_read_the_newest_row(text, found):
+def test_stop_rule_reads_the_newest_row(text, found):
     assert stop_rule(text, PLAIN)(history(0.5, 0.6, 0.7, clients=(0.5, 0.7, 0.9))) is found
 
 
-def test_rules_read_validation_samples_where_there_are_any():
+def test_stop_rule_reads_validation_scores_if_present():
     seen = history(0.9, 0.9, val_accuracy=[0.1, 0.5, 0.6], personal_val_accuracy=[0.1, 0.8, 0.7])
     assert not stop_rule("accuracy >= 0.7", VALIDATED)(seen)
     assert stop_rule("accuracy >= 0.6", VALIDATED)(seen) and stop_rule("val_accuracy >= 0.6", VALIDATED)(seen)
@@ -67,7 +67,7 @@ def test_rules_read_validation_samples_where_there_are_any():
     assert not stop_rule("personal_val_accuracy >= 0.75", VALIDATED)(seen)
 
 
-def test_personal_models_are_read_where_there_is_no_shared_one():
+def test_stop_rule_without_shared_model_reads_personal_models():
     nothing = math.nan
     seen = history(nothing, nothing, nothing, personal_accuracy=[0.1, 0.8, 0.7, 0.7])
     assert stop_rule("accuracy >= 0.7", PLAIN)(seen) and not stop_rule("accuracy > 0.7", PLAIN)(seen)
@@ -76,7 +76,7 @@ def test_personal_models_are_read_where_there_is_no_shared_one():
     assert stop_rule("patience(rounds=2)", VALIDATED)(seen) and not stop_rule("patience(rounds=3)", VALIDATED)(seen)
 
 
-def test_names_of_the_first_protocol_are_the_plain_columns():
+def test_known_columns_first_protocol_has_plain_columns():
     assert SERVER.column("server_accuracy") == SERVER.column("accuracy") == "accuracy"
     assert SERVER.column("clients_accuracy") == "clients_accuracy" and SERVER.column("local_accuracy") is None
 
@@ -97,8 +97,8 @@ def test_patience_counts_rounds_since_the_best(values, options, ends):
         assert rule(history(*values[:n], val_accuracy=[0.9, *values], val_loss=losses)) is wanted, n
 
 
-def test_patience_begins_anew_in_every_stage():
-    """A stage with a new head begins below the best of the stage before."""
+def test_patience_restarts_in_every_stage():
+    """A stage with a new head starts below the best score of the stage before."""
     seen = history(0.5, 0.5, 0.5, 0.5, val_accuracy=[0.1, 0.8, 0.5, 0.6, 0.6])
     rules = [stop_rule(f"patience(rounds={n})", VALIDATED) for n in (1, 2, 3)]
     assert [rule(seen) for rule in rules] == [True, True, True]
@@ -107,8 +107,8 @@ def test_patience_begins_anew_in_every_stage():
     assert [rule(seen) for rule in rules] == [True, False, False]
 
 
-def test_patience_on_one_s_own_metric_is_told_which_way_is_better():
-    """A cost that falls every round ends no run; a gain that falls ends it two rounds after its best."""
+def test_patience_on_user_metric_needs_a_direction():
+    """With less=True a falling metric never ends the run; with less=False it ends two rounds after the best."""
     own = KnownColumns(("clients",), ("loss", "accuracy", "cost"), True)
     seen = history(0.5, 0.6, 0.7, val_cost=[9.0, 8.0, 7.0, 6.0])
     assert not stop_rule('patience(2, metric="cost", less=True)', own)(seen)
@@ -120,7 +120,7 @@ def test_patience_on_one_s_own_metric_is_told_which_way_is_better():
         stop_rule('patience(2, metric="cost", less="yes")', own)
 
 
-def test_the_untrained_model_is_never_the_best_and_ties_go_to_the_first():
+def test_best_row_skips_round_zero_and_takes_first_of_ties():
     seen = history(0.5, 0.7, 0.7, 0.6)
     seen.rows[0]["accuracy"] = 0.99
     assert best_row(seen.rows, "accuracy")["round"] == 2
@@ -145,7 +145,7 @@ def test_the_untrained_model_is_never_the_best_and_ties_go_to_the_first():
         ("patience(rounds=3)", "no validation samples|the clients have no"),
     ],
 )
-def test_what_is_no_rule_says_what_is(text, message):
+def test_stop_rule_invalid_text_is_refused(text, message):
     with pytest.raises(ua.UnalikeError, match=message):
         stop_rule(text, PLAIN)
 
@@ -154,13 +154,13 @@ def test_what_is_no_rule_says_what_is(text, message):
     ("text", "rounds"),
     [("2 rounds", 2), ("4 s", 2), ("5s", 2), ("0.1 min", 3), ("45e0 kB", 99), ("0.00003 MB", 2), ("0.000001 MB", 1)],
 )
-def test_a_budget_ends_before_it_is_exceeded(text, rounds):
-    """Each round costs 2 s and 15 bytes; the first is always run."""
+def test_budget_ends_before_it_is_exceeded(text, rounds):
+    """Each round costs 2 s and 15 bytes; the first round is always run."""
     ends = [n for n in range(12) if Budget(text).spent(history(*[0.5] * n))]
     assert (ends[0] if ends else 99) == rounds
 
 
 @pytest.mark.parametrize("text", ["", "10", "MB", "-3 s", "0 s", "3 parsecs", "1e999999 lightyears"])
-def test_what_is_no_budget(text):
+def test_budget_invalid_text_is_refused(text):
     with pytest.raises(ua.UnalikeError, match="expected rounds, time or bytes"):
         Budget(text)

@@ -1,4 +1,4 @@
-"""The figures for paper: the page's colours, the same bytes every time, hollow where a method is beaten."""
+"""The figures for papers: same colors as the page, same bytes every time, hollow markers off the Pareto front."""
 
 import warnings
 
@@ -23,7 +23,7 @@ def joined(simulate):
     return [("digits, iid", content)], ranks(scores)
 
 
-def test_every_figure_is_written_twice_and_the_same_every_time(joined, tmp_path):
+def test_save_repeated_writes_the_same_svg_and_pdf_files(joined, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         folders = [paper_figures.save(*joined, tmp_path / name) for name in ("a", "b")]
@@ -35,22 +35,22 @@ def test_every_figure_is_written_twice_and_the_same_every_time(joined, tmp_path)
         assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() != b""
 
 
-def test_colours_are_those_of_the_page(simulate):
+def test_paper_figures_use_the_colors_of_the_page(simulate):
     content = simulate(methods=4, rounds=6)
     drawn = dict(paper_figures.figures(content))["curves"].axes[0].get_lines()
     style = looks(content.labels)
     assert {line.get_label(): to_hex(line.get_color()).upper() for line in drawn} == {
-        name: look.colour for name, look in style.items()
+        name: look.color for name, look in style.items()
     }
 
 
 @pytest.mark.parametrize("shape", [{"methods": 7}, {"methods": 3, "regression": True, "seeds": 1}, {"methods": 1}])
-def test_every_shape_is_drawn(simulate, shape):
+def test_figures_of_any_content_shape_are_drawn(simulate, shape):
     assert len(dict(paper_figures.figures(simulate(rounds=4, **shape)))) >= 2
 
 
-def test_a_method_that_is_beaten_in_all_three_is_hollow(simulate):
-    """Scaffold pays twice the bytes for a worse score."""
+def test_pareto_dominated_method_has_hollow_marker(simulate):
+    """Scaffold sends twice the bytes for a worse score."""
     content = simulate(methods=5, rounds=6)
     table = tradeoff(summary(content.rounds, content.clients, content.baseline), METRICS[0])
     front = table.set_index("method")["front"]
@@ -60,13 +60,13 @@ def test_a_method_that_is_beaten_in_all_three_is_hollow(simulate):
     assert hollow == set(front.index[~front])
 
 
-def test_a_file_is_not_a_folder(joined, tmp_path):
+def test_save_into_a_file_is_refused(joined, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UnalikeError, match="cannot write figures"):
         paper_figures.save(*joined, tmp_path / "file")
 
 
-def test_a_name_is_never_read_as_mathematics(tmp_path):
+def test_forest_name_with_dollar_signs_is_drawn_as_text(tmp_path):
     name = "$\\frac$"
     table = pd.DataFrame({"method": [name], "difference": [0.1], "ci_low": [0.0], "ci_high": [0.2]})
     with rc_context(paper_figures.STYLE):
@@ -74,14 +74,14 @@ def test_a_name_is_never_read_as_mathematics(tmp_path):
     assert name in (tmp_path / "a.svg").read_text()
 
 
-def test_methods_that_differ_by_rounding_alone_stand_on_the_front_together():
-    """RMSE is float32: one and the same model need not have it to the last bit."""
+def test_tradeoff_scores_equal_up_to_rounding_are_both_on_the_front():
+    """RMSE is float32: the same model may give different last bits."""
     scores = {"rmse": [185.20276524394, 185.20276524284], "worst_decile": [224.7, 224.7], "mb_down": 1.0, "mb_up": 1.0}
     table = pd.DataFrame({"method": ["fedavg", "ditto"], "protocol": "clients"} | scores)
     assert tradeoff(table, METRICS[1])["front"].all()
 
 
-def test_what_diverged_leaves_an_empty_row(simulate):
+def test_distribution_diverged_method_has_an_empty_row(simulate):
     content = simulate(methods=2, rounds=4, regression=True)
     diverged = [table["method"] == content.labels[1] for table in (content.rounds, content.clients)]
     for table, rows in zip((content.rounds, content.clients), diverged):
@@ -91,14 +91,14 @@ def test_what_diverged_leaves_an_empty_row(simulate):
     assert len(drawn.get_lines()) == 4  # one box with its median and two whiskers
 
 
-def test_blocks_whose_names_differ_in_letters_that_file_names_lack_keep_their_figures(joined, tmp_path):
+def test_save_names_with_equal_slugs_keep_separate_files(joined, tmp_path):
     names = ["北京.npz, iid", "上海.npz, iid", "A.csv, iid", "a.csv, iid"]
     [(_, content)], _ = joined
     folder = paper_figures.save([(name, content) for name in names], None, tmp_path)
     assert len([*folder.glob("*-curves.pdf")]) == len(names)
 
 
-def test_the_names_of_many_methods_leave_room_for_the_axes(simulate):
+def test_legend_of_many_methods_does_not_shrink_the_axes(simulate):
     drawn = dict(paper_figures.figures(simulate(methods=40, rounds=4)))
     for name in ("curves", "pareto"):
         drawn[name].draw_without_rendering()

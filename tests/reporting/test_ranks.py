@@ -1,4 +1,4 @@
-"""The critical-difference diagram: where everything stands, worked out by hand, and that nothing is cut or crossed."""
+"""The critical-difference diagram: positions computed by hand; nothing is cut off or crosses."""
 
 import io
 import math
@@ -14,9 +14,9 @@ FOUR = Ranks(pd.Series({"d": 4.0, "a": 1.0, "c": 3.0, "b": 2.0}), 1.0, 10, math.
 """Mean ranks 1, 2, 3, 4: only neighbours are within the critical difference."""
 
 
-def test_the_better_half_hangs_left_and_bars_stand_under_each_other():
+def test_diagram_places_better_half_left_and_stacks_bars():
     drawn = rank_diagram.diagram(FOUR)
-    assert [(h.name, h.row, h.left) for h in drawn.hung] == [
+    assert [(h.name, h.row, h.left) for h in drawn.methods] == [
         ("a", 0, True),
         ("b", 1, True),
         ("c", 1, False),
@@ -27,27 +27,27 @@ def test_the_better_half_hangs_left_and_bars_stand_under_each_other():
         (["b", "c"], 2, 3),
         (["c", "d"], 3, 4),
     ]
-    assert [bar.level for bar in drawn.bars] == [0, 1, 0] and drawn.levels == 2  # the third has room beside the first
+    assert [bar.level for bar in drawn.bars] == [0, 1, 0] and drawn.levels == 2  # the third fits next to the first
     assert drawn.end == 4
 
 
-def test_lines_do_not_cross():
-    """Further in, a line leaves its stem further down; left and right ones stay on their own side."""
+def test_diagram_lines_do_not_cross():
+    """A line further in turns further down; left and right lines stay on their side."""
     for k in range(2, 9):
         found = Ranks(pd.Series({f"m{i}": 1.0 + i for i in range(k)}), 2.0, 10, math.nan)
         drawn = rank_diagram.diagram(found)
-        left, right = ([h.row for h in drawn.hung if h.left is side] for side in (True, False))
+        left, right = ([h.row for h in drawn.methods if h.left is side] for side in (True, False))
         assert (
             left == list(range(len(left)))
             and right == list(range(len(right)))[::-1]
             and 0 <= len(left) - len(right) <= 1
         )
         assert all(
-            drawn.line(h)[1][1] < -rank_diagram.STEP * drawn.levels for h in drawn.hung
-        )  # every line leaves below the bars
+            drawn.line(h)[1][1] < -rank_diagram.STEP * drawn.levels for h in drawn.methods
+        )  # every line turns below the bars
 
 
-def test_a_critical_difference_beyond_the_axis_has_room():
+def test_diagram_critical_difference_longer_than_axis_fits():
     found = Ranks(pd.Series({"a": 1.0, "b": 2.0}), 2.5, 2, math.nan)
     assert rank_diagram.diagram(found).end == 3.5
     for figure in (rank_diagram.wide(found, looks(["a", "b"])), rank_diagram.narrow(found, looks(["a", "b"]))):
@@ -55,15 +55,15 @@ def test_a_critical_difference_beyond_the_axis_has_room():
         assert all(low < x < high for trace in figure.data for x in trace.x)
 
 
-def test_it_says_in_words_who_is_not_told_apart():
-    assert "best first: a 1.00, b 2.00, c 3.00, d 4.00" in rank_diagram.told(FOUR)
-    assert "Not told apart: a and b; b and c; c and d." in rank_diagram.told(FOUR)
+def test_description_lists_groups_without_difference():
+    assert "best first: a 1.00, b 2.00, c 3.00, d 4.00" in rank_diagram.description(FOUR)
+    assert "No difference shown within: a and b; b and c; c and d." in rank_diagram.description(FOUR)
     clear = Ranks(FOUR.mean, 0.5, 40, math.nan)
-    assert "All methods are told apart." in rank_diagram.told(clear) and not rank_diagram.diagram(clear).bars
+    assert "All methods differ." in rank_diagram.description(clear) and not rank_diagram.diagram(clear).bars
 
 
 @pytest.mark.parametrize("k", [2, 5, 20])
-def test_on_paper_every_name_is_inside_the_picture(k):
+def test_rank_figure_names_are_inside_the_figure(k):
     names = [f"method {i} with a rather long name + lws" for i in range(k)]
     found = Ranks(pd.Series({name: 1.0 + i for i, name in enumerate(names)}), 2.0, 10, math.nan)
     figure = paper_figures.ranks(found, looks(names))
@@ -72,4 +72,4 @@ def test_on_paper_every_name_is_inside_the_picture(k):
     texts = [text.get_window_extent() for text in figure.axes[0].texts]
     assert len(texts) == 2 * k + 1  # a tick and a name for each, and the critical difference
     assert all(frame.x0 <= t.x0 and t.x1 <= frame.x1 and frame.y0 <= t.y0 and t.y1 <= frame.y1 for t in texts)
-    assert figure.axes[0].get_window_extent().width > 0.3 * frame.width  # names leave the axis its room
+    assert figure.axes[0].get_window_extent().width > 0.3 * frame.width  # names do not shrink the axis

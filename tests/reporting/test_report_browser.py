@@ -1,4 +1,4 @@
-"""The file as a person meets it: opened in a browser, without a network."""
+"""The report in a browser without a network."""
 
 import shutil
 
@@ -32,7 +32,7 @@ def report(content, tmp_path_factory):
 
 @pytest.fixture
 def visit(browser, report):
-    """Open the report; afterwards, nothing was complained about and nothing was asked of a network."""
+    """Open the report; afterwards check that there was no console error and no network request."""
     pages, complaints, requests = [], [], []
 
     def open_page(width=1280, address=report, **options):
@@ -53,7 +53,7 @@ def visit(browser, report):
     assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
-def test_every_chart_is_drawn_in_every_view(visit):
+def test_page_every_view_draws_its_chart(visit):
     page = visit()
     for panel in page.locator(".panel").all():
         for label in panel.locator(".views label").all():
@@ -63,7 +63,7 @@ def test_every_chart_is_drawn_in_every_view(visit):
         assert box["width"] > 500 and box["height"] > 100
 
 
-def test_the_legend_hides_a_method_and_lists_only_what_is_drawn(visit):
+def test_legend_click_hides_method_and_lists_only_drawn_methods(visit):
     page = visit()
     drawn = "document.querySelectorAll('#plot-curves-0 .scatterlayer .trace').length"
     before = page.evaluate(drawn)
@@ -72,7 +72,7 @@ def test_the_legend_hides_a_method_and_lists_only_what_is_drawn(visit):
     assert page.evaluate(drawn) < before
 
 
-def test_tables_sort_both_ways(visit):
+def test_table_heading_click_sorts_in_both_directions(visit):
     page = visit()
     table = page.locator("#which table").first
     heading = table.locator("thead th").nth(1)
@@ -84,19 +84,19 @@ def test_tables_sort_both_ways(visit):
     assert table.locator("tbody td:nth-child(2)").evaluate_all(column) == down[::-1]
 
 
-def test_the_command_can_be_copied(visit, content):
+def test_command_button_copies_the_command(visit, content):
     page = visit(permissions=["clipboard-read", "clipboard-write"])
     page.locator("[data-copy]").click()
     page.get_by_role("status").get_by_text("Command copied").wait_for(state="attached")
     assert page.evaluate("navigator.clipboard.readText()") == content.command
 
 
-def test_a_phone_needs_no_sideways_scrolling(visit):
+def test_page_on_a_phone_does_not_scroll_sideways(visit):
     page = visit(width=390)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_charts_follow_the_colour_scheme_and_paper_is_light(visit):
+def test_charts_follow_the_color_scheme_and_print_light(visit):
     expect = pytest.importorskip("playwright.sync_api").expect
     page = visit(color_scheme="dark")
     number = page.locator("#plot-curves-0 .xtick text").first
@@ -110,7 +110,7 @@ def test_charts_follow_the_colour_scheme_and_paper_is_light(visit):
     expect(number).to_have_css("fill", light)
 
 
-def test_charts_fit_the_paper_and_grow_back(visit):
+def test_charts_fit_the_paper_when_printed_and_are_restored(visit):
     page = visit()
     width = "Number(document.querySelector('#plot-curves-0 svg').getAttribute('width'))"
     on_screen = page.evaluate(width)
@@ -135,7 +135,7 @@ def several(simulate, tmp_path_factory):
     return write_text(joined_page.render(content), tmp_path_factory.mktemp("joined") / "joined_page.html").as_uri()
 
 
-def test_several_comparisons_on_one_page_are_drawn_in_every_view(visit, several):
+def test_joined_page_every_view_draws_its_chart(visit, several):
     page = visit(address=several)
     kinds = [f"{kind}-{i}" for i in (0, 1) for kind in ("differences", "curves", "clients")]
     panels = page.locator(".panel").all()
@@ -149,13 +149,13 @@ def test_several_comparisons_on_one_page_are_drawn_in_every_view(visit, several)
     assert "all partitions of one study" in page.locator("#joined").inner_text()
 
 
-def test_the_critical_difference_diagram_becomes_a_list_on_a_phone_and_back(visit, several):
-    """Every method is named in both, inside the picture, with its line and its marker."""
+def test_rank_diagram_on_a_narrow_screen_becomes_a_list(visit, several):
+    """Both layouts show every method inside the figure, with its line and its marker."""
     expect = pytest.importorskip("playwright.sync_api").expect
     page = visit(address=several)
     names = ["fedavg", "fedprox(mu=0.1)", "fedavg + lws", "fedmix", "scaffold", "ditto"]
     plot = page.locator("#plot-over-0")
-    assert "Not told apart: " in plot.get_attribute("aria-label")
+    assert "No difference shown within: " in plot.get_attribute("aria-label")
     wide = plot.bounding_box()["height"]
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 900})
@@ -171,7 +171,7 @@ def test_the_critical_difference_diagram_becomes_a_list_on_a_phone_and_back(visi
     assert frame["height"] == wide
 
 
-def test_hostile_names_run_nothing(visit, simulate, tmp_path):
+def test_hostile_names_execute_no_script(visit, simulate, tmp_path):
     hostile = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
     content = simulate(methods=4, rounds=10, hostile=hostile)
     page = visit(address=write(content, tmp_path / "hostile.html").as_uri())

@@ -1,4 +1,4 @@
-"""What the report says in words: never more than the numbers support."""
+"""The sentences of the report claim no more than the numbers support."""
 
 import dataclasses
 import math
@@ -28,76 +28,77 @@ def scored(content, **levels):
     return dataclasses.replace(content, methods=methods, rounds=table, clients=clients)
 
 
-def test_a_gain_is_claimed_when_the_interval_leaves_out_zero(content):
+def test_findings_interval_excluding_zero_claims_a_gain(content):
     found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.55, 0.66, 0.75]))
     assert found.answer.startswith("1 of 1 other method did better than fedavg")
     assert found.details[0][1].endswith("better than the baseline.")
 
 
-def test_no_gain_is_claimed_when_the_interval_holds_zero(content):
+def test_findings_interval_including_zero_claims_no_gain(content):
     found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.6, 0.6, 0.71]))
-    assert found.answer == "No method can be told to do better than fedavg on this data with these seeds."
-    assert "the interval holds 0" in found.details[0][1]
+    assert found.answer == "No method is shown to be better than fedavg on this data with these seeds."
+    assert "the interval includes 0" in found.details[0][1]
 
 
-def test_a_fall_is_named(content):
+def test_findings_worse_method_is_named(content):
     found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.45, 0.54, 0.65]))
     assert "Worse than fedavg: fedmix." in found.answer
 
 
-def test_one_seed_shows_no_difference(simulate):
+def test_findings_one_seed_shows_no_difference(simulate):
     found = found_in(simulate(methods=3, seeds=1))
     assert found.answer.startswith("One seed cannot show a difference")
     assert all("shows no difference" in sentence for _, sentence in found.details)
 
 
-def test_a_baseline_left_with_one_seed_is_said(content):
+def test_findings_baseline_with_one_seed_is_stated(content):
     table = scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.55, 0.66, 0.75])
     lost = (table.rounds["method"] == "fedavg") & (table.rounds["seed"] > 0)
     found = found_in(dataclasses.replace(table, rounds=table.rounds[~lost]))
     assert (
         found.answer.startswith("No method shares more than one seed with fedavg") and "Run three" not in found.answer
     )
-    assert "in the one seed that both ran" in found.details[0][1]
+    assert "under the one seed that both ran" in found.details[0][1]
 
 
-def test_a_method_that_diverged_is_said(simulate):
+def test_findings_diverged_method_is_stated(simulate):
     content = simulate(methods=3, regression=True)
     names = content.labels
     content.rounds.loc[content.rounds["method"] == names[1], "rmse"] = math.inf
     found = found_in(content)
-    assert found.details[0] == (names[1], "inf; it diverged, so that there is no difference to test.")
+    assert found.details[0] == (names[1], "inf; it diverged, so there is no difference to test.")
     assert "95 % interval" in found.details[1][1]
     turned = found_in(dataclasses.replace(content, baseline=names[1]))
-    assert turned.answer == f"No difference to {names[1]} can be tested; what follows says why."
-    assert all(s.endswith(f"; {names[1]} diverged, so that there is no difference to test.") for _, s in turned.details)
+    assert turned.answer == f"No difference to {names[1]} can be tested, for the reasons below."
+    assert all(s.endswith(f"; {names[1]} diverged, so there is no difference to test.") for _, s in turned.details)
 
 
-def test_the_same_gain_under_every_seed_is_no_proof(content):
+def test_findings_equal_gain_under_every_seed_is_not_tested(content):
     found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.6, 0.7, 0.8], ditto=[0.5, 0.6, 0.7]))
-    told = dict(found.details)
+    sentences = dict(found.details)
     assert (
-        told["fedmix"] == "70.0 %, +10.0 points against fedavg under every seed alike: there is no spread to test by."
+        sentences["fedmix"]
+        == "70.0 %, +10.0 points compared with fedavg under every seed: without a spread, no test is possible."
     )
-    assert told["ditto"] == "60.0 %, the same as fedavg under every seed."
+    assert sentences["ditto"] == "60.0 %, the same as fedavg under every seed."
     assert "did better" not in found.answer
 
 
-def test_one_method_has_nothing_to_be_compared_with(simulate):
+def test_findings_one_method_compares_nothing(simulate):
     assert "Nothing to compare with fedavg" in found_in(simulate(methods=1)).answer
 
 
-def test_a_baseline_without_a_shared_model_is_said(content):
+def test_findings_baseline_without_shared_model_is_stated(content):
     found = found_in(dataclasses.replace(content, baseline="local_only"))
     assert found.answer.endswith("choose another baseline.")
     assert all(
-        sentence.endswith("%; local_only has no shared model to hold it against.") for _, sentence in found.details
+        sentence.endswith("%; local_only has no shared model to compare it with.") for _, sentence in found.details
     )
 
 
-def test_personal_models_are_judged_apart(content):
+def test_findings_personal_models_have_their_own_sentence(content):
     assert found_in(content).personal == (
-        "Personal models against fedavg's shared model: better with ditto and local_only."
+        "Personal models compared with fedavg's shared model: better with ditto and local_only."
     )
 
 
@@ -114,7 +115,7 @@ def test_personal_models_are_judged_apart(content):
         (1.5e-7, "1.50e−07"),
     ],
 )
-def test_an_rmse_keeps_the_zeros_that_count(value, text):
+def test_score_rmse_keeps_significant_zeros(value, text):
     assert wording.score(value, RMSE) == wording.spread(value, RMSE) == text
     assert wording.change(value, RMSE) == f"+{text}" and wording.score(math.nan, RMSE) == "–"
 
@@ -122,33 +123,33 @@ def test_an_rmse_keeps_the_zeros_that_count(value, text):
 @pytest.mark.parametrize(
     "value, text", [(0.0488, "0.0488"), (0, "0"), (1.26, "1.3"), (12.34, "12.3"), (1234.5, "1,234")]
 )
-def test_little_traffic_is_not_rounded_to_nothing(value, text):
+def test_megabytes_small_values_keep_digits(value, text):
     assert wording.megabytes(value) == text
 
 
-def test_less_rmse_is_better():
+def test_verdict_lower_rmse_is_better():
     row = {"difference": -0.2, "p": 0.01, "p_holm": 0.03}
     assert verdict(row, RMSE) == "better" and verdict(row, ACCURACY) == "worse"
     assert verdict({"difference": 0.2, "p": math.nan, "p_holm": math.nan}, ACCURACY) == "open"
 
 
-def test_what_correction_takes_away_is_a_hint_and_no_winner():
+def test_verdict_significant_only_uncorrected_is_a_hint():
     assert verdict({"difference": 0.2, "p": 0.02, "p_holm": 0.08}, ACCURACY) == "hint"
 
 
-def test_too_few_seeds_are_named_with_the_number(content):
+def test_findings_few_seeds_are_stated_with_numbers(content):
     limits = " ".join(found_in(content).limits)
     assert "3 seeds are too few" in limits and "p = 0.25" in limits and "needs 8 seeds" in limits
 
 
-def test_looks_are_a_matter_of_position_and_never_repeat():
+def test_looks_depend_on_position_and_do_not_repeat():
     names = [f"m{i}" for i in range(20)]
     styles = looks(names)
-    assert len({(look.colour, look.dash) for look in styles.values()}) == 20
+    assert len({(look.color, look.dash) for look in styles.values()}) == 20
     assert styles == looks(names)
 
 
-def test_missing_numbers_are_dashes():
+def test_wording_missing_number_is_a_dash():
     assert (
         wording.score(math.nan, ACCURACY) == wording.interval(math.nan, math.nan, RMSE) == wording.size(math.nan) == "–"
     )
@@ -164,31 +165,31 @@ def test_missing_numbers_are_dashes():
         ({"rounds": pd.DataFrame({"method": []})}, "lacks the columns seed"),
     ],
 )
-def test_content_that_does_not_fit_is_refused(content, change, message):
+def test_content_inconsistent_tables_are_refused(content, change, message):
     with pytest.raises(UnalikeError, match=message):
         dataclasses.replace(content, **change)
 
 
-def test_rows_must_be_single_and_known(content):
+def test_content_duplicate_or_unknown_rows_are_refused(content):
     with pytest.raises(UnalikeError, match="twice; expected one row"):
         dataclasses.replace(content, clients=pd.concat([content.clients, content.clients.tail(1)]))
-    with pytest.raises(UnalikeError, match="hold nothing of 'local_only'"):
+    with pytest.raises(UnalikeError, match="has no rows of 'local_only'"):
         dataclasses.replace(content, rounds=content.rounds[content.rounds["method"] != "local_only"])
-    with pytest.raises(UnalikeError, match="hold the method 'local_only'"):
+    with pytest.raises(UnalikeError, match="has the method 'local_only'"):
         dataclasses.replace(content, methods=content.methods[:-1])
     with pytest.raises(UnalikeError, match="different metrics"):
         dataclasses.replace(content, clients=content.clients.rename(columns={"accuracy": "rmse"}))
 
 
-def test_means_over_unlike_seeds_are_said(content):
-    """A run that diverged is left out: what remains of its method would look better than it is."""
+def test_findings_means_over_different_seeds_are_stated(content):
+    """A diverged run is left out, so the mean of the other seeds would flatter its method."""
     cut = content.rounds[(content.rounds["method"] != "scaffold") | (content.rounds["seed"] != 1)]
     found = found_in(dataclasses.replace(content, rounds=cut))
-    assert "scaffold has 2 of 3 seeds: the means are over each method's own seeds" in found.limits[-1]
+    assert "scaffold has 2 of 3 seeds: each mean is over the method's own seeds" in found.limits[-1]
     assert not any("own seeds" in text for text in found_in(content).limits)
 
 
 @pytest.mark.parametrize("target", [80, -0.1, math.nan])
-def test_a_target_that_no_run_can_reach_is_refused(content, target):
-    with pytest.raises(UnalikeError, match="is no accuracy that a run could reach; expected a share"):
+def test_content_impossible_target_is_refused(content, target):
+    with pytest.raises(UnalikeError, match="is not a possible accuracy; expected a share"):
         dataclasses.replace(content, target=target)

@@ -1,4 +1,4 @@
-"""The file as a document: complete, harmless, the same every time."""
+"""The HTML of the report: complete, safe, the same every time."""
 
 import dataclasses
 import json
@@ -55,13 +55,13 @@ def page(content):
     return Document(render(content))
 
 
-def test_it_answers_in_order(page, content):
+def test_page_sections_are_in_order(page, content):
     questions = [
         "Which method suits",
-        "How did it get",
-        "single clients?",
+        "How did training",
+        "single clients fare?",
         "data differ?",
-        "it cost,",
+        "does it cost?",
         "exactly was run?",
     ]
     places = [page.text.index(question) for question in questions]
@@ -71,7 +71,7 @@ def test_it_answers_in_order(page, content):
     assert 'model = "mlp"' in page.text and "nan" not in page.text.lower().split()
 
 
-def test_nothing_is_loaded_from_anywhere(page):
+def test_page_loads_nothing_from_the_network(page):
     targets = [attributes[name] for _, attributes in page.elements for name in ("src", "href") if name in attributes]
     assert targets and all(target.startswith("#") for target in targets)
     assert not page.all("link") and not page.all("img") and not page.all("iframe")
@@ -79,12 +79,12 @@ def test_nothing_is_loaded_from_anywhere(page):
     assert policy.startswith("default-src 'none'")
 
 
-def test_plotly_is_embedded_once(content):
+def test_page_embeds_plotly_once(content):
     text = render(content)
     assert text.count("* plotly.js v") == 1 and len(text) < 7_000_000
 
 
-def test_charts_and_tables_can_be_read_without_seeing_them(page):
+def test_charts_and_tables_have_text_alternatives(page):
     plots = [attributes for attributes in page.all("div") if attributes.get("class") == "plot"]
     assert len(plots) == len(page.figures) and all(plot["role"] == "img" and plot["aria-label"] for plot in plots)
     assert len(page.all("figure")) == len(page.all("figcaption")) == 6
@@ -94,7 +94,7 @@ def test_charts_and_tables_can_be_read_without_seeing_them(page):
     assert len(identities) == len(set(identities))
 
 
-def test_hostile_names_stay_text(simulate):
+def test_page_hostile_names_are_escaped(simulate):
     content = simulate(methods=3, rounds=5, hostile=HOSTILE)
     page = Document(render(content))
     assert HOSTILE in page.text and not page.all("img")
@@ -103,7 +103,7 @@ def test_hostile_names_stay_text(simulate):
     assert "<script" not in shown and "<img" not in shown and "&lt;script&gt;" in shown
 
 
-def test_the_same_content_gives_the_same_bytes(simulate):
+def test_render_same_content_gives_same_bytes(simulate):
     assert render(simulate(methods=7, rounds=10)) == render(simulate(methods=7, rounds=10))
 
 
@@ -116,20 +116,20 @@ def test_the_same_content_gives_the_same_bytes(simulate):
         {"methods": 20, "clients": 60, "classes": 40, "seeds": 2, "rounds": 400, "every": 5},
     ],
 )
-def test_every_shape_renders(simulate, shape):
+def test_render_any_content_shape_succeeds(simulate, shape):
     page = Document(render(simulate(**shape)))
     assert page.figures and "nan" not in page.text.lower().split()
     for figure in page.figures.values():
         assert figure["data"] and all(len(trace.get("x") or trace["z"]) > 0 for trace in figure["data"])
 
 
-def test_long_runs_are_thinned_and_keep_their_ends(simulate):
+def test_curves_of_long_runs_are_thinned_and_keep_both_ends(simulate):
     content = simulate(methods=2, seeds=2, rounds=1000)
     line = plotly_charts.over_seeds(content.rounds[content.rounds["method"] == "fedavg"], "accuracy")
     assert len(line) == 150 and line["round"].iloc[0] == 0 and line["round"].iloc[-1] == 1000
 
 
-def test_a_method_looks_the_same_in_every_chart(content):
+def test_method_has_the_same_look_in_every_chart(content):
     styles = looks(content.labels)
     figures = [
         plotly_charts.curves(content.rounds, "accuracy", "accuracy", styles),
@@ -137,29 +137,29 @@ def test_a_method_looks_the_same_in_every_chart(content):
         plotly_charts.cost(content.rounds, "mb", "MB", "accuracy", "accuracy", styles, 100),
     ]
     for figure in figures:
-        colours = {trace.meta: trace.line.color for trace in figure.data if trace.meta}
-        assert colours == {name: styles[name].colour for name in colours} and len(colours) == 6
+        colors = {trace.meta: trace.line.color for trace in figure.data if trace.meta}
+        assert colors == {name: styles[name].color for name in colors} and len(colors) == 6
 
 
-def test_many_clients_become_a_heat_map(simulate):
+def test_labels_of_many_clients_are_a_heat_map(simulate):
     assert plotly_charts.labels(simulate(clients=40).label_counts).data[0].type == "scatter"
     assert plotly_charts.labels(simulate(clients=41).label_counts).data[0].type == "heatmap"
 
 
-def test_a_regression_report_says_rmse_in_capitals(simulate):
+def test_page_regression_writes_rmse_in_capitals(simulate):
     page = render(simulate(methods=3, regression=True))
     shown = re.sub(r"<script.*?</script>|<style.*?</style>", "", page, flags=re.DOTALL)
     assert "RMSE against cost" in shown and "Difference in RMSE to" in shown
     assert "Rmse" not in shown and not re.search(r"\brmse\b", shown.replace(simulate(methods=3).config, ""))
 
 
-def test_rmse_points_to_the_left_for_better(simulate):
+def test_forest_rmse_marks_left_as_better(simulate):
     table = simulate(methods=2, regression=True).rounds
     frame = table.head(1).assign(method="fedavg", difference=-0.1, ci_low=-0.2, ci_high=0.0)
     assert plotly_charts.forest(frame, METRICS[1], looks(["fedavg"])).layout.xaxis.title.text.startswith("← better")
 
 
-def test_write_replaces_the_file_at_once(content, tmp_path):
+def test_write_replaces_the_file_atomically(content, tmp_path):
     path = tmp_path / "report.html"
     path.write_text("old")
     assert write(content, path) == path
@@ -167,7 +167,7 @@ def test_write_replaces_the_file_at_once(content, tmp_path):
     assert os.listdir(tmp_path) == ["report.html"]
 
 
-def test_a_missing_folder_is_said(content, tmp_path):
+def test_write_into_missing_folder_is_refused(content, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UnalikeError, match="Not a directory"):
         write(content, tmp_path / "file" / "report.html")
@@ -175,12 +175,12 @@ def test_a_missing_folder_is_said(content, tmp_path):
         write(content, tmp_path / "nowhere" / "report.html")
 
 
-def test_a_folder_is_not_a_file(content, tmp_path):
+def test_write_to_a_folder_is_refused(content, tmp_path):
     with pytest.raises(UnalikeError, match="Is a directory"):
         write(content, tmp_path)
 
 
-def test_a_full_disk_leaves_the_old_report(content, tmp_path, monkeypatch):
+def test_write_full_disk_keeps_the_old_report(content, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -192,19 +192,19 @@ def test_a_full_disk_leaves_the_old_report(content, tmp_path, monkeypatch):
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["report.html"]
 
 
-def test_the_target_is_the_baseline_unless_given(simulate):
+def test_target_default_is_the_final_mean_of_the_baseline(simulate):
     content = simulate(methods=3, rounds=10)
     assert "the final mean of fedavg, shared model: mean over seeds" in Document(render(content)).text
     far = Document(render(dataclasses.replace(content, target=0.99))).text
     assert (
-        "To a first accuracy of 99.0 %, shared model: mean over seeds" in far
+        "Cost to reach accuracy 99.0 %, shared model: mean over seeds" in far
         and far.count("not reached by 3 of 3") == 3
     )
     baseline = dataclasses.replace(simulate(methods=7, rounds=10), baseline="local_only", target=0.5)
-    assert "To a first accuracy of 50.0 %" in Document(render(baseline)).text
+    assert "Cost to reach accuracy 50.0 %" in Document(render(baseline)).text
 
 
-def test_methods_stand_in_the_order_given(simulate):
+def test_page_keeps_the_order_of_methods(simulate):
     content = simulate(methods=4, rounds=5)
     turned = dataclasses.replace(content, rounds=content.rounds[::-1], clients=content.clients[::-1])
     page = Document(render(turned))
@@ -212,8 +212,8 @@ def test_methods_stand_in_the_order_given(simulate):
     assert order == content.labels
 
 
-def test_beyond_the_end_of_a_seed_there_is_no_mean(simulate):
-    """Seed 1 stopped after round 4: neither the curve nor the cost goes on with seed 0 alone."""
+def test_curves_end_where_the_first_seed_ends(simulate):
+    """Seed 1 stopped after round 4: neither the curve nor the cost continues with seed 0 alone."""
     content = simulate(methods=2, seeds=2, rounds=8)
     rounds = content.rounds[(content.rounds["seed"] == 0) | (content.rounds["round"] <= 4)]
     line = plotly_charts.over_seeds(rounds[rounds["method"] == "fedavg"], "accuracy")
@@ -222,7 +222,7 @@ def test_beyond_the_end_of_a_seed_there_is_no_mean(simulate):
     assert {len(trace.x) for trace in figure.data} == {5}
 
 
-def test_the_data_shown_is_that_of_the_seed_named(simulate):
+def test_page_shows_the_data_of_its_seed(simulate):
     content = dataclasses.replace(simulate(methods=2, seeds=3, rounds=4), seed=2)
     clients = content.clients.assign(n_train=100 + content.clients["seed"])
     page = Document(render(dataclasses.replace(content, clients=clients))).text
@@ -230,21 +230,21 @@ def test_the_data_shown_is_that_of_the_seed_named(simulate):
     assert "102" in page[page.index("Every client, seed 2") :].split("clinic 2")[0]
 
 
-def test_where_runs_ended_is_listed(simulate):
+def test_page_lists_the_end_of_each_run(simulate):
     ends = [{"method": "fedavg", "seed": 0, "rounds": 4, "why": "patience", "selected": 3}]
     ends += [{"method": "fedavg", "seed": 1, "rounds": 8, "why": "all rounds", "selected": None}]
     page = Document(render(dataclasses.replace(simulate(methods=2, seeds=2, rounds=8), ends=ends)))
-    assert "Where each run ended" in page.text and "patience" in page.text
+    assert "End of each run" in page.text and "patience" in page.text
 
 
-def test_validation_columns_disturb_nothing(simulate):
+def test_page_validation_columns_add_only_views(simulate):
     content = simulate(methods=2, rounds=4)
     more = content.rounds.assign(val_accuracy=0.5, personal_val_accuracy=0.5)
     page, plain = Document(render(dataclasses.replace(content, rounds=more))), Document(render(content))
     assert "Accuracy on validation samples, shared model" in page.text and "validation" not in plain.text
 
 
-def test_names_with_the_signs_of_a_format_do_not_break_its_tables(simulate):
+def test_export_names_with_special_characters_are_escaped(simulate):
     content = simulate(methods=2, rounds=5)
     label = "a | <b>b</b>\nc > d"
     rounds, clients = (t.replace({"method": {"fedavg": label}}) for t in (content.rounds, content.clients))
@@ -255,7 +255,7 @@ def test_names_with_the_signs_of_a_format_do_not_break_its_tables(simulate):
     assert r"a $|$ $<$b$>$b$<$/b$>$ c $>$ d" in "".join(body)
 
 
-def test_a_seed_that_diverged_did_not_reach_the_target(simulate):
+def test_target_diverged_seed_counts_as_not_reached(simulate):
     content = simulate(methods=2, seeds=3, rounds=6)
     fell = content.labels[1]
     left = content.rounds[(content.rounds["method"] != fell) | (content.rounds["seed"] < 2)]
@@ -264,7 +264,7 @@ def test_a_seed_that_diverged_did_not_reach_the_target(simulate):
     assert "not reached by 1 of 3" in text and "diverged" in text
 
 
-def test_the_final_mean_of_a_baseline_that_diverged_is_no_target(simulate):
+def test_target_of_diverged_baseline_has_no_table(simulate):
     content = simulate(methods=2, rounds=4, regression=True)
     content.rounds.loc[content.rounds["round"] == 4, "rmse"] = float("inf")
     assert "final mean of" not in render(content)

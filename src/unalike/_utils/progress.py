@@ -1,4 +1,4 @@
-"""Progress of long work: a live bar on a terminal, plain lines elsewhere, silence when nobody watches."""
+"""Progress of long computations: a live bar on a terminal, plain lines elsewhere, or a user's function."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from unalike._utils.errors import UnalikeError
 Row = dict[str, Any]
 
 REST = 38
-"""Columns that the bar, the counts and the times take of a terminal."""
+"""Width of the bar, the counts and the times, in characters."""
 QUIET_SECONDS = 5.0
-"""Without a terminal, at most one line in this time."""
+"""Without a terminal, the least time between two lines."""
 
 
 class ProgressCallback(Protocol):
-    """Told of every new row of a history, and of the last row of a run that is only read back; `what` names the run."""
+    """Called with every new row of a history, and with the last row of a run that is only read; `what` names the run."""
 
     def __call__(self, row: Row, what: str = "") -> None: ...
 
 
 @contextmanager
 def progress_reporting(progress: ProgressCallback | bool | None, total: int, title: str) -> Iterator[ProgressCallback]:
-    """Who watches `total` rounds: `progress`, nobody if that is False, and otherwise a live bar if there is a terminal.
+    """Choose the callback for `total` rounds: `progress` if it is a function, none if it is False, else a bar on a terminal.
 
-    Raises `UnalikeError` for what cannot be told.
+    Raises `UnalikeError` for any other value.
     """
     if progress is None or progress is True:
         with progress_bar(total, title, lines=False) as bar:
             yield bar
     elif progress is False:
-        yield _nobody
+        yield _ignore
     elif callable(progress):
         yield progress
     else:
@@ -43,16 +43,16 @@ def progress_reporting(progress: ProgressCallback | bool | None, total: int, tit
 
 @contextmanager
 def progress_bar(total: int, title: str, *, lines: bool) -> Iterator[ProgressCallback]:
-    """Follow `total` rounds on standard error. `lines`: without a terminal, print plain lines instead of nothing."""
+    """Show the progress of `total` rounds on standard error. `lines`: without a terminal, print plain lines."""
     if sys.stderr.isatty():
-        with _bar(total, title) as seen:
-            yield seen
+        with _bar(total, title) as update:
+            yield update
     else:
-        yield _Lines(total, title) if lines else _nobody
+        yield _Lines(total, title) if lines else _ignore
 
 
-def _nobody(row: Row, what: str = "") -> None:
-    """Nobody watches."""
+def _ignore(row: Row, what: str = "") -> None:
+    """Show no progress."""
 
 
 @contextmanager
@@ -73,22 +73,24 @@ def _bar(total: int, title: str) -> Iterator[ProgressCallback]:
     with Progress(*columns, console=screen, transient=True) as progress:
         task, done = progress.add_task(title, total=total, now=""), dict[str, int]()
 
-        def seen(row: Row, what: str = "") -> None:
-            done[what] = row["round"]  # a resumed run begins where it stopped
+        def update(row: Row, what: str = "") -> None:
+            done[what] = row["round"]  # a resumed run does not start at 0
             score = headline(row)
             room = screen.width - REST - len(f"{title} {score}")
             progress.update(task, completed=sum(done.values()), now=f"{shortened(what, room)} {score}")
 
-        yield seen
+        yield update
 
 
 def shortened(text: str, room: int) -> str:
-    """A text without its middle where it is longer than there is room: a method's name begins it, the seed ends it."""
+    """Cut the middle out of a long text, so that the method's name at its start and the seed at its end stay."""
     end = max(0, room - 1) // 2
     return text if len(text) <= room else f"{text[: max(0, room - 1 - end)]}…{text[len(text) - end :]}"
 
 
 class _Lines:
+    """Prints a line from time to time."""
+
     def __init__(self, total: int, title: str):
         self.total, self.title, self.last = total, title, 0.0
         self.done: dict[str, int] = {}
@@ -106,7 +108,7 @@ class _Lines:
 
 
 def headline(row: Row) -> str:
-    """`accuracy 0.812`: the first metric of a row that is a number."""
+    """The first metric of a row that is a number, as text: `accuracy 0.812`."""
     names = ("accuracy", "rmse", "personal_accuracy", "personal_rmse", "loss")
     found = next((n for n in names if row.get(n) is not None and row[n] == row[n]), None)
     return "" if found is None else f"{found.replace('_', ' ')} {row[found]:.3f}"

@@ -1,4 +1,8 @@
-"""The command line: one file per command. `unalike --help` says what there is."""
+"""The command line: one file per command; `unalike --help` lists them.
+
+Imports everything below. `options.py` holds the flags that commands share, `finished_run.py` reads kept runs,
+`terminal_tables.py` prints tables. Start reading at `run.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import typer.core
 from unalike._utils.errors import UnalikeError
 from unalike.cli import compare, dashboard, evaluate, federation, join, lists, partition, predict, report, run
 
-HELP = """Federated learning on data that differs between clients: find the method that suits your data.
+HELP = """Federated learning on heterogeneous data: find the method that suits your data.
 
 \b
 unalike partition --data digits --partition 'dirichlet(alpha=0.1)' --clients 10
@@ -22,13 +26,13 @@ unalike report results
 INTERRUPTED = 130
 """The exit status that Typer gives a command that Ctrl-C ended."""
 
-GOES_ON = {
-    **dict.fromkeys((run.NAME, compare.NAME), "; with --out, the same command goes on from here"),
-    **dict.fromkeys((join.NAME, "federation"), "; the same command goes on from here"),
+HOW_TO_CONTINUE = {
+    **dict.fromkeys((run.NAME, compare.NAME), "; with --out, the same command continues from here"),
+    **dict.fromkeys((join.NAME, "federation"), "; the same command continues from here"),
 }
-"""What is said of an interruption, by command."""
+"""Command -> text to print after an interruption."""
 
-typer.core.HAS_RICH = False  # help is plain text, in which Typer up to 0.20 would put a backslash before every default
+typer.core.HAS_RICH = False  # plain help text; with Rich, Typer up to 0.20 prints a backslash before every default
 
 app = typer.Typer(
     help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -50,21 +54,21 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: bool = typer.Option(
-        False, "--version", is_eager=True, callback=_print_version, help="Print the version and leave."
+        False, "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
     ),
 ) -> None:
     pass
 
 
 def main() -> None:
-    """Entry point. Exit status: 0 done, 2 input that cannot be used, 130 interrupted, 1 anything else."""
+    """Entry point. Exit status: 0 done, 2 invalid input, 130 interrupted, 1 any other error."""
     warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)
     try:
         app()
     except (UnalikeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except SystemExit as end:  # Typer has dealt with everything else
+    except SystemExit as end:  # Typer has handled everything else
         if end.code == INTERRUPTED:
-            print(f"interrupted{GOES_ON.get(sys.argv[1], '')}", file=sys.stderr)
+            print(f"interrupted{HOW_TO_CONTINUE.get(sys.argv[1], '')}", file=sys.stderr)
         raise

@@ -1,4 +1,4 @@
-"""`unalike compare`: several methods, paired seeds, one report."""
+"""`unalike compare`: compare methods under paired seeds and write a report."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ NAME = "compare"
 METHODS = ["fedavg", "fedprox(mu=0.1)", "scaffold", "fedavg + lws"]
 
 
-@o.shares(training=o.training)
+@o.uses_flags(training=o.training)
 def command(
     method: Annotated[
-        list[str], typer.Option(help="A method or a sum of them (see `unalike list methods`); repeat to compare.")
+        list[str],
+        typer.Option(
+            help="Method, or a sum of methods and parts (see `unalike list methods`); repeat the flag for each method."
+        ),
     ] = METHODS,
     data: o.Data = "digits",
     data_dir: o.DataDir = None,
@@ -27,9 +30,9 @@ def command(
     val: o.Val = 0.0,
     test: o.Test = None,
     proxy: o.Proxy = None,
-    seeds: Annotated[str, typer.Option(help="How many seeds, or which: 3, or 0,1,4.")] = "3",
+    seeds: Annotated[str, typer.Option(help="Number of seeds, or a list of them: 3, or 0,1,4.")] = "3",
     baseline: Annotated[
-        str | None, typer.Option(help="The method others are held against; the first unless given.")
+        str | None, typer.Option(help="Method that the others are compared with; the first unless given.")
     ] = None,
     *,
     training: dict[str, Any],
@@ -39,7 +42,7 @@ def command(
 ) -> None:
     """Compare methods under equal conditions and write a report.
 
-    They have the same partitions, weights, cohorts and batches.
+    Under each seed, all methods have the same partition, initial weights, cohorts and batches.
 
     \b
     unalike compare --data digits --method fedavg --method fedmix --rounds 30 --out results
@@ -48,36 +51,36 @@ def command(
     unalike compare --dry-run --rounds 500 --seeds 10 --model cnn --data mnist
     unalike compare --config results/config.toml --out again
 
-    The folder keeps one cell per method and seed: finished cells are read, an interrupted one goes on where it stopped.
+    The folder keeps one cell per method and seed: finished cells are read, an interrupted cell continues where it stopped.
     """
     from unalike._utils.progress import progress_bar
     from unalike.cli.terminal_tables import estimate_table, summary_table
     from unalike.experiments.compare import prepare_experiment, read_seeds
 
     numbers = read_seeds(seeds)
-    found, learn, held = o.dataset(data, data_dir, proxy, test, training["protocol"])
-    fixed = o.divided(found, partition, plan, clients, 0, val) if plan is not None else None
+    dataset, proxy_samples, test_samples = o.dataset(data, data_dir, proxy, test, training["protocol"])
+    planned = None if plan is None else o.divided(dataset, partition, plan, clients, 0, val)
     flags = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}
     flags |= {"partition": partition, "clients": clients, "val": val or None} if plan is None else {"plan": str(plan)}
     experiment = prepare_experiment(
         method,
-        clients if fixed is None else fixed,
-        data=found if fixed is None else None,
+        clients if planned is None else planned,
+        data=dataset if planned is None else None,
         partition=partition,
         val=val,
         source=flags,
-        proxy=learn,
-        test=held,
+        proxy=proxy_samples,
+        test=test_samples,
         seeds=numbers,
         baseline=baseline,
         **training,
     )
     if dry_run:
         with progress_bar(experiment.calibration, "calibrating", lines=True) as progress:
-            foreseen = experiment.estimate(progress)
-        estimate_table(foreseen)
+            estimate = experiment.estimate(progress)
+        estimate_table(estimate)
         if out is not None:
-            foreseen.save(out)
+            estimate.save(out)
         return
     with progress_bar(experiment.rounds, "comparing", lines=True) as progress:
         comparison = experiment.run(out, progress)

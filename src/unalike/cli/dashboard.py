@@ -1,4 +1,4 @@
-"""`unalike dashboard`: a run as it goes."""
+"""`unalike dashboard`: watch a run in a browser."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ NAME = "dashboard"
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="The folder of a federation, or of `unalike run --out`.")],
-    host: Annotated[str, typer.Option(help="The address that listens; other machines need a token.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port.")] = 8050,
-    token: Annotated[str | None, typer.Option(help="The token; made up where one is needed and none is given.")] = None,
+    folder: Annotated[Path, typer.Argument(help="Folder of a federation, or of `unalike run --out`.")],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; requests from other machines need a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8050,
+    token: Annotated[str | None, typer.Option(help="Token; generated if one is needed and none is given.")] = None,
 ) -> None:
     """Watch a federation or a simulation in a browser.
 
-    It shows sites, the running round, curves, refused reports, the log.
+    The page shows sites, the current round, curves, refused updates and the log.
 
     \b
     unalike dashboard hospitals
     unalike dashboard runs/prox --port 9000
 
-    It reads the folder and changes nothing. On another address than this machine's it speaks plain HTTP with a token: put it
+    The folder is only read. If other machines can reach the address, note that the dashboard uses plain HTTP with a token: put it
     behind a proxy with TLS, or forward the port by SSH.
     """
     from unalike.dashboard.state import Followed

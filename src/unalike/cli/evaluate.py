@@ -1,4 +1,4 @@
-"""`unalike evaluate`: a kept model on data."""
+"""`unalike evaluate`: evaluate a kept model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ NAME = "evaluate"
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="A folder that `unalike run --out` wrote.")],
-    data: Annotated[str | None, typer.Option(help="A data set or file; the run's own clients unless given.")] = None,
+    folder: Annotated[Path, typer.Argument(help="Folder that `unalike run --out` wrote.")],
+    data: Annotated[str | None, typer.Option(help="Data set or file; the run's own clients unless given.")] = None,
     data_dir: o.DataDir = None,
 ) -> None:
     """Evaluate a run's shared model.
 
-    On its own clients' test samples, or on all samples of another data set: tables are read as the run read its own, and classes
-    are known by their names.
+    The samples are the test samples of the run's clients, or all samples of another data set. Tables are encoded as in the run;
+    classes are identified by name.
 
     \b
     unalike evaluate runs/prox
@@ -45,7 +45,7 @@ def command(
         rows = {data: measure(task, scores)}
     else:
         if not (folder / "plan.json").exists():
-            raise UnalikeError(f"{folder} keeps no partition plan, so its clients are not known here; give --data")
+            raise UnalikeError(f"{folder} has no partition plan, so the clients' samples are unknown; give --data")
         people = apply_plan(PartitionPlan.load(folder / "plan.json"), own_data(folder, config, data_dir))
         index, owner = people.test.values, np.repeat(np.arange(len(people)), people.test.sizes)
         scores = score(people.task, predict, people.x[index], people.y[index], owner)

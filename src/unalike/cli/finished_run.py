@@ -1,4 +1,4 @@
-"""A kept run read back: its model and its configuration."""
+"""Read a kept run: its model, its configuration and its data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def load_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
-    """The shared model of a run directory as a function from samples to logits, and the run's configuration.
+    """The shared model of a run as a function from samples to logits, and the run's configuration.
 
     Raises `UnalikeError` for a folder without a finished run, and for a model that only a program can build.
     """
@@ -41,8 +41,8 @@ def load_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
     tensors, _ = read_tensors(weights)
     if set(tensors) != set(made.state_dict(made.params | made.buffers)):
         raise UnalikeError(
-            f"{weights} does not fit the model {name!r}: {config['method']} made another one of it (load it in Python with "
-            "ua.run(..., out=folder).module()), or the folder was changed"
+            f"{weights} does not fit the model {name!r}: either {config['method']} changes the model (load it in Python with "
+            "ua.run(..., out=folder).module()), or the folder was modified"
         )
     _check_shared(folder, config, made)
     predict = SharedModel(made, {n: tensors[n] for n in made.params}, {n: tensors[n] for n in made.buffers})
@@ -51,29 +51,29 @@ def load_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
 
 
 def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
-    """Raise `UnalikeError` where the clients of a run have no model in common that could be evaluated without them."""
+    """Raise `UnalikeError` if the clients of a run have no shared model that can be evaluated without them."""
     from unalike._utils.errors import UnalikeError
     from unalike.methods.plan import method_of, plan
     from unalike.methods.plans.references import Centralised
 
-    own, ran = "", None
-    with suppress(UnalikeError):  # a method of a program's own parts is taken as it is
+    private, ran = "", None
+    with suppress(UnalikeError):  # the method may consist of parts that only a program knows
         ran = plan(config["method"])
         if not method_of(ran).has_shared_model(model):
-            own = "parameters that they train and never send"
-    if config.get("buffers") == "local" and model.buffers and not isinstance(ran, Centralised):  # who has one client
-        own = "batch-norm statistics of their own (buffers='local')"
-    if own:
+            private = "parameters that they train and never send"
+    if config.get("buffers") == "local" and model.buffers and not isinstance(ran, Centralised):  # it has one client
+        private = "batch-norm statistics of their own (buffers='local')"
+    if private:
         raise UnalikeError(
-            f"the clients of {folder} have {own}, so no model is everybody's; their scores are in `unalike report`"
+            f"the clients of {folder} have {private}, so there is no shared model; their scores are in `unalike report`"
             + ("" if "federation" in config else ", their models in Python: ua.run(..., out=folder).personal(k)")
         )
 
 
 def fitting(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any]) -> Dataset:
-    """A data set whose samples have the shape that the run's model takes; a table as the run read its own.
+    """Load a data set for the model of a run. A table is encoded as in the run.
 
-    Raises `UnalikeError` for samples of another shape, and for tables that could only be read in another way.
+    Raises `UnalikeError` for samples of another shape, and for a table if the run has no encoding.
     """
     from unalike._utils.errors import UnalikeError
     from unalike.data.sources.load import load
@@ -81,9 +81,9 @@ def fitting(data: str, data_dir: Path | None, folder: Path, config: dict[str, An
     encoding = _encoding(folder, config)
     dataset, wanted = load(data, data_dir, encoding=encoding), config["data"]["input_shape"]
     if encoding is None and dataset.encoding is not None:
-        why = "it is older, or its clients came from no table; if they did, run its command again (nothing is trained again), else"
+        why = "the run is older, or its data is no table; if it is one, run the command of the run again (nothing is trained), else"
         if "federation" in config:
-            why = "the federation agreed on no encoding of tables, or it is older and the run's folder was taken away from it;"
+            why = "the federation has no agreed encoding of tables, or it is older and the folder was moved elsewhere;"
         raise UnalikeError(
             f"{data} is a table, and {folder} does not say how to read one: {why} give a file of numbers (.npz)"
         )
@@ -93,7 +93,7 @@ def fitting(data: str, data_dir: Path | None, folder: Path, config: dict[str, An
 
 
 def samples(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any]) -> Tensor:
-    """The samples of a data set without their labels; the rows of a table, which needs no target, in the order of the file.
+    """The samples of a data set without labels. The rows of a table keep the order of the file; it needs no target column.
 
     Raises `UnalikeError` as `fitting` does.
     """
@@ -107,9 +107,9 @@ def samples(data: str, data_dir: Path | None, folder: Path, config: dict[str, An
 
 
 def labels(found: Dataset, folder: Path, config: dict[str, Any]) -> Tensor:
-    """The labels of all samples as the run has them: classes by their names, numbers by their values.
+    """The labels of all samples in the run's encoding: classes are identified by name, numbers by value.
 
-    Raises `UnalikeError` for labels that the run does not know.
+    Raises `UnalikeError` for labels that the run does not have.
     """
     data = config["data"]
     return found.labelled(found.merged()[1], data["task"], data.get("classes"), f"the run in {folder}")
@@ -128,9 +128,9 @@ def _encoding(folder: Path, config: dict[str, Any]) -> Encoding | None:
 
 
 def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:
-    """The data set of a run or cell, the folder to look in and what the server kept, as its command said, for `dataset`.
+    """The arguments of `options.dataset` that give the data of a run or cell, from the command that made it.
 
-    Without a command the data set goes by the name that the run knows it by.
+    Without such a command, the data set is known only by the name that the run recorded.
     """
     from unalike.cli.options import kept_flags
 
@@ -148,7 +148,7 @@ def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> di
 
 
 def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dataset:
-    """The data set of a run's own clients. Raises `UnalikeError` where a program handed them over and its name finds none."""
+    """The data set of a run's clients. Raises `UnalikeError` if the clients came from a program and the data has no known name."""
     from unalike._utils.errors import UnalikeError
     from unalike.cli.options import dataset
 
@@ -156,10 +156,10 @@ def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dat
     try:
         found: Dataset = dataset(**source)[0]
     except UnalikeError as error:
-        if source["protocol"]:  # a command said where
+        if source["protocol"]:  # the data came from a command, so the error is the user's
             raise
         raise UnalikeError(
-            f"{folder} does not say where its data came from: a program handed over its clients, of {source['data']!r}; their "
-            "scores are in `unalike report`, other samples are scored with --data"
+            f"{folder} does not say where its data came from: its clients came from a program, with data {source['data']!r}; their "
+            "scores are in `unalike report`; use --data to evaluate other samples"
         ) from error
     return found

@@ -1,4 +1,4 @@
-"""`unalike join`: a site."""
+"""`unalike join`: run a site of a federation."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ NAME = "join"
 
 
 def command(
-    bundle: Annotated[Path, typer.Argument(help="The site's bundle, as the coordinator handed it over.")],
+    bundle: Annotated[Path, typer.Argument(help="The site's bundle, from the operator of the coordinator.")],
     data: Annotated[
         str, typer.Option(help="The site's samples: a file such as site.parquet or site.npz, or a folder.")
     ],
     target: o.Target = None,
     data_dir: o.DataDir = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Where the site keeps its memory and logs; beside the bundle unless given.")
+        Path | None, typer.Option(help="Folder for the site's state and logs; next to the bundle unless given.")
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="host:port of the coordinator, where it is not the bundle's.")
+        str | None, typer.Option(help="host:port of the coordinator, if it differs from the bundle's.")
     ] = None,
-    device: Annotated[str, typer.Option(help="What the site trains on: cpu, cuda, cuda:1, ...")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device to train on: cpu, cuda, cuda:1, ...")] = "cpu",
     trainer: Annotated[
         bool,
-        typer.Option("--trainer", help="The trainer alone, on the socket FOLDER/trainer, for a SuperNode of your own."),
+        typer.Option("--trainer", help="Run only the trainer, on the socket FOLDER/trainer, for your own SuperNode."),
     ] = False,
-    show: Annotated[bool, typer.Option("--show", help="Say what would leave this machine, and leave.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print what would leave this machine, and exit.")] = False,
 ) -> None:
     """Take part in a federation with this machine's data.
 
-    It lasts until Ctrl-C; the data stay here.
+    The command runs until Ctrl-C. The data stay on this machine.
 
     \b
-    unalike join site-1.zip --data mine.npz --show     # what would leave this machine
+    unalike join site-1.zip --data mine.npz --show     # print what would leave this machine
     unalike join site-1.zip --data mine.npz
     unalike join site-1.zip --data mine.parquet --target outcome
 
-    Started again, a site continues with its own memory. Nothing that the coordinator sends is executed.
+    A site that is started again continues with its state. Code from the coordinator is never executed.
     """
     from unalike.federation.operations.extras import require_extra
 

@@ -1,4 +1,4 @@
-"""`unalike list`: what may be written in flags and spec texts."""
+"""`unalike list`: the names that may be used in flags and spec texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from unalike._utils.registry import Registry
 
-HELP = """What there is: methods, partitions, transforms, models, data.
+HELP = """List methods, partitions, transforms, models and data sets.
 
 \b
 unalike list methods
@@ -18,18 +18,18 @@ unalike list methods scaffold
 """
 
 COLUMN = 26
-"""What a column of long words needs of a terminal's width, gaps included."""
+"""Width that a column of long words needs, gap included."""
 
 app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="One method or part, to be told all about it.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A method or part to describe in full.")] = None,
 ) -> None:
-    """Published methods and the parts they are made of.
+    """Published methods and the parts they consist of.
 
-    `+` joins any of them that combine.
+    Methods and parts are combined with `+`.
 
     \b
     unalike list methods
@@ -39,9 +39,9 @@ def methods(
     from unalike.methods.part import registry
 
     if name is not None:
-        _tell(name)
+        _describe(name)
         return
-    columns = ["write", "what it is", "paper", "down", "up", "server keeps", "client keeps", "needs"]
+    columns = ["spec", "description", "paper", "down", "up", "server keeps", "client keeps", "needs"]
     rows = []
     for method in method_guide.published():
         e = method_guide.entry(method)
@@ -51,7 +51,7 @@ def methods(
     _table("Parts", registry, method_guide.parts())
 
 
-def _tell(name: str) -> None:
+def _describe(name: str) -> None:
     from unalike.cli import method_guide
     from unalike.cli.terminal_tables import console
     from unalike.methods.part import registry
@@ -76,9 +76,9 @@ def _tell(name: str) -> None:
 
 @app.command()
 def partitions() -> None:
-    """Ways to divide a data set among clients.
+    """Partitions of a data set among clients.
 
-    `+` adds a change of the samples to one of them.
+    A change of the samples is added with `+`.
 
     \b
     unalike list partitions
@@ -92,7 +92,7 @@ def partitions() -> None:
 
 @app.command()
 def transforms() -> None:
-    """Normalization and augmentation of batches, joined by `+`.
+    """Normalization and augmentation of batches, combined with `+`.
 
     \b
     unalike list transforms
@@ -104,7 +104,7 @@ def transforms() -> None:
 
 @app.command()
 def models() -> None:
-    """Models by name; any torch.nn.Module works from Python.
+    """Models by name. In Python, any torch.nn.Module can be used.
 
     \b
     unalike list models
@@ -116,7 +116,7 @@ def models() -> None:
 
 @app.command()
 def data() -> None:
-    """Named data sets; files of your own work by their path.
+    """Data sets by name. Your own files are given by path.
 
     \b
     unalike list data
@@ -127,11 +127,11 @@ def data() -> None:
 
 
 def _table(title: str, registry: Registry, names: list[str]) -> None:
-    _rows(title, ["write", "what it is"], [[registry.usage(name), registry.summary(name)] for name in names])
+    _rows(title, ["spec", "description"], [[registry.usage(name), registry.summary(name)] for name in names])
 
 
 def _rows(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """A table, or, where the terminal is too narrow for its columns, a paragraph for each row."""
+    """Print a table, or a paragraph for each row if the terminal is too narrow for the columns."""
     from rich.padding import Padding
     from rich.table import Table
 
@@ -149,8 +149,8 @@ def _rows(title: str, columns: list[str], rows: list[list[str]]) -> None:
         return
     screen.print(title, style="italic")
     for name, what, *others in rows:
-        told = "; ".join(
+        details = "; ".join(
             f"{column}: {cell}" for column, cell in zip(columns[2:], others, strict=True) if cell.strip("-")
         )
         screen.print(name, style="bold", highlight=False)
-        screen.print(Padding(f"{what}\n{told}".rstrip(), (0, 0, 0, 4)), highlight=False)
+        screen.print(Padding(f"{what}\n{details}".rstrip(), (0, 0, 0, 4)), highlight=False)

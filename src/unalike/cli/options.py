@@ -18,7 +18,7 @@ Command = Callable[..., Any]
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Take the flags' defaults from a TOML file; what stands on the command line wins."""
+    """Read defaults of the flags from a TOML file. Flags on the command line override them."""
     if path is None:
         return None
     try:
@@ -27,21 +27,22 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
         raise UnalikeError(f"cannot read {path}: {error}; expected a TOML file of flags, such as rounds = 50") from None
     known = {p.name for p in context.command.params}
     values = {key.replace("-", "_"): value for key, value in _flags_of(path, found, known).items()}
-    if strange := sorted(set(values) - known):
+    if unexpected := sorted(set(values) - known):
         raise UnalikeError(
-            f"{path} sets what is no flag of this command: " + str(unknown("flag", strange[0], filter(None, known)))
+            f"{path} sets a name that is not a flag of this command: "
+            + str(unknown("flag", unexpected[0], filter(None, known)))
         )
     repeated = {p.name for p in context.command.params if getattr(p, "multiple", False)}
     for key, value in values.items():
         if isinstance(value, dict) or (isinstance(value, list) and key not in repeated):
-            raise UnalikeError(f"{path} sets {key} to {value!r}; expected one value, as its flag takes")
-    # as text, which a flag reads as if it were typed: 2.5 and true are no whole numbers
+            raise UnalikeError(f"{path} sets {key} to {value!r}; expected a single value, as for its flag")
+    # as text, which a flag reads as if it were typed: 2.5 and true are not integers
     values = {
         k: list(map(str, v)) if isinstance(v, list) else [str(v)] if k in repeated else str(v)
         for k, v in values.items()
     }
     for flag in context.command.params:
-        if flag.name in values and not flag.is_eager:  # the file's own flag is one
+        if flag.name in values and not flag.is_eager:  # such as --config itself
             try:
                 flag.process_value(context, values[flag.name])
             except typer.BadParameter as error:
@@ -51,7 +52,7 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def _flags_of(file: Path, found: dict[str, Any], known: set[str]) -> dict[str, Any]:
-    """A table of flags as it is; the record that a kept run leaves, as the flags that repeat the run."""
+    """The flags in a file: a table of flags as it is, or the config.toml of a run as the flags that repeat the run."""
     if not all(isinstance(found.get(name), dict) for name in ("work", "model", "data")):
         return found
     kept = kept_flags(file.parent)
@@ -62,7 +63,7 @@ def _flags_of(file: Path, found: dict[str, Any], known: set[str]) -> dict[str, A
 
 
 def kept_flags(folder: Path) -> dict[str, Any]:
-    """The flags of the command that wrote a folder; empty where none did."""
+    """The flags of the command that wrote a folder; empty if a program wrote it."""
     try:
         return tomllib.loads(json.loads((folder / "comparison.json").read_text())["config"])
     except (OSError, ValueError, KeyError):
@@ -70,9 +71,9 @@ def kept_flags(folder: Path) -> dict[str, Any]:
 
 
 def _recorded(file: Path, found: dict[str, Any]) -> dict[str, Any]:
-    """The flags of a run without the command that made it: its plan vouches for the data.
+    """The flags of a run that a program made, from its config.toml and its partition plan.
 
-    Raises `UnalikeError` where the data's name does not say all of it.
+    Raises `UnalikeError` if the name of the data does not identify it.
     """
     from unalike.data.sources.registry import registry
 
@@ -95,84 +96,94 @@ Config = Annotated[
         "--config",
         callback=read_config,
         is_eager=True,
-        help="TOML file with the same names as the flags, or a run's config.toml.",
+        help="TOML file with the names of the flags as keys, or a run's config.toml.",
     ),
 ]
-Data = Annotated[str, typer.Option(help="A named data set (see `unalike list data`) or a file, such as my.npz.")]
+Data = Annotated[str, typer.Option(help="Name of a data set (see `unalike list data`), or a file such as my.npz.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of data files; also $UNALIKE_DATA.")]
-Partition = Annotated[str, typer.Option(help="How the data is divided (see `unalike list partitions`).")]
-Plan = Annotated[Path | None, typer.Option(help="A saved partition plan (plan.json) instead of --partition.")]
+Partition = Annotated[str, typer.Option(help="Partition of the data (see `unalike list partitions`).")]
+Plan = Annotated[Path | None, typer.Option(help="Saved partition plan (plan.json), instead of --partition.")]
 Clients = Annotated[
     int | None,
-    typer.Option(help="Number of clients; 10 unless given, or as many as the data says.", show_default=False),
+    typer.Option(help="Number of clients; 10 unless given, or as many as the data set defines.", show_default=False),
 ]
 Model = Annotated[str, typer.Option(help="Model, such as 'mlp(hidden=(64, 32))' (see `unalike list models`).")]
-Rounds = Annotated[int, typer.Option(help="Rounds of communication.")]
+Rounds = Annotated[int, typer.Option(help="Number of rounds.")]
 Seed = Annotated[int, typer.Option(help="Seed of partition, weights, cohorts and batches.")]
 Val = Annotated[
-    float, typer.Option(help="Share of each client's training samples to choose by (--stop, --select): 0.1.")
+    float,
+    typer.Option(help="Share of each client's training samples used for validation (--stop, --select), such as 0.1."),
 ]
 Test = Annotated[
     float | None,
     typer.Option(
-        help="Share of the test samples that the server keeps, for --protocol server; the whole published test set unless given.",
+        help="Share of the test samples for the server (--protocol server); the whole published test set unless given.",
         show_default=False,
     ),
 ]
 Stop = Annotated[
-    str | None, typer.Option(help="End a run early: 'min_accuracy >= 0.8', 'patience(rounds=10)', joined by and, or.")
+    str | None,
+    typer.Option(
+        help="Rule that ends a run early: 'min_accuracy >= 0.8', 'patience(rounds=10)'; combine with and, or."
+    ),
 ]
-Budget = Annotated[str | None, typer.Option(help="What a run may spend: '30 rounds', '10 min' of training, '500 MB'.")]
-Select = Annotated[str, typer.Option(help="The round that counts: last, or best by the validation samples.")]
-Participation = Annotated[float, typer.Option(help="Share of the clients that takes part in a round.")]
+Budget = Annotated[str | None, typer.Option(help="Budget of a run: '30 rounds', '10 min' of training, '500 MB'.")]
+Select = Annotated[str, typer.Option(help="Round whose models count: last, or best on the validation samples.")]
+Participation = Annotated[float, typer.Option(help="Share of the clients that take part in a round.")]
 Executor = Annotated[
     str,
     typer.Option(
-        help="auto, loop, batched, 'batched(chunk=20)', 'distributed(workers=2)', or between GPUs "
+        help="auto, loop, batched, 'batched(chunk=20)', 'distributed(workers=2)', or for several GPUs "
         "'distributed(workers=2, nccl=True)'."
     ),
 ]
 Workers = Annotated[
-    int | None, typer.Option(help="Processes that share the clients, one core each; as 'distributed(workers=...)'.")
+    int | None, typer.Option(help="Number of worker processes, one core each; the same as 'distributed(workers=...)'.")
 ]
-Precision = Annotated[str, typer.Option(help="float32, or bf16: faster on some processors, and a little less exact.")]
-EvaluateEvery = Annotated[int, typer.Option(help="Evaluate after every so many rounds.")]
+Precision = Annotated[str, typer.Option(help="float32, or bf16, which is faster on some processors and less exact.")]
+EvaluateEvery = Annotated[int, typer.Option(help="Number of rounds between evaluations.")]
 Protocol = Annotated[list[str], typer.Option(help="clients, server, personal or local; repeat for several.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda:1, or cuda: with --workers a GPU each.")]
-Target = Annotated[str | None, typer.Option(help="Of a table: the column to predict.")]
-Buffers = Annotated[str, typer.Option(help="Batch norm's running statistics: average, local or first.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda:1, ...; cuda with --workers: one GPU per process.")]
+Target = Annotated[str | None, typer.Option(help="Column of a table to predict.")]
+Buffers = Annotated[str, typer.Option(help="Running statistics of batch norm: average, local or first.")]
 Transform = Annotated[
     str | None,
-    typer.Option(help="Of training batches, such as 'normalize(mean=0.5, std=0.25) + crop(padding=4) + flip'."),
+    typer.Option(
+        help="Transform of training batches, such as 'normalize(mean=0.5, std=0.25) + crop(padding=4) + flip'."
+    ),
 ]
 Proxy = Annotated[
     float | None,
-    typer.Option(help="Share of the test samples that goes to the server, for methods that learn there: 0.02."),
+    typer.Option(help="Share of the test samples for methods that train on the server, such as 0.02."),
 ]
-Epochs = Annotated[int, typer.Option(help="Local passes over a client's data per round.")]
+Epochs = Annotated[int, typer.Option(help="Epochs of local training per round.")]
 Steps = Annotated[int | None, typer.Option(help="Local optimizer steps per round, instead of epochs.")]
 BatchSize = Annotated[str, typer.Option(help="Samples per step, or 'full'.")]
 Lr = Annotated[float, typer.Option(help="Local learning rate.")]
-Momentum = Annotated[float, typer.Option(help="Momentum of the local solver.")]
+Momentum = Annotated[float, typer.Option(help="Momentum of the local optimizer.")]
 Nesterov = Annotated[bool, typer.Option("--nesterov", help="Nesterov momentum.")]
-WeightDecay = Annotated[float, typer.Option(help="Weight decay of the local solver.")]
+WeightDecay = Annotated[float, typer.Option(help="Weight decay of the local optimizer.")]
 Optimizer = Annotated[str, typer.Option(help="sgd, adam or adamw.")]
-Schedule = Annotated[float, typer.Option(help="Factor of the learning rate per round.")]
-Clip = Annotated[float | None, typer.Option(help="Largest norm of a step's gradient.")]
-KeepOptimiserState = Annotated[bool, typer.Option("--keep-optimizer-state", help="Keep momentum between rounds.")]
+Schedule = Annotated[float, typer.Option(help="Factor by which the learning rate changes per round.")]
+Clip = Annotated[float | None, typer.Option(help="Largest gradient norm of a step; larger gradients are scaled down.")]
+KeepOptimizerState = Annotated[
+    bool, typer.Option("--keep-optimizer-state", help="Keep the state of the local optimizer between rounds.")
+]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Say what it will cost (seconds, bytes, memory), from three rounds; train nothing."),
+    typer.Option(
+        "--dry-run", help="Estimate the cost (seconds, bytes, memory) from three rounds, and train nothing else."
+    ),
 ]
-Profile = Annotated[
-    bool, typer.Option("--profile", help="Say where a few rounds spend their time, and write a trace (trace.json).")
-]
-Out = Annotated[Path | None, typer.Option(help="Folder that keeps the results; the same command resumes it.")]
+Profile = Annotated[bool, typer.Option("--profile", help="Profile a few rounds, and write a trace (trace.json).")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results; the same command resumes an interrupted run.")]
 
 
-def shares(**groups: Callable[..., Any]) -> Callable[[Command], Command]:
-    """Lets a command share flags with others: in place of each argument named here it has the parameters of that function, which
-    makes the argument of them.
+def uses_flags(**groups: Callable[..., Any]) -> Callable[[Command], Command]:
+    """Decorator: replace arguments of a command by groups of flags that it shares with other commands.
+
+    Each name stands for an argument of the command. The flags are the parameters of the given function, and the result of the
+    function becomes the argument.
     """
 
     def decorated(command: Command) -> Command:
@@ -203,7 +214,7 @@ def work(
     optimizer: Optimizer = "sgd",
     schedule: Schedule = 1.0,
     clip: Clip = None,
-    keep_optimizer_state: KeepOptimiserState = False,
+    keep_optimizer_state: KeepOptimizerState = False,
 ) -> Any:
     """The `Work` that the flags describe."""
     fields = locals()
@@ -212,7 +223,7 @@ def work(
     return Work(**fields | ({"batch_size": None} if batch_size == "full" else {}))
 
 
-@shares(work=work)
+@uses_flags(work=work)
 def training(
     model: Model = "mlp",
     rounds: Rounds = 50,
@@ -231,16 +242,16 @@ def training(
     *,
     work: Any,
 ) -> dict[str, Any]:
-    """What `ua.run` and `ua.compare` are told beside methods and data: their arguments by name."""
-    told = locals() | {"protocol": tuple(protocol)}
-    del told["workers"]
+    """The arguments of `ua.run` and `ua.compare` besides methods and data, by name."""
+    arguments = locals() | {"protocol": tuple(protocol)}
+    del arguments["workers"]
     if workers is not None and not executor.startswith("distributed"):
-        told["executor"] = f"distributed(workers={workers}, inner={executor!r})"
-    return told
+        arguments["executor"] = f"distributed(workers={workers}, inner={executor!r})"
+    return arguments
 
 
 def table(data: str, target: str | None) -> str:
-    """A file as `load` reads it: of a table it must know the column to predict."""
+    """A file as spec text for `load`, with the target column if the file is a table."""
     return data if target is None else f"file(path={data!r}, target={target!r})"
 
 
@@ -251,7 +262,7 @@ def dataset(
     test: float | None = None,
     protocol: Sequence[str] = (),
 ) -> tuple[Any, Any, Any]:
-    """What is left for the clients, and what the server keeps of a data set: to learn from and to test on (None: nothing)."""
+    """Load a data set and split it: (samples of the clients, proxy samples of the server, test samples of the server)."""
     from unalike.data.partitioning.hold_out import hold_out, test_apart
     from unalike.data.sources.load import load
 
@@ -266,7 +277,7 @@ def dataset(
 
 
 def divided(data: Any, partition: str, plan: Path | None, clients: int | None, seed: int, val: float = 0.0) -> Any:
-    """The clients that the flags of a command make of a data set."""
+    """Make clients from a data set as the flags say."""
     from unalike.data.partitioning.apply_plan import apply_plan
     from unalike.data.partitioning.partition import divided_already, usual_clients
     from unalike.data.partitioning.partition import partition as divide

@@ -1,4 +1,4 @@
-"""`unalike partition`: look at a partition before anything is trained."""
+"""`unalike partition`: show a partition without training."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ def command(
     seed: Annotated[int | None, typer.Option(help="Seed of the partition; 0 unless given.", show_default=False)] = None,
     val: o.Val = 0.0,
     plan: o.Plan = None,
-    figure: Annotated[Path | None, typer.Option(help="Draw who has how much of what (.png, .svg, .pdf).")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw the samples by client and class (.png, .svg, .pdf).")
+    ] = None,
     export: Annotated[Path | None, typer.Option(help="Write index files for other tools into this folder.")] = None,
-    save: Annotated[Path | None, typer.Option(help="Keep the plan in this file, for --plan.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the plan to this file, for --plan.")] = None,
 ) -> None:
     """Divide a data set and show how much the clients differ.
 
@@ -37,23 +39,25 @@ def command(
 
     if plan is not None and seed is not None:
         raise UnalikeError(
-            f"found seed={seed} beside a plan: it would change nothing; leave it out, or make the plan with it: "
+            f"found seed={seed} beside a plan: it has no effect; leave it out, or make the plan with it: "
             "`unalike partition --save`"
         )
-    people = o.divided(o.dataset(data, data_dir)[0], partition, plan, clients, seed or 0, val)
-    if people.plan is None:
+    population = o.divided(o.dataset(data, data_dir)[0], partition, plan, clients, seed or 0, val)
+    if population.plan is None:
         raise RuntimeError("a partitioned population carries its plan")
     screen = console()
-    screen.print(people.plan.show(people.classes))
-    if people.classes is not None:
-        print(bubbles(people.plan.counts, people.classes, screen.width))
+    screen.print(population.plan.show(population.classes))
+    if population.classes is not None:
+        print(bubbles(population.plan.counts, population.classes, screen.width))
     if figure is not None:
         from unalike.data.partitioning import partition_figures
 
-        drawn = partition_figures.bubbles(people.plan, people.classes)
+        drawn = partition_figures.bubbles(population.plan, population.classes)
         known = drawn.canvas.get_supported_filetypes()
         if figure.suffix[1:].lower() not in known:
-            raise UnalikeError(f"{figure} cannot be drawn; expected a name that ends in .{', .'.join(sorted(known))}")
+            raise UnalikeError(
+                f"{figure} cannot be drawn; expected a file name that ends in .{', .'.join(sorted(known))}"
+            )
         with writing(figure):
             drawn.savefig(figure, bbox_inches="tight", dpi=150)
         print(f"figure: {figure.resolve()}")
@@ -61,8 +65,8 @@ def command(
         from unalike.data.partitioning.partition_files import write_partition
 
         with writing(export):
-            write_partition(people.plan, export)
+            write_partition(population.plan, export)
         print(f"index files: {export.resolve()}")
     if save is not None:
-        people.plan.save(save)
+        population.plan.save(save)
         print(f"plan: {save.resolve()}")

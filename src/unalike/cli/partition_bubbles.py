@@ -1,4 +1,4 @@
-"""Who has how much of what, as a chart of characters."""
+"""Samples by client and class, as a chart of characters."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 SIZES = " ·∘○●⬤"
-"""A sign's place grows with the area of its bubble."""
+"""Characters by increasing count."""
 
 WIDEST, HIGHEST = 60, 40
-"""Clients and classes that fit on a terminal; the figure holds more."""
+"""Most clients and classes that fit on a terminal."""
 
 
 def bubbles(counts: np.ndarray, classes: Sequence[str], room: int = 160) -> str:
-    """One row per class and one column per client of counts [K, C]; the largest sign is the largest count.
+    """One row per class and one column per client for counts [K, C]; the largest character is the largest count.
 
-    Clients that lines of `room` characters do not hold follow below.
+    Lines have at most `room` characters; further clients follow in further charts below.
 
     >>> print(bubbles(np.array([[9, 0], [1, 4]]), ["a", "b"]))
     a  ⬤ ·

@@ -1,4 +1,4 @@
-"""`unalike predict`: a kept model on new samples."""
+"""`unalike predict`: predict new samples with a kept model."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ NAME = "predict"
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="A folder that `unalike run --out` wrote.")],
-    data: Annotated[str, typer.Option(help="A data set or file with the samples.")],
+    folder: Annotated[Path, typer.Argument(help="Folder that `unalike run --out` wrote.")],
+    data: Annotated[str, typer.Option(help="Data set or file with the samples.")],
     data_dir: o.DataDir = None,
-    out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
+    out: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("predictions.csv"),
 ) -> None:
     """Predict every sample of a data set with a run's shared model.
 
-    One CSV row each, in the order of the data, with the probability of what is predicted where that is a class. A table needs no
-    target: it is read as the run read its own.
+    The CSV file has one row per sample, in the order of the data, and for classes the probability of the prediction. A table needs
+    no target column; it is encoded as in the run.
 
     \b
     unalike predict runs/prox --data new.npz --out predictions.csv

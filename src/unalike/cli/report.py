@@ -1,4 +1,4 @@
-"""`unalike report`: the page that people open, and the table that goes into a paper."""
+"""`unalike report`: write the HTML report, a table for a paper, or figures."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ NAME = "report"
 def command(
     folders: Annotated[
         list[Path],
-        typer.Argument(help="What `unalike compare --out` or `unalike run --out` wrote; several are joined."),
+        typer.Argument(help="Folders that `unalike compare --out` or `unalike run --out` wrote; several are joined."),
     ],
     format: Annotated[
-        str, typer.Option(help="html, or a table: markdown, csv or latex, to standard output unless --out is given.")
+        str, typer.Option(help="html, or a table: markdown, csv or latex (printed unless --out is given).")
     ] = "html",
     out: Annotated[
         Path | None,
-        typer.Option(help="The file to write; for html report.html in the folder, or here for several, unless given."),
+        typer.Option(
+            help="File to write. Default for html: report.html in the folder, or in the current folder for several."
+        ),
     ] = None,
-    title: Annotated[str | None, typer.Option(help="Its headline.")] = None,
+    title: Annotated[str | None, typer.Option(help="Headline of the page.")] = None,
     target: Annotated[
         float | None,
         typer.Option(
-            help="On the page: what it costs to reach this score (0.8, or an RMSE); the baseline's final mean unless given."
+            help="Compare the costs of reaching this score (0.8, or an RMSE); the baseline's final mean unless given."
         ),
     ] = None,
     figures: Annotated[
@@ -35,7 +37,7 @@ def command(
 ) -> None:
     """Write the report of comparisons or runs.
 
-    It is one HTML file that needs no network, or a table.
+    The report is one HTML file that needs no network. Other formats give a table.
 
     \b
     unalike report results
@@ -43,8 +45,8 @@ def command(
     unalike report results --format markdown
     unalike report mild severe --out both.html --figures figures
 
-    Several folders are joined: runs on the same clients become one comparison, partitions of one study are ranked over, and
-    what cannot be compared stands side by side with the reason.
+    Several folders are joined: runs on the same clients become one comparison, methods are ranked over partitions of one study,
+    and results that cannot be compared are shown side by side with the reason.
     """
     from unalike._utils.errors import UnalikeError
     from unalike.experiments.comparison import Comparison
@@ -53,9 +55,9 @@ def command(
     from unalike.reporting.html import write_text
 
     if format != "html" and (target, title) != (None, None):
-        flag, why = ("--target", "costs until a target") if target is not None else ("--title", "headlines")
+        flag = "--target" if target is not None else "--title"
         raise UnalikeError(
-            f"found {flag} with --format {format}: {why} stand on the page alone; leave one of the two out"
+            f"found {flag} with --format {format}: only the html page uses {flag}; leave one of the two out"
         )
     joined = join([(str(folder), Comparison.load(folder)) for folder in folders])
     if figures is not None:

@@ -1,4 +1,4 @@
-"""`unalike run`: one method."""
+"""`unalike run`: train one method."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from unalike.cli import options as o
 NAME = "run"
 
 
-@o.shares(training=o.training)
+@o.uses_flags(training=o.training)
 def command(
-    method: Annotated[str, typer.Option(help="A method or a sum of them (see `unalike list methods`).")] = "fedavg",
+    method: Annotated[
+        str, typer.Option(help="Method, or a sum of methods and parts (see `unalike list methods`).")
+    ] = "fedavg",
     data: o.Data = "digits",
     data_dir: o.DataDir = None,
     partition: o.Partition = "dirichlet(alpha=0.1)",
@@ -34,15 +36,15 @@ def command(
     profile: o.Profile = False,
     config: o.Config = None,
 ) -> None:
-    """Train one method and show how it went.
+    """Train one method and print the result.
 
     \b
     unalike run --data digits --method scaffold --rounds 30
     unalike run --data my.npz --model cnn --clients 5 --method 'fedprox(mu=0.1) + lws' --out runs/prox
     unalike run --val 0.2 --stop 'patience(rounds=10)' --select best
 
-    With --out the run is kept: its tables, its model, its checkpoints. The same command goes on where it stopped, and with more
-    --rounds beyond its end.
+    With --out, the tables, the model and the checkpoints of the run are kept. The same command continues an interrupted run; with
+    more --rounds it continues a finished one.
     """
     from unalike._utils.errors import UnalikeError
     from unalike._utils.progress import progress_bar
@@ -55,27 +57,28 @@ def command(
     from unalike.runtime.worker_loop import follow_leader
 
     if dry_run and profile:
-        raise UnalikeError("found --profile with --dry-run, which keeps nothing of a run; leave one of the two out")
+        raise UnalikeError("found --profile with --dry-run, which trains no run to profile; leave one of the two out")
     rounds = training["rounds"]
-    found, learn, held = o.dataset(data, data_dir, proxy, test, training["protocol"])
-    people = o.divided(found, partition, plan, clients, seed, val)
-    run_config = prepare_run(method, people, seed=seed, proxy=learn, test=held, **training)
+    dataset, proxy_samples, test_samples = o.dataset(data, data_dir, proxy, test, training["protocol"])
+    population = o.divided(dataset, partition, plan, clients, seed, val)
+    run_config = prepare_run(method, population, seed=seed, proxy=proxy_samples, test=test_samples, **training)
     with progress_bar(ROUNDS if dry_run else rounds, method, lines=True) as progress:
         if dry_run:
             return estimate_table(calibrate(run_config.key, {method: run_config}, 1, progress))
         follow_leader([run_config])
-        with Profile(rounds) if profile else nullcontext() as seen:
-            result = execute(run_config, out=out, progress=progress if seen is None else seen.watching(progress))
+        with Profile(rounds) if profile else nullcontext() as profiler:
+            callback = progress if profiler is None else profiler.watching(progress)
+            result = execute(run_config, out=out, progress=callback)
     run_table(result)
-    if seen is not None and not seen.rounds:
-        print("no trace: this run trained no round after its first, which only warms up", file=sys.stderr)
-    elif seen is not None:
+    if profiler is not None and not profiler.rounds:
+        print("no trace: this run trained no round after the first, which only warms up", file=sys.stderr)
+    elif profiler is not None:
         file = (out or Path()) / "trace.json"
-        seen.write(file)
-        profile_table(seen)
+        profiler.write(file)
+        profile_table(profiler)
         print(f"trace of these rounds in {file.resolve()}; open it in chrome://tracing or ui.perfetto.dev")
     if out is not None:
-        divided = {"partition": partition, "clients": len(people), "val": val or None}
-        front = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}
-        save_run_facts(result, method, front | (divided if plan is None else {"plan": str(plan)}))
+        partitioned = {"partition": partition, "clients": len(population), "val": val or None}
+        flags = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}
+        save_run_facts(result, method, flags | (partitioned if plan is None else {"plan": str(plan)}))
         print(f"kept in {out.resolve()}; `unalike report {quote(str(out))}` writes its report")

@@ -1,4 +1,4 @@
-"""Results as tables on a terminal."""
+"""Print results as tables on a terminal."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ GAP = 2
 
 
 def console() -> Console:
-    """As wide as the terminal, and wide enough for a table where there is none."""
+    """A console with the width of the terminal; without a terminal, 160 characters."""
     from rich.console import Console
 
-    made = Console(markup=False)  # what is in brackets are people's names and formulas
+    made = Console(markup=False)  # brackets are part of names and formulas, not markup
     return made if made.is_terminal else Console(width=160, markup=False)
 
 
 def tables(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", words: int = 1) -> None:
-    """Print rows under their heads; the first `words` columns are words, the others numbers.
+    """Print rows with headings; the first `words` columns are text, the others numbers.
 
-    Columns that the terminal has no room for follow in further tables, beside the columns of words again, which then take a third
-    of it each at most.
+    Columns that do not fit the terminal follow in further tables, which repeat the text columns. A text column then takes at most
+    a third of the width.
     """
     from rich.cells import cell_len
     from rich.table import Table
@@ -55,7 +55,7 @@ def tables(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "",
 
 
 def profile_table(profile: Profile) -> None:
-    """Where the rounds that were looked at spent their time; the profiler slows small operations down."""
+    """Print the time that each part of the profiled rounds took. The profiler slows small operations down."""
     rounds, whole = profile.rounds, sum(profile.seconds.values())
     rows = [
         (name, f"{seconds / rounds:.4f}", f"{seconds / whole:.1%}")
@@ -67,7 +67,7 @@ def profile_table(profile: Profile) -> None:
 
 
 def summary_table(comparison: Comparison) -> None:
-    """One row per method and protocol; no winner is named: p is corrected for the number of methods."""
+    """Print one row per method and protocol, with p values corrected for the number of methods. No winner is named."""
     from unalike.reporting.findings import few_seeds
     from unalike.reporting.wording import megabytes
 
@@ -85,7 +85,9 @@ def summary_table(comparison: Comparison) -> None:
         rows.append(
             [row["method"], model, *cells, interval, probability(row["p_holm"]), number(row["worst_decile"]), *cost]
         )
-    tables(("method", "model", *numbers), rows, f"{_counted(comparison)}, against {facts.baseline}", words=2)
+    tables(
+        ("method", "model", *numbers), rows, f"{_counted_rounds(comparison)}, compared with {facts.baseline}", words=2
+    )
     screen = console()
     if summary["seeds"].max() < 2:
         screen.print("One seed cannot show a difference: give --seeds 3 or more.")
@@ -98,7 +100,7 @@ def summary_table(comparison: Comparison) -> None:
 
 
 def estimate_table(estimate: Estimate) -> None:
-    """What a comparison will cost, a row per method."""
+    """Print the estimated cost of a comparison, one row per method."""
     from unalike.reporting.wording import megabytes
 
     rows = [
@@ -112,12 +114,14 @@ def estimate_table(estimate: Estimate) -> None:
         )
         for c in estimate.costs
     ]
-    tables(("method", "rounds", "training", "in all", "MB down", "MB up"), rows, "One run of each method, estimated")
+    tables(
+        ("method", "rounds", "training", "in all", "MB down", "MB up"), rows, "Estimated cost of one run of each method"
+    )
     screen = console()
     runs = f"{len(estimate.costs) * estimate.seeds} runs" if len(estimate.costs) * estimate.seeds > 1 else "one run"
     screen.print(
-        f"{runs} will take about {duration(estimate.seconds)} at most on this machine as it is now, "
-        f"and {estimate.memory_mb:,.0f} MB of memory. Rules that stop runs early are not foreseen.",
+        f"{runs} will take at most about {duration(estimate.seconds)} on this machine under its present load, "
+        f"and {estimate.memory_mb:,.0f} MB of memory. Stop rules are not taken into account.",
         highlight=False,
     )
 
@@ -132,7 +136,7 @@ def duration(seconds: float) -> str:
 
 
 def run_table(run: Run) -> None:
-    """The last round of a run, or the selected one, whose models it gives, and what it was warned of."""
+    """Print the last round of a run, or the selected one, and the notes of the run."""
     from unalike.reporting.wording import megabytes
 
     rows = run.history.rounds
@@ -150,17 +154,17 @@ def run_table(run: Run) -> None:
 
 
 def number(value: Any, sign: str = "") -> str:
-    """Four digits behind the point, of huge numbers (of what diverged) as many in all; nothing for NaN."""
+    """A number with four decimals; huge numbers (of diverged runs) in exponent form; empty for NaN."""
     if value is None or value != value:
         return ""
     return f"{value:{sign}.4f}" if abs(value) < 1e6 else f"{value:{sign}.3e}"
 
 
 def probability(p: float) -> str:
-    """Four digits, never 0; nothing for NaN."""
+    """A p value with four decimals, never 0; empty for NaN."""
     return "< 0.0001" if p < 5e-5 else number(p)
 
 
-def _counted(comparison: Comparison) -> str:
+def _counted_rounds(comparison: Comparison) -> str:
     chosen = any(str(c).endswith("selected") for c in comparison.rounds)
     return "The round with the best validation score" if chosen else "Mean of the last ten evaluated rounds"

@@ -1,1 +1,4 @@
-"""One page that follows a run or a federation by its files; it reads and never writes."""
+"""A web page that follows a run or a federation through its files. It only reads.
+
+Imports `federation`, `runtime` and `_utils`. Start reading at `server.py`.
+"""

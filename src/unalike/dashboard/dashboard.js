@@ -1,4 +1,4 @@
-// Draws what the server's stream says. Text is set as text, never as markup: names come from sites.
+// Draws the states of the server's stream. Text is never inserted as markup, because names come from sites.
 "use strict";
 
 const at = (id) => document.getElementById(id);
@@ -74,8 +74,8 @@ function tick() {
   if (!running) { at("running").textContent = "none"; return; }
   const passed = Math.max(0, Date.now() / 1000 - running.since);
   const parts = [`Round ${running.round}: ${running.asked.length} sites were asked to train (${running.asked.join(", ") || "evaluation only"})`];
-  if (running.quorum) parts.push(`${running.quorum} sound reports make it`);
-  parts.push(`begun ${passed.toFixed(0)} s ago`);
+  if (running.quorum) parts.push(`${running.quorum} valid updates are enough`);
+  parts.push(`started ${passed.toFixed(0)} s ago`);
   if (running.deadline) parts.push(`deadline after ${running.deadline} s`);
   at("running").textContent = parts.join(" · ");
 }
@@ -112,7 +112,7 @@ function link(text, lost) {
   at("link").classList.toggle("lost", lost);
 }
 
-// EventSource tries again by itself, but gives up on an answer that is no stream; then we begin anew.
+// EventSource reconnects by itself, except after an answer that is not a stream; then a new one is opened.
 function follow() {
   const stream = new EventSource("stream");
   stream.onopen = () => link("following", false);

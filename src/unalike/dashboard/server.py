@@ -1,4 +1,4 @@
-"""The dashboard's server: one page, its style and script, and a stream of states. Everything is GET; nothing is written."""
+"""The dashboard's web server: one page, its style and script, and a stream of states. All requests are GET."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from unalike.dashboard.state import Followed
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 COOKIE = "unalike-dashboard"
-LOOK = 0.5
-"""Seconds between two looks at the files."""
-BEAT = 15.0
-"""Seconds after which a silent stream says that it is alive."""
+POLL = 0.5
+"""Seconds between two checks of the files."""
+KEEPALIVE = 15.0
+"""Seconds without news after which the stream sends a comment to keep the connection open."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -36,7 +36,7 @@ TYPES = {"page.html": "text/html", "dashboard.css": "text/css", "dashboard.js": 
 
 
 def app(followed: Followed, token: str | None, hosts: list[str]) -> Starlette:
-    """The dashboard of a folder; with a token everything but the way in by it is closed."""
+    """The web application. With a token, every request needs the token or the cookie that it sets."""
 
     def allowed(request: Request) -> bool:
         return token is None or _same(request.cookies.get(COOKIE, ""), token)
@@ -73,7 +73,7 @@ def app(followed: Followed, token: str | None, hosts: list[str]) -> Starlette:
 
 
 def serve(followed: Followed, host: str, port: int, token: str | None) -> None:
-    """Serve until interrupted. Anywhere but on the own machine a token is needed; one is made where none is given."""
+    """Serve until interrupted. An address that other machines can reach needs a token; one is made unless given."""
     import uvicorn
 
     token = token or (None if host in LOOPBACK else secrets.token_urlsafe(24))
@@ -92,15 +92,15 @@ async def _states(followed: Followed, request: Request) -> AsyncIterator[str]:
         if stamp != seen:
             seen, silent = stamp, 0.0
             yield f"data: {await asyncio.to_thread(_text, followed)}\n\n"
-        elif silent >= BEAT:
+        elif silent >= KEEPALIVE:
             silent = 0.0
             yield ": still here\n\n"
-        await asyncio.sleep(LOOK)
-        silent += LOOK
+        await asyncio.sleep(POLL)
+        silent += POLL
 
 
 def _same(given: str, token: str) -> bool:
-    """Compared as bytes: of texts, `compare_digest` takes ASCII alone."""
+    """Compare in constant time, as bytes, since `compare_digest` accepts only ASCII text."""
     return secrets.compare_digest(given.encode(), token.encode())
 
 

@@ -1,4 +1,4 @@
-"""What the dashboard shows, read from the files of a run directory or of a federation's folder."""
+"""The state that the dashboard shows, read from the files of a run directory or of a federation's folder."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ State = dict[str, Any]
 FOLLOWED = ("config.toml", "rounds.parquet", "clients.parquet", "events.jsonl", "roster.json")
 LAST_EVENTS = 200
 LAST_BYTES = 1 << 20
-"""The end of the log that is read."""
+"""Bytes at the end of the event log that are read."""
 COLUMNS = 60
-"""The newest rounds that the table of sites shows."""
+"""Most rounds in the table of sites; the newest are shown."""
 
 
 class Followed:
-    """A folder that is followed: a run directory, or a federation's folder with its run below."""
+    """A folder to follow: a run directory, or a federation's folder, which contains its run directory."""
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
         if not self.path.is_dir():
             raise UnalikeError(
-                f"{self.path} is no folder; give one that `unalike run --out` or `unalike federation init` wrote"
+                f"{self.path} is not a folder; give one that `unalike run --out` or `unalike federation init` wrote"
             )
         if (self.path / "cells").is_dir():
             some = ", ".join(str(cell) for cell in sorted((self.path / "cells").iterdir())[:3])
-            raise UnalikeError(f"{self.path} holds a comparison, which is many runs; give one of them: {some}")
+            raise UnalikeError(f"{self.path} holds a comparison, that is, many runs; give one of them: {some}")
         self.federation = self.path / "federation.toml"
         self.run = self.path / "run" if self.federation.exists() else self.path
         if not self.federation.exists() and not (self.run / "config.toml").exists():
@@ -43,7 +43,7 @@ class Followed:
 
     @property
     def stamp(self) -> tuple[Any, ...]:
-        """Changes when something has changed that is shown."""
+        """A value that changes whenever something that is shown changes."""
         found = []
         for file in (self.federation, *(self.run / name for name in FOLLOWED)):
             try:
@@ -54,7 +54,7 @@ class Followed:
         return (*found, is_locked(self.run), json.dumps(self._live(), sort_keys=True))
 
     def state(self) -> State:
-        """Everything that the page shows, as plain values."""
+        """Everything that the page shows, as JSON values."""
         config, terms = _toml(self.run / "config.toml"), _toml(self.federation)
         events, live = self._events(), self._live()
         names = self._names(terms)
@@ -62,7 +62,7 @@ class Followed:
         metric = next(
             (m for m in ("accuracy", "rmse", "personal_accuracy", "personal_rmse") if _any(rounds, m)), "accuracy"
         )
-        own = (f"{front}{metric.removeprefix('personal_')}" for front in _fronts(metric))
+        own = (f"{front}{metric.removeprefix('personal_')}" for front in _prefixes(metric))
         mine = next((name for name in own if _any(clients, name)), metric)
         done = int(rounds[-1]["round"]) if rounds else 0
         return {
@@ -78,12 +78,14 @@ class Followed:
             "curves": _curves(rounds, metric),
             "sites": _sites(terms, names, live, clients, events),
             "table": _by_round(clients, names, mine),
-            "refused": [_plain(e, names) for e in events if e["event"] in ("refused", "absent", "late")][-LAST_EVENTS:],
-            "log": [_plain(e, names) for e in events][-LAST_EVENTS:],
+            "refused": [_event_row(e, names) for e in events if e["event"] in ("refused", "absent", "late")][
+                -LAST_EVENTS:
+            ],
+            "log": [_event_row(e, names) for e in events][-LAST_EVENTS:],
         }
 
     def _live(self) -> dict[str, Any]:
-        """What a coordinator that is up says of itself."""
+        """The status that a running coordinator reports; empty if none runs."""
         try:
             return command(self.path / "control", "status") if (self.path / "control").exists() else {}
         except NoAnswer:
@@ -102,7 +104,7 @@ class Followed:
         for line in lines:
             try:
                 event = json.loads(line)
-            except ValueError:  # half written, or cut
+            except ValueError:  # half written, or cut off
                 continue
             if isinstance(event, dict) and isinstance(event.get("event"), str):
                 found.append(event)
@@ -118,7 +120,7 @@ class Followed:
 
 
 def _method(asked: str, config: dict[str, Any]) -> str:
-    """The method as it was asked for, and with every field."""
+    """The method as the user wrote it, and with every field."""
     spec = str(config.get("method", ""))
     return spec if asked == spec else f"{asked}: {spec}"
 
@@ -131,7 +133,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _table(path: Path) -> list[dict[str, Any]]:
-    """The rows; none where the file is not there yet. Files are replaced whole, so none is half written."""
+    """The rows of a table; none if the file does not exist yet. Files are replaced atomically, so none is half written."""
     import pandas as pd
 
     try:
@@ -142,7 +144,7 @@ def _table(path: Path) -> list[dict[str, Any]]:
 
 
 def _number(value: Any) -> float | None:
-    """A number that JSON can say."""
+    """The value if it is a finite number, which JSON can represent; otherwise None."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
@@ -150,8 +152,8 @@ def _any(rows: list[dict[str, Any]], name: str) -> bool:
     return any(_number(row.get(name)) is not None for row in rows)
 
 
-def _fronts(metric: str) -> tuple[str, ...]:
-    """What may stand before the metric in the clients' columns: the plain ones of a run may score no client (`server`)."""
+def _prefixes(metric: str) -> tuple[str, ...]:
+    """Possible prefixes of the metric in the clients' table, where columns without a prefix may be empty (`server`)."""
     return ("personal_",) if metric.startswith("personal_") else ("", "clients_", "personal_", "local_")
 
 
@@ -164,7 +166,7 @@ def _curves(rows: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
 
 
 def _state(events: list[dict[str, Any]], live: dict[str, Any], federated: bool, written: bool | None) -> str:
-    """The run's state; `written` says whether a process writes it, None where that cannot be known."""
+    """The run's state as text. `written`: whether a process writes to its folder; None if unknown."""
     if live:
         why = f": {live['why']}" if live.get("why") else ""
         return f"{live['state']}{why}"
@@ -172,16 +174,16 @@ def _state(events: list[dict[str, Any]], live: dict[str, Any], federated: bool, 
     if last in ("finished", DIVERGED):
         return last
     if not events:
-        return "not begun"
+        return "not started"
     if federated:
         return "down: not finished"
     if written is None:
         return "running, or interrupted"
-    return "running" if written else "not finished, and no process goes on with it"
+    return "running" if written else "not finished, and no process continues it"
 
 
 def _running(events: list[dict[str, Any]], terms: dict[str, Any], names: list[str]) -> dict[str, Any] | None:
-    """The round that is on its way: who was asked, since when, and when it closes."""
+    """The round in progress: the sites that were asked, since when, and the deadline."""
     place = next((i for i in range(len(events) - 1, -1, -1) if events[i]["event"] == "asked"), None)
     if place is None or any(e["event"] in ("finished", "interrupted") for e in events[place:]):
         return None
@@ -233,7 +235,7 @@ def _sites(
 
 
 def _by_round(clients: list[dict[str, Any]], names: list[str], metric: str) -> dict[str, Any]:
-    """Per site the metric of each round, the newest first; None where there is none, with the reason."""
+    """For each site its metric in each round, newest first, with its status; None if there is no number."""
     rounds = sorted({int(row["round"]) for row in clients}, reverse=True)[:COLUMNS]
     rows: dict[str, dict[int, Any]] = {}
     for row in clients:
@@ -249,8 +251,8 @@ def _name(client: Any, names: list[str]) -> str:
     return str(client)
 
 
-def _plain(event: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """An event as time, kind, site, round and the rest as text."""
+def _event_row(event: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """An event as time, event, site, round, and its other fields as text."""
     rest = {k: v for k, v in event.items() if k not in ("time", "event", "client", "round", "why")}
     said = {k: ", ".join(map(str, v)) if isinstance(v, list) else v for k, v in rest.items()}
     more = [f"{k} {v}" for k, v in said.items() if v not in (None, "", {})]

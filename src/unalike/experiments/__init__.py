@@ -1,6 +1,7 @@
-"""Comparisons of methods under the same conditions, their cost beforehand and their results.
+"""Comparisons of methods under equal conditions: running them, estimating their cost, joining their results.
 
-Imports `runtime`, `reporting` and below. Start reading at `compare.py`.
+`compare.py` prepares an `Experiment` (one cell per method and seed), which runs the cells and returns a `Comparison`.
+`joining.py` combines several comparisons. Imports `reporting`, `runtime` and below. Start reading at `compare.py`.
 """
 
 from unalike.experiments.compare import compare, estimate

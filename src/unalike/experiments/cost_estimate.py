@@ -1,4 +1,4 @@
-"""Estimate of the cost of a comparison, from a calibration: a few rounds of every method, whose results are discarded."""
+"""Estimate the cost of a comparison from a calibration: a few rounds of every method, with results discarded."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Experiment:
         return calibrate(self.key, self.run_configs, len(self.cells) // len(self.run_configs), progress)
 
     def run(self, out: str | Path | None, progress: ProgressCallback) -> Comparison:
-        """Run every cell whose result is not yet in the folder `out`, and combine the results of all cells."""
+        """Run every cell without a result in the folder `out`, and combine the results of all cells."""
         folder = None if out is None else Path(out)
         if folder is not None and (folder / "checkpoints").exists():
             raise UnalikeError(f"{folder} holds a single run; choose another folder for the comparison")

@@ -115,7 +115,7 @@ def _config(
 
 
 def _scored_protocols(run_config: RunConfig) -> list[str]:
-    """The protocols that score a model of the last stage, whose models are the result of the run."""
+    """The protocols that score a model of the last stage. The models of this stage are the result of the run."""
     last = [step for step in run_config.outline if isinstance(step, Stage)][-1]
     model = last.model or run_config.model
     shared, personal = last.method.has_shared_model(model), last.method.is_personal(model)

@@ -36,7 +36,7 @@ class ComparisonFacts:
         versions: versions of the software that produced the numbers.
         seed: the first seed; `partition` and `label_counts` describe its clients.
         clients: names of the clients.
-        plain: the protocol whose columns have no prefix; empty if it has to be read off the tables.
+        plain: the protocol of the columns without a prefix; empty if it has to be read off the tables.
         ends: one entry per run: its rounds, why it ended, and the selected round (None if the last rounds count).
         estimate: the cost estimate beside the actual cost: rows of `what unit estimated actual`.
         unfinished: progress of a run that has not ended (`2 of 3 rounds`), otherwise empty. Such a run is shown but never

@@ -76,7 +76,7 @@ def _facts_of_directory(directory: RunDirectory, rounds: pd.DataFrame) -> Compar
 
 
 def _scored_protocols(rounds: pd.DataFrame) -> list[str]:
-    """The protocols whose columns a run's history has."""
+    """The protocols that have columns in a run's history."""
     shared = rounds[[c for c in ("accuracy", "rmse") if c in rounds]].notna().any(axis=None)
     personal = any(c in rounds for c in ("personal_accuracy", "personal_rmse"))
     return [*(["clients"] if shared else []), *(["personal"] if personal else [])]

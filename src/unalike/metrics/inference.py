@@ -67,7 +67,7 @@ def _difference(a: float, b: float) -> float:
     return 0.0 if same else round(a - b, 12)
 
 
-def levelled(scores: pd.Series) -> pd.Series:
+def without_rounding(scores: pd.Series) -> pd.Series:
     """The scores with one value for all that differ only by rounding, as in `differences`."""
     ordered = scores.sort_values(kind="stable")
     level = (ordered.diff() > ROUNDING * ordered.shift().abs()).cumsum()
@@ -78,7 +78,7 @@ def t_test(d: Sequence[float]) -> tuple[float, float, float, float]:
     """Mean of the differences, its 95 % t interval, and the two-sided p of the paired t test: (mean, low, high, p).
 
     Interval and p are NaN if they are not defined: for fewer than two differences, for differences that are not finite, and
-    for differences that are all the same number other than 0, whose spread is unknown. If all are 0, p is 1. All four are NaN
+    for differences that are all the same number other than 0 (unknown spread). If all are 0, p is 1. All four are NaN
     for no differences.
     """
     mean = float(np.mean(d)) if len(d) else math.nan
@@ -191,7 +191,7 @@ def ranks(scores: pd.DataFrame, sign: int = 1) -> Ranks:
         raise UnalikeError(
             f"found {methods} methods on {blocks} partitions; ranks need two or more of both and a score in every cell"
         )
-    table = (-sign * scores.apply(levelled, axis=1)).rank(axis=1)
+    table = (-sign * scores.apply(without_rounding, axis=1)).rank(axis=1)
     q = float(stats.studentized_range.ppf(1 - ALPHA, methods, np.inf)) / math.sqrt(2)
     columns = [table[name] for name in table]
     varied = methods > 2 and any(column.nunique() > 1 or column.iloc[0] != columns[0].iloc[0] for column in columns)

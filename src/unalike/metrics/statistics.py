@@ -75,7 +75,7 @@ def prefix_of(column: str) -> str:
     return next((f"{name}_" for name in PROTOCOLS if column.startswith(f"{name}_")), "")
 
 
-def further(rounds: pd.DataFrame) -> list[str]:
+def extra_metrics(rounds: pd.DataFrame) -> list[str]:
     """The metrics besides the headline metric and the loss: macro_f1, balanced_accuracy, auroc, auprc, user-defined ones."""
     known = {
         "method",
@@ -203,7 +203,7 @@ def to_target(
 _TARGET = ["method", "seeds", "reached", "round", "mb", "seconds"]
 
 
-def efficient(table: pd.DataFrame, more: Iterable[str], less: Iterable[str]) -> pd.Series:
+def pareto_front(table: pd.DataFrame, more: Iterable[str], less: Iterable[str]) -> pd.Series:
     """The Pareto front: True for rows such that no other row is at least as good in every column and better in one.
 
     Higher is better in the columns `more`, lower in the columns `less`. A row with a missing number is not on the front.
@@ -313,7 +313,7 @@ def _corrected(compared: pd.DataFrame) -> pd.DataFrame:
 
 def _others(rounds: pd.DataFrame, prefix: str, method: str, last: int) -> dict[str, float]:
     nothing = pd.Series(dtype=float)
-    names = (*further(rounds), "loss")
+    names = (*extra_metrics(rounds), "loss")
     return {name: _by_seed(rounds, prefix + name, last).get(method, nothing).mean() for name in names}
 
 
@@ -328,7 +328,17 @@ def _spread(clients: pd.DataFrame, column: str, metric: Metric, method: str) -> 
 
 def _columns(rounds: pd.DataFrame, metric: Metric) -> list[str]:
     scores = ["method", "protocol", "seeds", metric.column, f"{metric.column}_sd"]
-    return [*scores, *further(rounds), "loss", *_COMPARED, "client_sd", "worst_decile", "mb_down", "mb_up", "seconds"]
+    return [
+        *scores,
+        *extra_metrics(rounds),
+        "loss",
+        *_COMPARED,
+        "client_sd",
+        "worst_decile",
+        "mb_down",
+        "mb_up",
+        "seconds",
+    ]
 
 
 def _require(frame: pd.DataFrame, name: str, *columns: str) -> None:

@@ -1,6 +1,7 @@
-"""The HTML report and the exports of a comparison.
+"""The HTML report of a comparison, its figures, and tables for papers.
 
-Imports `metrics` and below. Start reading at `html.py`.
+`content.py` holds the tables and facts of a report, `findings.py` its sentences, `panels.py` its charts, `tables.py` its tables.
+Imports `runtime`, `metrics` and below. Start reading at `html.py`.
 """
 
 from unalike.reporting.content import MethodResult, ReportContent

@@ -1,4 +1,4 @@
-"""What a report is made of. Nothing here is computed: the tables are those of a comparison."""
+"""The content of a report: the tables and facts of a comparison, checked for consistency."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODELS = {
     "personal": "personal models",
     "local": "models after local training",
 }
-"""Protocol -> what it scores; the clients' own test data unless it says otherwise."""
+"""Protocol -> the models that it scores, on the clients' test data unless the text says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,19 @@ class ReportContent:
     """Everything that a report shows.
 
     * `rounds`: `method seed round seconds participants loss accuracy macro_f1 train_loss bytes_down bytes_up`, and
-      `personal_accuracy personal_loss personal_macro_f1` where clients have models of their own; for regression `rmse`
-      replaces `accuracy` and `macro_f1`. Bytes and seconds are those of one round; row 0 is the untrained model; NaN
-      where nothing was evaluated.
+      `personal_accuracy personal_loss personal_macro_f1` for methods with personal models; for regression `rmse` replaces
+      `accuracy` and `macro_f1`. Bytes and seconds are those of one round; round 0 is the untrained model; NaN marks rounds
+      without evaluation.
     * `clients`: `method seed client n_train n_test loss accuracy macro_f1 personal_accuracy status`, one row per
       method, seed and client.
     * `label_counts`: training samples by client (index) and class (columns) under `seed`; None for regression.
-    * `partition`: facts about how the data differs under `seed`, shown as they are.
-    * `target`: the score whose cost is compared; None for the baseline's final mean.
-    * `protocol`: that of the columns without a prefix; empty where the tables are to tell.
-    * `ends`: `method seed rounds why selected`, a row per run; `estimate`: `what unit estimated actual`.
-    * `wire`: `method direction what bytes`, what enters and leaves a client in a round.
+    * `partition`: facts that describe how the clients' data differs under `seed`.
+    * `target`: the score for which costs are compared; None for the baseline's final mean.
+    * `protocol`: the protocol of the columns without a prefix; empty to derive it from the tables.
+    * `ends`: `method seed rounds why selected`, one row per run; `estimate`: `what unit estimated actual`.
+    * `wire`: `method direction what bytes`, everything that enters and leaves a client in a round.
 
-    Raises `UnalikeError` when the tables do not belong together.
+    Raises `UnalikeError` if the tables are not consistent.
     """
 
     title: str
@@ -75,16 +75,14 @@ class ReportContent:
         )
         _check_table("clients", self.clients, ["method", "seed", "client"], ["n_train", "n_test"], self.labels)
         if headline(self.rounds) != headline(self.clients):
-            raise UnalikeError("the rounds and the clients hold different metrics; expected accuracy or rmse in both")
+            raise UnalikeError("the rounds and the clients have different metrics; expected accuracy or rmse in both")
         if self.target is not None and not 0 <= self.target <= (1 if self.metric.sign > 0 else math.inf):
             expected = "a share such as 0.8" if self.metric.sign > 0 else "an RMSE of 0 or more"
-            raise UnalikeError(
-                f"target={self.target:g} is no {self.metric.word} that a run could reach; expected {expected}"
-            )
+            raise UnalikeError(f"target={self.target:g} is not a possible {self.metric.word}; expected {expected}")
 
     @property
     def labels(self) -> list[str]:
-        """The methods in the order in which the report shows them."""
+        """The labels of the methods, in the order of the report."""
         return [method.label for method in self.methods]
 
     @property
@@ -93,12 +91,12 @@ class ReportContent:
 
     @property
     def plain(self) -> str:
-        """The protocol of the plain columns, under which the methods are compared first."""
+        """The protocol of the columns without a prefix, under which the methods are compared first."""
         return self.protocol or plain_protocol(self.rounds, self.clients)
 
     @property
     def prefixes(self) -> dict[str, str]:
-        """Protocol -> the prefix of its columns, for those that scored anything."""
+        """Protocol -> the prefix of its columns, for the protocols that have columns."""
         column = self.metric.column
         return {name: p for name, p in prefixes(self.plain).items() if p + column in self.rounds}
 
@@ -118,19 +116,19 @@ def _check_labels(labels: list[str], baseline: str) -> None:
 
 
 def _check_table(name: str, table: pd.DataFrame, key: list[str], others: list[str], labels: list[str]) -> None:
-    """A table has its columns, one row per `key`, and rows of every method and of no other."""
+    """Check that a table has its columns, one row per `key`, and rows of every method and of no other."""
     missing = [column for column in key + others if column not in table]
     if missing:
         raise UnalikeError(
             f"the {name} table lacks the columns {', '.join(missing)}; found {', '.join(map(str, table))}"
         )
-    strangers = sorted(set(table["method"]) - set(labels))
-    if strangers:
-        raise UnalikeError(f"the {name} hold the method {strangers[0]!r}; expected only {', '.join(labels)}")
+    unknown = sorted(set(table["method"]) - set(labels))
+    if unknown:
+        raise UnalikeError(f"the {name} table has the method {unknown[0]!r}; expected only {', '.join(labels)}")
     absent = [label for label in labels if label not in set(table["method"])]
     if absent:
-        raise UnalikeError(f"the {name} hold nothing of {absent[0]!r}; leave the method out or add its rows")
+        raise UnalikeError(f"the {name} table has no rows of {absent[0]!r}; leave the method out or add its rows")
     twice = table[table.duplicated(key)]
     if len(twice):
         found = ", ".join(f"{column} {twice.iloc[0][column]}" for column in key)
-        raise UnalikeError(f"the {name} hold {found} twice; expected one row for each")
+        raise UnalikeError(f"the {name} table has {found} twice; expected one row for each")

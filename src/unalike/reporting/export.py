@@ -1,7 +1,7 @@
-"""The summary as text for a paper, a README or a spreadsheet: one row per partition, method and protocol.
+"""The summary as Markdown, LaTeX or CSV: one row per partition, method and protocol.
 
-The same results give the same text: nothing in it depends on where or how fast they were computed, so that times are left
-out. Numbers in text are rounded as in the report; CSV keeps them whole, as fractions.
+The same results give the same text, so times are left out. Markdown and LaTeX round numbers as the report does; CSV has all
+digits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class ExportBlock:
-    """The summary of one comparison, with the partition it was made on and the baseline it is held against."""
+    """The summary of one comparison, with its partition and its baseline."""
 
     partition: str
     baseline: str
@@ -39,7 +39,7 @@ class ExportBlock:
 
 
 def export(blocks: Sequence[ExportBlock], format: str) -> str:
-    """All blocks in one text. Raises `UnalikeError` for a format that is none of `FORMATS`."""
+    """All blocks as one text. Raises `UnalikeError` for a format that is not in `FORMATS`."""
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     return FORMATS[format](blocks)
@@ -47,7 +47,7 @@ def export(blocks: Sequence[ExportBlock], format: str) -> str:
 
 def _markdown(blocks: Sequence[ExportBlock]) -> str:
     parts = []
-    for heads, cells in map(_cells, _alike(blocks)):
+    for heads, cells in map(_cells, _groups(blocks)):
         sides = [":--" if i < 3 else "--:" for i in range(len(heads))]
         lines = [heads, sides, *cells]
         parts.append("\n".join(f"| {' | '.join(text.translate(_MARKDOWN) for text in line)} |" for line in lines))
@@ -56,7 +56,7 @@ def _markdown(blocks: Sequence[ExportBlock]) -> str:
 
 def _latex(blocks: Sequence[ExportBlock]) -> str:
     parts = []
-    for heads, cells in map(_cells, _alike(blocks)):
+    for heads, cells in map(_cells, _groups(blocks)):
         head, *body = [" & ".join(map(_escaped, row)) + r" \\" for row in (heads, *cells)]
         sides = "lll" + "r" * (len(heads) - 3)
         lines = [
@@ -76,8 +76,8 @@ def _csv(blocks: Sequence[ExportBlock]) -> str:
     out = io.StringIO()
     tables = [b.summary.assign(partition=b.partition, baseline=b.baseline) for b in blocks]
     table = pd.concat(tables, ignore_index=True).drop(columns="seconds")
-    front = ["partition", "method", "protocol", "baseline"]
-    table = table[[*front, *(name for name in table if name not in front)]]
+    first = ["partition", "method", "protocol", "baseline"]
+    table = table[[*first, *(name for name in table if name not in first)]]
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(table.columns)
     for row in table.itertuples(index=False, name=None):
@@ -88,12 +88,12 @@ def _csv(blocks: Sequence[ExportBlock]) -> str:
 FORMATS: dict[str, Callable[[Sequence[ExportBlock]], str]] = {"markdown": _markdown, "csv": _csv, "latex": _latex}
 
 
-def _alike(blocks: Sequence[ExportBlock]) -> list[list[ExportBlock]]:
-    """Blocks by metric and baseline, which head the columns of a table."""
-    kinds: dict[tuple[str, str], list[ExportBlock]] = {}
+def _groups(blocks: Sequence[ExportBlock]) -> list[list[ExportBlock]]:
+    """The blocks in groups with the same metric and baseline; each group makes one table."""
+    groups: dict[tuple[str, str], list[ExportBlock]] = {}
     for block in blocks:
-        kinds.setdefault((block.metric.column, block.baseline), []).append(block)
-    return list(kinds.values())
+        groups.setdefault((block.metric.column, block.baseline), []).append(block)
+    return list(groups.values())
 
 
 def _cells(blocks: Sequence[ExportBlock]) -> tuple[list[str], list[list[str]]]:

@@ -1,4 +1,4 @@
-"""What the numbers support, in sentences. No method is called better unless its corrected p stays under 5 %."""
+"""The findings of a comparison as sentences. A method is called better only if its corrected p is below 5 %."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unalike.reporting.rows import Row, rows
 
 @dataclass(frozen=True)
 class Findings:
-    """The answer, how personal models stand, one sentence for each other method, and what limits the answer."""
+    """The answer, a sentence about personal models, one sentence for each other method, and the limits of the answer."""
 
     answer: str
     personal: str
@@ -25,19 +25,19 @@ class Findings:
 
 
 def findings(content: ReportContent, table: pd.DataFrame) -> Findings:
-    """Read the rows of a `summary` under the plain protocol, the shared model, against the baseline."""
+    """Derive the findings from a `summary`: the shared models under the plain protocol, compared with the baseline."""
     metric = content.metric
     shared = table[table["protocol"] == content.plain]
     others = rows(shared[shared["method"] != content.baseline])
     details = [(row["method"], _sentence(row, content.baseline, metric)) for row in others]
     if len(others) == len(shared):  # the baseline has no row
-        details = [(row["method"], _alone(row, content.baseline, metric)) for row in others]
+        details = [(row["method"], _sentence_without_baseline(row, content.baseline, metric)) for row in others]
     limits = [*_limits(content, others), *_uneven(content, rows(shared))]
     return Findings(_answer(others, content, metric), _personal(content), details, limits)
 
 
 def verdict(row: Row, metric: Metric) -> str:
-    """`better` or `worse` where Holm's corrected p is under 5 %; `hint` where only the uncorrected one is, else `open`."""
+    """`better` or `worse` if Holm's corrected p is below 5 %; `hint` if only the uncorrected p is; otherwise `open`."""
     if row["p_holm"] < ALPHA:
         return "better" if metric.sign * row["difference"] > 0 else "worse"
     return "hint" if row["p"] < ALPHA else "open"
@@ -48,67 +48,72 @@ def _answer(others: list[Row], content: ReportContent, metric: Metric) -> str:
     if not others:
         return f"Nothing to compare with {base}: no other method has a shared model that was evaluated after training."
     if not _pairs(others):
-        return f"Nothing can be paired with a shared model of {base} by seed; choose another baseline."
+        return f"No method shares a seed with a shared model of {base}; choose another baseline."
     if len(content.seeds) == 1:
-        return "One seed cannot show a difference: what follows happened once and may be chance. Run three or more."
+        return "One seed cannot show a difference: the results below may be chance. Run three seeds or more."
     if _pairs(others) == 1:
-        return f"No method shares more than one seed with {base}, which cannot show a difference: what follows may be chance."
+        return f"No method shares more than one seed with {base}. One seed cannot show a difference: all results may be chance."
     if all(math.isnan(row["p"]) for row in others):
-        return f"No difference to {base} can be tested; what follows says why."
+        return f"No difference to {base} can be tested, for the reasons below."
     better = [row for row in others if verdict(row, metric) == "better"]
     worse = [row["method"] for row in others if verdict(row, metric) == "worse"]
     fell = f" Worse than {base}: {_few(worse)}." if worse else ""
     if not better:
-        return f"No method can be told to do better than {base} on this data with these seeds.{fell}"
+        return f"No method is shown to be better than {base} on this data with these seeds.{fell}"
     top = max(better, key=lambda row: metric.sign * row["difference"])
     gain, between = wording.change(top["difference"], metric), wording.interval(top["ci_low"], top["ci_high"], metric)
     count = wording.plural(len(others), "other method")
     return (
-        f"{len(better)} of {count} did better than {base} beyond the noise between seeds. "
+        f"{len(better)} of {count} did better than {base}, by more than the noise between seeds. "
         f"The largest such gain is {top['method']}: {gain} of {metric.word} (95 % interval {between}, {_corrected(top)}).{fell}"
     )
 
 
 def _personal(content: ReportContent) -> str:
-    """How personal models stand against the baseline's shared model; empty where there are none."""
+    """The comparison of personal models with the baseline's shared model; empty if there are no personal models."""
     compared = rows(personal_against_shared(content.rounds, content.baseline, plain=content.plain))
     if not compared:
         return ""
     judged = [(row["method"], verdict(row, content.metric)) for row in compared]
-    shares = {word: [name for name, found in judged if _SHOWN.get(found, found) == word] for word in _AGAINST_SHARED}
-    parts = [f"{_AGAINST_SHARED[word]} {_few(names)}" for word, names in shares.items() if names]
-    return f"Personal models against {content.baseline}'s shared model: {'; '.join(parts)}."
+    methods = {
+        word: [name for name, found in judged if found in verdicts] for word, verdicts in _AGAINST_SHARED.items()
+    }
+    parts = [f"{word} {_few(names)}" for word, names in methods.items() if names]
+    return f"Personal models compared with {content.baseline}'s shared model: {'; '.join(parts)}."
 
 
 def _few(names: list[str]) -> str:
-    """The names, or their number where a list would bury the answer."""
+    """The names, or their number if there are more than four."""
     return wording.listing(names) if len(names) <= 4 else wording.plural(len(names), "method")
 
 
-_AGAINST_SHARED = {"better": "better with", "worse": "worse with", "open": "no difference shown for"}
-_SHOWN = {"hint": "open"}
+_AGAINST_SHARED = {"better with": ("better",), "worse with": ("worse",), "no difference shown for": ("open", "hint")}
+"""Words -> the verdicts that they stand for."""
 
 
 def _sentence(row: Row, baseline: str, metric: Metric) -> str:
     level = wording.score(row[metric.column], metric)
     gain = wording.change(row["difference"], metric)
     if not row["pairs"]:
-        return f"{level}; it shares no seed with {baseline}, so the two cannot be paired."
+        return f"{level}; it shares no seed with {baseline}, so the two cannot be compared."
     if not math.isfinite(row["difference"]):
-        who = baseline if math.isfinite(row[metric.column]) else "it"
-        return f"{level}; {who} diverged, so that there is no difference to test."
+        diverged = baseline if math.isfinite(row[metric.column]) else "it"
+        return f"{level}; {diverged} diverged, so there is no difference to test."
     if row["pairs"] == 1:
-        return f"{level}, {gain} against {baseline} in the one seed that both ran; this shows no difference."
+        return (
+            f"{level}, {gain} compared with {baseline} under the one seed that both ran; one seed shows no difference."
+        )
     if math.isnan(row["p"]):
-        return f"{level}, {gain} against {baseline} under every seed alike: there is no spread to test by."
+        return f"{level}, {gain} compared with {baseline} under every seed: without a spread, no test is possible."
     if row["ci_low"] == row["ci_high"] == 0:
         return f"{level}, the same as {baseline} under every seed."
     between = wording.interval(row["ci_low"], row["ci_high"], metric)
-    return f"{level}, {gain} against {baseline} (95 % interval {between}, {_corrected(row)}): {_MEANING[verdict(row, metric)]}."
+    meaning = _MEANING[verdict(row, metric)]
+    return f"{level}, {gain} compared with {baseline} (95 % interval {between}, {_corrected(row)}): {meaning}."
 
 
-def _alone(row: Row, baseline: str, metric: Metric) -> str:
-    return f"{wording.score(row[metric.column], metric)}; {baseline} has no shared model to hold it against."
+def _sentence_without_baseline(row: Row, baseline: str, metric: Metric) -> str:
+    return f"{wording.score(row[metric.column], metric)}; {baseline} has no shared model to compare it with."
 
 
 def _corrected(row: Row) -> str:
@@ -119,8 +124,8 @@ def _corrected(row: Row) -> str:
 _MEANING = {
     "better": "better than the baseline",
     "worse": "worse than the baseline",
-    "hint": "the interval leaves out 0, but not after correction for the number of methods, so no difference is shown",
-    "open": "the interval holds 0, no difference is shown",
+    "hint": "the interval excludes 0, but p is not below 5 % after correction for the number of methods: no difference is shown",
+    "open": "the interval includes 0, no difference is shown",
 }
 
 
@@ -128,14 +133,14 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
     seeds = _pairs(others)
     limits = []
     if seeds == 2:
-        limits.append("Two seeds give very wide intervals; three are the least that is usual, five are better.")
+        limits.append("Two seeds give very wide intervals; three are the usual minimum, five are better.")
     tested = sum(not math.isnan(row["p"]) for row in others)
     if warning := few_seeds(seeds, tested):
         limits.append(warning)
     if tested > 1:
         limits.append(
             f"The p values are corrected by Holm for the {tested} methods compared; "
-            "the intervals are not: where nothing differs, one in twenty still leaves out 0."
+            "the intervals are not: without any true difference, one in twenty still excludes 0."
         )
     if len(content.seeds) > 1:
         limits.append("Methods are compared with the baseline only, not with each other.")
@@ -143,30 +148,30 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
 
 
 def _uneven(content: ReportContent, shared: list[Row]) -> list[str]:
-    """Who has fewer seeds than there are, so that means are not over the same ones."""
+    """A warning if some methods have fewer seeds than others, so that means are not over the same seeds."""
     seeds = len(content.seeds)
     fewer = [f"{row['method']} has {row['seeds']} of {seeds} seeds" for row in shared if row["seeds"] < seeds]
     if not fewer:
         return []
     return [
-        f"{wording.listing(fewer)}: the means are over each method's own seeds and cannot be held against each other; "
-        "the differences are over the seeds that both have."
+        f"{wording.listing(fewer)}: each mean is over the method's own seeds, so the means cannot be compared with each other; "
+        "the differences are over the seeds that both methods have."
     ]
 
 
 def _pairs(others: list[Row]) -> int:
-    """The most seeds that a method shares with the baseline."""
+    """The largest number of seeds that a method shares with the baseline."""
     return max((row["pairs"] for row in others), default=0)
 
 
 def few_seeds(seeds: int, tested: int) -> str:
-    """What so few seeds cannot show, with the numbers; empty where they suffice or nothing was tested."""
+    """A warning that the seeds are too few for Wilcoxon's test; empty if they suffice or nothing was tested."""
     needed = pairs_needed(tested)
     if not tested or seeds >= needed:
         return ""
     corrected = f" after correction for {tested} methods" if tested > 1 else ""
     return (
         f"{wording.capital(wording.plural(seeds, 'seed'))} are too few for a test that assumes no normal distribution: "
-        f"Wilcoxon's cannot give less than p = {least_p(seeds):.3g}, and needs {needed} seeds to reach 5 %{corrected}. "
-        "The verdicts rest on the paired t test."
+        f"Wilcoxon's test cannot give less than p = {least_p(seeds):.3g} and needs {needed} seeds to reach 5 %{corrected}. "
+        "The verdicts are based on the paired t test."
     )

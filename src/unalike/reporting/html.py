@@ -1,4 +1,4 @@
-"""Renders the report to one file that needs nothing else: no server, no network, no other file."""
+"""Render the report as one HTML file that needs no server, no network and no other file."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from unalike.reporting.findings import findings
 
 
 def render(content: ReportContent) -> str:
-    """The report as one HTML document. The same content gives the same text."""
+    """Render the report as one HTML document. The same content gives the same text."""
     return fill("report.html.j2", title=content.title, warnings=content.warnings, **_parts(content))
 
 
 def fill(template: str, **parts: Any) -> str:
-    """One of the package's pages with its style, its script and Plotly inside."""
+    """Fill a template of the package; style, script and Plotly are put into the page."""
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -45,9 +45,9 @@ def write(content: ReportContent, path: str | os.PathLike[str]) -> Path:
 
 
 def write_text(text: str, path: str | os.PathLike[str]) -> Path:
-    """Write `path` at once or not at all: a reader never sees half of it.
+    """Write a file atomically: a reader never sees half of it. Returns its path.
 
-    Raises `UnalikeError` where the folder does not exist, may not be written to, or the disk is full.
+    Raises `UnalikeError` if the folder does not exist or is not writable, or if the disk is full.
     """
     target = Path(path)
     draft = target.parent / f".{target.name}.{os.getpid()}.part"
@@ -65,7 +65,7 @@ def write_text(text: str, path: str | os.PathLike[str]) -> Path:
 
 
 def _parts(content: ReportContent) -> dict[str, Any]:
-    """What the template shows: findings, charts and tables."""
+    """The variables of the template: findings, charts and tables."""
     style = looks(content.labels)
     rounds, clients = (in_order(table, content.labels) for table in (content.rounds, content.clients))
     content = replace(content, rounds=rounds, clients=clients)
@@ -92,10 +92,10 @@ def _parts(content: ReportContent) -> dict[str, Any]:
             "tests": [tables.tests(content, table, protocol, style) for protocol in content.prefixes],
             "targets": [tables.target(content, protocol, style) for protocol in content.prefixes],
             "estimate": tables.estimate(content),
-            "crossed": tables.crossed(content, style),
+            "personal_and_shared": tables.personal_and_shared(content, style),
             "effects": [tables.effects(content, table, protocol, style) for protocol in content.prefixes],
             "clients": tables.single_clients(content, style),
-            "partition": tables.facts("How the data was divided", content.partition),
+            "partition": tables.facts("The partition of the data", content.partition),
             "costs": tables.costs(content, style),
             "wire": tables.wire(content, style),
             "ends": tables.ends(content, style),

@@ -49,32 +49,32 @@ class JoinedContent:
 
 
 def render(content: JoinedContent) -> str:
-    """The page as one HTML document. The same content gives the same text."""
+    """Render the page as one HTML document. The same content gives the same text."""
     style = looks(list(dict.fromkeys(label for _, part in content.parts for label in part.labels)))
     return fill(
         "joined_page.html.j2",
         title=content.title,
         warnings=[f"{name}: {text}" for name, part in content.parts for text in part.warnings],
-        scale={"source": len(content.letters), "table": len(content.parts), "method": len(style)},
+        scale={"folder": len(content.letters), "comparison": len(content.parts), "method": len(style)},
         answer=_answer(content),
         obstacles=content.obstacles,
         differences=_differences(content),
-        over=None if content.pooled is None else _over(content.pooled, dict(content.parts), style),
+        over=None if content.pooled is None else _ranking(content.pooled, dict(content.parts), style),
         parts=[_part(i, name, part, style) for i, (name, part) in enumerate(content.parts)],
     )
 
 
 def _answer(content: JoinedContent) -> str:
-    sources, parts = wording.plural(len(content.letters), "source"), wording.plural(len(content.parts), "table")
+    folders, parts = wording.plural(len(content.letters), "folder"), wording.plural(len(content.parts), "comparison")
     if content.obstacles and content.pooled is None:
-        return f"{sources} give {parts} that cannot be compared with each other, only read side by side."
+        return f"{folders} give {parts} that cannot be compared with each other, only read side by side."
     if content.pooled is None:
-        return f"{sources} give {parts}; too few partitions share their methods to rank over them."
+        return f"{folders} give {parts}; too few partitions share methods to rank them."
     apart = len(content.parts) - len(content.pooled.scores)
     if not apart:
-        return f"{sources} give {parts}, all partitions of one study: their methods are ranked together."
-    left = f" Kept out of the ranking: {wording.plural(apart, 'table')}."
-    return f"{sources} give {parts}; {len(content.pooled.scores)} are partitions of one study.{left}"
+        return f"{folders} give {parts}, all partitions of one study: the methods are ranked over them."
+    left = f" Not in the ranking: {wording.plural(apart, 'comparison')}."
+    return f"{folders} give {parts}; {len(content.pooled.scores)} are partitions of one study.{left}"
 
 
 def _differences(content: JoinedContent) -> Table | None:
@@ -84,33 +84,31 @@ def _differences(content: JoinedContent) -> Table | None:
         ("Setting", *content.letters),
         *((name.replace("_", " "), *values) for name, values in content.differences),
     ]
-    if len(content.letters) > len(content.differences):  # more sources than settings: a source in each row
-        lines = [("Source", *lines[0][1:]), *lines[1:]]
+    if len(content.letters) > len(content.differences):  # more folders than settings: one row per folder
+        lines = [("Folder", *lines[0][1:]), *lines[1:]]
         lines = list(zip(*lines))
-    return Table("What differs between the sources", lines[0], [[Cell(v, v) for v in line] for line in lines[1:]])
+    return Table("Differences between the folders", lines[0], [[Cell(v, v) for v in line] for line in lines[1:]])
 
 
-def _over(pooled: Pooled, parts: dict[str, ReportContent], style: dict[str, Look]) -> dict[str, Any]:
+def _ranking(pooled: Pooled, parts: dict[str, ReportContent], style: dict[str, Look]) -> dict[str, Any]:
     first = parts[str(pooled.scores.index[0])]
     found, names = pooled.ranks, list(pooled.scores)
     sentence = (
-        f"Over {found.blocks} partitions, {_before(found.apart)}, by more than the critical difference."
+        f"Over {found.blocks} partitions, {_rank_clauses(found.apart)}, by more than the critical difference."
         if found.apart
         else f"Over {found.blocks} partitions, no two of the {len(names)} methods differ by more than the critical difference."
     )
     caption = (
-        f"Mean ranks over {found.blocks} partitions, 1 is best. Thick bars join methods that Nemenyi's test does not tell apart "
-        f"at 5 %: their mean ranks lie within the critical difference, CD = {found.critical:.2f}."
+        f"Mean ranks over {found.blocks} partitions, 1 is best. Thick bars join methods that do not differ at 5 % "
+        f"by Nemenyi's test: their mean ranks are within the critical difference, CD = {found.critical:.2f}."
     )
     view = panels.View(
-        "Ranks", rank_diagram.wide(found, style), rank_diagram.told(found), rank_diagram.narrow(found, style)
+        "Ranks", rank_diagram.wide(found, style), rank_diagram.description(found), rank_diagram.narrow(found, style)
     )
-    limits = [
-        "A partition counts once, however many seeds it was run with: a mean over those that all ranked methods have there."
-    ]
+    limits = ["A partition counts once: its scores are means over the seeds that all ranked methods have on it."]
     if found.blocks < FEW:
         limits.append(
-            f"{found.blocks} partitions are very few: ranks lie between 1 and {len(names)}, and the critical difference "
+            f"{found.blocks} partitions are very few: ranks are between 1 and {len(names)}, and the critical difference "
             f"is {found.critical:.2f}. Ten or more are usual."
         )
     if found.friedman == found.friedman:
@@ -120,14 +118,14 @@ def _over(pooled: Pooled, parts: dict[str, ReportContent], style: dict[str, Look
     return {"sentence": sentence, "panel": panel, "limits": limits, "table": table}
 
 
-def _before(apart: list[tuple[str, str]]) -> str:
-    """Pairs (better, worse), in one clause for each that is worse."""
+def _rank_clauses(apart: list[tuple[str, str]]) -> str:
+    """Pairs (better, worse) as text, with one clause for each worse method."""
     better = {worse: [a for a, b in apart if b == worse] for _, worse in apart}
     return "; ".join(f"{wording.listing(a)} {'ranks' if len(a) == 1 else 'rank'} before {b}" for b, a in better.items())
 
 
 FEW = 6
-"""Partitions under which ranks are said to be very few; Wilcoxon's test, too, can then show nothing."""
+"""With fewer partitions the page warns; Wilcoxon's test cannot show anything below it either."""
 
 
 def _p(value: float) -> str:
@@ -136,13 +134,13 @@ def _p(value: float) -> str:
 
 
 def _means(pooled: Pooled, baseline: str, metric: Metric, style: dict[str, Look]) -> Table | None:
-    """Each method against the baseline with the partitions as pairs."""
+    """Each method compared with the baseline, paired by partition; None if the baseline is not ranked."""
     if baseline not in pooled.scores:
         return None
     others = [str(name) for name in pooled.scores if name != baseline]
     found = [paired(pooled.scores[n].tolist(), pooled.scores[baseline].tolist(), metric.sign) for n in others]
     corrected = holm([f.p for f in found])
-    columns = ("Method", "Mean rank", f"Difference to {baseline}", "95 % interval", "p, corrected", "Beats it")
+    columns = ("Method", "Mean rank", f"Difference to {baseline}", "95 % interval", "p, corrected", "P(better)")
     body = [
         [
             Cell(name, name, style[name]),
@@ -177,5 +175,5 @@ def _part(i: int, name: str, part: ReportContent, style: dict[str, Look]) -> dic
 
 
 def _targets(part: ReportContent, style: dict[str, Look]) -> list[Table | None]:
-    """What it costs to get to a target, where one was asked for."""
+    """The cost to reach the target; nothing if no target was given."""
     return [] if part.target is None else [tables.target(part, protocol, style) for protocol in part.prefixes]

@@ -1,4 +1,4 @@
-"""The report's charts with their captions and text alternatives, grouped where a reader switches between views."""
+"""The report's charts with their captions and text alternatives; a panel holds the views that a reader switches between."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HANDLING = "Select a method to hide it; drag to enlarge, double-click to go bac
 
 @dataclass(frozen=True)
 class View:
-    """One chart of a panel. `alt` is what a reader who cannot see it is told; `narrow` replaces `figure` on a phone."""
+    """One chart of a panel. `alt` describes it for readers who cannot see it; `narrow` replaces `figure` on narrow screens."""
 
     label: str
     figure: go.Figure
@@ -44,7 +44,7 @@ class View:
 
 @dataclass(frozen=True)
 class Panel:
-    """Views under one caption; `legend` lists the methods where the chart itself does not name them."""
+    """Views under one caption; `legend` lists the methods if the chart itself does not name them."""
 
     key: str
     caption: str
@@ -53,14 +53,14 @@ class Panel:
 
 
 def differences(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel | None:
-    """Forest plots: shared against shared, personal against personal, and the crossed question under its own name."""
+    """Forest plots of the differences under each protocol, and of personal models compared with the shared model."""
     base = content.baseline
     tables = {
         wording.capital(name): summary[summary["protocol"] == key]
         for key, name in MODELS.items()
         if key in content.prefixes
     }
-    tables[f"Personal models against {wording.short(base, 20)}'s shared model"] = personal_against_shared(
+    tables[f"Personal models compared with {wording.short(base, 20)}'s shared model"] = personal_against_shared(
         content.rounds, base, plain=content.plain
     )
     views = []
@@ -69,19 +69,24 @@ def differences(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> 
         if len(compared):
             alt = f"{label}: differences in {content.metric.word} to {base} for {wording.listing(compared['method'])}."
             views.append(View(label, plotly_charts.forest(compared, content.metric, looks), alt))
-    bars = "bars: 95 % paired t intervals over seeds" if len(content.seeds) > 1 else "one seed, therefore no intervals"
+    bars = "bars: 95 % paired t intervals over seeds" if len(content.seeds) > 1 else "one seed, so no intervals"
     caption = f"Difference in {content.metric.word} to {base} (dotted line). Markers: mean over seeds; {bars}."
     return _panel("differences", caption, views, [])
 
 
 def curves(content: ReportContent, looks: Looks) -> Panel | None:
-    """The headline metric and the loss by round, for the shared and for the personal models."""
+    """The headline metric and the loss by round, under each protocol."""
     metric, views = content.metric, []
-    held = " on validation samples"
+    on_validation = " on validation samples"
     axes = (
         (metric.column, metric.title, metric.word + _unit(content), _percent(content)),
         ("loss", "Loss", "loss", 1),
-        (f"val_{metric.column}", metric.title + held, metric.word + held + _unit(content), _percent(content)),
+        (
+            f"val_{metric.column}",
+            metric.title + on_validation,
+            metric.word + on_validation + _unit(content),
+            _percent(content),
+        ),
     )
     for protocol, prefix in content.prefixes.items():
         for column, title, axis, scale in axes:
@@ -97,7 +102,7 @@ def curves(content: ReportContent, looks: Looks) -> Panel | None:
 
 
 def distributions(content: ReportContent, looks: Looks) -> Panel | None:
-    """How the clients spread under each method."""
+    """The distribution of the clients' scores under each method."""
     metric, views = content.metric, []
     for protocol, prefix in content.prefixes.items():
         shown = _scored(content.clients, prefix + metric.column, looks)
@@ -108,29 +113,29 @@ def distributions(content: ReportContent, looks: Looks) -> Panel | None:
             )
             label = wording.capital(MODELS[protocol])
             views.append(
-                View(label, figure, f"{label}: {metric.word} of the single clients under {wording.listing(shown)}.")
+                View(label, figure, f"{label}: {metric.word} of single clients under {wording.listing(shown)}.")
             )
     caption = (
-        "Dots: one client under one seed (only the outliers where there are very many). "
-        "Boxes hold the middle half, the line in them is the median."
+        "Dots: one client under one seed (only the outliers if there are very many). "
+        "Boxes show the middle half of the clients, with a line at the median."
     )
     return _panel("clients", caption, views, [])
 
 
 def labels(content: ReportContent) -> Panel | None:
-    """Which client holds which classes."""
+    """Training samples of each client by class."""
     if content.label_counts is None or content.label_counts.empty:
         return None
     clients, classes = content.label_counts.shape
     most = content.label_counts.to_numpy().max()
     alt = f"Training samples of {clients} clients in {classes} classes, at most {most} in one cell."
     figure = plotly_charts.labels(content.label_counts)
-    caption = f"Training samples by client and class, seed {content.seed}: the larger or darker, the more."
+    caption = f"Training samples by client and class, seed {content.seed}. Larger or darker marks mean more samples."
     return _panel("labels", caption, [View("Labels", figure, alt)], [])
 
 
 def cost(content: ReportContent, looks: Looks) -> Panel | None:
-    """Score against traffic and against time."""
+    """Score by traffic and by time."""
     column = content.metric.column
     shown = _scored(content.rounds, column, looks)
     axes = (
@@ -148,12 +153,14 @@ def cost(content: ReportContent, looks: Looks) -> Panel | None:
         if shown
     ]
     towards = "higher" if content.metric.sign > 0 else "lower"
-    caption = f"What the shared model's {content.metric.word} costs: {towards} and further left is better value. Mean over seeds."
+    caption = (
+        f"Cost of the shared model's {content.metric.word}: {towards} and further left is better. Mean over seeds."
+    )
     return _panel("cost", caption, views, list(shown.items()))
 
 
 def pareto(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel | None:
-    """Accuracy, the worst tenth and traffic against each other, two at a time, protocol by protocol."""
+    """Score, score of the worst tenth of clients, and traffic: one chart for each pair and protocol."""
     metric, scale = content.metric, _percent(content)
     scales = {"score": scale, "worst": scale}
     titles = {
@@ -169,18 +176,18 @@ def pareto(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel
         for x, y in (("score", "worst"), ("mb", "score"), ("mb", "worst")) if len(table) > 1 else ():
             label = f"{wording.capital(names[y])} against {names[x]}, {MODELS[protocol]}"
             figure = plotly_charts.pareto(table, x, y, (titles[x], titles[y]), looks, scales)
-            views.append(View(label, figure, f"{label}. Nothing beats {front}."))
+            views.append(View(label, figure, f"{label}. On the Pareto front: {front}."))
     towards = "higher" if metric.sign > 0 else "lower"
     caption = (
-        f"Filled: no other method is at least as good in {metric.word}, in the worst tenth and in MB, and better in one. "
-        f"Hollow: some method is. {wording.capital(towards)} {metric.word} and fewer MB are better. Means over seeds, "
-        "without their noise: a method close to the front may well be on it."
+        f"Filled: on the Pareto front, that is, no other method is at least as good in {metric.word}, in the worst tenth and in "
+        f"MB, and better in one. Hollow: not on it. {wording.capital(towards)} {metric.word} and fewer MB are better. The means "
+        "over seeds are noisy: a method close to the front may be on it."
     )
     return _panel("pareto", caption, views, list(looks.items()))
 
 
 def _json(figure: go.Figure) -> Markup:
-    """The figure for a script element: with `<` escaped, no text in it can end the element."""
+    """The figure as JSON for a script element; `<` is escaped so that no text can end the element."""
     return Markup(figure.to_json(engine="json").replace("<", "\\u003c"))
 
 

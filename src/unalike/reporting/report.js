@@ -1,30 +1,30 @@
 "use strict";
 
-const PAPER = 620; // a panel on a portrait page of A4 or letter
-const NARROW = 560; // pixels under which a chart that has a second layout takes it
+const PAPER = 620; // width of a panel on a portrait page (A4 or letter), in pixels
+const NARROW = 560; // pixels below which a chart uses its narrow layout, if it has one
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** The colours of the page as a Plotly template, so that charts follow light and dark. */
+/** The colors of the page as a Plotly template, so that charts follow the light or dark theme. */
 function theme() {
   const css = getComputedStyle(document.documentElement);
-  const colour = (name) => css.getPropertyValue(name).trim();
+  const color = (name) => css.getPropertyValue(name).trim();
   const axis = {
-    gridcolor: colour("--line"), linecolor: colour("--line"), zerolinecolor: colour("--line"),
-    tickcolor: colour("--line"), automargin: true, title: { standoff: 12, font: { size: 13, color: colour("--muted") } },
+    gridcolor: color("--line"), linecolor: color("--line"), zerolinecolor: color("--line"),
+    tickcolor: color("--line"), automargin: true, title: { standoff: 12, font: { size: 13, color: color("--muted") } },
     exponentformat: "none", separatethousands: true, // 0.0002 MB, not 200µ MB
   };
   return { layout: {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: css.fontFamily, size: 13, color: colour("--text") },
-    hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--muted"), font: { color: colour("--text") }, align: "left" },
-    annotationdefaults: { bgcolor: colour("--card") },
-    // A finger scrolls the page; only a mouse may draw a frame to enlarge.
+    font: { family: css.fontFamily, size: 13, color: color("--text") },
+    hoverlabel: { bgcolor: color("--card"), bordercolor: color("--muted"), font: { color: color("--text") }, align: "left" },
+    annotationdefaults: { bgcolor: color("--card") },
+    // On touch screens dragging scrolls the page; only a mouse selects a region to enlarge.
     dragmode: matchMedia("(pointer: fine)").matches ? "zoom" : false,
     xaxis: axis, yaxis: axis,
   } };
 }
 
-/** Draw a chart in the layout that fits its width; nothing where that is drawn already. */
+/** Draw a chart in the layout for its width, unless it is already drawn. */
 function draw(plot) {
   const id = plot.id.replace("plot", "data");
   const source = (plot.clientWidth < NARROW && document.getElementById(`${id}-narrow`)) || document.getElementById(id);
@@ -50,7 +50,7 @@ function fit(width) {
   });
 }
 
-/** Show one view of a panel; hidden ones are drawn when first shown, since a hidden chart has no width. */
+/** Show one view of a panel. A view is drawn when first shown, since a hidden chart has no width. */
 function show(panel, index) {
   panel.querySelectorAll(".plot").forEach((plot, i) => { plot.hidden = i !== index; });
   const plot = panel.querySelectorAll(".plot")[index];
@@ -59,7 +59,7 @@ function show(panel, index) {
   panel.querySelectorAll(".legend button").forEach((button) => toggle(plot, button));
 }
 
-/** Show or hide the lines of one method; a method without lines in this view has no place in its legend. */
+/** Show or hide the lines of one method; methods without lines in this view are hidden in the legend. */
 function toggle(plot, button) {
   const visible = button.getAttribute("aria-pressed") === "true";
   const lines = plot.data.flatMap((trace, i) => (trace.legendgroup === button.dataset.key ? [i] : []));
@@ -67,7 +67,7 @@ function toggle(plot, button) {
   if (lines.length) Plotly.restyle(plot, { visible }, lines);
 }
 
-/** Sort by one column, numbers from the highest, text from A; a second press turns it round, missing numbers stay last. */
+/** Sort by one column: numbers in descending order, text from A; a second click reverses it. Missing numbers stay last. */
 function sort(heading) {
   const table = heading.closest("table"), body = table.tBodies[0], numeric = heading.classList.contains("number");
   const [first, second] = numeric ? ["descending", "ascending"] : ["ascending", "descending"];

@@ -1,4 +1,4 @@
-"""The report's tables: every number that a chart shows, as text that can be sorted, copied and read aloud."""
+"""The report's tables: every number of the charts, as text that can be sorted, copied and read aloud."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pandas as pd
 from unalike.metrics.statistics import (
     Metric,
     client_effects,
-    further,
+    extra_metrics,
     personal_against_shared,
     tail_mean,
     to_target,
@@ -28,7 +28,7 @@ from unalike.runtime.stopping import ALL_DONE, DIVERGED
 
 @dataclass(frozen=True)
 class Cell:
-    """Text with the value it is sorted by; a number is set to the right. `look` puts a method's swatch before it."""
+    """Text, and the value by which it is sorted; numbers are aligned right. `look` adds the swatch of a method."""
 
     text: str
     value: float | str
@@ -41,7 +41,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """The first cell of each row is the row's heading."""
+    """A table with a caption; the first cell of each row is the row's heading."""
 
     caption: str
     columns: Sequence[str]
@@ -52,7 +52,7 @@ Column = tuple[str, Callable[[Row], Cell]]
 
 
 def scores(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: dict[str, Look]) -> Table | None:
-    """Level, difference and interval of every method under one protocol; None where no method was scored so."""
+    """Score, difference and interval of every method under one protocol; None if the protocol scored no method."""
     metric, shown = content.metric, summary[summary["protocol"] == protocol]
     columns: list[Column] = [
         ("Method", _method(looks)),
@@ -61,14 +61,14 @@ def scores(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: 
     ]
     if shown["difference"].notna().any():
         columns += _compared(f"Difference to {content.baseline}", metric)
-    columns += [(_TITLES.get(name, name), _decimal(name)) for name in further(content.rounds)]
+    columns += [(_TITLES.get(name, name), _decimal(name)) for name in extra_metrics(content.rounds)]
     columns += [
         ("Loss", lambda r: Cell(wording.decimal(r["loss"]), r["loss"])),
         ("Seeds", lambda r: Cell(str(r["seeds"]), r["seeds"])),
     ]
     chosen = any(str(c).endswith("selected") for c in content.rounds)
     counted = "the round with the best validation score" if chosen else "mean of the last ten evaluated rounds"
-    return _table(f"{_SCORED[protocol]}: {counted}", columns, shown)
+    return _table(f"{_SCORE_CAPTIONS[protocol]}: {counted}", columns, shown)
 
 
 _TITLES = {"macro_f1": "Macro-F1", "balanced_accuracy": "Balanced accuracy", "auroc": "AUROC", "auprc": "AUPRC"}
@@ -78,16 +78,16 @@ def _decimal(name: str) -> Callable[[Row], Cell]:
     return lambda r: Cell(wording.decimal(r[name]), r[name])
 
 
-_SCORED = {
+_SCORE_CAPTIONS = {
     "server": "The shared model, on the server's held-out test set",
     "clients": "The shared model, on the clients' test data",
     "personal": "Each client's own model, on its own test data",
-    "local": "Each participant's model after its training, on its own test data",
+    "local": "Each participant's model after local training, on its own test data",
 }
 
 
 def tests(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: dict[str, Look]) -> Table | None:
-    """Every number behind a verdict, for one protocol; None where nothing could be tested."""
+    """All numbers behind the verdicts under one protocol; None if nothing could be tested."""
     shown = summary[(summary["protocol"] == protocol) & summary["p"].notna()]
     columns: list[Column] = [
         ("Method", _method(looks)),
@@ -100,13 +100,13 @@ def tests(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: d
         _p("corrected", "p_holm"),
         _p("Wilcoxon, p", "wilcoxon"),
         _p("corrected", "wilcoxon_holm"),
-        ("Beats it", lambda r: Cell(wording.share(r["better"]), r["better"])),
+        ("P(better)", lambda r: Cell(wording.share(r["better"]), r["better"])),
     ]
     return _table(f"The tests over paired seeds: {MODELS[protocol]}", columns, shown)
 
 
 def target(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Table | None:
-    """What a run spends until a protocol's score first reaches the target, by default the baseline's final mean."""
+    """The cost until a protocol's score first reaches the target, by default the baseline's final mean."""
     column, metric = content.prefixes[protocol] + content.metric.column, content.metric
     final = tail_mean(content.rounds, column)
     if content.target is None and content.baseline not in final.index.get_level_values("method"):
@@ -131,12 +131,12 @@ def target(content: ReportContent, protocol: str, looks: dict[str, Look]) -> Tab
     own = f", the final mean of {content.baseline}" if content.target is None else ""
     what = wording.score(goal, metric) + own
     return _table(
-        f"To a first {metric.word} of {what}, {MODELS[protocol]}: mean over seeds, where all reach it", columns, spent
+        f"Cost to reach {metric.word} {what}, {MODELS[protocol]}: mean over seeds, if all reach it", columns, spent
     )
 
 
 def ends(content: ReportContent, looks: dict[str, Look]) -> Table | None:
-    """Where each run ended and why, and the round that was selected; None where all did all their rounds and none was."""
+    """The end of each run with its reason, and the selected round; None if all ran all their rounds and none was selected."""
     if not any(end["selected"] is not None or end["why"] != ALL_DONE for end in content.ends):
         return None
     columns: list[Column] = [
@@ -148,34 +148,36 @@ def ends(content: ReportContent, looks: dict[str, Look]) -> Table | None:
     table = pd.DataFrame(content.ends).astype({"rounds": float})
     if table["selected"].notna().any():
         columns.append(("Selected round", lambda r: Cell(wording.decimal(r["selected"], 0), r["selected"])))
-    return _table("Where each run ended", columns, table)
+    return _table("End of each run", columns, table)
 
 
 def estimate(content: ReportContent) -> Table | None:
-    """What was foreseen beside what it took; None where nothing was."""
+    """The estimated cost beside the actual one; None if there is no estimate."""
     columns: list[Column] = [
-        ("Of", lambda r: Cell(str(r["what"]), str(r["what"]))),
+        ("Cost of", lambda r: Cell(str(r["what"]), str(r["what"]))),
         ("", lambda r: Cell(str(r["unit"]), str(r["unit"]))),
         ("Estimated", lambda r: Cell(wording.decimal(r["estimated"], 1), r["estimated"])),
         ("Actual", lambda r: Cell(wording.decimal(r["actual"], 1), r["actual"])),
     ]
     table = pd.DataFrame(content.estimate, columns=["what", "unit", "estimated", "actual"]).astype({"actual": float})
-    return _table("The estimate of --dry-run beside what it took, per run", columns, table)
+    return _table("Cost per run: the estimate of --dry-run and the actual cost", columns, table)
 
 
-def crossed(content: ReportContent, looks: dict[str, Look]) -> Table | None:
-    """Personal models against the baseline's shared model, kept apart from the comparison of methods."""
+def personal_and_shared(content: ReportContent, looks: dict[str, Look]) -> Table | None:
+    """Personal models compared with the baseline's shared model."""
     columns: list[Column] = [
         ("Personal models of", _method(looks)),
         *_compared(f"Difference to {content.baseline}'s shared model", content.metric),
         ("Seeds", lambda r: Cell(str(r["pairs"]), r["pairs"])),
     ]
-    caption = "A model of one's own, or the one for all? Both on the same test data of the same clients"
+    caption = (
+        "Personal models compared with the shared model of the baseline, on the same test data of the same clients"
+    )
     return _table(caption, columns, personal_against_shared(content.rounds, content.baseline, plain=content.plain))
 
 
 def effects(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: dict[str, Look]) -> Table | None:
-    """Spread over clients, the worst off, and who gains or loses against the baseline."""
+    """Spread over clients, worst clients, and gains and losses of clients compared with the baseline."""
     metric, base = content.metric, content.baseline
     shown = summary.loc[summary["protocol"] == protocol, ["method", "client_sd", "worst_decile"]].merge(
         client_effects(content.clients, base, content.prefixes[protocol]), on="method"
@@ -193,21 +195,21 @@ def effects(content: ReportContent, summary: pd.DataFrame, protocol: str, looks:
             ("Worse off", lambda r: Cell(wording.share(r["worse_off"]), r["worse_off"])),
             ("Largest loss of a client", lambda r: Cell(wording.spread(r["largest_loss"], metric), r["largest_loss"])),
         ]
-    return _table(_AFFECTED[protocol], columns, shown)
+    return _table(_EFFECT_CAPTIONS[protocol], columns, shown)
 
 
-_AFFECTED = {
-    "server": "What the shared model does to the single clients",
-    "clients": "What the shared model does to the single clients",
-    "personal": "What the personal models do to the single clients",
-    "local": "What the models after local training do to the single clients",
+_EFFECT_CAPTIONS = {
+    "server": "Single clients: the shared model",
+    "clients": "Single clients: the shared model",
+    "personal": "Single clients: their personal models",
+    "local": "Single clients: their models after local training",
 }
 
 
 def single_clients(content: ReportContent, looks: dict[str, Look]) -> Table | None:
-    """One row per client of the seed whose data is shown: its samples and its score under each method.
+    """One row per client under the first seed: its samples and its score with each method.
 
-    One seed only, since where each seed draws its own partition a client of one seed is not that of another.
+    Only one seed is shown, because another seed may have another partition and so other clients.
     """
     metric = content.metric
     first = content.clients[content.clients["seed"] == content.seed]
@@ -237,7 +239,7 @@ def costs(content: ReportContent, looks: dict[str, Look]) -> Table | None:
 
 
 def wire(content: ReportContent, looks: dict[str, Look]) -> Table | None:
-    """What enters and leaves a client; None where it is not known."""
+    """Everything that enters and leaves a client; None if unknown."""
     if content.wire is None:
         return None
     columns: list[Column] = [
@@ -246,7 +248,7 @@ def wire(content: ReportContent, looks: dict[str, Look]) -> Table | None:
         ("What", lambda r: Cell(str(r["what"]), str(r["what"]))),
         ("Size", lambda r: Cell(wording.size(r["bytes"]), r["bytes"])),
     ]
-    return _table("What reaches and what leaves one client in a round", columns, content.wire)
+    return _table("Sent to and from one client in a round", columns, content.wire)
 
 
 def methods(content: ReportContent, looks: dict[str, Look]) -> Table | None:
@@ -256,7 +258,7 @@ def methods(content: ReportContent, looks: dict[str, Look]) -> Table | None:
 
 
 def facts(caption: str, values: dict[str, Any]) -> Table | None:
-    """Names and values, such as versions."""
+    """A table of names and values, such as versions."""
     if not values:
         return None
     pairs = [[Cell(str(name), str(name)), Cell(wording.plain(value), str(value))] for name, value in values.items()]
@@ -295,7 +297,7 @@ def _score_of(column: str, metric: Metric) -> Callable[[Row], Cell]:
 
 
 def _wide(clients: pd.DataFrame, column: str, tag: str) -> pd.DataFrame:
-    """Clients x methods of one column; methods without a score are left out."""
+    """One column by client (rows) and method (columns); methods without a score are left out."""
     if column not in clients:
         return pd.DataFrame(index=clients["client"].unique())
     order = clients["method"].unique()

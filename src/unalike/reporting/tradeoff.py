@@ -1,18 +1,18 @@
-"""What a method gives and what it takes: accuracy, fairness and traffic, and which methods nothing beats in all three."""
+"""The trade-off between score, score of the worst clients and traffic, with its Pareto front."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from unalike.metrics.inference import levelled
-from unalike.metrics.statistics import Metric, efficient
+from unalike.metrics.inference import without_rounding
+from unalike.metrics.statistics import Metric, pareto_front
 
 
 def tradeoff(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """`method protocol score worst mb front`, a row for each row of `summary` that has all three.
+    """`method protocol score worst mb front`, one row for each row of `summary` that has all three numbers.
 
-    `score` is the mean, `worst` the mean of the worst tenth of the clients, `mb` what a run sends both ways. `front` is
-    true where no other row is at least as good in all three and better in one: the Pareto front.
+    `score` is the mean, `worst` the mean over the worst tenth of the clients, `mb` the traffic of a run in both directions.
+    `front` marks the Pareto front: no other row is at least as good in all three and better in one.
     """
     table = pd.DataFrame(
         {
@@ -23,5 +23,5 @@ def tradeoff(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
             "mb": summary["mb_down"] + summary["mb_up"],
         }
     ).dropna()
-    signed = table.assign(**{name: metric.sign * levelled(table[name]) for name in ("score", "worst")})
-    return table.assign(front=efficient(signed, ["score", "worst"], ["mb"])).reset_index(drop=True)
+    signed = table.assign(**{name: metric.sign * without_rounding(table[name]) for name in ("score", "worst")})
+    return table.assign(front=pareto_front(signed, ["score", "worst"], ["mb"])).reset_index(drop=True)

@@ -1,4 +1,4 @@
-"""Numbers as text. A missing number is a dash, never 'nan'."""
+"""Numbers and names as text. A missing number is a dash, never `nan`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def change(value: float, metric: Metric) -> str:
 
 
 def spread(value: float, metric: Metric) -> str:
-    """A size without a sign, such as a standard deviation, in the unit of `change`."""
+    """A positive number, such as a standard deviation, in the unit of `change`."""
     return _number(value, f"{100 * value:.1f}" if metric.sign > 0 else significant(value))
 
 
@@ -30,15 +30,15 @@ def interval(low: float, high: float, metric: Metric) -> str:
 
 
 def unit(metric: Metric) -> str:
-    """What a difference is counted in, with a leading space; empty for RMSE, whose unit is the label's."""
+    """The unit of a difference, with a leading space; empty for RMSE, which has the unit of the labels."""
     return " points" if metric.sign > 0 else ""
 
 
 def significant(value: float, sign: str = "", digits: int = 3) -> str:
-    """A number with so many digits that count, trailing zeros among them; only tiny ones have an exponent, and 0 is 0."""
+    """A number with `digits` significant digits, trailing zeros included; only tiny numbers have an exponent."""
     if not value or not math.isfinite(value):
         return f"{value:{sign}.0f}"
-    power = int(f"{value:.{digits - 1}e}".split("e")[1])  # after rounding: 99.96 is 100
+    power = int(f"{value:.{digits - 1}e}".split("e")[1])  # after rounding: 99.96 becomes 100
     if power < -4:
         return f"{value:{sign}.{digits - 1}e}"
     return f"{value:{sign},.{max(0, digits - 1 - power)}f}"
@@ -49,7 +49,7 @@ def decimal(value: float, digits: int = 3) -> str:
 
 
 def probability(p: float) -> str:
-    """A p value: three digits, never 0."""
+    """A p value with three digits, never 0."""
     return _number(p, "< 0.001" if p < 0.001 else f"{p:.3f}")
 
 
@@ -68,7 +68,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in the largest decimal unit that keeps a leading digit."""
+    """Bytes in GB, MB, kB or B, whichever gives a number of at least 1."""
     for power, name in ((3, "GB"), (2, "MB"), (1, "kB")):
         if abs(count) >= 1000**power:
             return f"{count / 1000**power:.3g} {name}"

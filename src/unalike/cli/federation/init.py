@@ -1,4 +1,4 @@
-"""`unalike federation init`."""
+"""`unalike federation init`: make a federation's folder, keys and bundles."""
 
 from __future__ import annotations
 
@@ -11,23 +11,29 @@ from unalike.cli import options as o
 
 NAME = "init"
 
-Names = Annotated[str, typer.Option(help="How many sites, or their names: 5, or north,south,west.")]
+Names = Annotated[str, typer.Option(help="Number of sites, or their names: 5, or north,south,west.")]
 Shape = Annotated[str | None, typer.Option(help="Shape of a sample, such as 1,28,28, instead of --like.")]
-Classes = Annotated[str | None, typer.Option(help="How many classes, or their names: 10, or no,yes.")]
-Samples = Annotated[int, typer.Option(help="The most training samples that a site may count with.")]
+Classes = Annotated[str | None, typer.Option(help="Number of classes, or their names: 10, or no,yes.")]
+Samples = Annotated[int, typer.Option(help="Largest number of training samples that a site may claim.")]
 Cohort = Annotated[float, typer.Option(help="Sites asked in a round: a share such as 0.5, or a number such as 3.")]
-Quorum = Annotated[float, typer.Option(help="Sound reports that make a round, of those asked: a share or a number.")]
-Deadline = Annotated[float, typer.Option(help="Seconds after which a round closes if the quorum has reported.")]
+Quorum = Annotated[
+    float, typer.Option(help="Valid updates that complete a round, of the sites asked: a share or a number.")
+]
+Deadline = Annotated[float, typer.Option(help="Seconds after which a round ends if the quorum is reached.")]
 Patience = Annotated[int, typer.Option(help="Attempts at a round without quorum before the run pauses.")]
-MessageBytes = Annotated[int, typer.Option(help="The most bytes of a message: well above the model's.")]
+MessageBytes = Annotated[
+    int, typer.Option(help="Largest size of a message in bytes; well above the size of the model.")
+]
 Guard = Annotated[
-    float | None, typer.Option(help="Refuse updates whose norm is more than so many times the usual one.")
+    float | None, typer.Option(help="Refuse updates with a norm more than this factor above the usual one.")
 ]
 
 
-@o.shares(work=o.work)
+@o.uses_flags(work=o.work)
 def terms(
-    method: Annotated[str, typer.Option(help="A method or a sum of them.")] = "fedavg",
+    method: Annotated[
+        str, typer.Option(help="Method, or a sum of methods and parts (see `unalike list methods`).")
+    ] = "fedavg",
     model: o.Model = "mlp",
     seed: o.Seed = 0,
     protocol: o.Protocol = ["clients"],  # noqa: B006  (Typer copies it)
@@ -42,36 +48,36 @@ def terms(
     *,
     work: Any,
 ) -> dict[str, Any]:
-    """What the sites of a federation agree on, by name."""
+    """The terms of a federation that flags set, by name."""
     agreed = locals() | {"protocol": tuple(protocol)}
     return agreed | {name: share_or_number(name, agreed[name]) for name in ("participation", "quorum")}
 
 
-@o.shares(terms=terms)
+@o.uses_flags(terms=terms)
 def command(
-    folder: Annotated[Path, typer.Argument(help="A new folder for the federation.")],
+    folder: Annotated[Path, typer.Argument(help="New folder for the federation.")],
     sites: Names = "3",
-    host: Annotated[str, typer.Option(help="The name or address by which sites reach this machine.")] = "localhost",
-    port: Annotated[int, typer.Option(help="The port that they connect to.")] = 8443,
-    listen: Annotated[str, typer.Option(help="The address of this machine that listens.")] = "0.0.0.0",
-    name: Annotated[str | None, typer.Option(help="The federation's name; the folder's unless given.")] = None,
+    host: Annotated[str, typer.Option(help="Name or address under which sites reach this machine.")] = "localhost",
+    port: Annotated[int, typer.Option(help="Port that sites connect to.")] = 8443,
+    listen: Annotated[str, typer.Option(help="Address of this machine to listen on.")] = "0.0.0.0",
+    name: Annotated[str | None, typer.Option(help="Name of the federation; the folder's name unless given.")] = None,
     like: Annotated[
         str | None,
         typer.Option(
-            help="A data set or file whose samples are like the sites': its shape, and of a table how it is encoded."
+            help="Data set or file with samples like those of the sites; defines the shape, and the encoding of tables."
         ),
     ] = None,
     target: o.Target = None,
     shape: Shape = None,
     classes: Classes = None,
     task: Annotated[str, typer.Option(help="classification, binary or regression.")] = "classification",
-    tokens: Annotated[bool, typer.Option("--tokens", help="Samples are whole numbers, as of text.")] = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Samples are integers, as for text.")] = False,
     samples: Samples = 1_000_000,
     test: Annotated[
-        str | None, typer.Option(help="Samples of this machine's own, for --protocol server: a file.")
+        str | None, typer.Option(help="File with test samples of the server, for --protocol server.")
     ] = None,
     proxy: Annotated[
-        str | None, typer.Option(help="Samples of this machine's own, for methods that learn from some: a file.")
+        str | None, typer.Option(help="File with samples of the server, for methods that train on the server.")
     ] = None,
     rounds: o.Rounds = 50,
     *,
@@ -81,15 +87,15 @@ def command(
     guard: Guard = None,
     config: o.Config = None,
 ) -> None:
-    """Make a federation, and a bundle to hand over for each site.
+    """Make a federation's folder, and one bundle for each site.
 
-    The folder holds an authority and its certificates, and keys for everybody.
+    The folder holds a certificate authority, its certificates and all keys.
 
     \b
     unalike federation init hospitals --sites 5 --like sample.csv --target outcome --host fed.example.org --method fedmix
     unalike federation init scans --sites north,south --shape 1,64,64 --classes benign,malignant --model cnn
 
-    A bundle is a key: send it to its site by a way that nobody else reads, and delete it here when it has arrived.
+    A bundle holds a secret key: send it to its site over a private channel, and delete it here afterwards.
     """
     from unalike._utils.errors import UnalikeError
     from unalike.federation.operations.extras import require_extra
@@ -103,7 +109,7 @@ def command(
     elif shape is None and classes is None and task == "classification" and not tokens:
         schema = schema_like(o.table(like, target))
     else:
-        raise UnalikeError("--like FILE says how samples look: leave out --shape, --classes, --task and --tokens")
+        raise UnalikeError("--like FILE already defines the samples; leave out --shape, --classes, --task and --tokens")
     own = {
         name: own_samples(cast(Any, schema), o.table(file, target))
         for name, file in (("test", test), ("proxy", proxy))
@@ -125,7 +131,7 @@ def command(
         **terms,
     )
     if made.federation.data.encoding is not None:
-        print(f"every bundle tells its site how tables are encoded: scales and categories (or words) of {like}")
+        print(f"every bundle holds the encoding of tables: scales and categories (or words) of {like}")
     print(f"made {folder.resolve()}; hand over, each to its site alone:")
     for site, bundle in made.bundles.items():
         print(f"  {site}: {bundle}")
@@ -133,7 +139,7 @@ def command(
 
 
 def share_or_number(name: str, value: float) -> float | int:
-    """1.0 and less is a share of the sites, more a number of them. Raises `UnalikeError` for what is neither."""
+    """A value up to 1 is a share of the sites, a larger one a number of sites. Raises `UnalikeError` for other values."""
     from unalike._utils.errors import UnalikeError
 
     if value <= 1:
@@ -144,19 +150,19 @@ def share_or_number(name: str, value: float) -> float | int:
 
 
 def site_names(text: str) -> list[str]:
-    """The names of so many sites, or those that the text lists. Raises `UnalikeError` for one that is there twice."""
+    """Site names from a number or a list. Raises `UnalikeError` if a name occurs twice."""
     from unalike._utils.errors import UnalikeError
 
     if text.isdecimal():
         return [f"site-{i + 1}" for i in range(int(text))]
     names = [name.strip() for name in text.split(",")]
     if len(set(names)) < len(names):
-        raise UnalikeError(f"--sites {text}: two sites have one name; expected each name once")
+        raise UnalikeError(f"--sites {text}: two sites have the same name; expected each name once")
     return names
 
 
 def schema_like(data: str, data_dir: Path | None = None) -> object:
-    """What a data set's samples look like."""
+    """The schema of a data set's samples."""
     import torch
 
     from unalike.data.sources.load import load
@@ -176,11 +182,11 @@ def _schema(shape: str | None, classes: str | None, task: str, tokens: bool) -> 
 
     if shape is None:
         raise UnalikeError(
-            "what the sites' samples look like is not known; give --like FILE, or --shape 1,28,28 --classes 10"
+            "the schema of the sites' samples is missing; give --like FILE, or --shape 1,28,28 --classes 10"
         )
     try:
         sizes = tuple(int(n) for n in shape.split(","))
     except ValueError:
         raise UnalikeError(f"--shape {shape!r}; expected sizes such as 1,28,28") from None
     named = None if classes is None else int(classes) if classes.isdecimal() else tuple(classes.split(","))
-    return Schema(shape=sizes, classes=named, task=cast(Any, task), tokens=tokens)  # the class checks
+    return Schema(shape=sizes, classes=named, task=cast(Any, task), tokens=tokens)  # Schema checks the task

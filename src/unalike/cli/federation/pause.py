@@ -1,4 +1,4 @@
-"""`unalike federation pause`."""
+"""`unalike federation pause`: pause the run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ NAME = "pause"
 
 
 def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
-    """Let the running round end and ask for nothing new.
+    """Finish the current round and start no other.
 
-    Until `unalike federation resume`.
+    `unalike federation resume` continues the run.
 
     \b
     unalike federation pause hospitals

@@ -1,4 +1,4 @@
-"""`unalike federation renew`."""
+"""`unalike federation renew`: renew certificates and keys."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ NAME = "renew"
 def command(
     folder: Annotated[Path, typer.Argument(help="The federation's folder.")],
     site: Annotated[
-        list[str], typer.Option(help="A site that gets new keys and a new bundle, too; again for another one.")
+        list[str], typer.Option(help="Site that gets new keys and a new bundle; repeat the flag for several.")
     ] = [],  # noqa: B006  (Typer copies it)
     host: Annotated[
-        list[str], typer.Option(help="A further name or address of this machine, which the certificate is to name.")
+        list[str],
+        typer.Option(
+            help="Additional name or address of this machine for the certificate; repeat the flag for several."
+        ),
     ] = [],  # noqa: B006
 ) -> None:
     """Renew the server's certificate, and the keys of named sites.
@@ -24,13 +27,13 @@ def command(
     The authority stays the same.
 
     \b
-    unalike federation renew hospitals                          # the certificate expires, or server.key was seen by others
-    unalike federation renew hospitals --host new.example.org   # this machine has another name now
-    unalike federation renew hospitals --site north             # north lost its bundle, or is to come back after `revoke`
+    unalike federation renew hospitals                          # the certificate expires, or server.key has leaked
+    unalike federation renew hospitals --host new.example.org   # this machine has a new name
+    unalike federation renew hospitals --site north             # north lost its bundle, or is admitted again after `revoke`
 
-    Sites need nothing for a new certificate: they trust the authority. A site that gets a new bundle joins with it and with its
-    old folder, and continues with its memory; the old bundle is worth nothing from then on. The federation must not be up: stop it,
-    renew, bring it up, and it goes on where it was.
+    A new certificate needs no change on sites, because they trust the authority. A site with a new bundle joins with it and its
+    old folder, and continues with its state; the old bundle is no longer accepted. The federation must not be running: stop it,
+    renew, start it again, and it continues where it stopped.
     """
     from unalike.federation.operations.extras import require_extra
 

@@ -1,4 +1,4 @@
-"""`unalike federation resume`."""
+"""`unalike federation resume`: continue a paused run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ NAME = "resume"
 
 
 def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
-    """Go on after a pause.
+    """Continue after a pause.
 
-    After one that was asked for, or one for want of sites.
+    The pause was requested, or too few sites were connected.
 
     \b
     unalike federation resume hospitals

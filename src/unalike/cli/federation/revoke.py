@@ -1,4 +1,4 @@
-"""`unalike federation revoke`."""
+"""`unalike federation revoke`: revoke the keys of sites."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ NAME = "revoke"
 
 def command(
     folder: Annotated[Path, typer.Argument(help="The federation's folder.")],
-    sites: Annotated[list[str], typer.Argument(help="The sites that are to take no part any more.")],
+    sites: Annotated[list[str], typer.Argument(help="Sites to exclude.")],
 ) -> None:
-    """Revoke sites: their keys open nothing any more.
+    """Revoke sites: their keys are no longer accepted.
 
-    From the next `unalike federation up` on, the rounds do without them.
+    From the next `unalike federation up` on, they take no part in rounds.
 
     \b
     unalike federation stop hospitals
     unalike federation revoke hospitals north
     unalike federation up hospitals
 
-    What a site did before stays in the model. `unalike federation renew hospitals --site north` enrols it again, with new keys.
+    Earlier updates of the site stay in the model. `unalike federation renew hospitals --site north` admits it again, with new keys.
     """
     from unalike.federation.operations.extras import require_extra
 
@@ -35,4 +35,4 @@ def command(
         for name in sites:
             found.revoke(name)
     left = [site.name for site in found.federation.sites if not site.revoked]
-    print(f"left: {', '.join(left) or 'nobody'}; then `unalike federation up {folder}`")
+    print(f"left: {', '.join(left) or 'no site'}; then `unalike federation up {folder}`")

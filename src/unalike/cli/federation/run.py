@@ -1,4 +1,4 @@
-"""`unalike federation run`."""
+"""`unalike federation run`: start the rounds of a waiting federation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ NAME = "run"
 
 
 def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
-    """Begin the rounds of a federation that waits.
+    """Start the rounds of a waiting federation.
 
-    It came up by `unalike federation up --wait`.
+    The federation was started with `unalike federation up --wait`.
 
     \b
     unalike federation run hospitals

@@ -1,4 +1,4 @@
-"""`unalike federation status`."""
+"""`unalike federation status`: print the state of a federation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME = "status"
 
 
 def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
-    """What a federation does now: its state, round and sites.
+    """Print a federation's state, round and sites.
 
     \b
     unalike federation status hospitals
@@ -27,7 +27,7 @@ def command(folder: Annotated[Path, typer.Argument(help="The federation's folder
     why = f" ({found['why']})" if found["why"] else ""
     screen.print(f"{found['state']}{why}, {found['round']} of {found['rounds']} rounds done", highlight=False)
     table = Table(box=None, pad_edge=False)
-    for name in ("site", "connected", "samples at most"):
+    for name in ("site", "connected", "most samples"):
         table.add_column(name)
     for site in found["sites"]:
         table.add_row(site["name"], "yes" if site["connected"] else "no", str(site["samples"]))

@@ -1,4 +1,4 @@
-"""`unalike federation stop`."""
+"""`unalike federation stop`: stop the coordinator."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ NAME = "stop"
 
 
 def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
-    """End the run and the coordinator, keeping what is complete.
+    """Stop the coordinator. Finished rounds are kept.
 
-    `unalike federation up` goes on from there.
+    `unalike federation up` continues from there.
 
     \b
     unalike federation stop hospitals

@@ -1,4 +1,4 @@
-"""`unalike federation up`."""
+"""`unalike federation up`: run a federation's coordinator."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from unalike.cli.federation import init
 NAME = "up"
 
 
-@o.shares(terms=init.terms)
+@o.uses_flags(terms=init.terms)
 def command(
     folder: Annotated[
-        Path | None, typer.Argument(help="A folder that `unalike federation init` made.", show_default=False)
+        Path | None, typer.Argument(help="Folder that `unalike federation init` made.", show_default=False)
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Begin the rounds at `unalike federation run`.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for `unalike federation run` before the first round.")
+    ] = False,
     local: Annotated[
-        int | None, typer.Option(help="Everything on this machine: so many sites, which share out --data.")
+        int | None, typer.Option(help="Run this number of sites on this machine, on a partition of --data.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder of a --local federation.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of a --local federation.")] = None,
     data: o.Data = "digits",
     data_dir: o.DataDir = None,
     proxy: o.Proxy = None,
@@ -33,16 +35,16 @@ def command(
     terms: dict[str, Any],
     config: o.Config = None,
 ) -> None:
-    """Bring a federation up: wait for the sites, then train.
+    """Start a federation: wait for the sites, then train.
 
-    The same command goes on where it stopped.
+    The same command continues where the run stopped.
 
     \b
     unalike federation up hospitals
     unalike federation up --local 3 --data digits --method fedmix --rounds 2 --out fed
 
-    With --local it is all on this machine, with real processes, sockets and certificates; the flags from --data on are for that
-    alone, a folder of `init` has its own file. It ends every process that it started, also on Ctrl-C.
+    With --local, all sites run on this machine, with real processes, sockets and certificates. The flags from --data on need
+    --local; a folder of `init` has its own file of terms. All processes end with the command, also on Ctrl-C.
     """
     from unalike._utils.errors import UnalikeError
     from unalike.federation.operations.extras import require_extra
@@ -51,20 +53,21 @@ def command(
     from unalike.federation.operations.federation_folder import FederationFolder
     from unalike.federation.operations.run_coordinator import coordinate
 
-    def tell(line: str) -> None:
+    def print_line(line: str) -> None:
         print(line, flush=True)
 
     if (folder is None) == (local is None) or (local is not None and out is None):
         raise UnalikeError(
-            "what is to be brought up? Give a folder of `unalike federation init`, or --local 3 --out DIR"
+            "found no federation to start, or two; give either a folder of `unalike federation init`, or --local 3 --out DIR"
         )
     if folder is not None:
-        coordinate(FederationFolder(folder), tell, wait=wait)
+        coordinate(FederationFolder(folder), print_line, wait=wait)
         return
     from unalike.data.partitioning.partition import partition as divide
     from unalike.federation.operations.local_federation import locally
 
-    found, learn, held = o.dataset(data, data_dir, proxy, test, terms["protocol"])
-    people = divide(found, partition, local, seed=terms["seed"])
+    dataset, proxy_samples, test_samples = o.dataset(data, data_dir, proxy, test, terms["protocol"])
+    population = divide(dataset, partition, local, seed=terms["seed"])
     assert out is not None
-    locally(out, people, terms | {"rounds": rounds}, tell, {"test": held, "proxy": learn}, wait=wait)
+    own = {"test": test_samples, "proxy": proxy_samples}
+    locally(out, population, terms | {"rounds": rounds}, print_line, own, wait=wait)

@@ -17,7 +17,7 @@ from unalike.metrics.inference import Ranks
 from unalike.metrics.statistics import Metric, in_order, summary
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look, looks
-from unalike.reporting.charts.plotly_charts import OWN, over_seeds
+from unalike.reporting.charts.plotly_charts import MODEL_SUFFIX, over_seeds
 from unalike.reporting.charts.rank_diagram import LONGEST, STEP, diagram
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.rows import rows
@@ -111,7 +111,7 @@ def forest(table: pd.DataFrame, baseline: str, metric: Metric, style: Looks) -> 
 def ranks(found: Ranks, style: Looks) -> Figure:
     """The critical-difference diagram; see `rank_diagram`."""
     drawn = diagram(found)
-    names = [wording.short(hung.name, LONGEST) for hung in drawn.hung]
+    names = [wording.short(method.name, LONGEST) for method in drawn.methods]
     width = 3.4 + 0.16 * max(map(len, names))
     figure = Figure(figsize=(width, 0.27 * (1.9 - drawn.bottom)), layout="constrained")
     axes = figure.add_subplot()
@@ -119,7 +119,7 @@ def ranks(found: Ranks, style: Looks) -> Figure:
     axes.set_xlim(0.9, drawn.end + 0.1)
     axes.set_ylim(drawn.bottom - 0.4, 1.5)
     line: dict[str, Any] = {"color": MUTED, "linewidth": 1, "clip_on": False}
-    axes.plot([1, len(drawn.hung)], [0, 0], **line)
+    axes.plot([1, len(drawn.methods)], [0, 0], **line)
     for place in drawn.places:
         axes.plot([place, place], [0, 0.14], **line)
         axes.text(place, 0.2, str(place), ha="center", va="bottom", color=MUTED)
@@ -128,12 +128,12 @@ def ranks(found: Ranks, style: Looks) -> Figure:
     for bar in drawn.bars:
         y = -STEP * (bar.level + 1)
         axes.plot([bar.low - 0.04, bar.high + 0.04], [y, y], color=INK, linewidth=3, solid_capstyle="butt", zorder=3)
-    for name, hung in zip(names, drawn.hung):
-        along, down = drawn.line(hung)
-        axes.plot(along, down, markevery=[-1], clip_on=False, **_line_style(style[hung.name]))
-        side, shift = ("right", -7) if hung.left else ("left", 7)
+    for name, method in zip(names, drawn.methods):
+        along, down = drawn.line(method)
+        axes.plot(along, down, markevery=[-1], clip_on=False, **_line_style(style[method.name]))
+        side, shift = ("right", -7) if method.left else ("left", 7)
         axes.annotate(
-            f"{name}  {hung.rank:.2f}", (along[-1], down[-1]), (shift, 0), textcoords="offset points",
+            f"{name}  {method.rank:.2f}", (along[-1], down[-1]), (shift, 0), textcoords="offset points",
             ha=side, va="center", color=INK, annotation_clip=False,
         )  # fmt: skip
     return figure
@@ -149,7 +149,7 @@ def curves(rounds: pd.DataFrame, column: str, title: str, style: Looks, scale: f
                 line["round"],
                 line["mean"] - line["sd"],
                 line["mean"] + line["sd"],
-                color=look.colour,
+                color=look.color,
                 alpha=0.12,
                 linewidth=0,
             )
@@ -170,23 +170,23 @@ def distribution(clients: pd.DataFrame, column: str, title: str, style: Looks, s
         look, values = style[name], (scale * scored.loc[scored["method"] == name, column]).to_numpy(dtype=float)
         values = values[np.isfinite(values)]  # the model of a client may have diverged
         heights = i + generator.uniform(-0.16, 0.16, len(values))
-        axes.scatter(values, heights, s=9, color=look.colour, alpha=0.45, linewidths=0)
+        axes.scatter(values, heights, s=9, color=look.color, alpha=0.45, linewidths=0)
         if len(values):
-            _box(axes, i, values, look.colour)
+            _box(axes, i, values, look.color)
     _label_rows(axes, names)
     return figure
 
 
-def _box(axes: Any, y: float, values: np.ndarray, colour: str) -> None:
+def _box(axes: Any, y: float, values: np.ndarray, color: str) -> None:
     """A horizontal box from the first to the third quartile, with whiskers to the last value within 1.5 times its width.
 
     Matplotlib's own `boxplot` is not used because its option for horizontal boxes has different names in different versions.
     """
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     inside = values[(values >= low - 1.5 * (high - low)) & (values <= high + 1.5 * (high - low))]
-    line = {"color": colour, "linewidth": 1.4}
+    line = {"color": color, "linewidth": 1.4}
     axes.plot([low, high, high, low, low], [y - 0.25, y - 0.25, y + 0.25, y + 0.25, y - 0.25], **line)
-    axes.plot([middle, middle], [y - 0.25, y + 0.25], color=colour, linewidth=2.4)
+    axes.plot([middle, middle], [y - 0.25, y + 0.25], color=color, linewidth=2.4)
     for end, edge in ((inside.min(), low), (inside.max(), high)):
         axes.plot([end, edge], [y, y], **line)
 
@@ -201,11 +201,11 @@ def pareto(table: pd.DataFrame, unit: str, style: Looks, scale: float) -> Figure
         _style_axes(axes)
         for row in rows(table):
             look = style[row["method"]]
-            face = look.colour if row["front"] else "none"
-            label = row["method"] + OWN.get(row["protocol"], "")
+            face = look.color if row["front"] else "none"
+            label = row["method"] + MODEL_SUFFIX.get(row["protocol"], "")
             axes.scatter(
                 scales[x] * row[x], scales[y] * row[y], s=55, marker=_MARKERS.get(look.marker, "h"), facecolors=face,
-                edgecolors=look.colour, linewidths=1.8, label=label, zorder=3,
+                edgecolors=look.color, linewidths=1.8, label=label, zorder=3,
             )  # fmt: skip
         axes.margins(0.12)
         axes.set_xlabel(titles[x])
@@ -222,7 +222,7 @@ def _bars(bars: list[tuple[str, float, float, float]], title: str, style: Looks)
         look = style[name]
         arms = None if np.isnan(low) else [[middle - low], [high - middle]]
         axes.errorbar(
-            [middle], [i], xerr=arms, color=look.colour, marker=_MARKERS.get(look.marker, "h"), markersize=6, capsize=3,
+            [middle], [i], xerr=arms, color=look.color, marker=_MARKERS.get(look.marker, "h"), markersize=6, capsize=3,
             elinewidth=1.8, capthick=1.8,
         )  # fmt: skip
     _label_rows(axes, names)
@@ -258,7 +258,7 @@ def _style_axes(axes: Any) -> None:
 
 def _line_style(look: Look) -> dict[str, Any]:
     mark = {"marker": _MARKERS.get(look.marker, "h"), "markersize": 4}
-    return {"color": look.colour, "linestyle": _DASHES[look.dash], "linewidth": 1.6} | mark
+    return {"color": look.color, "linestyle": _DASHES[look.dash], "linewidth": 1.6} | mark
 
 
 def _legend(figure: Figure, axes: Any) -> None:

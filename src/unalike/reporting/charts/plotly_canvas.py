@@ -1,4 +1,4 @@
-"""What all charts share: the bare canvas, rows with a name above them, thinning and safe text."""
+"""Shared by all Plotly charts: the empty canvas, rows with names, thinning of lines, safe text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import plotly.graph_objects as go
 from unalike.reporting import wording
 
 MOST_POINTS = 150
-"""Points per line: more than a line of 1,200 pixels can show."""
+"""Most points of a line; a line of 1,200 pixels cannot show more."""
 
 
 def canvas(height: int, **layout: object) -> go.Figure:
-    """An empty figure without a theme; the page's script gives it the colours of light or dark."""
+    """An empty figure without a theme; the page's script gives it the colors of light or dark."""
     margin = {"l": 12, "r": 14, "t": 12, "b": 46}
     base = {"template": "none", "height": height, "margin": margin, "showlegend": False}
     return go.Figure(layout=base | layout)
@@ -25,7 +25,7 @@ def canvas(height: int, **layout: object) -> go.Figure:
 def named_rows(names: list[str], row_height: int, **layout: object) -> go.Figure:
     """A canvas with one row per name, top to bottom at y = n - 1 .. 0.
 
-    A name stands above its row, not beside it: the plot then keeps its width on a phone however long the name is.
+    The name is above its row, not beside it, so that a long name does not narrow the plot on a phone.
     """
     n = len(names)
     margin = {"l": 12, "r": 14, "t": 6, "b": 50}
@@ -38,17 +38,17 @@ def named_rows(names: list[str], row_height: int, **layout: object) -> go.Figure
 
 
 def text(raw: object) -> str:
-    """Text for a chart, whose renderer reads a few tags such as `<a>` and `<b>`."""
+    """Escape text for Plotly, which interprets some tags such as `<a>` and `<b>`."""
     return html.escape(str(raw), quote=False)
 
 
 def thin(frame: pd.DataFrame, limit: int = MOST_POINTS) -> pd.DataFrame:
-    """At most `limit` rows at even distances, the first and the last included."""
+    """At most `limit` evenly spaced rows, including the first and the last."""
     if len(frame) <= limit:
         return frame
     return frame.iloc[np.unique(np.linspace(0, len(frame) - 1, limit).round().astype(int))]
 
 
 def numbers(values: Iterable[float]) -> list[float | None]:
-    """Six digits are more than a chart can show; NaN becomes null, a gap."""
+    """Numbers rounded to six digits, more than a chart can show; NaN becomes null, a gap."""
     return [None if pd.isna(value) else float(f"{value:.6g}") for value in values]

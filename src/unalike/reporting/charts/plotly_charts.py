@@ -1,4 +1,4 @@
-"""One small function per figure. Each takes tables and the methods' looks and returns a Plotly figure."""
+"""The Plotly charts of the page. Each function takes tables and the methods' looks and returns a figure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from unalike.reporting.rows import rows
 Looks = dict[str, Look]
 
 MOST_BANDS = 8
-"""With more methods the bands would only hide the lines."""
+"""Most methods with bands; more bands would hide the lines."""
 MOST_DOTS = 3000
-"""Dots in one distribution chart before the boxes stand alone; a browser draws each as an element."""
+"""Most dots of a distribution chart, since a browser draws each as an element; with more clients, only boxes are drawn."""
 MOST_BUBBLES = (40, 30)
-"""Clients and classes that bubbles can show; beyond, cells of a heat map."""
+"""Most clients and classes shown as bubbles; larger tables are shown as a heat map."""
 
 
 def forest(differences: pd.DataFrame, metric: Metric, looks: Looks) -> go.Figure:
@@ -40,8 +40,8 @@ def forest(differences: pd.DataFrame, metric: Metric, looks: Looks) -> go.Figure
             x=numbers([mean]),
             y=[len(names) - 1 - i],
             mode="markers",
-            marker={"color": look.colour, "size": 11, "symbol": look.marker},
-            error_x=arms | {"color": look.colour, "thickness": 2.5, "width": 6},
+            marker={"color": look.color, "size": 11, "symbol": look.marker},
+            error_x=arms | {"color": look.color, "thickness": 2.5, "width": 6},
             meta=text(row["method"]),
             customdata=[[*numbers([low, high])]],
             hovertemplate="%{meta}<br>%{x:+.2f} (%{customdata[0]:+.2f} to %{customdata[1]:+.2f})<extra></extra>",
@@ -52,7 +52,7 @@ def forest(differences: pd.DataFrame, metric: Metric, looks: Looks) -> go.Figure
 
 
 def curves(rounds: pd.DataFrame, column: str, title: str, looks: Looks, scale: float = 1) -> go.Figure:
-    """Mean over seeds by round, with a band of one standard deviation where there are several seeds."""
+    """Mean over seeds by round, with a band of one standard deviation if there are several seeds."""
     figure = canvas(430)
     shown = {name: over_seeds(rounds[rounds["method"] == name], column, scale) for name in looks}
     for name, line in shown.items():
@@ -67,7 +67,7 @@ def curves(rounds: pd.DataFrame, column: str, title: str, looks: Looks, scale: f
 
 
 def distribution(clients: pd.DataFrame, column: str, title: str, looks: Looks, scale: float = 1) -> go.Figure:
-    """Clients by method: a box of quartiles and one dot for each client and seed."""
+    """Clients by method: a box plot, and one dot for each client and seed."""
     scored = clients.dropna(subset=[column])
     names = [name for name in looks if name in set(scored["method"])]
     figure = named_rows(names, 74)
@@ -81,7 +81,7 @@ def distribution(clients: pd.DataFrame, column: str, title: str, looks: Looks, s
             boxpoints="all" if len(scored) <= MOST_DOTS else "outliers",
             jitter=0.7,
             pointpos=0,
-            line={"color": look.colour, "width": 1.5},
+            line={"color": look.color, "width": 1.5},
             fillcolor=look.faded(0.12),
             marker={"color": look.faded(0.55), "size": 5, "symbol": look.marker},
             meta=text(name),
@@ -94,7 +94,7 @@ def distribution(clients: pd.DataFrame, column: str, title: str, looks: Looks, s
 
 
 def labels(counts: pd.DataFrame) -> go.Figure:
-    """Training samples by client and class: bubbles whose area is the count, a heat map where they would not fit."""
+    """Training samples by client and class: bubbles with the count as area, or a heat map for large tables."""
     clients, classes = counts.shape
     figure = _bubbles(counts) if clients <= MOST_BUBBLES[0] and classes <= MOST_BUBBLES[1] else _heat_map(counts)
     figure.update_xaxes(title_text="class", zeroline=False)
@@ -103,7 +103,7 @@ def labels(counts: pd.DataFrame) -> go.Figure:
 
 
 def cost(rounds: pd.DataFrame, spent: str, title: str, column: str, goal: str, looks: Looks, scale: float) -> go.Figure:
-    """Score against what was spent so far (`mb` or `seconds`), mean over seeds."""
+    """Score by the cost so far (`mb` or `seconds`), mean over seeds."""
     totals = cumulative(rounds).assign(mb=lambda frame: frame["mb_down"] + frame["mb_up"])
     figure = canvas(430)
     for name, look in looks.items():
@@ -119,20 +119,20 @@ def cost(rounds: pd.DataFrame, spent: str, title: str, column: str, goal: str, l
 def pareto(
     table: pd.DataFrame, x: str, y: str, titles: tuple[str, str], looks: Looks, scales: dict[str, float]
 ) -> go.Figure:
-    """One marker for each row of `tradeoff`: filled on the Pareto front, hollow where something beats it in all three."""
+    """One marker for each row of `tradeoff`: filled on the Pareto front, otherwise hollow."""
     figure = canvas(430)
     for row in rows(table):
-        look, name = looks[row["method"]], row["method"] + OWN.get(row["protocol"], "")
+        look, name = looks[row["method"]], row["method"] + MODEL_SUFFIX.get(row["protocol"], "")
         figure.add_scatter(
             x=numbers([scales.get(x, 1) * row[x]]),
             y=numbers([scales.get(y, 1) * row[y]]),
             mode="markers",
             legendgroup=look.key,
             marker={
-                "color": look.colour if row["front"] else "rgba(0,0,0,0)",
+                "color": look.color if row["front"] else "rgba(0,0,0,0)",
                 "symbol": look.marker,
                 "size": 14,
-                "line": {"width": 2.5, "color": look.colour},
+                "line": {"width": 2.5, "color": look.color},
             },
             meta=text(name),
             hovertemplate="%{meta}<br>%{x:.4g}, %{y:.4g}<extra></extra>",
@@ -143,19 +143,19 @@ def pareto(
     return figure
 
 
-OWN = {"personal": " (personal)", "local": " (local)"}
-"""What follows a method's name where its row is not of the shared model."""
+MODEL_SUFFIX = {"personal": " (personal)", "local": " (local)"}
+"""Suffix of a method's name if its row is not about the shared model."""
 
 
 def over_seeds(rounds: pd.DataFrame, column: str, scale: float = 1) -> pd.DataFrame:
-    """`round mean sd` over the rounds that every seed reached, thinned. A mean over fewer seeds would jump."""
+    """`round mean sd` for the rounds that every seed reached, thinned. A mean over fewer seeds would jump."""
     line = common(rounds.dropna(subset=[column])).groupby("round")[column].agg(["mean", "std"])
     scaled = pd.DataFrame({"round": line.index, "mean": scale * line["mean"], "sd": scale * line["std"]})
     return thin(scaled.reset_index(drop=True))
 
 
 def common(rounds: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one method in rounds that every seed has: beyond a seed's end, the mean would be one of survivors."""
+    """The rows of one method in the rounds that every seed has. After the end of a seed, the mean would be biased."""
     return rounds[rounds.groupby("round")["seed"].transform("nunique") == rounds["seed"].nunique()]
 
 
@@ -165,15 +165,15 @@ def _line(x: pd.Series, y: pd.Series, name: str, look: Look, hover: str) -> dict
         "y": numbers(y),
         "mode": "lines+markers",
         "legendgroup": look.key,
-        "line": {"color": look.colour, "dash": look.dash, "width": 2.25},
-        "marker": {"color": look.colour, "symbol": look.marker, "size": 7, "maxdisplayed": 9},
+        "line": {"color": look.color, "dash": look.dash, "width": 2.25},
+        "marker": {"color": look.color, "symbol": look.marker, "size": 7, "maxdisplayed": 9},
         "meta": text(name),
         "hovertemplate": "%{meta}<br>" + hover + "<extra></extra>",
     }
 
 
 def _band(line: pd.DataFrame, look: Look) -> dict[str, object]:
-    line = line[np.isfinite(line["mean"]) & np.isfinite(line["sd"])]  # a gap would tear the outline
+    line = line[np.isfinite(line["mean"]) & np.isfinite(line["sd"])]  # a gap would break the outline
     outline = pd.concat([line["mean"] + line["sd"], (line["mean"] - line["sd"])[::-1]])
     return {
         "x": numbers(pd.concat([line["round"], line["round"][::-1]])),
