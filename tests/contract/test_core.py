@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from simulation import Clients, Simulation, mlp, same
 from torch import Tensor, nn
 
+import unalike as ua
 from unalike._utils.errors import InvalidValue, UnalikeError
 from unalike._utils.option_types import check_kinds
 from unalike._utils.registry import Registry
@@ -698,7 +699,7 @@ def test_threads_with_dropout_repeat():
 
 def test_a_method_lists_its_wire():
     """SCAFFOLD: the model and c down, the update and the change of c_i up, and four numbers."""
-    items = Method.parse("scaffold").wire(mlp())
+    items = ua.wire(Method.parse("scaffold"), mlp())
     size = sum(4 * p.numel() for p in mlp().parameters())
     assert [(i.direction, i.bytes) for i in items] == [
         ("down", size),
@@ -707,4 +708,4 @@ def test_a_method_lists_its_wire():
         ("up", size),
         ("up", 16),
     ]
-    assert Method.parse("local_only").wire(mlp()) == []
+    assert ua.wire(Method.parse("local_only"), mlp()) == []

@@ -108,7 +108,7 @@ def test_what_is_sent():
         assert letter["class.counts"][k].tolist() == np.bincount(sim.clients.y[rows], minlength=3).tolist()
     items = {(i.direction, i.what): i.bytes for i in wire(sim.method, sim.settings.model)}
     both = 4 * (3 * D + 3)
-    assert items["down", "letter of feature_alignment"] == both == items["up", "letter of feature_alignment"]
+    assert items["down", "message of feature_alignment"] == both == items["up", "message of feature_alignment"]
 
 
 def test_what_it_needs():

@@ -140,11 +140,11 @@ def test_what_is_sent_and_kept():
     items = {(i.direction, i.what): i.bytes for i in wire(sim.method, sim.settings.model)}
     assert items == {
         ("down", "parameters"): 4 * 25,
-        ("down", "letter of feature_alignment"): 4 * 18,
-        ("down", "letter of combined_heads"): 4 * 18,
+        ("down", "message of feature_alignment"): 4 * 18,
+        ("down", "message of combined_heads"): 4 * 18,
         ("up", "update"): 4 * 25,
-        ("up", "letter of combined_heads"): 4 * (18 + 15 + 1),
-        ("up", "letter of feature_alignment"): 4 * 18,
+        ("up", "message of combined_heads"): 4 * (18 + 15 + 1),
+        ("up", "message of feature_alignment"): 4 * 18,
         ("up", "counts and loss"): SCALARS,
     }
     assert set(sim.state.part_states["combined_heads"]) == {f"{k}/{n}" for k in (0, 2) for n in HEAD}

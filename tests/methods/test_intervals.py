@@ -98,7 +98,7 @@ class Waiting:
         sim = Simulation(method, mlp(), Clients.random(SIZES), executor=executor, **WORK, **options)
         sim.round(), sim.round()
         memory = sim.state.part_states["layer_intervals"] | {"interval": torch.tensor([2, 1])}
-        sim.state = sim.state._replace(memory=sim.state.part_states | {"layer_intervals": memory})
+        sim.state = sim.state._replace(part_states=sim.state.part_states | {"layer_intervals": memory})
         return sim
 
 

@@ -192,7 +192,7 @@ def test_clusters_are_those_of_exact_arithmetic(name):
         K, H = int(rng.integers(3, 9)), int(rng.integers(3, 24))
         E = rng.integers(1, 1 + rng.integers(2, 4), size=(K, H))
         sim = [[1 - Fraction(int((E[a] != E[b]).sum()), H) for b in range(K)] for a in range(K)]
-        found = part._clusters(part._similarity(torch.from_numpy(E), H))
+        found = part._macro_classes(part._similarity(torch.from_numpy(E), H))
         assert found == cluster(sim, 4, 0.2, joins_first=part.pairs_first is False), f"{number}\n{E}"
 
 

@@ -202,5 +202,5 @@ def test_a_lie_about_the_histogram_is_contained():
     counts = cohort.stacked.shared["label_histogram"]["counts"].clone()
     counts[0] = 0
     report = cohort.stacked._replace(shared={"label_histogram": {"counts": counts}})
-    state = advance(sim.method, sim.settings, sim.state, replace(cohort, report=report))
+    state = advance(sim.method, sim.settings, sim.state, replace(cohort, stacked=report))
     assert all(t.isfinite().all() for t in state.params.values())

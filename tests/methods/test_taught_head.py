@@ -82,7 +82,7 @@ def test_heads_go_down_and_do_not_come_up():
     items = {(i.direction, i.what): i.bytes for i in wire(sim.method, sim.settings.model)}
     assert items == {
         ("down", "parameters"): 4 * (15 + 3),  # the head's
-        ("up", "letter of taught_head"): 4 * 15 + 3,
+        ("up", "message of taught_head"): 4 * 15 + 3,
         ("up", "counts and loss"): SCALARS,
     }
     personal = sim.method.personalizer.personal(sim.settings.model, sim.params, sim.memory(0)["private"])
@@ -90,7 +90,7 @@ def test_heads_go_down_and_do_not_come_up():
     assert not torch.equal(personal["body.weight"], sim.params["body.weight"])
 
 
-@pytest.mark.parametrize("setting", ["epochs=0", "lr=0"])
+@pytest.mark.parametrize("settings", ["epochs=0", "lr=0"])
 def test_without_training_the_head_stays(settings):
     sim = Simulation(f"fedgh({settings})", mlp(), Clients.random(SIZES), **WORK)
     head = {n: w for n, w in sim.params.items() if n.startswith("head")}

@@ -14,7 +14,7 @@ from unalike.methods.parts.uploads import Quantize, TopK
 from unalike.training.aggregation import decode_updates
 from unalike.training.wire import SCALARS, wire
 
-NOBODY = SimpleNamespace(memory={})
+NOBODY = SimpleNamespace(state={})
 
 
 def stacked(t):

@@ -247,7 +247,7 @@ def _require(
         if type(part).address is not Part.address:
             raise UnalikeError(f"{part.name} sends every client something of its own, which only run can do")
         if part.needs_messages and messages is None:
-            raise UnalikeError(f"{part.name} needs letters=, the list of what every client's local_update returned")
+            raise UnalikeError(f"{part.name} needs messages=, the list of what every client's local_update returned")
         if part.needs_steps and messages is None and steps is None:
             raise UnalikeError(f"{part.name} needs steps=, the optimizer steps of every client, or their letters")
         if part.needs_rate(method) and work is None:
