@@ -1,4 +1,4 @@
-"""How the participants' updates become one."""
+"""FedNova: updates normalized by the clients' accumulated solver weight."""
 
 from __future__ import annotations
 
