@@ -76,7 +76,7 @@ REPORTS = {
     # row 1
     "nan": (WEIGHT, lambda t: first(t, float("nan")), ["head.weight", "not finite"]),
     "inf": (WEIGHT, lambda t: first(t, float("inf")), ["head.weight", "not finite"]),
-    "nan in a letter": ("messages.control_variates/head.bias", lambda t: t * float("nan"), ["letter", "not finite"]),
+    "nan in a letter": ("messages.control_variates/head.bias", lambda t: t * float("nan"), ["message", "not finite"]),
     "nan loss": ("loss", lambda t: t * float("nan"), ["loss", "finite"]),
     # row 2
     "broadcastable": (WEIGHT, lambda t: t.flatten()[:1], ["shape [1]", "expected [4, 8]"]),

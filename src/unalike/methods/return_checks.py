@@ -14,7 +14,7 @@ from unalike.methods.part import Part
 
 
 def named(part: Part, verb: str, found: Any, wanted: Tree) -> Tree:
-    """`found`, if it is a tree of the names of `wanted`. Raises `UnalikeError`: a parameter that is left out would silently stay unchanged."""
+    """`found`, if it is a tree of the names of `wanted`. Raises `UnalikeError` otherwise."""
     if not isinstance(found, dict):
         raise _wrong(part, verb, f"gives {type(found).__name__}", f"a tensor for each of {', '.join(wanted)}")
     if different := [str(name) for name in found.keys() ^ wanted.keys()]:

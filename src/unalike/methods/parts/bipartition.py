@@ -40,7 +40,8 @@ class Bipartition(ServerStep):
 def bipartition(similarity: Tensor) -> Tensor:
     """The two halves [K] (bool, row 0 is False) that minimize the largest `similarity` [K, K] between them.
 
-    Single linkage finds them: clusters are merged by their most similar members until two are left (Sattler et al. 2019, algorithm 2).
+    Single linkage finds them: clusters are merged by their most similar members until two are left (Sattler et al.
+    2019, algorithm 2).
     """
     s = similarity.clone().double().cpu()
     cluster = torch.arange(len(s))

@@ -24,8 +24,8 @@ class MoreauEnvelope(TaskObjective, Personalizer):
 
     theta is found by `steps` gradient steps of size `rate` from w, on the step's batch; the envelope's gradient is then
     lam (w - theta), eq. 4, so w <- w - lr lam (w - theta). After its training a client finds theta once more, by full gradients
-    on all of its data; it keeps theta as its state and is evaluated with it. steps = 1 is FedAvg with the learning rate lr lam rate. The
-    public code goes on from the theta of the step before, and evaluates with that of the last batch.
+    on all of its data; it keeps theta as its state and is evaluated with it. steps = 1 is FedAvg with the learning rate
+    lr lam rate. The public code goes on from the theta of the step before, and evaluates with that of the last batch.
     """
 
     lam: PositiveFloat = 15.0

@@ -32,8 +32,8 @@ class TopK(Upload):
     """Of each tensor, the k = ceil(fraction * size) entries of largest magnitude are sent, with their places (Stich et al. 2018).
 
     `error_feedback`: what was not sent, e <- (update + e) - sent, stays on the client and joins its next update; the client
-    state then holds one model. fraction = 1 sends everything as it is. An entry costs its own bytes and 4 for its place, so fractions
-    above 1/2 cost more than the whole in float32.
+    state then holds one model. fraction = 1 sends everything as it is. An entry costs its own bytes and 4 for its
+    place, so fractions above 1/2 cost more than the whole in float32.
     """
 
     name = "topk"

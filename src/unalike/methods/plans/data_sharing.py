@@ -49,7 +49,7 @@ class DataSharing(StagedPlan):
 
 
 def balanced(y: np.ndarray, wanted: int, rng: np.random.Generator) -> np.ndarray:
-    """Indices of `wanted` samples, from each class in turn until it has none left. Labels that are no classes count as one class."""
+    """Indices of `wanted` samples, from each class in turn until it has none left. Other labels than classes are one class."""
     order = rng.permutation(len(y))
     if y.dtype.kind == "f":
         return np.sort(order[:wanted])

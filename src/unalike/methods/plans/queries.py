@@ -41,7 +41,7 @@ class MeanLoss(ClientQuery):
 
 @client_query
 class FeatureStatistics(ClientQuery):
-    """Statistics of the features z of each class c: `counts` [C], `mean` [C, D], `covariance` [C, D, D] (divided by n - 1; 0 if n < 2)."""
+    """Features z of each class c: `counts` [C], `mean` [C, D], `covariance` [C, D, D] (divided by n - 1; 0 if n < 2)."""
 
     name: ClassVar[str] = "feature_statistics"
 
