@@ -53,7 +53,7 @@ def test_fedavg():
     assert after("fedavg", rounds=2) == 47 / 128 - 339 / 512
 
 
-def test_report():
+def test_client_update_counts_and_loss_by_hand():
     cohort = simulate("fedavg").run()
     assert cohort.update["head.weight"].tolist() == [[[1, 0]], [[-1.75, 0]]]
     assert (
