@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unalike._utils import seeds
 from unalike.core import tree
@@ -45,17 +45,18 @@ class Item(NamedTuple):
     once: bool = False
 
 
-def wire(method: Method, model: Model, context: Context | None = None) -> list[Item]:
+def wire(method: Method, model: nn.Module | Model, context: Context | None = None) -> list[Item]:
     """List every tensor that a client receives or sends in a round. Nothing else leaves the client.
 
     Args:
         method: The method.
-        model: The model as a function.
+        model: A module, or the model as a function.
         context: Static facts of a client, for methods that share some of them.
 
     Returns:
         One item for each kind of tensor, with its bytes; empty for a method without communication.
     """
+    model = model if isinstance(model, Model) else Model(model)
     settings = StageSettings(model, TASKS["classification"], Work())
     broadcast, client_state = (
         make_broadcast(method, settings, initial_server_state(method, settings), 1, [0]).to(0),
