@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from simulation import Clients, Simulation, mlp, same
 from torch import Tensor, nn
 
+import unalike as ua
 from unalike._utils.errors import InvalidValue, UnalikeError
 from unalike._utils.option_types import check_kinds
 from unalike._utils.registry import Registry
@@ -441,7 +442,7 @@ def stacked_memories(*values):
     return {"part": tree.stack([memory_of(value)["part"] for value in values])}
 
 
-def test_memories_beyond_the_budget_lie_in_files(tmp_path):
+def test_client_states_beyond_budget_lie_in_files(tmp_path):
     """Ten clients of 4 kB with room for three rows, of which one is the initial memory: every value is what it was."""
     client_states = ClientStates(memory_of(-1), tmp_path, budget=12500)
     for k in range(10):
@@ -454,7 +455,7 @@ def test_memories_beyond_the_budget_lie_in_files(tmp_path):
     assert same(client_states.stacked([9, 0, 3, 11], {9: 0, 0: 0}), stacked_memories(9, 0, -1, -1))
 
 
-def test_stacked_memories_are_the_single_ones(tmp_path):
+def test_client_states_stacked_equal_single_ones(tmp_path):
     """Whoever put them, and in whatever order they are asked for; those that only a file holds are read from there."""
     client_states = ClientStates(memory_of(-1), tmp_path)
     client_states.put_stacked([5, 0, 70], 3, stacked_memories(5, 0, 70), {})
@@ -473,7 +474,7 @@ def test_stacked_memories_are_the_single_ones(tmp_path):
     assert ClientStates({}).stacked([1, 2], {1: 0}) == {} == ClientStates({}).get(1, 0)
 
 
-def test_memories_keep_their_types(tmp_path):
+def test_client_states_keep_their_types(tmp_path):
     initial = {
         "a": {"flag": torch.tensor([True, False]), "none": torch.zeros(0, 3), "n": torch.tensor(7)},
         "b": {
@@ -506,13 +507,13 @@ def test_memories_keep_their_types(tmp_path):
     ],
     ids=["never begun", "lost", "other shape", "other type"],
 )
-def test_memories_unlike_the_initial_one_are_refused(initial, made, what):
+def test_client_states_unlike_initial_one_are_refused(initial, made, what):
     """Dropped without a word, a part would be trained as if its clients remembered nothing."""
     with pytest.raises(UnalikeError, match=what):
         ClientStates(initial).put(0, 0, made, None)
 
 
-def test_memories_are_copies(tmp_path):
+def test_client_states_read_are_copies(tmp_path):
     """Neither what was put nor what was handed out is tied to what is kept."""
     for budget in (10**9, 1):
         client_states = ClientStates(memory_of(-1), tmp_path, budget)
@@ -527,7 +528,7 @@ def test_memories_are_copies(tmp_path):
         assert same(client_states.get(0, 3), memory_of(13)) and same(client_states.get(9, None), memory_of(-1))
 
 
-def test_memories_grow_by_blocks_and_fill_what_is_free(tmp_path, monkeypatch):
+def test_client_states_grow_by_blocks_and_reuse_free_rows(tmp_path, monkeypatch):
     """No block is ever moved or grows, and a second version of everybody is all the room that rounds without end need."""
     monkeypatch.setattr("unalike.training.state_table.BLOCK", 10 * 4008)
     client_states, clients = ClientStates(memory_of(-1), tmp_path, budget=60 * 4008), list(range(100))
@@ -543,7 +544,7 @@ def test_memories_grow_by_blocks_and_fill_what_is_free(tmp_path, monkeypatch):
     assert 201 <= client_states._table.rows < 260 and client_states._places._used == 201
 
 
-def test_memories_follow_the_rule_whatever_comes(tmp_path):
+def test_client_states_random_sequence_follows_version_rule(tmp_path):
     """Against a dict per client: what is accepted, pinned or new stays; rounds are refused, repeated, pinned and asked for."""
     rng = np.random.default_rng(0)
     for budget in (10**9, 5 * 4008):
@@ -572,7 +573,7 @@ def test_memories_follow_the_rule_whatever_comes(tmp_path):
         assert client_states._places._used <= 1 + 3 * 12
 
 
-def test_memories_are_versioned(tmp_path):
+def test_client_states_are_versioned_by_round(tmp_path):
     for budget in (10**9, 1):
         client_states = ClientStates(memory_of(-1), tmp_path / str(budget), budget)
         client_states.put(0, 0, memory_of(10), None)
@@ -582,7 +583,7 @@ def test_memories_are_versioned(tmp_path):
         assert same(client_states.get(0, 0), memory_of(10)) and same(client_states.get(0, 2), memory_of(12))
 
 
-def test_memories_made_twice_in_a_round_hold_the_second(tmp_path):
+def test_client_states_put_twice_in_round_hold_second(tmp_path):
     client_states = ClientStates(memory_of(-1), tmp_path, budget=1)
     client_states.put(0, 1, memory_of(1), None)
     client_states.put(1, 1, memory_of(5), None)
@@ -591,7 +592,7 @@ def test_memories_made_twice_in_a_round_hold_the_second(tmp_path):
     assert same(client_states.get(0, 1), memory_of(2))
 
 
-def test_memories_saved_and_adopted(tmp_path):
+def test_client_states_saved_and_adopted_are_equal(tmp_path):
     client_states = ClientStates(memory_of(-1), tmp_path)
     for k in range(3):
         client_states.put(k, 4, memory_of(k), None)
@@ -607,7 +608,7 @@ def test_memories_saved_and_adopted(tmp_path):
         later.get(2, 4)
 
 
-def test_a_run_with_memories_on_disk_is_the_same(tmp_path):
+def test_run_with_client_states_on_disk_is_equal(tmp_path):
     sims = [Simulation("moon + apfl", mlp(norm=True), Clients.random(SIZES), batch_size=4) for _ in range(2)]
     sims[1].executor.client_pool.client_states._table.budget = 1
     for sim in sims:
@@ -616,7 +617,7 @@ def test_a_run_with_memories_on_disk_is_the_same(tmp_path):
     assert same(sims[0].params, sims[1].params) and all(same(sims[0].memory(k), sims[1].memory(k)) for k in range(4))
 
 
-def test_a_memory_holds_its_own_tensors():
+def test_client_state_holds_its_own_tensors():
     sim = Simulation("ditto", mlp(), Clients.random(SIZES), executor="batched", batch_size=4)
     sim.round()
     w = sim.memory(0)["proximal_model"]["body.weight"]
@@ -664,7 +665,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_reports_that_are_not_finite_are_refused():
+def test_client_updates_not_finite_are_refused():
     sim = Simulation("scaffold", mlp(norm=True), Clients.random(SIZES), batch_size=4)
     cohort = sim.run()
     assert refusals(cohort) == {}
@@ -677,7 +678,7 @@ def test_reports_that_are_not_finite_are_refused():
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
-def test_reports_come_in_the_order_of_the_ids(executor):
+def test_client_updates_come_in_order_of_ids(executor):
     sim = Simulation("ditto", mlp(), Clients.random(SIZES), executor=executor, chunk=2, batch_size=4)
     everyone, some = sim.run(), sim.run([3, 0, 2])
     assert some.ids == (3, 0, 2) and some.sizes.tolist() == [5, 7, 1]
@@ -696,9 +697,9 @@ def test_threads_with_dropout_repeat():
     assert same(sims[1].params, sims[0].params) and same(sims[2].params, sims[0].params)
 
 
-def test_a_method_lists_its_wire():
+def test_wire_scaffold_lists_every_item():
     """SCAFFOLD: the model and c down, the update and the change of c_i up, and four numbers."""
-    items = Method.parse("scaffold").wire(mlp())
+    items = ua.wire(Method.parse("scaffold"), mlp())
     size = sum(4 * p.numel() for p in mlp().parameters())
     assert [(i.direction, i.bytes) for i in items] == [
         ("down", size),
@@ -707,4 +708,4 @@ def test_a_method_lists_its_wire():
         ("up", size),
         ("up", 16),
     ]
-    assert Method.parse("local_only").wire(mlp()) == []
+    assert ua.wire(Method.parse("local_only"), mlp()) == []

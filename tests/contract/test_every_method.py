@@ -70,7 +70,7 @@ def test_two_threads_may_share_a_method(name):
 
 
 @every
-def test_only_the_update_letters_and_shares_leave(name):
+def test_client_sends_only_update_messages_and_shares(name):
     sim, cohorts = reference(name)
     method, model = sim.method, sim.settings.model
     shared = {n for n in model.params if method.shares(n, model)}
@@ -89,7 +89,7 @@ def test_only_the_update_letters_and_shares_leave(name):
 
 
 @every
-def test_the_wire_lists_every_byte(name):
+def test_wire_lists_every_byte(name):
     """What `wire` says is what the order and the report of a client take."""
     sim = federation(METHODS[name], norm=True)
     method, model = sim.method, sim.settings.model
@@ -116,7 +116,7 @@ def test_every_tensor_has_one_owner(name):
 
 
 @every
-def test_the_wire_lists_what_reports_weigh(name):
+def test_wire_lists_bytes_of_client_updates(name):
     """Per client and round, in bytes; the order is the shared parameters, the buffers and the letters down."""
     sim, cohorts = played(METHODS[name], norm=True)
     model = sim.settings.model
@@ -170,7 +170,7 @@ class Spy(Objective, ServerStep):
 
 
 @every
-def test_a_part_sees_its_own_mail_and_memory_and_the_update_is_added_once(name):
+def test_part_sees_own_message_and_state_and_update_is_added_once(name):
     sim = federation(METHODS[name] + Spy())
     for number in range(2):
         before = sim.params
@@ -183,7 +183,7 @@ def test_a_part_sees_its_own_mail_and_memory_and_the_update_is_added_once(name):
 
 
 @every
-def test_what_is_private_stays(name):
+def test_private_parameters_stay_on_client(name):
     """With a private head, nothing that leaves a client holds an entry of the head."""
     try:
         sim = federation(METHODS[name] + "private(select='head')")
@@ -248,13 +248,13 @@ def agree(a, b, tolerance):
 
 @every
 @pytest.mark.parametrize("chunk", [None, 3])
-def test_batched_is_the_loop(name, chunk):
+def test_batched_equals_loop(name, chunk):
     """Clients are ragged, one has a single sample."""
     agree(played(METHODS[name], "batched", chunk=chunk), reference(name), rounding(METHODS[name]))
 
 
 @every
-def test_batched_is_the_loop_with_batch_norm(name):
+def test_batched_with_batch_norm_equals_loop(name):
     """1e-4: the norm divides by the spread of few rows. Two rounds, a client of one sample (normalized to 0) among
     them."""
     a, b = played(METHODS[name], "batched", norm=True), played(METHODS[name], norm=True)
@@ -307,7 +307,7 @@ def test_no_global_generator_is_read_or_touched(name):
 
 @every
 @pytest.mark.parametrize("executor", ["loop", "batched"])
-def test_a_repeated_order_gives_the_same_report_and_refused_rounds_leave_no_trace(name, executor):
+def test_repeated_broadcast_gives_same_update_and_refused_round_leaves_no_trace(name, executor):
     sim = federation(METHODS[name], executor)
     sim.round()
     before = clone(sim.memory(0)), clone(sim.memory(2))
@@ -326,7 +326,7 @@ def test_a_repeated_order_gives_the_same_report_and_refused_rounds_leave_no_trac
 
 
 @every
-def test_clients_that_do_not_take_part_keep_their_memory(name):
+def test_clients_without_participation_keep_their_state(name):
     sim = federation(METHODS[name])
     sim.round()
     before = clone([sim.memory(k) for k in (0, 2)])

@@ -252,7 +252,9 @@ def test_auto_measuring_leaves_no_trace(measures):
     sim.choice, before = replace(sim.choice, executor="loop"), torch.get_rng_state()
     for s in (sim, plain):
         run_round(s), run_round(s)
-    assert same(sim.state.states["all"].params, plain.state.states["all"].params) and torch.equal(before, torch.get_rng_state())
+    assert same(sim.state.states["all"].params, plain.state.states["all"].params) and torch.equal(
+        before, torch.get_rng_state()
+    )
 
 
 def test_auto_resumed_run_keeps_its_executor(tmp_path, monkeypatch, measures):

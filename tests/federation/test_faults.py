@@ -79,7 +79,7 @@ REPORTS = {
     "nan in a letter": (
         "messages.control_variates/head.bias",
         lambda t: t * float("nan"),
-        ["control_variates", "not finite"],
+        ["message", "control_variates", "not finite"],
     ),
     "nan loss": ("loss", lambda t: t * float("nan"), ["loss", "finite"]),
     # row 2

@@ -18,7 +18,7 @@ def softmax(v):
     return e / e.sum(1, keepdims=True)
 
 
-def test_it_is_its_formula():
+def test_feature_alignment_loss_equals_formula():
     """Three rounds of one full-batch step of a tanh network in float64; client 1 sits out the second. Class 2 is client 1's."""
     lam, lr, rng = 0.7, 0.1, np.random.default_rng(0)
     labels = [np.array([0, 1, 0, 0]), np.array([2, 2, 1, 2, 0, 2]), np.array([1, 1, 0, 1, 1])]
@@ -59,7 +59,7 @@ def test_it_is_its_formula():
         np.testing.assert_allclose(sim.state.part_states["feature_alignment"][C].numpy(), centroids, rtol=1e-9)
 
 
-def test_lam_0_is_fedavg_and_the_first_round_always_is():
+def test_feature_alignment_lam_zero_or_first_round_equals_fedavg():
     plain, off, on = (
         Simulation(m, mlp(), Clients.random(SIZES), **WORK)
         for m in ("fedavg", "feature_alignment(lam=0)", "feature_alignment(lam=5)")
@@ -72,7 +72,7 @@ def test_lam_0_is_fedavg_and_the_first_round_always_is():
         assert (max(gaps) == 0) == (number == 0)
 
 
-def test_heads_of_fedrep_train_as_before_on_the_same_body():
+def test_feature_alignment_with_fedrep_leaves_heads_unchanged():
     """In the head's phase features do not move: the term changes nothing. lam = 0 is FedRep throughout."""
     start = Simulation("fedrep(epochs=2)", mlp(), Clients.random(SIZES), **WORK)
     off = Simulation("fedrep(epochs=2) + feature_alignment(lam=0)", mlp(), Clients.random(SIZES), **WORK)
@@ -89,7 +89,7 @@ def test_heads_of_fedrep_train_as_before_on_the_same_body():
     assert not torch.equal(on.params["body.weight"], start.params["body.weight"])
 
 
-def test_it_draws_features_to_their_centroids():
+def test_feature_alignment_moves_features_to_centroids():
     def spread(lam):
         sim = Simulation(f"feature_alignment(lam={lam})", mlp(), Clients.random((30, 20, 25), seed=1), **WORK)
         for _ in range(8):
@@ -108,10 +108,10 @@ def test_what_is_sent():
         assert letter["class.counts"][k].tolist() == np.bincount(sim.clients.y[rows], minlength=3).tolist()
     items = {(i.direction, i.what): i.bytes for i in wire(sim.method, sim.settings.model)}
     both = 4 * (3 * D + 3)
-    assert items["down", "letter of feature_alignment"] == both == items["up", "letter of feature_alignment"]
+    assert items["down", "message of feature_alignment"] == both == items["up", "message of feature_alignment"]
 
 
-def test_what_it_needs():
+def test_feature_alignment_missing_requirements_are_refused():
     rng = np.random.default_rng(0)
     clients = Clients.of((rng.normal(size=(4, 4)), rng.normal(size=4).astype(np.float32)))
     with pytest.raises(UnalikeError, match="needs classes"):

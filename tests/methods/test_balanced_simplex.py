@@ -33,7 +33,7 @@ def test_balanced_softmax_by_hand():
     assert not sim.run().stacked.shared  # the counts stay on the client
 
 
-def test_gamma_0_is_fedavg():
+def test_balanced_softmax_gamma_zero_equals_fedavg():
     a, b = (Simulation(m, mlp(), Clients.random(SIZES), **WORK) for m in ("balanced_softmax(gamma=0)", "fedavg"))
     for _ in range(2):
         a.round(), b.round()
@@ -48,7 +48,7 @@ def test_the_balanced_loss_says_that_it_needs_classes(y):
 
 
 @pytest.mark.parametrize("width, classes", [(2, 2), (5, 3), (10, 10)])
-def test_the_simplex(width, classes):
+def test_simplex_vectors_have_equal_angles(width, classes):
     """Length 1, cosine -1/(C-1) between any two, 1e-6 in float32."""
     v = simplex(width, classes)
     expected = (classes * torch.eye(classes) - 1) / (classes - 1)
@@ -59,7 +59,7 @@ def stage(**fields):
     return next(Fedetf(**fields).stages(PlanInputs(4, 3, Model(mlp()), seed=5)))
 
 
-def test_the_model_is_its_formula():
+def test_simplex_model_equals_formula():
     model = stage(scale=4.0, width=6).model
     p, x = model.params, torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
     z = torch.tanh(x @ mlp().body.weight.T + mlp().body.bias)
@@ -70,7 +70,7 @@ def test_the_model_is_its_formula():
     assert same(p, stage(scale=4.0, width=6).model.params)  # drawn from the run's seed: a resumed run has the same
 
 
-def test_the_head_neither_moves_nor_is_sent_and_the_temperature_learns():
+def test_fedetf_head_is_fixed_and_temperature_learns():
     given = stage()
     sim = Simulation(given.method, given.model.module(given.model.params, {}), Clients.random(SIZES), **WORK)
     before = sim.params
@@ -80,7 +80,7 @@ def test_the_head_neither_moves_nor_is_sent_and_the_temperature_learns():
     assert sim.params["scale"] != before["scale"]
 
 
-def test_what_it_cannot_stand_on():
+def test_fedetf_unsupported_models_are_refused():
     with pytest.raises(UnalikeError, match="3 classes and a width of 2"):
         stage(width=2)
     clients = [ua.ClientData(train=(np.zeros((3, 2), np.float32), np.zeros(3, np.float32)), test=None)]

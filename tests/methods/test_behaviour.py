@@ -198,7 +198,7 @@ def test_proximal_term_holds_clients_near():
     assert ways[0] > ways[1] > ways[2]
 
 
-def test_fedavgm_gathers_speed():
+def test_fedavgm_constant_updates_accelerate():
     """With a constant update d the velocity is d, d (1 + m), d (1 + m + m^2), ..."""
     from simulation import Server
 

@@ -67,7 +67,7 @@ def statistics(x, y, body, classes=3):
     return h, v / n
 
 
-def test_every_client_gets_its_own_head():
+def test_combined_heads_address_sends_each_client_its_own_head():
     """Two rounds in float64; client 1 sits out the second and keeps what was made for it."""
     rng = np.random.default_rng(0)
     data = [(rng.normal(size=(n, 4)), rng.integers(0, 3, n)) for n in (4, 6, 5)]
@@ -93,7 +93,7 @@ def test_every_client_gets_its_own_head():
             assert torch.equal(start["body.weight"], sim.params["body.weight"])
 
 
-def test_without_variance_it_is_fedrep():
+def test_combined_heads_without_variance_equals_fedrep():
     """Clients of one sample have V = 0, and other features than the others: each starts from its own head."""
     pac, rep = (
         Simulation(m, mlp(), Clients.random((1, 1, 1), seed=4), epochs=2, batch_size=4, lr=0.1)
@@ -119,7 +119,7 @@ def test_both_executors_with_some_taking_part(other):
     torch.testing.assert_close(batched.params, loop.params, rtol=1e-3, atol=1e-5)
 
 
-def test_who_has_the_same_classes_works_together():
+def test_combined_heads_weights_join_clients_of_same_classes():
     """Clients 0 and 1 have classes 0 and 1, clients 2 and 3 have 1 and 2; 60 samples each."""
     rng = np.random.default_rng(0)
     centres = 2 * rng.normal(size=(3, 4))
@@ -133,25 +133,25 @@ def test_who_has_the_same_classes_works_together():
     assert min(within) > 0.95 and 0.2 < alpha[0, 1] < 0.8
 
 
-def test_what_is_sent_and_kept():
+def test_combined_heads_wire_lists_heads_and_statistics():
     """mlp 4-5-3: 18 numbers of the head, 15 of centroids or profiles, 3 counts, 1 spread."""
     sim = Simulation("fedpac", mlp(), Clients.random(SIZES), **WORK)
     sim.round([0, 2])
     items = {(i.direction, i.what): i.bytes for i in wire(sim.method, sim.settings.model)}
     assert items == {
         ("down", "parameters"): 4 * 25,
-        ("down", "letter of feature_alignment"): 4 * 18,
-        ("down", "letter of combined_heads"): 4 * 18,
+        ("down", "message of feature_alignment"): 4 * 18,
+        ("down", "message of combined_heads"): 4 * 18,
         ("up", "update"): 4 * 25,
-        ("up", "letter of combined_heads"): 4 * (18 + 15 + 1),
-        ("up", "letter of feature_alignment"): 4 * 18,
+        ("up", "message of combined_heads"): 4 * (18 + 15 + 1),
+        ("up", "message of feature_alignment"): 4 * 18,
         ("up", "counts and loss"): SCALARS,
     }
     assert set(sim.state.part_states["combined_heads"]) == {f"{k}/{n}" for k in (0, 2) for n in HEAD}
     assert "head.weight" not in sim.run().update
 
 
-def test_it_runs_and_pieces_refuse():
+def test_combined_heads_runs_and_aggregate_refuses_it():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 6)).astype(np.float32), rng.integers(0, 4, 60)
     people = [ua.ClientData(train=(x[i::3], y[i::3]), test=(x[i::3], y[i::3])) for i in range(3)]

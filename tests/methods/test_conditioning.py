@@ -33,7 +33,7 @@ def describe(data, outputs=3, **fields):
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def test_statistics_are_numpys(data):
+def test_conditional_statistics_equal_numpy(data):
     """float64, 1e-10."""
     x, y = data[0].reshape(9, 4), np.eye(3)[data[1]]
     both = np.concatenate([x, y], 1)
@@ -130,7 +130,7 @@ def leaves(nest):
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 @pytest.mark.parametrize("statistic", ["covariance", "mean", "pca", "label_histogram"])
-def test_statistics_never_leave(statistic, executor):
+def test_conditional_statistics_never_leave_client(statistic, executor):
     """No tensor of a report has a statistic's shape or holds its numbers; the wire and the memories hold nothing of it."""
     clients = Clients.random((7, 3, 5), dim=4, classes=3)
     method = f"fedprox + conditional(statistic={statistic!r})"

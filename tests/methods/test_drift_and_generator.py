@@ -141,7 +141,7 @@ def test_the_generator_learns_what_the_heads_know(preset):
     assert loss() < 0.5 * before
 
 
-def test_what_fedgen_sends():
+def test_fedgen_wire_lists_generator_and_counts():
     sim = Simulation(f"fedgen({SMALL}, steps=2)", mlp(), Clients.random(SIZES), **WORK)
     [name] = [p.name for p in sim.method.parts if isinstance(p, EnsembleGenerator)]
     cohort = sim.round()
@@ -166,7 +166,7 @@ def test_private_heads_leave_the_generator_out():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_bipartition_minimises_the_largest_similarity_across(seed):
+def test_bipartition_minimizes_largest_similarity_between_halves(seed):
     """Against all 2^6 - 1 ways to cut seven clients in two."""
     v = torch.nn.functional.normalize(torch.randn(7, 3, generator=torch.Generator().manual_seed(seed)), dim=1)
     s = (v @ v.T).double()

@@ -53,7 +53,7 @@ def test_fedavg():
     assert after("fedavg", rounds=2) == 47 / 128 - 339 / 512
 
 
-def test_report():
+def test_client_update_counts_and_loss_by_hand():
     cohort = simulate("fedavg").run()
     assert cohort.update["head.weight"].tolist() == [[[1, 0]], [[-1.75, 0]]]
     assert (
@@ -307,7 +307,7 @@ def looking(**fields):
         for name in ("out", "teacher", "remembered")
         if name in fields
     }
-    return SimpleNamespace(**own, memory=fields.get("memory", {}))
+    return SimpleNamespace(**own, state=fields.get("state", {}))
 
 
 def test_moon_loss():
@@ -318,7 +318,7 @@ def test_moon_loss():
     expected = 3 * np.mean([np.log1p(np.exp(-(0.96 - 0) / 0.5)), np.log1p(np.exp(-(1 + 1) / 0.5))])
     part, batch = ModelContrast(mu=3, tau=0.5), Batch(None, torch.zeros(2))
     for seen in (0.0, 1.0):  # no term at the first participation
-        local = looking(out=out, teacher=teacher, remembered=remembered, memory={part.SEEN: torch.tensor(seen)})
+        local = looking(out=out, teacher=teacher, remembered=remembered, state={part.SEEN: torch.tensor(seen)})
         assert part.loss(local, batch).item() == pytest.approx(seen * expected, rel=1e-12)
 
 

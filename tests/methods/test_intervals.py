@@ -98,12 +98,12 @@ class Waiting:
         sim = Simulation(method, mlp(), Clients.random(SIZES), executor=executor, **WORK, **options)
         sim.round(), sim.round()
         memory = sim.state.part_states["layer_intervals"] | {"interval": torch.tensor([2, 1])}
-        sim.state = sim.state._replace(memory=sim.state.part_states | {"layer_intervals": memory})
+        sim.state = sim.state._replace(part_states=sim.state.part_states | {"layer_intervals": memory})
         return sim
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
-def test_a_layer_that_waits_stays_on_the_client_and_costs_nothing(executor):
+def test_fedlama_withheld_layer_stays_on_client_and_costs_nothing(executor):
     sim = Waiting(executor)
     before = sim.params
     cohort = sim.round([0, 1, 3])
@@ -125,7 +125,7 @@ def test_a_layer_that_waits_stays_on_the_client_and_costs_nothing(executor):
     torch.testing.assert_close(sim.params["body.weight"], mean)
 
 
-def test_who_missed_a_synchronisation_takes_the_shared_layer():
+def test_fedlama_client_that_missed_synchronization_takes_shared_layer():
     """One round with learning switched off shows where each client starts."""
     sim = Waiting()
     sim.round([0, 1])  # the body waits
@@ -152,7 +152,7 @@ def test_waiting_layers_in_both_executors():
 @pytest.mark.parametrize(
     "other", ["topk(fraction=0.5, error_feedback=True)", "quantize", "fedavgm", "scaffold", "fedgh"]
 )
-def test_it_works_with_others(other):
+def test_fedlama_combines_with_other_methods(other):
     sim = Waiting(method="fedlama + " + other)
     for ids in ([0, 1, 3], [1, 2, 3]):
         sim.round(ids)
@@ -190,7 +190,7 @@ def test_the_server_leaves_a_layer_alone_that_is_not_synchronized(more):
                 assert torch.equal(sim.params[n], before[n]) == (some and number < 6), n
 
 
-def test_what_waits_was_not_compressed():
+def test_fedlama_withheld_layers_keep_error_feedback():
     """A round in which a layer is not sent leaves the errors of its compression as they were."""
     sim = Simulation("fedlama(phi=3) + topk(fraction=0.3, error_feedback=True)", mlp(), Clients.random(SIZES), **WORK)
     for _ in range(3):

@@ -426,7 +426,7 @@ def test_three_rounds(case):
             assert float(sim.memory(k)[drawer]["mixture.alpha"]) == pytest.approx(kept["a"], rel=SINGLE)
 
 
-def test_schedule_and_kept_optimiser_state():
+def test_schedule_and_kept_optimizer_state_equal_numpy():
     """Momentum goes on over the rounds a client takes part in, and lr falls by the factor 1/2 per round."""
 
     class Keeping(FedAvg):

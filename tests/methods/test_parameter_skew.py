@@ -183,7 +183,7 @@ def test_scope(rule):
 
 
 @pytest.mark.parametrize("name", ["fedsa", "fedsa(variant='literal')"])
-def test_clusters_are_those_of_exact_arithmetic(name):
+def test_macro_classes_equal_exact_arithmetic(name):
     """Few columns, many equal similarities: a mean of similarities equal to another one is a tie, whatever the
     rounding."""
     rng = np.random.default_rng(3)
@@ -192,7 +192,7 @@ def test_clusters_are_those_of_exact_arithmetic(name):
         K, H = int(rng.integers(3, 9)), int(rng.integers(3, 24))
         E = rng.integers(1, 1 + rng.integers(2, 4), size=(K, H))
         sim = [[1 - Fraction(int((E[a] != E[b]).sum()), H) for b in range(K)] for a in range(K)]
-        found = part._clusters(part._similarity(torch.from_numpy(E), H))
+        found = part._macro_classes(part._similarity(torch.from_numpy(E), H))
         assert found == cluster(sim, 4, 0.2, joins_first=part.pairs_first is False), f"{number}\n{E}"
 
 
@@ -240,7 +240,7 @@ def test_equal_clients_are_returned():
         np.testing.assert_allclose(found, w, rtol=1e-6)  # 5 times the float32 of 1/5
 
 
-def test_normalised_names_are_equal():
+def test_fedsa_and_fedpake_normalized_are_equal():
     assert Method.parse("fedsa") == Method.parse("fedpake")
     assert Method.parse("fedsa(variant='literal')") != Method.parse("fedpake(variant='literal')")
 

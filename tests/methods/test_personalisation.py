@@ -312,7 +312,7 @@ def test_a_phase_in_which_nothing_moves_is_refused():
         rounds("fedrep(epochs=1)", 1, module)
 
 
-def test_fine_tuning_minimises_the_task_alone():
+def test_fine_tuning_minimizes_task_loss_only():
     """SCAFFOLD's correction and a proximal term change the shared model, and not how a given one is tuned."""
     plain, changed = rounds("local_finetune", 1), rounds("local_finetune + scaffold + fedprox(mu=5)", 1)
     changed.state = changed.state._replace(params=plain.params)

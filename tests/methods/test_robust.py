@@ -130,7 +130,7 @@ def attacked(spec, attack, rounds=8):
         cohort = sim.run()
         lie = tree.map(lambda u: attack(u[2:].mean(0)), cohort.update)
         update = tree.map(lambda u, bad: torch.cat([bad[None], bad[None], u[2:]]), cohort.update, lie)
-        cohort = replace(cohort, report=cohort.stacked._replace(update=update))
+        cohort = replace(cohort, stacked=cohort.stacked._replace(update=update))
         sim.state = advance(sim.method, sim.settings, sim.state, cohort)
     x, y = clients.x[49:], clients.y[49:]
     return F.cross_entropy(sim.settings.model.module(sim.params, {})(x), y).item()

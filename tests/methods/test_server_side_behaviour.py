@@ -175,7 +175,7 @@ def test_proxy_samples_are_part_of_a_runs_identity(tmp_path):
         ua.run("fedlaw(epochs=2)", clients_of(), proxy=(x + 1, y), **more)
 
 
-def test_server_memory_survives_a_resume(tmp_path):
+def test_server_state_survives_resume(tmp_path):
     """Ten rounds are five and five, bitwise: the server's memories, the residuals and histograms included."""
     spec = "fedyogi + awd + feddisco + topk(error_feedback=True) + quantize + gaussian_noise + clip"
     work = ua.Work(batch_size=4, lr=0.1)
@@ -202,5 +202,5 @@ def test_a_lie_about_the_histogram_is_contained():
     counts = cohort.stacked.shared["label_histogram"]["counts"].clone()
     counts[0] = 0
     report = cohort.stacked._replace(shared={"label_histogram": {"counts": counts}})
-    state = advance(sim.method, sim.settings, sim.state, replace(cohort, report=report))
+    state = advance(sim.method, sim.settings, sim.state, replace(cohort, stacked=report))
     assert all(t.isfinite().all() for t in state.params.values())

@@ -20,7 +20,7 @@ def softmax(v):
     return e / e.sum(1, keepdims=True)
 
 
-def test_fedgh_is_its_algorithm():
+def test_fedgh_equals_its_algorithm():
     """Three rounds in float64 on a linear body and head with full batches, written from the equations; client 1 sits one out.
 
     One batch holds all pairs, so that their order does not matter.
@@ -82,7 +82,7 @@ def test_heads_go_down_and_do_not_come_up():
     items = {(i.direction, i.what): i.bytes for i in wire(sim.method, sim.settings.model)}
     assert items == {
         ("down", "parameters"): 4 * (15 + 3),  # the head's
-        ("up", "letter of taught_head"): 4 * 15 + 3,
+        ("up", "message of taught_head"): 4 * 15 + 3,
         ("up", "counts and loss"): SCALARS,
     }
     personal = sim.method.personalizer.personal(sim.settings.model, sim.params, sim.memory(0)["private"])
@@ -90,8 +90,8 @@ def test_heads_go_down_and_do_not_come_up():
     assert not torch.equal(personal["body.weight"], sim.params["body.weight"])
 
 
-@pytest.mark.parametrize("setting", ["epochs=0", "lr=0"])
-def test_without_training_the_head_stays(settings):
+@pytest.mark.parametrize("settings", ["epochs=0", "lr=0"])
+def test_fedgh_without_training_leaves_head_unchanged(settings):
     sim = Simulation(f"fedgh({settings})", mlp(), Clients.random(SIZES), **WORK)
     head = {n: w for n, w in sim.params.items() if n.startswith("head")}
     sim.round(), sim.round()

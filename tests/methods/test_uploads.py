@@ -14,7 +14,7 @@ from unalike.methods.parts.uploads import Quantize, TopK
 from unalike.training.aggregation import decode_updates
 from unalike.training.wire import SCALARS, wire
 
-NOBODY = SimpleNamespace(memory={})
+NOBODY = SimpleNamespace(state={})
 
 
 def stacked(t):
@@ -38,7 +38,7 @@ def test_places_out_of_range_do_not_stop_the_server():
     assert TopK().decode(sent, like)["w"].tolist() == [[0.0, 0.0, 0.0, 1.0]]
 
 
-def test_quantise_by_hand():
+def test_quantize_by_hand():
     """s = 1/127: 1 -> 127, -0.5 -> -63.5 -> -64 (to even), 0.003 -> 0.381 -> 0; zeros stay zeros."""
     u = {"w": torch.tensor([1.0, -0.5, 0.003]), "zero": torch.zeros(2)}
     sent, _ = Quantize().encode(NOBODY, u)

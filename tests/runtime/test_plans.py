@@ -393,7 +393,9 @@ def test_clustered_splits_opposed_groups_and_leaves_others_whole():
     members = run._runner.state.members
     assert sorted(members.values()) == [(0, 1, 2), (3, 4, 5)] and set(members) == {"all.0", "all.1"}
     assert run.history.rounds["rmse"].iloc[-1] < 0.2
-    options["executor"] = "batched(compiled_loops=False)"  # compiled loops add up in another order where only sums are needed
+    options["executor"] = (
+        "batched(compiled_loops=False)"  # compiled loops add up in another order where only sums are needed
+    )
     alike = ua.run(spec, linear([(2, 1)] * 6), **options)
     assert list(alike._runner.state.members) == ["all"]
     same(alike.params, ua.run("fedavg", linear([(2, 1)] * 6), **options).params)

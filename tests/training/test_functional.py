@@ -14,8 +14,8 @@ from torch import nn
 import unalike as ua
 import unalike.training.functional
 from unalike.methods.plan import steps_of
-from unalike.runtime.run_config import prepare_run
 from unalike.runtime.round_loop import run_round
+from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -155,13 +155,13 @@ def test_named_buffers_and_scaling():
         ("fedavg", {"num_examples": [0, 0]}, "training samples"),
     ],
 )
-def test_what_is_missing_is_named(spec, given, named):
+def test_aggregate_missing_argument_is_named(spec, given, named):
     start, sent = {"w": torch.zeros(2)}, [{"w": torch.ones(2)}, {"w": torch.ones(2)}]
     with pytest.raises(ua.UnalikeError, match=named):
         ua.aggregate(spec, start, sent, **given)
 
 
-def test_what_does_not_fit_is_named():
+def test_aggregate_argument_that_does_not_fit_is_named():
     start = {"w": torch.zeros(2)}
     for sent, named in (
         ([{"w": torch.ones(1)}], "shape"),

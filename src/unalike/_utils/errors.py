@@ -1,4 +1,4 @@
-"""One kind of error for everything a person can put right: it says what was found, what was expected and what to do."""
+"""Errors that users can correct: each says what was found, what was expected and what to do."""
 
 from __future__ import annotations
 

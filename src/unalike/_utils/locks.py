@@ -1,4 +1,4 @@
-"""A folder that one process at a time may work in."""
+"""A lock on a folder: one process at a time may work in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from unalike._utils.errors import UnalikeError
 
 LOOK = 0.05
-"""Seconds after which whoever only looked at a lock has let go of it."""
+"""Seconds to wait for a process that only tests the lock (`is_locked`)."""
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def _take(handle: int, folder: Path, otherwise: str) -> None:
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # perhaps by somebody who only looks (`is_locked`), and is gone in a moment
+        except BlockingIOError:  # perhaps by a process that only tests the lock (`is_locked`)
             time.sleep(LOOK)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

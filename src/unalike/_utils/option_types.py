@@ -1,4 +1,4 @@
-"""Whether what a person writes is of the kind that a builder's annotations ask for."""
+"""Checks of option types: does a value fit the annotation of the builder's parameter?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLAIN: dict[Any, tuple[type, str]] = {
     bool: (bool, "True or False"),
     NoneType: (NoneType, "None"),
 }
-"""The annotations that are checked, alone, in unions and in tuples: what fits them, and how a person calls it."""
+"""The annotations that are checked, alone, in unions and in tuples: the accepted type, and its name in messages."""
 
 
 def check_kinds(builder: Callable[..., Any], options: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Names for stretches of work, seen by torch's profiler while it runs and costing next to nothing while it does not."""
+"""Named regions for torch's profiler. They cost almost nothing while the profiler is off."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _NOTHING = nullcontext()
 
 
 def profiled(name: Region) -> AbstractContextManager[Any]:
-    """A context whose time belongs to a part of a round."""
+    """A context; the profiler counts its time for the region `name`."""
     return profiler.record_function(PREFIX + name) if profiler._is_profiler_enabled else _NOTHING
 
 
 def profiled_function(name: Region) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function whose time belongs to it."""
+    """Decorator: the profiler counts the function's time for the region `name`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)

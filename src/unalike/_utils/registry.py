@@ -1,4 +1,4 @@
-"""Names that a person may write (methods and parts, partitions, models, data) and what they stand for."""
+"""Registries: names that users write (methods and parts, partitions, models, data) -> builders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unalike._utils.validated import explain_errors
 
 
 class Registry:
-    """A table of names, each with the function or class that builds the thing.
+    """Name -> the function or class that builds the thing.
 
     `home` is the module that registers our own names, imported at the first look-up; other packages add theirs through the
     entry-point group `group` (`unalike.parts`, `unalike.models`, ...), read at the first look-up too.
@@ -102,5 +102,5 @@ class Registry:
 
 
 def _origin(builder: Any) -> tuple[str, Any]:
-    """Where a builder is defined; what has no name of its own stands for itself."""
+    """Module and name of a builder's definition; a builder without a name is compared by itself."""
     return builder.__module__, getattr(builder, "__qualname__", builder)

@@ -26,7 +26,7 @@ def number(seed: int, purpose: str, *path: int) -> int:
 
 @contextmanager
 def isolated(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Run a block whose code draws from torch's default generators (initialization, dropout) from `seed`; restore them after."""
+    """Seed torch's default generators (initialization, dropout) for a block, and restore them after it."""
     with borrowed(device) as start:
         start(seed)
         yield
@@ -34,7 +34,7 @@ def isolated(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
 
 @contextmanager
 def borrowed(device: torch.device | str = "cpu") -> Iterator[Callable[[int], None]]:
-    """The same for a block that starts from one seed after the other, by what this gives."""
+    """Restore torch's default generators after a block; inside it, call the yielded function to start from a seed."""
     device = torch.device(device)
     with _LOCK:
         state, there = torch.get_rng_state(), None if device.type == "cpu" else torch.get_device_module(device)
@@ -54,12 +54,12 @@ def borrowed(device: torch.device | str = "cpu") -> Iterator[Callable[[int], Non
 
 
 def _sequence(seed: int, purpose: str, *path: int) -> np.random.SeedSequence:
-    """`SeedSequence([seed, purpose as a number, *path])`, whose own conversion of numbers to words takes longer than the rest."""
+    """`SeedSequence([seed, purpose as a number, *path])`, with a faster conversion of numbers to words."""
     return np.random.SeedSequence(np.array(entropy(seed, purpose, *path), np.uint32))
 
 
 def entropy(seed: int, purpose: str, *path: int) -> list[int]:
-    """What `SeedSequence` is given, in words of 32 bits."""
+    """The entropy given to `SeedSequence`, in words of 32 bits."""
     return [*_head(seed, purpose), *(word for number in path for word in _words(number))]
 
 

@@ -38,7 +38,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raise `UnalikeError` when what is done cannot write there, or the disk is full."""
+    """Raise `UnalikeError` if the block cannot write to `path`, or the disk is full."""
     try:
         yield
     except OSError as error:
@@ -48,7 +48,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def rounds_of(files: Iterable[Path]) -> dict[Path, int]:
-    """The files named `round-000012.safetensors` and the rounds that they are of; what a person copied beside them is none."""
+    """The files named `round-000012.safetensors` with their rounds; other files are left out."""
     names = {file: file.stem.removeprefix("round-") for file in files}
     return {file: int(name) for file, name in names.items() if name.isdecimal()}
 
@@ -83,7 +83,7 @@ def read_tensors(path: Path) -> tuple[Tree, dict[str, Any]]:
 
 
 def _digest(tensors: Tree, kept: dict[str, Any]) -> str:
-    """A checksum of the contents: it finds damage, not an attacker, who would write another one."""
+    """A checksum of the contents. It finds damage; it does not protect from an attacker."""
     total = hashlib.blake2b(json.dumps(kept).encode(), digest_size=16)
     for name, t in tensors.items():
         total.update(f"{name} {t.dtype} {tuple(t.shape)} ".encode())
@@ -92,6 +92,6 @@ def _digest(tensors: Tree, kept: dict[str, Any]) -> str:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what processes left behind that were killed while they wrote."""
+    """Remove temporary files of processes that were killed while they wrote."""
     for file in folder.rglob(".*.part"):
         file.unlink(missing_ok=True)

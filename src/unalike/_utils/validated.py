@@ -1,4 +1,4 @@
-"""Frozen dataclasses whose fields are checked, with errors that a person can read."""
+"""Frozen dataclasses with checked fields and readable errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def explain_errors(error: pydantic.ValidationError) -> str:
 
 
 def _said(row: Any) -> str:
-    """One row of it; what a class says of several fields together names them itself."""
+    """One row of it. A check of several fields together names them in its own message."""
     where, message = ".".join(map(str, row["loc"])), row["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     return f"{where}={row.get('input')!r}: {message}" if where else message

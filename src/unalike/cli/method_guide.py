@@ -1,4 +1,4 @@
-"""What a method is, in words and numbers: for `unalike list methods` and the page of methods."""
+"""Summary of a method in words and numbers, for `unalike list methods` and docs/methods.md."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from unalike.training.wire import SCALARS, wire
 class Entry:
     """One name of the catalogue.
 
-    `down` and `up` count what a client receives and sends in a round, `server` and `client` what each remembers, all in units of
-    the model; NaN for a plan of several stages. `needs` says what else the method asks for.
+    `down` and `up`: what a client receives and sends in a round; `server` and `client`: the state that each keeps; in units of the
+    model, NaN for a plan of several stages. `needs`: what else the method requires.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Every published method by its name: a sentence over the parts."""
+"""The published methods by name, each as a sum of parts."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def fedper() -> Method:
 
 @method
 def fedrep(epochs: int = 10) -> Method:
-    """FedPer whose clients fit the head first, in so many epochs, and then the body (Collins et al. 2021)."""
+    """FedPer with the head trained first, for `epochs` passes, and then the body (Collins et al. 2021)."""
     return Method(Private("head"), HeadFirst(epochs=epochs))
 
 
@@ -247,7 +247,7 @@ def pfedme(lam: float = 15.0, steps: int = 5, rate: float = 0.01, beta: float = 
 
 @method
 def local_finetune(epochs: int = 1, moves: Group = "all") -> Method:
-    """FedAvg whose clients fine-tune the shared model before they are evaluated."""
+    """FedAvg with fine-tuning of the shared model on each client before evaluation."""
     return Method(FineTuned(epochs=epochs, moves=moves))
 
 

@@ -1,4 +1,7 @@
-"""What a plan may ask of clients between its stages. A question is the only way to their data, and its answer is on the wire."""
+"""Client queries: questions that a plan asks clients between its stages.
+
+A query is a plan's only access to the data of clients. `wire` lists its answer.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,21 @@ from unalike.core.types import Batch, Tree
 from unalike.methods.part import parameters
 
 registry = Registry("query", home="unalike.methods.plans.queries", group="unalike.queries")
-"""Questions by name: an order of a survey names its question, and a client answers those that it knows."""
+"""Client queries by name. A request names its query; a client answers only queries in its own registry."""
 
 Q = TypeVar("Q", bound=type)
 
 
 @dataclass(frozen=True)
 class QueryInputs:
-    """What a client looks at to answer: a model with its values, and its training samples once, in batches.
+    """Inputs of a client query.
 
-    An answer must have its shape even where there is no batch.
+    Attributes:
+        model: The model as a function.
+        task: The task of the labels.
+        params: Parameters to use, those of a state of the plan or the initial ones.
+        buffers: Buffers to use.
+        batches: The client's training samples once, in batches; may be empty.
     """
 
     model: Model
@@ -40,10 +48,17 @@ class ClientQuery:
 
     name: ClassVar[str]
     needs_model: ClassVar[bool] = True
-    """Whether clients must be sent the values of the model to answer."""
+    """Whether the server has to send the model to the clients."""
 
-    def answer(self, asked: QueryInputs) -> Tree:
-        """The answer of one client."""
+    def answer(self, inputs: QueryInputs) -> Tree:
+        """The answer of one client.
+
+        Args:
+            inputs: The model and the client's samples.
+
+        Returns:
+            A tree with the same names and shapes on all clients, also on one without batches.
+        """
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -52,6 +67,6 @@ class ClientQuery:
 
 @dataclass_transform(frozen_default=True)
 def client_query(cls: Q) -> Q:
-    """Class decorator: make a frozen, validated dataclass of a question and register it under its `name`."""
+    """Class decorator: make a frozen, validated dataclass of a client query and register it under its `name`."""
     made = pydantic.dataclasses.dataclass(frozen=True, repr=False, config=pydantic.ConfigDict(extra="forbid"))(cls)
     return registry.register(made.name)(made)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The three parts that make FedAvg (McMahan et al. 2017): what a method has where it says nothing else."""
+"""The three parts of FedAvg (McMahan et al. 2017). A method has them unless another part takes their role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A method is a bag of parts; adding methods merges them: `fedprox + fednova` is FedMix."""
+"""A method is a sum of parts. Adding methods merges their parts: `fedprox + fednova` is FedMix."""
 
 from __future__ import annotations
 
@@ -120,22 +120,22 @@ class Method:
 
     @cached_property
     def trained(self) -> tuple[Part, ...]:
-        """The parts whose client memory is optimized with the model."""
+        """The parts whose client state is optimized with the model."""
         return tuple(p for p in self.parts if p.trains)
 
     @cached_property
     def keepers(self) -> tuple[Part, ...]:
-        """The parts whose client memory holds a model."""
+        """The parts whose client state holds a model."""
         return tuple(p for p in self.parts if p.trains or p.remembers_model)
 
     @cached_property
     def personalizer(self) -> Personalizer | None:
-        """The part that says what a client is evaluated with; None: the shared model."""
+        """The part that defines the model a client is evaluated with; None: the shared model."""
         return next((p for p in self.role(Personalizer) if _has_own_model(p)), None)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """The stretches of local training."""
+        """The phases of local training."""
         return next((p.phases() for p in self.role(Personalizer) if _has_phases(p)), (Phase(),))
 
     @cached_property
@@ -151,17 +151,17 @@ class Method:
 
     @cached_property
     def linear(self) -> bool:
-        """Whether the server needs sums over the reports alone, so that it may add them up as they arrive."""
+        """Whether the server needs sums over the client updates only, so that it can add them up as they arrive."""
         return self.adds and all(p.needs == "sums" for p in self.parts)
 
     @cached_property
     def adds(self) -> bool:
-        """Whether its aggregator does nothing but add up the updates with coefficients."""
+        """Whether its aggregator is a weighted sum of the updates and nothing else."""
         rule, usual = type(self.aggregator), ("final_weights", "combine", "combine_buffers")
         return all(getattr(rule, verb) is getattr(LinearAggregator, verb) for verb in usual)
 
     def describe(self, data: Batch, outputs: int | None) -> Context:
-        """What the conditioners say of a client with these training samples."""
+        """The conditioners' facts of a client with these training samples."""
         return {p.name: p.describe(data, outputs) for p in self.conditioners}
 
     def is_personal(self, model: Model) -> bool:
@@ -169,13 +169,13 @@ class Method:
         return self.personalizer is not None or (model.takes_context and bool(self.conditioners))
 
     def has_shared_model(self, model: Model) -> bool:
-        """Whether clients have a model in common: something is averaged, and nothing that they train in the rounds stays behind."""
+        """Whether clients have a model in common: something is averaged, and all that they train is sent."""
         apart = model.params.keys() - self.sent(model.params, model)
         moved = any(self.trains(name, model) and model.within(p.moves, name) for name in apart for p in self.phases)
         return len(apart) < len(model.params) and not moved
 
     def shares(self, name: str, model: Model) -> bool:
-        """Whether a parameter or buffer is sent and averaged: not what the module itself froze, which the server leaves alone."""
+        """Whether a parameter or buffer is sent and averaged. Parameters that the module itself froze are not."""
         return name in self.sent([name], model)
 
     def sent(self, names: Iterable[str], model: Model) -> list[str]:
@@ -207,12 +207,12 @@ class Method:
 
     @cached_property
     def closing(self) -> tuple[Part, ...]:
-        """The parts that act after a client's training: on its update, its memory or a letter."""
+        """The parts that act after local training: on the update, the client state or a message."""
         return tuple(p for p in self.parts if type(p).finish is not Part.finish or isinstance(p, Upload))
 
     @cached_property
     def only_adds(self) -> bool:
-        """Whether all that a client's training comes to is what its one phase adds to the parameters that it received."""
+        """Whether local training is one phase and its only result is the update."""
         return len(self.phases) == 1 and not self.closing and not self.role(Personalizer)
 
     def facts(self, data: Batch, settings: StageSettings) -> Context:
@@ -220,12 +220,12 @@ class Method:
         return {name: fact for p in self.parts for name, fact in p.facts(data, settings).items()}
 
     def check_task(self, task: Task) -> None:
-        """Refuse to run on labels for which a part means nothing."""
+        """Raise `UnalikeError` for a task that a part is not defined for."""
         for p in self.parts:
             check_task(p.name, p.tasks, task)
 
     def require(self, proxy: object) -> None:
-        """Refuse to run without the samples on the server that a part learns from."""
+        """Raise `UnalikeError` if a part learns from samples on the server and there are none."""
         needy = [p.name for p in self.parts if p.needs_proxy]
         if needy and proxy is None:
             raise UnalikeError(
@@ -234,7 +234,7 @@ class Method:
             )
 
     def check(self, work: Work) -> None:
-        """Refuse, or warn of, a combination of parts and work without meaning."""
+        """Let each part check the method and the work: raise `UnalikeError`, or warn."""
         for p in self.parts:
             p.check(self, work)
 
@@ -249,7 +249,7 @@ class Method:
 
 
 def _written(given: Method | Part | str) -> list[Part]:
-    """The parts that a person names: all of a spec's own parts, and of a method those that are no defaults."""
+    """The parts that are named explicitly: all of a spec's own parts, and the parts of a method that are no defaults."""
     if isinstance(given, Part):
         return [given]
     if isinstance(given, str):
@@ -301,7 +301,7 @@ def _complete(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _check_fields(part: Part) -> None:
-    """Raise `UnalikeError` for a field that spec text cannot say: a kept run would go on with another function."""
+    """Raise `UnalikeError` for a field that spec text cannot hold: a resumed run could go on with another function."""
     fields = parameters(part) if hasattr(part, "__dataclass_fields__") else dict[str, Any]()
     for name, value in fields.items():
         if not _is_literal(value):

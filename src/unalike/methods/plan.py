@@ -1,4 +1,4 @@
-"""A plan is what runs: a generator of stages, which train, and of surveys, which ask."""
+"""A plan is a method or several stages: a generator of stages, which train, and of client queries."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ from unalike.methods.part import registry
 
 @dataclass(frozen=True)
 class PlanInputs:
-    """What a plan is laid out for: what the server knows before the first round.
+    """Inputs of a plan: everything that the server knows before the first round.
 
-    `clients` and `rounds` are numbers of them, `model` is the start, `samples` counts the training samples of all clients,
-    `clusters` numbers the true cluster of each client where it is known, `proxy` are the samples on the server, `task` is what
-    the labels ask for.
+    Attributes:
+        clients: Number of clients.
+        rounds: Number of rounds of the run.
+        model: The model with its initial values.
+        seed: Seed of the run.
+        samples: Number of training samples of all clients.
+        clusters: Number of the true cluster of each client, if known.
+        proxy: Samples on the server, if the user gave any.
+        task: Task of the labels.
     """
 
     clients: int
@@ -36,25 +42,31 @@ class PlanInputs:
 
 
 States = Mapping[str, ServerState]
-"""Group -> the state of its model on the server."""
+"""Group -> server state of its model."""
 
 
 def never(states: States) -> bool:
-    """A stage makes all its rounds."""
+    """End condition of a stage that makes all its rounds."""
     return False
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: `rounds` rounds of `method` in each of the `groups` (name -> client numbers; None: all clients together).
+    """One stage of a plan: `rounds` rounds of `method` in each group.
 
-    `model` is its architecture, None that of the run. `start` holds the states that its groups go on from; a part finds its
-    memory on the server there, or opens it anew, and clients begin with fresh memories. With `trained=False` the start is a
-    model that the server made: nobody trains, but it is evaluated and recorded as any model.
-    `pooled` trains on the union of each group's data as if it were one client. `shared` are public samples that every client
-    trains on beside its own. With `chooses` a client belongs to no group for good: in every round it answers the question
-    for the model of each group, trains the one of least answer, and only its choice leaves it.
-    `until` ends the stage early; it sees the states after every round and nothing else, so that a resumed run ends there too.
+    Attributes:
+        name: Name of the stage, unique in the plan.
+        method: The method.
+        rounds: Number of rounds.
+        groups: Group name -> client numbers; None for one group of all clients.
+        pooled: Train on the union of each group's data as if it were one client.
+        trained: False: nobody trains; the model in `start`, which the server made, is evaluated and recorded.
+        model: Architecture of the stage; None for that of the run.
+        start: Group -> state to go on from. Parts take over their server state from it; client states start anew.
+        shared: Public samples that every client trains on beside its own.
+        chooses: In every round each client answers this query for the model of every group and trains the model of the
+            least answer; only its choice leaves it. Clients then belong to no fixed group.
+        until: Ends the stage early. It sees the states after each round only, so that a resumed run ends at the same round.
     """
 
     name: str
@@ -70,13 +82,20 @@ class Stage:
     until: Callable[[States], bool] = never
 
     def members(self, clients: int) -> Mapping[str, Sequence[int]]:
-        """The groups with their clients' numbers; with `chooses`, those who may choose the group."""
+        """Group -> numbers of its clients; with `chooses`, of the clients that may choose the group."""
         return self.groups if self.groups is not None else {"all": range(clients)}
 
 
 @dataclass(frozen=True)
 class QueryStep:
-    """Every client with training samples answers `query` once, about the values of a model where they are given."""
+    """A step of a plan in which every client with training samples answers a query once.
+
+    Attributes:
+        name: Name of the step, unique in the plan.
+        query: The query.
+        state: Values of the model that the query looks at; None for the initial ones.
+        model: Architecture; None for that of the run.
+    """
 
     name: str
     query: ClientQuery
@@ -85,7 +104,7 @@ class QueryStep:
 
 
 class StageResults(dict[str, ServerState]):
-    """What a stage came to: group -> its final state, after so many `rounds`."""
+    """Result of a stage: group -> final state. `rounds` counts the rounds that it made."""
 
     def __init__(self, states: States, rounds: int):
         super().__init__(states)
@@ -93,7 +112,12 @@ class StageResults(dict[str, ServerState]):
 
 
 class Answers(NamedTuple):
-    """What a survey came to: the answers of `clients`, stacked along a leading [K]."""
+    """Result of a client query.
+
+    Attributes:
+        clients: Numbers of the K clients that answered.
+        tree: Their answers, stacked along a leading [K].
+    """
 
     clients: tuple[int, ...]
     tree: Tree
@@ -101,11 +125,11 @@ class Answers(NamedTuple):
 
 Step = Stage | QueryStep
 PlanSteps = Generator[Step, Any, None]
-"""Each `yield` returns what the step came to: `StageResults` of a stage, `Answers` of a survey."""
+"""Each `yield` returns the result of the step: `StageResults` of a stage, `Answers` of a client query."""
 
 
 def next_step(steps: PlanSteps, outcome: Any) -> Step | None:
-    """The step after the one that came to `outcome`; None where that was the last."""
+    """The step that follows a step with this result; None after the last."""
     try:
         return steps.send(outcome)
     except StopIteration:
@@ -113,22 +137,38 @@ def next_step(steps: PlanSteps, outcome: Any) -> Step | None:
 
 
 class StagePlan(Protocol):
-    """A few stages of methods. Its repr is its spec text."""
+    """A plan of several stages. Its repr is its spec text."""
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
-        """Yield stages and surveys one by one.
+        """Yield stages and client queries one by one.
 
-        It is run again from the start when a run is resumed, with what the steps came to before, and must then yield the same
-        steps: all it knows are the scene, its own fields and what the steps came to.
+        A resumed run calls it again from the start and sends the results of the finished steps; it must then yield the same
+        steps. So it may depend on its fields, `plan_inputs` and results only.
+
+        Args:
+            plan_inputs: What the server knows before the first round.
+
+        Yields:
+            `Stage` or `QueryStep`; the result is sent back.
         """
 
 
 Plan = Method | StagePlan
-"""Anything that runs."""
+"""Everything that `ua.run` can run."""
 
 
 def plan(given: object) -> Plan:
-    """The plan that spec text, a part, a method or a plan stands for. Raises `UnalikeError` for anything else."""
+    """Build a plan.
+
+    Args:
+        given: Spec text such as `"fedprox(mu=0.1) + lws"`, a part, a method or a plan.
+
+    Returns:
+        A method, or a plan of several stages.
+
+    Raises:
+        UnalikeError: Anything else, an unknown name, or parts that do not combine.
+    """
     if isinstance(given, str):
         built = [registry.build(call) for call in spec.parse(given)]
         if len(built) == 1 and hasattr(built[0], "stages"):
@@ -138,7 +178,7 @@ def plan(given: object) -> Plan:
 
 
 def steps_of(plan: Plan, plan_inputs: PlanInputs) -> PlanSteps:
-    """The steps of a plan one by one; those of a method are one stage with one group of all clients."""
+    """The steps of a plan, one by one. A method is one stage with one group of all clients."""
     if isinstance(plan, Method):
         yield Stage("train", plan, plan_inputs.rounds)
     else:
@@ -146,5 +186,5 @@ def steps_of(plan: Plan, plan_inputs: PlanInputs) -> PlanSteps:
 
 
 def method_of(plan: Plan) -> Method:
-    """The method that a plan runs in its stages: itself, the one that it names, or FedAvg."""
+    """The method that a plan runs in its stages: the plan itself, its field `method`, or FedAvg."""
     return plan if isinstance(plan, Method) else Method.parse(getattr(plan, "method", "fedavg"))

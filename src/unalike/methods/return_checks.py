@@ -1,4 +1,4 @@
-"""What parts give back, looked at before it is used: a part of one's own may give something else than its role asks for."""
+"""Checks of the values that hooks of parts return: a user's own part may return something else than its role asks for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unalike.methods.part import Part
 
 
 def named(part: Part, verb: str, found: Any, wanted: Tree) -> Tree:
-    """`found`, if it is a tree of the names of `wanted`. Raises `UnalikeError`: what is left out would stay as it was."""
+    """`found`, if it is a tree of the names of `wanted`. Raises `UnalikeError` otherwise."""
     if not isinstance(found, dict):
         raise _wrong(part, verb, f"gives {type(found).__name__}", f"a tensor for each of {', '.join(wanted)}")
     if different := [str(name) for name in found.keys() ^ wanted.keys()]:
@@ -35,14 +35,14 @@ def like(part: Part, verb: str, found: Any, wanted: Tree) -> Tree:
 
 
 def two(part: Part, verb: str, found: Any) -> tuple[Any, Any]:
-    """`found`, if it is a pair. Raises `UnalikeError`: two names of one tree would pass for two trees."""
+    """`found`, if it is a pair. Raises `UnalikeError`: unpacking a tree of two names would give two strings."""
     if not isinstance(found, tuple) or len(found) != 2:
         raise _wrong(part, verb, f"gives {type(found).__name__}", "two trees, as in (tree, {})")
     return found
 
 
 def weights(part: Part, verb: str, found: Any, count: int) -> Tensor:
-    """`found`, if it is a weight for each of `count` reports; whether they are finite is seen in what follows from them."""
+    """`found`, if it is a weight for each of `count` reports; finiteness is checked later, in the result."""
     if not isinstance(found, Tensor) or found.shape != (count,):
         what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         raise _wrong(part, verb, f"gives {what}", f"a tensor of shape [{count}], one weight for each report")
@@ -52,13 +52,13 @@ def weights(part: Part, verb: str, found: Any, count: int) -> Tensor:
 
 
 @contextmanager
-def untouched(whose: object, values: Tree) -> Iterator[None]:
+def untouched(method: object, values: Tree) -> Iterator[None]:
     """Raise `UnalikeError` where one of the `values` is written over while the block runs."""
     held = [(name, t, t._version) for name, t in values.items()]
     yield
     if written := next((name for name, t, version in held if t._version != version), None):
         raise UnalikeError(
-            f"a part of {whose!r} writes over {written}, which the server still has; expected new tensors, w + d instead of "
+            f"a part of {method!r} writes over {written}, which the server still has; expected new tensors, w + d instead of "
             "w.add_(d)"
         )
 

@@ -1,4 +1,4 @@
-"""What the server keeps of a round's reports: all of them (`UpdateBuffer`), or only the sums that a linear method needs (`StreamingSum`)."""
+"""Sinks for the client updates of a round: `UpdateBuffer` keeps all of them, `StreamingSum` only the sums of a linear method."""
 
 from __future__ import annotations
 
@@ -22,58 +22,71 @@ from unalike.training.update_checks import find_faults
 
 
 class UpdateSink(Protocol):
-    """Takes reports as they come: `add` a few stacked ones, `merge` what another sink of the same round took.
+    """Takes client updates as they arrive."""
 
-    `factors` [k] are what the updates of `ids` are multiplied with, where nothing but their sum is kept of them; whoever trains
-    them may add it up (`summed`: the update is that sum, along a leading [1], and all of the report is sound).
-    """
+    def factors(self, ids: Sequence[int]) -> Tensor | None:
+        """Coefficients [k] of the updates of `ids` in the sum, if the sink keeps their sum only; else None."""
 
-    def factors(self, ids: Sequence[int]) -> Tensor | None: ...
     @profiled_function("aggregation")
-    def add(self, ids: Sequence[int], client_update: ClientUpdate, summed: bool = False) -> None: ...
+    def add(self, ids: Sequence[int], client_update: ClientUpdate, summed: bool = False) -> None:
+        """Add the stacked updates of `ids`.
+
+        Args:
+            ids: The k clients.
+            client_update: Their updates, every tensor [k, ...].
+            summed: True if the executor has multiplied the updates by `factors` and summed them: then `client_update.update`
+                is this sum, [1, ...], and everything in `client_update` is finite.
+        """
+
     @profiled_function("aggregation")
-    def merge(self, other: Any) -> None: ...
+    def merge(self, other: Any) -> None:
+        """Add what another sink of the same round has taken."""
 
 
 class BufferedUpdates(NamedTuple):
-    """Reports that came: whose, and their body stacked."""
+    """Client updates that have arrived.
+
+    Attributes:
+        ids: The K clients.
+        stacked: Their updates, every tensor [K, ...].
+    """
 
     ids: list[int]
     stacked: ClientUpdate
 
 
 class UpdateBuffer:
-    """Reports of `ids` in that order, in the rows of tensors that are made for all of them at once.
+    """Keeps the updates of `ids`, in that order, in the rows of tensors that are allocated once for all clients.
 
-    Joined in the end, every layer would be held twice; kept one by one, small ones would lie between the freed tensors of their
-    clients' training, and the process's memory would grow by the pieces between them.
+    Joining a list of updates at the end would hold every layer twice. Keeping many small tensors would fragment the process's
+    memory between the freed tensors of local training.
     """
 
     def __init__(self, ids: Sequence[int]) -> None:
         self.ids = list(ids)
-        self._came: set[int] = set()
+        self._arrived: set[int] = set()
         self._rows: ClientUpdate | None = None
 
     @cached_property
-    def _places(self) -> dict[int, int]:
-        """Where each client stands."""
+    def _row_of(self) -> dict[int, int]:
+        """Client -> row."""
         return {client: place for place, client in enumerate(self.ids)}
 
     def factors(self, ids: Sequence[int]) -> None:
-        """None: they are kept apart."""
+        """None: the buffer keeps every update."""
 
     @profiled_function("aggregation")
     def add(self, ids: Sequence[int], client_update: ClientUpdate, summed: bool = False) -> None:
-        assert not summed, "reports that are kept apart were asked for"
-        self._came.update(ids)
+        assert not summed, "a buffer keeps every update, and was given their sum"
+        self._arrived.update(ids)
         if list(ids) == self.ids:
             self._rows = map_tensors(Tensor.contiguous, client_update)
             return
         if self._rows is None:
             self._rows = map_tensors(lambda t: t.new_empty((len(self.ids), *t.shape[1:])), client_update)
-        places = _at([self._places[client] for client in ids])
+        index = _index([self._row_of[client] for client in ids])
         for rows, t in zip(tensors_of(self._rows), tensors_of(client_update), strict=True):
-            rows[places] = t
+            rows[index] = t
 
     @profiled_function("aggregation")
     def merge(self, other: BufferedUpdates) -> None:
@@ -81,19 +94,23 @@ class UpdateBuffer:
 
     @property
     def taken(self) -> BufferedUpdates | None:
-        """Those that came; None before the first."""
+        """The updates that have arrived; None before the first."""
         if self._rows is None:
             return None
-        if len(self._came) == len(self.ids):
+        if len(self._arrived) == len(self.ids):
             return BufferedUpdates(self.ids, self._rows)
-        places = [place for client, place in self._places.items() if client in self._came]
-        return BufferedUpdates([self.ids[i] for i in places], select_rows(self._rows, torch.tensor(places)))
+        rows = [row for client, row in self._row_of.items() if client in self._arrived]
+        return BufferedUpdates([self.ids[i] for i in rows], select_rows(self._rows, torch.tensor(rows)))
 
 
 @dataclass(frozen=True)
 class SumWeights:
-    """What the reports of `ids` are multiplied with, [K] each: their buffers with the final `weights`, their updates with the
-    `coefficients`.
+    """Factors of the clients' updates and buffers in the sums of a linear method.
+
+    Attributes:
+        ids: The K clients.
+        weights: Final weights, the factors of their buffers, [K].
+        coefficients: Factors of their updates, [K].
     """
 
     ids: tuple[int, ...]
@@ -102,24 +119,29 @@ class SumWeights:
 
     @cached_property
     def places(self) -> dict[int, int]:
-        """Where each client stands among `ids`."""
+        """Client -> its index among `ids`."""
         return {client: place for place, client in enumerate(self.ids)}
 
     def of(self, ids: Sequence[int]) -> SumWeights:
-        """Those of some of them."""
+        """The factors of some of the clients."""
         ids = tuple(ids)
         if ids == self.ids:
             return self
-        some = _at([self.places[client] for client in ids])
+        some = _index([self.places[client] for client in ids])
         return SumWeights(ids, self.weights[some], self.coefficients[some])
 
 
 @dataclass
 class UpdateSums:
-    """What has been added up: sum_k c_k update_k, sum_k p_k buffers_k (integers: their maximum) and the parts' folds.
+    """The sums over the client updates that have arrived.
 
-    `taken` are the reports without their tensors (None: no sound one came), `refused` those that count nowhere, `sent` the bytes
-    of one update.
+    Attributes:
+        update: sum_k c_k update_k; empty before the first update.
+        buffers: sum_k p_k buffers_k; of integer buffers the maximum.
+        folded: Sum of each part's `fold`, by the part's name.
+        taken: The client updates without update, buffers and messages; None if no sound one has arrived.
+        refused: Client -> why its update does not count.
+        sent: Bytes of one client's update.
     """
 
     update: Tree
@@ -131,13 +153,13 @@ class UpdateSums:
 
 
 class StreamingSum:
-    """Sums of deltas as reports arrive: the memory of one model, whatever the number of clients.
+    """Adds up client updates as they arrive: the memory of one model for any number of clients.
 
-    `shares` are the participants' weights and coefficients, which for a linear method follow from what is known of them before
-    they answer (`server.shares`). A report that `validate` refuses is left out; what that does to the others' weights, and
-    reports that say something else than was known, `server.conclude` settles.
+    `shares` are the factors of the clients. For a linear method they follow from numbers that are known before the clients
+    answer (`server_update.sum_weights`). An update that is not sound is left out; `server_update.advance_from_sums` corrects the
+    factors of the others.
 
-    The sums run in the order of arrival, so whoever wants the same bits twice adds in a fixed order.
+    Sums depend on the order of addition: add in a fixed order to get the same bits twice.
     """
 
     def __init__(self, method: Method, params: Tree, shares: SumWeights, buffers: str = "average"):
@@ -149,35 +171,38 @@ class StreamingSum:
 
     @property
     def sums(self) -> UpdateSums:
-        """What has been added up so far."""
+        """The sums so far."""
         sums = self._sums
         update, buffers = (tree.map(Tensor.contiguous, part) for part in (sums.update, sums.buffers))
         folded = map_tensors(Tensor.contiguous, sums.folded)
         return replace(sums, update=update, buffers=buffers, folded=folded, taken=self._numbers.taken)
 
     def factors(self, ids: Sequence[int]) -> Tensor | None:
-        """The coefficients of `ids`; None where parts look at their updates one by one."""
+        """The coefficients of `ids`; None if a part reads single updates (`fold`, uploads)."""
         if self.folding or self.method.role(Upload):
             return None
         return self.shares.of(ids).coefficients
 
     @profiled_function("aggregation")
     def add(self, ids: Sequence[int], client_update: ClientUpdate, summed: bool = False) -> None:
-        """Take in the reports of `ids`, stacked along a leading [k]."""
+        """Add the stacked updates of `ids`; see `UpdateSink.add`. Updates that are not sound are left out and noted."""
         mine = self.shares.of(ids)
-        total = tree.row(client_update.update, 0) if summed else self._together(mine.coefficients, client_update)
-        bad = {} if summed else find_faults(ids, client_update._replace(update={}) if total else client_update)
-        if bad:
-            self._sums.refused |= bad
-            keep = [i for i, client in enumerate(ids) if client not in bad]
-            if keep:
+        total = tree.row(client_update.update, 0) if summed else self._finite_sum(mine.coefficients, client_update)
+        # a finite sum has finite terms: then the updates need not be read again to find faults
+        unchecked = client_update if total is None else client_update._replace(update={})
+        if not summed and (faults := find_faults(ids, unchecked)):
+            self._sums.refused |= faults
+            if keep := [i for i, client in enumerate(ids) if client not in faults]:
                 self.add([ids[i] for i in keep], select_rows(client_update, torch.tensor(keep)))
             return
         sums = self._sums
         sums.sent = tree.nbytes(client_update.update) // (1 if summed else len(ids))
         update = decode_updates(self.method, client_update.update, self.params)
-        sums.update = _onto(sums.update, total) if total else _plus(sums.update, update, mine.coefficients)
-        self._buffers(client_update.buffers, mine)
+        if total is None:
+            sums.update = _add_weighted(sums.update, update, mine.coefficients)
+        else:
+            sums.update = _add_onto(sums.update, total)
+        self._add_buffers(client_update.buffers, mine)
         for p in self.folding:
             message = client_update.messages.get(p.name, {})
             if update or message:
@@ -185,20 +210,23 @@ class StreamingSum:
                 sums.folded[p.name] = tree.add(sums.folded[p.name], found) if p.name in sums.folded else found
         self._numbers.add(ids, client_update.numbers)
 
-    def _together(self, factors: Tensor, client_update: ClientUpdate) -> Tree:
-        """The sum over several reports, if it is finite: then so are all of their updates, which need not be read once more."""
+    def _finite_sum(self, factors: Tensor, client_update: ClientUpdate) -> Tree | None:
+        """sum_k factors_k update_k over several clients, if it is finite; None if it is not, or cannot be computed at once.
+
+        A client's update enters only with a factor other than 0, and encoded updates have to be decoded first.
+        """
         if len(factors) == 1 or not factors.all() or self.method.role(Upload):
-            return {}
-        found = _plus({}, client_update.update, factors)
-        return found if all(math.isfinite(t.sum()) for t in found.values()) else {}
+            return None
+        found = _add_weighted({}, client_update.update, factors)
+        return found if all(math.isfinite(t.sum()) for t in found.values()) else None
 
     def add_one(self, client: int, client_update: ClientUpdate) -> None:
-        """Take in one client's report, as `train` returns it."""
+        """Add one client's update, without a leading [1], as `train` returns it."""
         self.add([client], map_tensors(lambda t: t.unsqueeze(0), client_update))
 
     @profiled_function("aggregation")
     def merge(self, other: UpdateSums) -> None:
-        """Take in what another fold of the same round has added up."""
+        """Add the sums of another `StreamingSum` of the same round."""
         mine, theirs = self._sums, other.taken.ids if other.taken else []
         first = min((self.shares.places[client] for client in theirs), default=self._first)
         mine.update = (
@@ -212,7 +240,7 @@ class StreamingSum:
         mine.refused |= other.refused
         mine.sent = mine.sent or other.sent
 
-    def _buffers(self, stacked: Tree, mine: SumWeights) -> None:
+    def _add_buffers(self, stacked: Tree, mine: SumWeights) -> None:
         if not stacked:
             return
         places = [self.shares.places[client] for client in mine.ids]
@@ -221,12 +249,12 @@ class StreamingSum:
             found = tree.row(stacked, places.index(first))
         else:
             floats = {n: b for n, b in stacked.items() if b.is_floating_point()}
-            means = _plus({}, floats, mine.weights)
+            means = _add_weighted({}, floats, mine.weights)
             found = {n: means[n] if n in means else b.amax(0) for n, b in stacked.items()}
         self._sums.buffers = self._joined(found, first)
 
     def _joined(self, found: Tree, first: int) -> Tree:
-        """The buffers so far with those that others sent, of whom the first asked has place `first`."""
+        """The buffers so far with those of other clients; `first` is the least index of these clients among `shares.ids`."""
         before, earlier = self._sums.buffers, first < self._first
         self._first = min(first, self._first)
         if not before or not found:
@@ -237,38 +265,39 @@ class StreamingSum:
 
 
 def decode_updates(method: Method, update: Tree, params: Tree) -> Tree:
-    """The stacked updates as they were before the uploads encoded them; `params` are those of the model."""
+    """The stacked updates as they were before the uploads encoded them; `params` gives names and shapes."""
     for u in reversed(method.role(Upload)):
         update = u.decode(update, params)
     return update
 
 
-def _at(places: list[int]) -> Tensor | slice:
-    """These places of a tensor; a run of them is found quicker as a slice."""
-    first = places[0]
-    run = places == [*range(first, first + len(places))]
-    return slice(first, first + len(places)) if run else torch.tensor(places)
+def _index(rows: list[int]) -> Tensor | slice:
+    """An index of these rows; a slice if they are consecutive, which is faster."""
+    first = rows[0]
+    consecutive = rows == [*range(first, first + len(rows))]
+    return slice(first, first + len(rows)) if consecutive else torch.tensor(rows)
 
 
 def _folded(p: Part, update: Tree, message: Tree, count: int) -> Tree:
+    """The sum of the part's `fold` over `count` clients."""
     if count == 1:
         return p.fold(tree.row(update, 0), tree.row(message, 0))
     return tree.map(lambda t: t.sum(0), torch.vmap(p.fold)(update, message))
 
 
-def _plus(total: Tree, stacked: Tree, factors: Tensor) -> Tree:
-    """total + sum_k factors_k stacked_k, written over `total`; an empty `total` is 0."""
+def _add_weighted(total: Tree, stacked: Tree, factors: Tensor) -> Tree:
+    """total + sum_k factors_k stacked_k, in the memory of `total`. An empty `total` counts as 0."""
     if len(factors) == 1:
         [factor] = factors.tolist()
         if not total:
             return tree.map(lambda t: t[0] * factor, stacked)
         torch._foreach_add_([*total.values()], [stacked[name][0] for name in total], alpha=factor)
         return total
-    return _onto(total, tree.map(lambda t: tree.combined(t, factors.to(t)), stacked))
+    return _add_onto(total, tree.map(lambda t: tree.combined(t, factors.to(t)), stacked))
 
 
-def _onto(total: Tree, found: Tree) -> Tree:
-    """total + found, written over `total`; an empty `total` is 0."""
+def _add_onto(total: Tree, found: Tree) -> Tree:
+    """total + found, in the memory of `total`. An empty `total` counts as 0."""
     for name, t in total.items():
         t.add_(found[name])
     return total or found

@@ -1,7 +1,7 @@
-"""What clients remember between rounds, versioned by round.
+"""Client states between rounds, versioned by round.
 
-An order names the round whose report of a client was accepted last. The memory made in that round is then current; what a
-refused or lost report left behind is dropped, and the memory before it stands. Simulation and federation share this rule.
+A broadcast names, for each client, the last round in which its update was accepted. The state made in that round is current; the
+state of a refused or lost update is dropped, and the state before it stays. Simulation and federation share this rule.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ WRITERS = 8
 """Files that are written at a time."""
 
 Kind = tuple[torch.Size, torch.dtype]
-"""The shape and the type of one tensor of a memory."""
+"""Shape and type of one tensor of a client state."""
 
 Version = tuple[int, int]
-"""(client, round): the memory that the client made in that round."""
+"""(client, round): the state that the client made in that round."""
 
 
 class ClientStates:
-    """The memories of many clients, in rows of one table: beside the model up to `budget` bytes, beyond it in mapped files.
+    """The states of many clients, in rows of one table: beside the model up to `budget` bytes, beyond it in mapped files.
 
-    `initial` is the memory of a client that never took part; where it is empty nothing is ever kept. All others have its
+    `initial` is the state of a client that never took part; if it is empty, nothing is ever kept. All others have its
     names and shapes. What is handed out are copies. What `save` brings to `folder` are safetensors, one per client and round;
     without a folder nothing is brought to disk.
     """
@@ -42,7 +42,7 @@ class ClientStates:
         self._initial = initial
         self._folder = folder
         self._kinds = {name: (t.shape, t.dtype) for name, t in tree.pack(initial).items()}
-        self._table, self._places = StateTable(tree.pack(initial), budget), RowIndex()
+        self._table, self._index = StateTable(tree.pack(initial), budget), RowIndex()
         self._on_disk: set[Version] = set()
         self._standing: dict[int, int] = {}
         self._pinned: dict[int, int] = {}
@@ -50,31 +50,31 @@ class ClientStates:
 
     @property
     def empty(self) -> bool:
-        """Whether clients remember nothing at all."""
+        """Whether clients have no state at all."""
         return not self._initial
 
     @property
     def device(self) -> torch.device:
-        """Where memories lie that are used."""
-        return next(t.device for own_tree in self._initial.values() for t in own_tree.values())
+        """Device of the states that are read."""
+        return next(t.device for held in self._initial.values() for t in held.values())
 
     def get(self, client: int, accepted: int | None) -> PartTrees:
-        """The client's memory as of the last accepted round; None: it never had a report accepted."""
+        """The client's state as of its last accepted round; None if none of its updates was accepted."""
         if accepted is None:
             return self._initial
         return {name: tree.row(t, 0) for name, t in self.stacked([client], {client: accepted}).items()}
 
     def put(self, client: int, round: int, client_state: PartTrees, accepted: int | None) -> None:
         """Keep what the client made in `round`, beside the version that stands; forget every other one of it."""
-        stacked = {name: tree.map(lambda t: t.unsqueeze(0), own_tree) for name, own_tree in client_state.items()}
+        stacked = {name: tree.map(lambda t: t.unsqueeze(0), held) for name, held in client_state.items()}
         self.put_stacked([client], round, stacked, {} if accepted is None else {client: accepted})
 
     def stacked(self, clients: Sequence[int], accepted: Mapping[int, int]) -> PartTrees:
-        """The memories of many clients along a leading [K]; `accepted` has the rounds of those that had a report accepted."""
+        """The states of many clients along a leading [K]; `accepted` holds the last accepted round of each client that has one."""
         if self.empty:
             return {}
         numbers, rounds = np.array(clients), _rounds(clients, accepted)
-        rows = self._places.find(numbers, rounds)
+        rows = self._index.find(numbers, rounds)
         for i in np.flatnonzero((rows == 0) & (rounds != NEVER)).tolist():
             rows[i] = self._load(clients[i], int(rounds[i]))
         return tree.unpack(self._table.read(rows))
@@ -82,9 +82,9 @@ class ClientStates:
     def put_stacked(
         self, clients: Sequence[int], round: int, client_state: PartTrees, accepted: Mapping[int, int]
     ) -> None:
-        """`put` of many clients whose memories are stacked along a leading [K].
+        """`put` of many clients, with their states stacked along a leading [K].
 
-        Raises `UnalikeError` for memories that are not like the initial one.
+        Raises `UnalikeError` for states with other names, shapes or types than the initial one.
         """
         if not clients:
             return
@@ -95,7 +95,7 @@ class ClientStates:
             return
         numbers, stand = np.array(clients), np.stack([_rounds(clients, given) for given in (accepted, self._pinned)])
         self._on_disk -= {(client, round) for client in clients}  # a file of the same round is older
-        self._places.keep(numbers, np.where(stand == round, NEVER, stand))
+        self._index.keep(numbers, np.where(stand == round, NEVER, stand))
         self._add(numbers, round, packed)
 
     def pin(self, accepted: dict[int, int]) -> None:
@@ -107,7 +107,7 @@ class ClientStates:
         if self._folder is None:
             return
         versions = [*accepted.items(), *self._pinned.items()]
-        rows = self._places.find(*np.array(versions, np.int64).reshape(-1, 2).T)
+        rows = self._index.find(*np.array(versions, np.int64).reshape(-1, 2).T)
         found = dict(zip(versions, rows.tolist(), strict=True))
         due = [version for version, row in found.items() if row and version not in self._on_disk]
         with ThreadPoolExecutor(WRITERS) as writers:  # a disk takes long for one small file, and no longer for several
@@ -119,7 +119,7 @@ class ClientStates:
                 self._on_disk.update(some)
 
     def keep_from(self, round: int) -> None:
-        """Let the files of this `round` and of later ones stay: an order of it may have been overtaken by theirs."""
+        """Keep the files of this `round` and of later ones: a broadcast of this round may arrive after later ones."""
         self._kept_from = round
 
     def prune(self, accepted: dict[int, int]) -> None:
@@ -148,20 +148,20 @@ class ClientStates:
         self.prune(accepted)
 
     def _load(self, client: int, round: int) -> int:
-        """The row of a memory that a file holds."""
+        """The row of a state that a file holds."""
         found, _ = read_tensors(self._path((client, round)))
         self._on_disk.add((client, round))
         return int(self._add(np.array([client]), round, tree.map(lambda t: t.unsqueeze(0), found))[0])
 
     def _add(self, clients: np.ndarray, round: int, client_state: Tree) -> np.ndarray:
-        rows = self._places.free(len(clients))
+        rows = self._index.free(len(clients))
         self._table.write(rows, client_state)
-        self._places.add(clients, round, rows)
+        self._index.add(clients, round, rows)
         return rows
 
     def _path(self, version: Version) -> Path:
         client, round = version
-        assert self._folder is not None, "only memories of a folder are files"
+        assert self._folder is not None, "only states of a folder are files"
         return self._folder / f"{client:08d}" / f"round-{round:06d}.safetensors"
 
 
@@ -171,7 +171,7 @@ def _rounds(clients: Iterable[int], accepted: Mapping[int, int]) -> np.ndarray:
 
 
 def _unlike(initial: Mapping[str, Kind], made: Mapping[str, Kind]) -> UnalikeError:
-    """The error for a memory that a client cannot begin its next round with."""
+    """The error for a client state that differs from the initial one in names, shapes or types."""
     name = next(n for n in {**initial, **made} if initial.get(n) != made.get(n))
     part, _, what = name.partition("/")
     begins, keeps = (_words(kinds.get(name)) for kinds in (initial, made))

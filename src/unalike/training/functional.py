@@ -1,4 +1,4 @@
-"""The two halves of a round by themselves, for use inside any other system: state and letters are carried by hand.
+"""The two halves of a round by themselves, for use inside any other system: the caller carries state and messages.
 
 `aggregate` is one round of a method's server, `local_update` one client's work. What they compute is what `ua.run` computes:
 both call the same `advance` and `train`.
@@ -36,7 +36,15 @@ BUFFER_NAMES = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class PartMessage(NamedTuple):
-    """What a client sends beside its parameters: the parts' letters, the facts it lets go, and its counts."""
+    """The message of a client to the server, beside its parameters.
+
+    Attributes:
+        messages: Message of each part, by the part's name.
+        shared: Facts that the client shares with the server: name -> tree.
+        size: Number of training samples, [].
+        steps: Number of local steps, [].
+        weight: Accumulated weight ||a_k||_1 of the local solver (FedNova), [].
+    """
 
     messages: PartTrees
     shared: PartTrees
@@ -46,7 +54,13 @@ class PartMessage(NamedTuple):
 
 
 class AggregateState(NamedTuple):
-    """What the server carries from round to round; `messages` is what the next `local_update` of every client receives."""
+    """State of the server between rounds.
+
+    Attributes:
+        round: Number of finished rounds.
+        part_states: Server state of each part, by the part's name.
+        messages: Messages of the parts to all clients, for the next `local_update`.
+    """
 
     round: int
     part_states: PartTrees
@@ -70,22 +84,36 @@ def aggregate(
     proxy: tuple[Array, Array] | None = None,
     seed: int = 0,
 ) -> tuple[dict[str, Array], AggregateState]:
-    """One server round of a method: from the global parameters and the clients' to the new global ones, and the state to carry.
+    """One server round of a method.
 
-    Parameters are mappings from names to tensors or arrays; the result has the kind and type of `global_params`, and is computed
-    in float32 at least (float64 stays float64). num_examples: the clients' training samples, equal unless given (here or in
-    `messages`). steps: their optimizer steps. work: what they were asked to do, for methods that need its learning rate or
-    momentum. letters: what `local_update` returned. facts: per-client extras such as `label_histogram` [K, C]. population:
-    how many clients there are in all (K unless given). buffers: names to average as batch statistics rather than as parameters,
-    beside integers and `running_mean running_var num_batches_tracked`. model, proxy: for methods that learn on the server.
+    Args:
+        spec: Spec text, a part or a method.
+        global_params: Parameters and buffers that the clients received: name -> tensor or array.
+        client_params: Those of each client after its training.
+        num_examples: Training samples of each client; equal unless given here or in `messages`.
+        steps: Optimizer steps of each client, for methods that need them; else those in `messages`.
+        work: Local work of the clients, for methods that need its learning rate or momentum.
+        messages: What `local_update` returned as a message, for each client.
+        facts: Shared facts of the clients, such as `label_histogram` [K, C].
+        population: Number of all clients; K unless given.
+        state: What the last call returned; None in the first round.
+        buffers: Names to average as batch statistics, beside integers and `running_mean running_var num_batches_tracked`.
+        model: The module, for methods that compute with it on the server.
+        proxy: (x, y) of the server, for methods that learn there.
+        seed: Seed of random methods.
+
+    Returns:
+        The new parameters, of the kind and dtype of `global_params`, and the state for the next call. Sums are computed at
+        least in float32; float64 stays float64.
+
+    Raises:
+        UnalikeError: Something that the method needs is missing or does not fit; the message names it.
 
     >>> import torch
     >>> clients = [{"w": torch.ones(1)}, {"w": torch.full((1,), 4.0)}]
     >>> new, state = aggregate("fedavg", {"w": torch.zeros(1)}, clients, num_examples=[1, 2])
     >>> new["w"]
     tensor([3.])
-
-    Raises `UnalikeError` that names what the method needs and was not given, or what does not fit.
     """
     method = _method(spec)
     start, sent = _tree(global_params), [_tree(c) for c in client_params]
@@ -97,7 +125,7 @@ def aggregate(
     settings = StageSettings(_frame(model, held, rest), TASKS["classification"], work or Work(), seed, proxy=batch)
     opened = initial_server_state(method, settings)
     before = ServerState(state.round if state else 0, held, rest, state.part_states if state else opened.part_states)
-    client_update = _report(method, settings, before, sent, num_examples, steps, messages, facts)
+    client_update = _client_updates(method, settings, before, sent, num_examples, steps, messages, facts)
     cohort = Cohort(tuple(range(len(sent))), client_update, population or len(sent))
     if refused := refusals(cohort):
         client, why = next(iter(refused.items()))
@@ -123,17 +151,28 @@ def local_update(
     context: Context | None = None,
     num_examples: int | None = None,
 ) -> tuple[dict[str, Array], PartMessage, PartTrees]:
-    """One client's work under a method: its parameters after one step per batch, its letter, and the memory it keeps.
+    """One client's local training under a method: one step per batch.
 
-    model: the module; its own values do not matter. params: the global parameters and buffers received. batches: (x, y) in
-    order. client_state: what the last call returned, None at the first. messages: `state.messages` of the server,
-    None before its first round.
-    A method that trains several times in a round, such as FedRep, gets the same batches each time, where `ua.run` draws new ones.
-    context: the client's static facts; computed from the batches unless given. num_examples: the client's training samples; the
-    rows of the batches unless given, which counts a sample once in every pass. Dropout and the like draw from torch's own
-    generator.
+    A method with several phases, such as FedRep, uses the same batches in each; `ua.run` draws new ones. Dropout and the like
+    draw from torch's default generator.
 
-    Raises `UnalikeError` for parameters that do not fit the model, or no batch at all.
+    Args:
+        spec: Spec text, a part or a method.
+        model: The module; its own values do not matter.
+        params: Global parameters and buffers received.
+        batches: (x, y) of each step, in order.
+        lr: Learning rate.
+        momentum: Momentum of SGD.
+        client_state: What the last call returned for this client; None in its first round.
+        messages: `state.messages` of the server; None before its first round.
+        context: Static facts of the client; computed from the batches unless given.
+        num_examples: Training samples of the client. The default, the rows of all batches, counts a sample once per pass.
+
+    Returns:
+        (parameters and buffers after training, message to the server, client state).
+
+    Raises:
+        UnalikeError: There is no batch, or the parameters do not fit the model.
     """
     method = _method(spec)
     if not batches:
@@ -206,7 +245,7 @@ def _frame(model: nn.Module | None, params: Tree, buffers: Tree) -> Model:
 
 
 class _Nameless(Model):
-    """Parameters without a module: what asks for one is told to give it."""
+    """Parameters without a module. Calling it raises `UnalikeError`."""
 
     def __init__(self) -> None:
         super().__init__(nn.Identity())
@@ -243,18 +282,18 @@ def _require(
         raise UnalikeError(f"{method!r} computes with the model on the server; give model=")
     for part in method.parts:
         if lacking := [name for name in part.shares if messages is None and name not in (facts or {})]:
-            raise UnalikeError(f"{part.name} needs facts={{'{lacking[0]}': ...}} [K, ...], or the clients' letters")
+            raise UnalikeError(f"{part.name} needs facts={{'{lacking[0]}': ...}} [K, ...], or messages=")
         if type(part).address is not Part.address:
             raise UnalikeError(f"{part.name} sends every client something of its own, which only run can do")
         if part.needs_messages and messages is None:
-            raise UnalikeError(f"{part.name} needs letters=, the list of what every client's local_update returned")
+            raise UnalikeError(f"{part.name} needs messages=, the list of what every client's local_update returned")
         if part.needs_steps and messages is None and steps is None:
-            raise UnalikeError(f"{part.name} needs steps=, the optimizer steps of every client, or their letters")
+            raise UnalikeError(f"{part.name} needs steps=, the optimizer steps of every client, or messages=")
         if part.needs_rate(method) and work is None:
             raise UnalikeError(f"{part.name} needs work=Work(lr=...), the learning rate that the clients trained with")
 
 
-def _report(
+def _client_updates(
     method: Method,
     settings: StageSettings,
     before: ServerState,
@@ -268,8 +307,10 @@ def _report(
     for name, given in (("num_examples", num_examples), ("steps", steps), ("messages", messages)):
         if given is not None and len(given) != count:
             raise UnalikeError(f"found {len(given)} {name} and {count} clients; expected one for each")
-    step_state = {n: w for n, w in before.params.items() if settings.model.trainable(n)}  # what is frozen is never sent
-    update = {n: torch.stack([c[n] - w for c in sent]) for n, w in step_state.items()}
+    trainable = {
+        n: w for n, w in before.params.items() if settings.model.trainable(n)
+    }  # frozen parameters are never sent
+    update = {n: torch.stack([c[n] - w for c in sent]) for n, w in trainable.items()}
     buffers = {n: torch.stack([c[n] for c in sent]) for n in before.buffers}
 
     def counted(given: Sequence[float] | None, field: str) -> Tensor:

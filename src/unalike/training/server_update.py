@@ -24,10 +24,10 @@ from unalike.training.aggregation import SumWeights, UpdateSums, decode_updates
 
 
 def initial_server_state(method: Method, settings: StageSettings, start: ServerState | None = None) -> ServerState:
-    """The server's state before the first round; with `start` its round, model and the memories of the parts it knows.
+    """The server state before the first round; with `start`, its round, its model and its states of the method's parts.
 
-    A part that clients remember something for begins afresh, as they do: SCAFFOLD's c is the mean of their c_k, which are 0.
-    Raises `UnalikeError` for a part that means nothing for the labels.
+    A part with client state starts anew, as the clients do: SCAFFOLD's c is the mean of their c_k, which are 0.
+    Raises `UnalikeError` for a part that is not defined for the task.
     """
     method.check_task(settings.task)
     model, found = settings.model, {} if start is None else start.part_states
@@ -42,7 +42,7 @@ def initial_server_state(method: Method, settings: StageSettings, start: ServerS
 def make_broadcast(
     method: Method, settings: StageSettings, state: ServerState, population: int, ids: Sequence[int] = ()
 ) -> Broadcast:
-    """The order of the next round, with what is addressed to each of the clients `ids`."""
+    """The broadcast of the next round, with the messages addressed to each of the clients `ids`."""
     view_of = partial(_view, method, settings, state, population, state.params)
     messages = {p.name: message for p in method.parts if (message := p.broadcast(view_of(p)))}
     writers = [p for p in method.parts if type(p).address is not Part.address]
@@ -52,7 +52,7 @@ def make_broadcast(
 
 @profiled_function("aggregation")
 def advance(method: Method, settings: StageSettings, state: ServerState, cohort: Cohort) -> ServerState:
-    """The state after a round: decode -> base weights -> weigh* -> settle -> combine -> absorb -> step* -> params + update.
+    """The state after a round: decode -> base weights -> weigh* -> final_weights -> combine -> absorb -> step* -> params + update.
 
     Pure. The update is added once, here; parts transform updates and never write parameters. Buffers are handled here alone.
     """
@@ -71,7 +71,7 @@ def advance(method: Method, settings: StageSettings, state: ServerState, cohort:
 
 @profiled_function("aggregation")
 def sum_weights(method: Method, settings: StageSettings, state: ServerState, expected: Cohort) -> SumWeights:
-    """What each client's update and buffers are multiplied with, from the numbers of the `expected` reports alone."""
+    """Factors of each client's update and buffers, from the numbers of the `expected` client updates only."""
     weights = _weights(method, expected)
     view_of = _view(method, settings, state, expected.population, {}, method.aggregator)
     return SumWeights(
@@ -83,14 +83,14 @@ def sum_weights(method: Method, settings: StageSettings, state: ServerState, exp
 def advance_from_sums(
     method: Method, settings: StageSettings, state: ServerState, sums: UpdateSums, given: SumWeights, population: int
 ) -> tuple[ServerState, Cohort] | None:
-    """`advance` of a linear method from what a `Fold` with the shares `given` has added up; beside it the numbers of the reports.
+    """`advance` of a linear method from the sums of a `StreamingSum` with the factors `given`; also returns the cohort's numbers.
 
-    A refused report changes the weights of the others, mostly all of them by one factor. None where that is not so (FedDisco):
-    then the round is to be answered again by those whose reports were sound, with shares of their own.
+    A refused update changes the weights of the others, mostly all of them by one factor. If not (FedDisco), the result is None:
+    then the clients with sound updates have to train again, with new factors.
     """
-    assert sums.taken is not None  # somebody's report was sound
-    ids, report = sums.taken
-    cohort = Cohort(tuple(ids), report, population, folded=True)
+    assert sums.taken is not None  # at least one update was sound
+    ids, numbers = sums.taken
+    cohort = Cohort(tuple(ids), numbers, population, folded=True)
     exact, given = sum_weights(method, settings, state, cohort), given.of(cohort.ids)
     weight, coefficient = _factor(exact.weights, given.weights), _factor(exact.coefficients, given.coefficients)
     if weight is None or coefficient is None:
@@ -104,7 +104,7 @@ def advance_from_sums(
 
 
 def _factor(wanted: Tensor, given: Tensor) -> float | None:
-    """The one factor between the wanted and the given numbers, [K] each; None where there is none."""
+    """The factor f with wanted = f * given, [K] each; None if there is none."""
     given = given.to(wanted)
     if torch.equal(wanted, given):
         return 1.0
@@ -139,7 +139,7 @@ def _moved(
 
 
 def _check_shapes(method: Method, params: Tree, update: Tree) -> None:
-    """Raise `UnalikeError` for an update of another shape, which would be spread over the parameter or change its shape."""
+    """Raise `UnalikeError` for an update of another shape: it would be broadcast."""
     for name, u in update.items():
         if u.shape != params[name].shape:
             raise UnalikeError(
@@ -159,7 +159,7 @@ def _own(cohort: Cohort, p: Part) -> Cohort:
 
 
 def _combined(method: Method, server: ServerView, cohort: Cohort, weights: Tensor) -> tuple[Tree, Cohort]:
-    """The aggregator's update; the cohort with its spread, where a part wants it and one reading gives both."""
+    """The aggregator's update, and the cohort with its spread if a part needs it: one pass over the updates gives both."""
     rule, own = method.aggregator, _own(cohort, method.aggregator)
     if not (method.adds and any(p.needs == "spread" for p in method.parts)):
         return return_checks.named(rule, "combine", rule.combine(server, own, weights), cohort.update), cohort

@@ -1,4 +1,4 @@
-"""Trees of the same names and shapes in the rows of a table that grows by blocks, and where whose row is."""
+"""A table with a tree in each row, growing by blocks, and the index from (client, round) to row."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from unalike.core import tree
 from unalike.core.types import Tree
 
 BLOCK = 2**20
-"""Bytes of a block, at least."""
+"""Least number of bytes of a block."""
 ALIGNED = 64
-"""Bytes on whose multiples columns start."""
+"""Columns start at multiples of this many bytes."""
 NEVER = -1
-"""The round of what nobody made."""
+"""Round of a row without a state."""
 
 
 class TableBlock(NamedTuple):
@@ -31,7 +31,7 @@ class TableBlock(NamedTuple):
 
 
 class StateTable:
-    """Trees like `like`, one in a row: beside it up to `budget` bytes, beyond them in mapped files, which are nobody else's.
+    """Trees like `like`, one in a row: on its device up to `budget` bytes, beyond that in memory-mapped temporary files.
 
     Row 0 holds `like` itself. Rows stay where they are, so that growing copies nothing. What is read are copies, contiguous
     ones, as a file would hold them: a run that goes on from files computes the same.
@@ -80,24 +80,24 @@ class StateTable:
             yield block, torch.from_numpy(places).to(self.device), at.to(block.device)
 
     def _grow(self) -> None:
-        """A block more, of a fourth of the rows so far: few blocks, and little room that nobody needs."""
+        """Add a block of a quarter of the rows so far: few blocks, and little unused room."""
         rows = max(1, BLOCK // self._width, self.rows // 4)
         left = (self.budget - sum(tree.nbytes(block.columns) for block in self._blocks)) // self._width
         rows = min(rows, left) if left > 0 else rows
         sizes = [-(-rows * tree.nbytes({name: t}) // ALIGNED) * ALIGNED for name, t in self.like.items()]
-        client_state = self._beside(sum(sizes)) if left > 0 else _mapped(sum(sizes))
+        memory = self._beside(sum(sizes)) if left > 0 else _mapped(sum(sizes))
         columns = {
             name: part[: rows * tree.nbytes({name: t})].view(t.dtype).view(rows, *t.shape)
-            for part, (name, t) in zip(client_state.split(sizes), self.like.items(), strict=True)
+            for part, (name, t) in zip(memory.split(sizes), self.like.items(), strict=True)
         }
         if not self._blocks:
             for name, t in self.like.items():
                 columns[name][0].copy_(t.detach())
-        self._blocks.append(TableBlock(self.rows, columns, client_state.device))
+        self._blocks.append(TableBlock(self.rows, columns, memory.device))
         self.rows += rows
 
     def _beside(self, size: int) -> Tensor:
-        """Bytes on the device of `like`. On a CPU they are pages of their own, which no tensor that comes and goes lies between."""
+        """Bytes on the device of `like`. On a CPU they are pages of their own, so that other tensors do not fragment them."""
         if self.device.type != "cpu":
             return torch.empty(size, dtype=torch.uint8, device=self.device)
         pages = mmap.mmap(-1, max(1, size), access=mmap.ACCESS_COPY)
@@ -108,7 +108,7 @@ class StateTable:
 
 
 class RowIndex:
-    """Which rows hold what clients made in which rounds: each client's rows are a chain, the newest first, that row 0 ends."""
+    """Index from (client, round) to row. The rows of a client are a linked list, newest first, that ends with row 0."""
 
     def __init__(self) -> None:
         self._newest = np.zeros(0, np.int32)  # by client
@@ -125,7 +125,7 @@ class RowIndex:
         return found
 
     def keep(self, clients: np.ndarray, rounds: np.ndarray) -> None:
-        """Let go of the clients' rows but for those of `rounds`, [n, K]."""
+        """Free the clients' rows except those of `rounds`, [n, K]."""
         chain, gone = np.zeros(len(clients), np.int32), [self._free]
         for rows in reversed([*self._chains(clients)]):
             kept = (rows > 0) & (self._round[rows] == rounds).any(0)
@@ -137,12 +137,12 @@ class RowIndex:
         self._free = np.sort(np.concatenate(gone))
 
     def free(self, count: int) -> np.ndarray:
-        """So many rows that hold nothing, the first ones there are."""
+        """The first `count` unused rows."""
         fresh = self._used + np.arange(max(0, count - len(self._free)), dtype=np.int32)
         return np.append(self._free[:count], fresh)
 
     def add(self, clients: np.ndarray, round: int, rows: np.ndarray) -> None:
-        """Note what `clients` made in `round` in rows that were `free`."""
+        """Enter the rows of `clients` in `round`; `rows` were `free`."""
         self._free = self._free[np.count_nonzero(rows < self._used) :]
         self._used = max(self._used, int(rows.max()) + 1)
         self._before, self._round = _long(self._before, self._used), _long(self._round, self._used)
@@ -159,7 +159,7 @@ class RowIndex:
 
 
 def _mapped(size: int) -> Tensor:
-    """Bytes of a file that goes with them."""
+    """Bytes of a temporary file that is deleted with them."""
     with TemporaryFile(prefix="unalike-") as file:
         file.truncate(max(1, size))
         return _bytes(mmap.mmap(file.fileno(), 0))[:size]

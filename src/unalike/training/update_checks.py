@@ -1,4 +1,4 @@
-"""Whether the numbers of reports can count at all."""
+"""Checks of the numbers in client updates: finite, and not negative where they count something."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unalike.core.types import ClientUpdate, Tree
 
 
 def find_faults(ids: Sequence[int], client_update: ClientUpdate) -> dict[int, str]:
-    """Client number -> why its report cannot count, of the reports of `ids` stacked along a leading [K]."""
+    """Client -> why its update cannot count, for the updates of `ids` stacked along a leading [K]; empty if all are sound."""
     values = _values(client_update)
     if float(torch.minimum(client_update.size, client_update.steps).min()) > 0 and _all_sound(
         values
@@ -31,7 +31,7 @@ def find_faults(ids: Sequence[int], client_update: ClientUpdate) -> dict[int, st
 
 
 def _all_sound(values: Tree) -> bool:
-    """Whether nothing can be wrong, by one sum for all: NaN and infinities survive it."""
+    """Whether all values are sound, by one sum over everything: it is not finite if any value is not."""
     floats = [
         t.sum(dtype=torch.promote_types(t.dtype, torch.float32)) for t in values.values() if t.is_floating_point()
     ]
@@ -40,10 +40,10 @@ def _all_sound(values: Tree) -> bool:
 
 
 def _values(client_update: ClientUpdate) -> Tree:
-    """Everything of a report that its client computed from its data, in words -> [K, ...]."""
+    """Description -> tensor [K, ...], for everything in the updates that clients computed from their data."""
     found = {f"update of {n}": t for n, t in client_update.update.items()}
     found |= {f"buffer {n}": t for n, t in client_update.buffers.items()}
-    found |= {f"letter {part}/{n}": t for part, message in client_update.messages.items() for n, t in message.items()}
+    found |= {f"message {part}/{n}": t for part, message in client_update.messages.items() for n, t in message.items()}
     return found | {
         f"shared fact {fact}/{n}": t for fact, facts in client_update.shared.items() for n, t in facts.items()
     }

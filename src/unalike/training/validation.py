@@ -1,4 +1,4 @@
-"""What the server checks before a report counts. A report that fails is refused; the round goes on without it."""
+"""Checks of a client update on the server. An update that fails is refused, and the round goes on without it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from unalike.training.update_checks import find_faults
 
 
 class RefusedUpdate(UnalikeError):
-    """What a client sent cannot count: what was found, what was expected."""
+    """A client sent something that cannot count: what was found, what was expected."""
 
 
 def refusals(cohort: Cohort) -> dict[int, str]:
-    """Client number -> why its report is refused; empty when all are sound."""
+    """Client number -> why its update is refused; empty if all are sound."""
     return find_faults(cohort.ids, cohort.stacked)
 
 
 def expected_update(
     method: Method, settings: StageSettings, broadcast: Broadcast, context: Context, sample: Batch
 ) -> ClientUpdate:
-    """A report as this order would have it: its names, shapes and types, from a client whose batches are all padding.
+    """A client update with the names, shapes and types that this broadcast asks for, from a client with padding only.
 
     `context` are the facts of any client, `sample` is one of any data [1, ...].
     """
@@ -41,7 +41,7 @@ def expected_update(
 
 
 def expected_steps(method: Method, settings: StageSettings, samples: int) -> int:
-    """The steps that a client with this many samples must report: those that move what is sent, all where nothing is."""
+    """The number of steps that a client with this many samples must send: those of phases that train shared parameters."""
     model, total = settings.model, 0
     sent = {*method.sent(model.params, model)}
     for phase in method.phases:
@@ -52,7 +52,7 @@ def expected_steps(method: Method, settings: StageSettings, samples: int) -> int
 
 
 def check_update(found: Tree, like: ClientUpdate, settings: StageSettings, samples: int, steps: int) -> ClientUpdate:
-    """The report in a client's tensors `found`, if it is one that its order asks for. Raises `RefusedUpdate`.
+    """The client update in the tensors `found`, if its broadcast asks for it. Raises `RefusedUpdate`.
 
     `samples` and `steps` are those that the client must have: no weight can be had by claiming others.
     """
@@ -87,7 +87,7 @@ def check_tree(found: Tree, wanted: Tree) -> None:
     missing, more = [n for n in wanted if n not in found], [n for n in found if n not in wanted]
     if missing or more:
         said = [f"{what} {', '.join(names[:5])}" for what, names in (("lacks", missing), ("has", more)) if names]
-        raise RefusedUpdate(f"the report {' and '.join(said)}; expected {len(wanted)} tensors by name")
+        raise RefusedUpdate(f"the client update {' and '.join(said)}; expected {len(wanted)} tensors by name")
     for name, like in wanted.items():
         t = found[name]
         if t.shape != like.shape:
@@ -111,7 +111,7 @@ SCALARS = ("size", "steps", "weight", "loss")
 
 
 def flat(client_update: ClientUpdate) -> Tree:
-    """A report as one tree, as it travels."""
+    """A client update as one flat tree, as it is sent."""
     part_trees = {f"messages.{name}": t for name, t in client_update.messages.items()}
     part_trees |= {f"shared.{name}": t for name, t in client_update.shared.items()}
     return tree.pack({"update": client_update.update, "buffers": client_update.buffers} | part_trees) | {

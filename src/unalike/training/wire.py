@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unalike._utils import seeds
 from unalike.core import tree
@@ -24,13 +24,20 @@ from unalike.training.client_update import initial_client_state
 from unalike.training.server_update import initial_server_state, make_broadcast
 
 CHOICE = 8
-"""Bytes of the number of the model that a client chose."""
+"""Bytes of a client's choice of a model."""
 SCALARS = 16
-"""Bytes of the numbers in every report: samples, steps, the solver's weight and the training loss."""
+"""Bytes of the numbers in every client update: samples, steps, the solver's weight and the training loss."""
 
 
 class Item(NamedTuple):
-    """One thing on the wire: `direction` "down" or "up", what it is, and its bytes per client and round, or per client `once`."""
+    """One thing on the wire.
+
+    Attributes:
+        direction: "down" (server to client) or "up".
+        what: Description.
+        bytes: Bytes per client and round; with `once` per client.
+        once: Sent once in a stage instead of every round.
+    """
 
     direction: str
     what: str
@@ -38,29 +45,39 @@ class Item(NamedTuple):
     once: bool = False
 
 
-def wire(method: Method, model: Model, context: Context | None = None) -> list[Item]:
-    """Every tensor that a client receives or sends in a round of `method`; nothing else leaves it.
+def wire(method: Method, model: nn.Module | Model, context: Context | None = None) -> list[Item]:
+    """List every tensor that a client receives or sends in a round. Nothing else leaves the client.
 
-    `context` are a client's static facts, needed where the method shares some of them. An empty list means that clients never
-    communicate.
+    Args:
+        method: The method.
+        model: A module, or the model as a function.
+        context: Static facts of a client, for methods that share some of them.
+
+    Returns:
+        One item for each kind of tensor, with its bytes; empty for a method without communication.
     """
+    model = model if isinstance(model, Model) else Model(model)
     settings = StageSettings(model, TASKS["classification"], Work())
-    order, client_state = (
+    broadcast, client_state = (
         make_broadcast(method, settings, initial_server_state(method, settings), 1, [0]).to(0),
         initial_client_state(method, settings),
     )
     params = tree.only(model.params, method.sent(model.params, model))
     buffers = tree.only(model.buffers, method.sent(model.buffers, model))
-    down = [("parameters", params), ("buffers", buffers)] + [(f"message of {p}", t) for p, t in order.messages.items()]
+    down = [("parameters", params), ("buffers", buffers)] + [
+        (f"message of {p}", t) for p, t in broadcast.messages.items()
+    ]
     update = tree.map(
         lambda w: w.to("meta"), params
     )  # shapes and types alone: encoding costs nothing and draws nothing
     for upload in method.role(Upload):
         mine = tree.map(lambda t: t.to("meta"), client_state.get(upload.name, {}))
-        update, _ = upload.encode(_view(settings, upload, params, order.messages.get(upload.name, {}), mine), update)
+        update, _ = upload.encode(
+            _view(settings, upload, params, broadcast.messages.get(upload.name, {}), mine), update
+        )
     up = [("update", update), ("buffers", buffers)]
     for p in method.parts:
-        local = _view(settings, p, params, order.messages.get(p.name, {}), client_state.get(p.name, {}))
+        local = _view(settings, p, params, broadcast.messages.get(p.name, {}), client_state.get(p.name, {}))
         message = p.finish(local)[1]
         up.append((f"message of {p.name}", {n: t for n, t in message.items() if n in params or n not in model.params}))
         up += [(f"{name} of the training data", (context or {}).get(name, {})) for name in p.shares]
@@ -74,7 +91,7 @@ def wire(method: Method, model: Model, context: Context | None = None) -> list[I
 
 
 def _view(settings: StageSettings, p: Part, params: Tree, messages: Tree, client_state: Tree) -> ClientView:
-    """A client that has not moved."""
+    """The view of a client that has not trained."""
     start, buffers = settings.model.params, settings.model.buffers
     return ClientView(
         settings,
@@ -121,7 +138,7 @@ def stage_wire(stage: Stage, model: Model, context: Context | None = None) -> li
 
 
 def query_wire(query_step: QueryStep, model: Model) -> list[Item]:
-    """What crosses the wire in a survey, once for each client."""
+    """Everything that crosses the wire in a client query, once for each client."""
     model = query_step.model or model
     query, values = query_step.query, model.params | model.buffers
     items = [Item("down", "model", tree.nbytes(values), once=True)] if query.needs_model else []
@@ -139,7 +156,7 @@ def plan_wire(steps: Sequence[Step], model: Model, facts: Callable[[Method], Con
 
 
 def plan_outline(plan: Plan, plan_inputs: PlanInputs) -> list[Step]:
-    """The steps that a plan would make if models stayed untrained and clients answered at random."""
+    """The steps that a plan would make with untrained models and random answers of clients."""
     steps, found = steps_of(plan, plan_inputs), []
     step = next(steps, None)
     while step is not None:
@@ -152,7 +169,7 @@ def plan_outline(plan: Plan, plan_inputs: PlanInputs) -> list[Step]:
 
 
 def untrained(stage: Stage, plan_inputs: PlanInputs, groups: Iterable[str] | None = None) -> StageResults:
-    """What a stage would come to if nobody trained; `groups` names its groups where they are known to be others."""
+    """Result of a stage without training. `groups` names the groups if they differ from those of the stage."""
     settings = StageSettings(stage.model or plan_inputs.model, TASKS["classification"], Work(), plan_inputs.seed)
     start = stage.start or {}
     states = {
@@ -163,7 +180,7 @@ def untrained(stage: Stage, plan_inputs: PlanInputs, groups: Iterable[str] | Non
 
 
 def at_random(query_step: QueryStep, plan_inputs: PlanInputs) -> Answers:
-    """Answers that are none of anybody's."""
+    """Random answers with the names and shapes of real ones."""
     rng = seeds.generator(plan_inputs.seed, "outline")
 
     def answers(t: Tensor) -> Tensor:

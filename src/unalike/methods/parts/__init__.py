@@ -1,1 +1,1 @@
-"""One remedy a file. Each part is a short frozen dataclass whose code looks like its formula."""
+"""The parts, one remedy a file. Each is a short frozen dataclass with code that looks like its formula."""

@@ -1,4 +1,4 @@
-"""FedALA: where a client's training starts is learned, entry by entry, between its own model and the shared one."""
+"""FedALA: training starts between the client's own and the shared model, at learned weights for each entry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unalike.methods.part import part
 from unalike.methods.roles import Personalizer
 
 WINDOW, MOST = 10, 100
-"""Losses whose spread tells that the weights have settled, and the passes after which they count as settled."""
+"""Number of last losses with a small standard deviation at convergence; largest number of passes."""
 
 
 @part
@@ -34,7 +34,7 @@ class AdaptiveStart(Personalizer):
     the upper layers, 0 is all of them. W = 1, which eta -> 0 keeps, starts where FedAvg starts.
 
     A client is evaluated with theta between its last model and the present shared one by its last W; the public code learns W
-    once more before it evaluates. A client remembers the upper layers of its model, and W.
+    once more before it evaluates. The client state holds the upper layers of its model, and W.
     """
 
     eta: PositiveFloat = 1.0
@@ -77,7 +77,7 @@ class AdaptiveStart(Personalizer):
         return {n: state[self.WEIGHT + n] for n in own}
 
     def _learned(self, client: ClientView) -> Tree:
-        """The new W, under its names in the memory."""
+        """The new W, under its names in the client state."""
         own = {n: t for n, t in client.state.items() if n in client.params}
         weights, gap = self._weights(own, client.state), tree.sub(tree.only(client.params, own), own)
         batches, losses = self._sampled(client), torch.zeros(0)

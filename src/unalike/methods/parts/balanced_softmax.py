@@ -1,4 +1,4 @@
-"""A loss that knows how often its client has each class."""
+"""Cross-entropy balanced by the client's class counts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from unalike.methods.roles import TaskObjective
 class BalancedSoftmax(TaskObjective):
     """-log [n_y^gamma e^(u_y) / sum_c n_c^gamma e^(u_c)] in the place of cross-entropy (Ren et al. 2020; FedETF).
 
-    u are the logits and n_c the client's training samples of class c, which stay there. What is rare is learned as if it were
-    not, and classes that a client does not have are left alone. gamma = 0 is cross-entropy, and FedAvg.
+    u are the logits and n_c the client's training samples of class c, which stay there. Rare classes are learned as if they
+    were not rare, and logits of classes that a client does not have get no gradient. gamma = 0 is cross-entropy, and FedAvg.
     """
 
     gamma: NonNegativeFloat = 1.0
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     ABSENT: ClassVar[float] = -1e9
-    """In the place of log 0: rows of padding may have a class that the client has not."""
+    """Used for log 0: rows of padding may have a class that the client does not have."""
 
     def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
         return {"label_histogram": {"counts": label_counts(data, settings)}}

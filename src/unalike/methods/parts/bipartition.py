@@ -1,4 +1,4 @@
-"""Whether and where a group of clients falls in two."""
+"""Clustered federated learning: the test whether a group of clients splits, and the split."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Bipartition(ServerStep):
 
 
 def bipartition(similarity: Tensor) -> Tensor:
-    """The halves [K] (bool; row 0 in the False one) that minimize the largest `similarity` [K, K] across.
+    """The two halves [K] (bool, row 0 is False) that minimize the largest `similarity` [K, K] between them.
 
-    That is what is left of a tree of strongest links when its weakest link is cut: clusters are merged by their most similar
-    members until two are left (Sattler et al. 2019, algorithm 2).
+    Single linkage finds them: clusters are merged by their most similar members until two are left (Sattler et al.
+    2019, algorithm 2).
     """
     s = similarity.clone().double().cpu()
     cluster = torch.arange(len(s))
@@ -53,9 +53,9 @@ def bipartition(similarity: Tensor) -> Tensor:
 
 
 def halves(state: ServerState) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The clients of either half, where the group has decided to split."""
+    """The clients of the two halves; None if the group does not split."""
     note = state.part_states.get(Bipartition.name)
     if not note:
         return None
-    who, half = note["clients"], note["half"]
-    return tuple(who[~half].tolist()), tuple(who[half].tolist())
+    clients, half = note["clients"], note["half"]
+    return tuple(clients[~half].tolist()), tuple(clients[half].tolist())

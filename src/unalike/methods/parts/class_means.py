@@ -1,4 +1,4 @@
-"""What a client says of its features: their mean in each class, and what else a part needs of them."""
+"""Statistics of a client's features in each class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unalike.core.views import ClientView
 
 
 class ClassFeatures(NamedTuple):
-    """Of all local samples, by class: how many there are [C], the mean of their features [C, D] (0 without samples), and the
+    """Statistics of all local samples by class: their number [C], the mean of their features [C, D] (0 without samples), and the
     mean of the features' squared lengths [C]."""
 
     counts: Tensor
@@ -21,7 +21,7 @@ class ClassFeatures(NamedTuple):
 
 
 def class_features(client: ClientView, params: Tree, buffers: Tree | None = None) -> ClassFeatures:
-    """The features of the model at `params`, in evaluation mode; the part that asks must say `needs_data`."""
+    """The features of the model at `params`, in evaluation mode; the calling part must have `needs_data`."""
     buffers = client.buffers if buffers is None else buffers
     width, classes = client.model.head_size
     like = next(iter(params.values()))

@@ -1,4 +1,4 @@
-"""FedPAC: every client starts from a combination of all heads, made for it."""
+"""FedPAC: every client starts from its own combination of all heads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unalike.methods.parts.class_means import class_features
 from unalike.methods.roles import Personalizer, ServerStep
 
 SPREAD, PROFILE, HEAD = "features.spread", "features.profile", "head of "
-"""What a client's letter holds, beside its head under other names: V_k and h_k."""
+"""Names in a client's message: V_k, h_k, and the prefix of the head's parameters."""
 
 
 @part

@@ -1,4 +1,4 @@
-"""Statistics of a client's data that its model is fed ("conditioning on local statistics")."""
+"""Conditioning on local statistics: statistics of a client's data are an input of its model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Corrections of the local gradient against client drift."""
+"""SCAFFOLD: control variates correct the local gradient for client drift."""
 
 from __future__ import annotations
 

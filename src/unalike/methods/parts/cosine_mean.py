@@ -1,4 +1,4 @@
-"""Aggregation by how far the clients' models have turned away from the one they received."""
+"""L-DAWA: models weighted by their cosine similarity with the received model, layer by layer."""
 
 from __future__ import annotations
 

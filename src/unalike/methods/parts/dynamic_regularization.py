@@ -1,4 +1,4 @@
-"""Dynamic regularization: local optima are bent until they agree with the global one."""
+"""FedDyn: a linear and a quadratic term in the local loss align local optima with the global one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A generator of features on the server, taught by the clients' heads and sent to all (FedGen)."""
+"""FedGen: the server trains a generator of features with the clients' heads and sends it to all clients."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from unalike.methods.part import part
 from unalike.methods.roles import Objective, ServerStep
 
 ROWS = 32
-"""Features of one draw, on the server and on the clients."""
+"""Batch size of generated features, on the server and on the clients."""
 EPS = 1e-4
-"""Of the generator's Adam: a slope far below it is rounding noise, which the usual 1e-8 would turn into steps of full size."""
+"""eps of the generator's Adam. Gradients far below it are rounding noise, which the usual 1e-8 would turn into full steps."""
 MOMENTUM = 0.1
-"""Of the running statistics of the generator's norm."""
+"""Momentum of the running statistics of the generator's batch norm."""
 
 
 @validated
@@ -65,7 +65,7 @@ class FeatureGenerator(Objective, ServerStep):
         raise NotImplementedError
 
     def spread(self, eps: Tensor, z: Tensor) -> Tensor:
-        """A term against features that do not heed the noise."""
+        """A term against features that do not depend on the noise; scalar."""
         return z.new_zeros(())
 
     def chances(self, counts: Tensor) -> Tensor:
@@ -139,8 +139,8 @@ class FeatureGenerator(Objective, ServerStep):
     def _train(
         self, state: Tree, heads: Tree, model: Model, counts: Tensor, weights: Tensor, rng: np.random.Generator
     ) -> Tree:
-        solver, step_state = Adam(eps=EPS), {n: t for n, t in state.items() if n in TRAINED}
-        solver_state = solver.init(step_state)
+        solver, trained = Adam(eps=EPS), {n: t for n, t in state.items() if n in TRAINED}
+        solver_state = solver.init(trained)
 
         def objective(g: Tree, eps: Tensor, y: Tensor) -> tuple[Tensor, Tree]:
             z, norm = generate(state | g, eps, y, training=True)
@@ -150,10 +150,10 @@ class FeatureGenerator(Objective, ServerStep):
         for _ in range(self.steps):
             y = self._classes(rng, state["chances"])
             eps = self._noise(rng, ROWS, state)
-            grads, (_, norm) = grad_and_value(objective, has_aux=True)(step_state, eps, y)
-            step_state, solver_state = solver.step(step_state, grads, solver_state, self.lr)
+            grads, (_, norm) = grad_and_value(objective, has_aux=True)(trained, eps, y)
+            trained, solver_state = solver.step(trained, grads, solver_state, self.lr)
             state = state | tree.detach(norm)
-        return state | tree.detach(step_state)
+        return state | tree.detach(trained)
 
     def _classes(self, rng: np.random.Generator, chances: Tensor) -> Tensor:
         """Classes [ROWS] with these chances."""

@@ -1,4 +1,4 @@
-"""Methods whose clients are evaluated after fine-tuning, and those that train a model's groups one after the other."""
+"""Fine-tuning before evaluation, and training of the head and the body one after the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unalike.methods.part import part
 from unalike.methods.roles import Personalizer, Phase, TaskObjective, passes
 
 TUNED: dict[str, Group] = {"full": "all", "head": "head"}
-"""What FedBABU's words for fine-tuning move."""
+"""FedBABU's word for fine-tuning -> group of parameters that it trains."""
 
 
 @part
@@ -61,8 +61,8 @@ class HeadFirst(Personalizer):
     """First the head alone, in `epochs` passes over the client's data, then the body alone, in the round's work (FedRep).
 
     Collins et al. 2021, algorithm 1: many steps towards the best head for the body received, then a few of the body. The paper
-    takes 10 and 1 epochs. Each phase has batches and a solver of its own. With a private head the report counts the
-    body's steps, which are those that the server hears of.
+    takes 10 and 1 epochs. Each phase has batches and a solver of its own. With a private head the client update
+    counts the body's steps only.
     """
 
     epochs: PositiveInt = 10
@@ -90,8 +90,8 @@ class AdaptedLoss(TaskObjective, Personalizer):
         inner = grad(lambda w: client.task_loss(client.at(first, w), first))(client.params)
         if not self.second_order:
             inner = tree.detach(inner)
-        step_state = tree.only(inner, client.start)
-        adapted = client.params | tree.map(lambda g, w: w - self.alpha * g, step_state, client.params)
+        moving = tree.only(inner, client.start)
+        adapted = client.params | tree.map(lambda g, w: w - self.alpha * g, moving, client.params)
         return client.task_loss(client.at(second, adapted), second)
 
     def tune(self) -> Phase:

@@ -1,4 +1,4 @@
-"""Parameters that stay as they are."""
+"""Parameters that neither train nor are sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A method's own amount of local work."""
+"""FedSGD: one full-batch step as local work."""
 
 from __future__ import annotations
 

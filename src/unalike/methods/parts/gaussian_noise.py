@@ -1,4 +1,4 @@
-"""Noise against what an update gives away."""
+"""Gaussian noise on the combined update."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class GaussianNoise(ServerStep):
     """update + std N(0, I), drawn anew in every round on the server, before everything that follows the aggregation.
 
     With clip(norm=S), uniform weights over K participants and std = z S / K it is the Gaussian mechanism of DP-FedAvg with noise
-    multiplier z (McMahan et al. 2018). Letters and buffers get no noise: a privacy budget needs a method without them.
-    It follows from the run's seed: whoever knows that, as all sites of a federation do, can take it off again. std = 0 changes
+    multiplier z (McMahan et al. 2018). Messages and buffers get no noise: a privacy budget needs a method without them.
+    The noise follows from the run's seed: all sites of a federation know it, and can subtract the noise. std = 0 changes
     nothing.
     """
 

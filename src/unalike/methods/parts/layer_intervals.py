@@ -28,10 +28,11 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
     Between two synchronizations a layer stays on the client, which goes on from its own, and on the server it is what it was:
     only after every phi-th round is the shared model one model, so evaluate every phi rounds. A client that missed a
     synchronization takes the shared layer. What stays is not sent up and costs nothing; `wire` lists the most that a round
-    can take, the history what updates took. The whole model goes down, as the server cannot know who holds what. Layers are
-    those of FedLWS (the code's are tensors, with biases in every round); a round is the paper's base interval tau' steps;
-    the authors' code waits six rounds before it first changes an interval. Buffers are averaged in every round. A client
-    remembers one model.
+    can take, the history what updates took. The whole model goes down, as the server cannot know which layers a client
+    holds. Layers are those of FedLWS (the code's are
+    tensors, with biases in every round); a round is the paper's base interval tau' steps;
+    the authors' code waits six rounds before it first changes an interval. Buffers are averaged in every round. The client
+    state holds one model.
     """
 
     needs = "updates"

@@ -1,4 +1,4 @@
-"""The drift of a client from the shared model, remembered and taken into account."""
+"""FedDC: each client keeps its drift from the shared model, and the loss and the server correct for it."""
 
 from __future__ import annotations
 

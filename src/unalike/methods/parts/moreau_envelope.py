@@ -1,4 +1,4 @@
-"""pFedMe: the shared model is trained on the clients' Moreau envelopes, and each client has the minimizer of its own."""
+"""pFedMe: the shared model is trained on the clients' Moreau envelopes; each client is evaluated with its own minimizer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class MoreauEnvelope(TaskObjective, Personalizer):
 
     theta is found by `steps` gradient steps of size `rate` from w, on the step's batch; the envelope's gradient is then
     lam (w - theta), eq. 4, so w <- w - lr lam (w - theta). After its training a client finds theta once more, by full gradients
-    on all of its data; it remembers it and is evaluated with it. steps = 1 is FedAvg with the learning rate lr lam rate. The
-    public code goes on from the theta of the step before, and evaluates with that of the last batch.
+    on all of its data; it keeps theta as its state and is evaluated with it. steps = 1 is FedAvg with the learning rate
+    lr lam rate. The public code goes on from the theta of the step before, and evaluates with that of the last batch.
     """
 
     lam: PositiveFloat = 15.0
@@ -58,9 +58,9 @@ class MoreauEnvelope(TaskObjective, Personalizer):
                 stacklevel=2,
             )
 
-    def _minimizer(self, gradient: Callable[[Tree], Tree], w: Tree, step_state: Iterable[str]) -> Tree:
+    def _minimizer(self, gradient: Callable[[Tree], Tree], w: Tree, moving: Iterable[str]) -> Tree:
         theta = w
         for _ in range(self.steps):
-            slope = tree.only(gradient(theta), step_state)
+            slope = tree.only(gradient(theta), moving)
             theta = theta | tree.map(lambda g, t, c: t - self.rate * (g + self.lam * (t - c)), slope, theta, w)
         return theta

@@ -1,4 +1,4 @@
-"""How the participants' updates become one."""
+"""FedNova: updates normalized by the clients' accumulated solver weight."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class NormalizedMean(LinearAggregator):
         if work.momentum and work.keep_optimizer_state:
             warnings.warn(
                 "normalized_mean: the accumulated weight of steps is that of a momentum buffer which starts at 0, and "
-                "keep_optimiser_state=True goes on with the last round's; clients of few steps count for too much",
+                "keep_optimizer_state=True goes on with the last round's; clients of few steps count for too much",
                 stacklevel=2,
             )
         if work.optimizer != "sgd":

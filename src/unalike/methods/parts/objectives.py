@@ -1,4 +1,4 @@
-"""Terms of the local loss that keep a client near what the others know."""
+"""Terms of the local loss that keep a client near the received model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ModelContrast(Objective):
 
     z, z_g and z_p are the features of the current model, of the model received and of the client's own model after its last
     participation; the latter two are constant and in evaluation mode. There is no term at the first participation (with the
-    received model in the place of z_p it would be the constant log 2). mu = 0 is FedAvg. A client remembers one model.
+    received model in the place of z_p it would be the constant log 2). mu = 0 is FedAvg. The client state holds one model.
     """
 
     mu: NonNegativeFloat = 1.0

@@ -1,12 +1,25 @@
-"""Parameter-skew aggregation: clients that agree on a parameter are grouped before it is averaged (FedSA and FedPake).
+"""Parameter-skew aggregation (FedSA and FedPake): clients that agree on a parameter are grouped before it is averaged.
 
-The two papers describe one method with different typographic slips; read literally they lose the scale of the model (see
-`LiteralPake` and `LiteralSA`). `NormalizedSkew` is the reading that keeps it and is the default of both names.
+One tensor of M parameters over K clients, W [K, M]:
 
-Per tensor, with the clients' values W [K, M]: the mean mu, the squared deviations D = (W - mu)^2, sd = sqrt(mean_k D) and the
-coefficient of variation cv = sd / |mu|, min-max normalized over the tensor. Parameters with cv > threshold are *high*. There,
-D falls into `micro` classes, clients whose classes agree are clustered into up to `macro` clusters, and the new value is
-sum_s alpha_s * (mean of cluster s); elsewhere it is mu.
+    mu = mean_k W, D = (W - mu)^2, sd = sqrt(mean_k D)
+    cv = sd / |mu|, min-max normalized over the tensor         coefficient of variation
+    cv <= threshold: low, the new value is mu;  cv > threshold: high, and then for each such parameter m
+
+      client        1    2    3    4    5    6      (K = 6)
+      W            .10  .11  .30  .31  .70  .72     mu = .373
+      D            .07  .07  .01  .00  .11  .12
+      micro-class   3    3    1    1    4    4      of C = `micro` classes of equal width between min D and max D
+      macro-class   1    1    2    2    3    3      of up to S = `macro` clusters of clients, see below
+      mean of W    [.105  ] [.305  ] [.710  ]
+      new value = alpha_1 * .105 + alpha_2 * .305 + alpha_3 * .710
+
+The macro-classes are the same for all high parameters of the tensor: they cluster clients by the share of high parameters on
+which their micro-classes agree. alpha_s belongs to a parameter and a macro-class s. It counts the high parameters that have the
+same modal micro-class in s as this one, so that frequent patterns weigh more.
+
+The two papers describe one method with different typographic slips. Read literally, both lose the scale of the model (see
+`LiteralPake` and `LiteralSA`). `NormalizedSkew` keeps the scale and is the default of both names.
 """
 
 from __future__ import annotations
@@ -28,18 +41,22 @@ from unalike.methods.part import part
 from unalike.methods.roles import Aggregator
 
 CLASS = torch.int16
-"""The type of micro-classes."""
+"""Data type of micro-classes."""
 TIE = 1e-12
 """Similarities closer than this are equal."""
 
 
 @validated
 class ParameterSkew(Aggregator):
-    """The common steps; the readings differ in `variation`, `classes`, `alpha`, where clients are compared and how ties are broken.
+    """The steps that all readings of the papers share.
 
-    threshold: above it a normalized coefficient of variation is high; 1 or more gives the plain mean.
-    similarity: least similarity to join a cluster once there are `macro` of them. micro, macro: numbers of classes, clusters.
-    weighted: multiply alpha_s by the cluster's share of the weights. scope: by tensor, or the model as one.
+    A subclass defines `variation`, `micro_classes`, `alpha`, and the two class variables below.
+
+    threshold: a parameter is high if its normalized coefficient of variation exceeds this; 1 or more gives the plain mean.
+    similarity: least similarity for a client to join a macro-class once there are `macro` of them.
+    micro, macro: numbers C of micro-classes and S of macro-classes.
+    weighted: multiply alpha_s by the sum of the weights in macro-class s.
+    scope: normalize and cluster by tensor, or over the model as one tensor.
     """
 
     threshold: NonNegativeFloat = 0.2
@@ -50,21 +67,28 @@ class ParameterSkew(Aggregator):
     scope: Literal["tensor", "model"] = "tensor"
 
     pairs_first: ClassVar[bool]
-    """On a tie, two single clients form a cluster before one joins another (else the other way round)."""
+    """On a tie, two single clients form a new macro-class before one joins an existing one; False: the other way round."""
     compares_all: ClassVar[bool]
-    """Clients are compared at all parameters, not only at the high ones."""
+    """The similarity of clients counts all parameters; False: the high ones only."""
 
     @abstractmethod
     def variation(self, sd: Tensor, mu: Tensor) -> Tensor:
-        """The coefficient of variation [M]; mu holds no 0."""
+        """Coefficient of variation [M] from sd [M] and mu [M]; mu holds no 0."""
 
     @abstractmethod
-    def classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
-        """Micro-classes 0..micro of squared deviations [K, M]; 0 stands for none. `low`, `top`: the ends of all in the tensor."""
+    def micro_classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
+        """Micro-classes 1..C, or 0 for none, of squared deviations d [K, M]; `low` and `top` are the extremes over the tensor."""
 
     @abstractmethod
     def alpha(self, counts: Tensor, modal: Tensor, high: int, share: Tensor) -> Tensor:
-        """alpha [S, H] from counts [S, micro + 1] of each cluster's modal classes [S, H] and the clusters' shares [S]."""
+        """alpha [S, H] of the macro-classes at the high parameters.
+
+        Args:
+            counts: Number of high parameters with each modal micro-class, [S, C + 1].
+            modal: Modal micro-class of each high parameter, [S, H].
+            high: Number H of high parameters.
+            share: Sum of the weights in each macro-class [S], or ones.
+        """
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
         names = list(cohort.update)
@@ -72,27 +96,29 @@ class ParameterSkew(Aggregator):
         moved: Tree = {}
         for group in groups:
             w, u = tree.only(server.params, group), tree.only(cohort.update, group)
-            new = self._tensor(tree.flatten(w), tree.flatten(u, rows=len(cohort.ids)), weights)
+            new = self._combined(tree.flatten(w), tree.flatten(u, rows=len(cohort.ids)), weights)
             moved |= tree.unflatten(new, w)
         return tree.only(moved, names)
 
-    def _tensor(self, w: Tensor, u: Tensor, weights: Tensor) -> Tensor:
+    def _combined(self, w: Tensor, u: Tensor, weights: Tensor) -> Tensor:
         """The combined update [M] from the clients' updates u [K, M] of the parameters w [M]."""
         mean, sd, low, top = _moments(u, weights.to(u.dtype))
-        high = self._high(sd, w + mean).nonzero().squeeze(1)
+        high = self._is_high(sd, w + mean).nonzero().squeeze(1)
         if len(u) == 1 or not len(high):
             return mean
         chosen = u.index_select(1, high)
-        classes = self.classes((chosen - mean[high]).square_(), low, top)
-        compared = classes
+        micro = self.micro_classes((chosen - mean[high]).square_(), low, top)
+        compared = micro
         if self.compares_all:
-            compared = torch.cat([self.classes((u[:, at] - mean[at]).square_(), low, top) for at in tree.blocks(u)], 1)
-        clusters = self._clusters(self._similarity(compared, len(high)))
-        if not clusters:
+            every = [self.micro_classes((u[:, at] - mean[at]).square_(), low, top) for at in tree.blocks(u)]
+            compared = torch.cat(every, 1)
+        macro = self._macro_classes(self._similarity(compared, len(high)))
+        if not macro:
             return mean
-        return mean.index_copy(0, high, self._grouped(w[high] + chosen, classes, clusters, weights) - w[high])
+        return mean.index_copy(0, high, self._weighted_means(w[high] + chosen, micro, macro, weights) - w[high])
 
-    def _high(self, sd: Tensor, mu: Tensor) -> Tensor:
+    def _is_high(self, sd: Tensor, mu: Tensor) -> Tensor:
+        """Whether each parameter is high, [M]. With mu = 0, where cv is undefined, it is high if clients differ at all."""
         if self.threshold >= 1:
             return torch.zeros_like(mu, dtype=torch.bool)
         if (mu != 0).all():
@@ -102,60 +128,64 @@ class ParameterSkew(Aggregator):
         return high
 
     def _above(self, cv: Tensor) -> Tensor:
-        """Where the coefficient of variation, min-max normalized, exceeds the threshold."""
+        """Whether the min-max normalized coefficient of variation exceeds the threshold; nowhere if it is constant."""
         if not cv.numel() or not cv.max() > cv.min():
             return torch.zeros_like(cv, dtype=torch.bool)
         low = cv.min()
         return (cv - low).div_(cv.max() - low) > self.threshold
 
-    def _similarity(self, classes: Tensor, high: int) -> Tensor:
-        """1 - #{E_a != E_b} / #high, [K, K]."""
-        agree = torch.zeros(len(classes), len(classes), dtype=torch.int64, device=classes.device)
-        for at in tree.blocks(classes):
+    def _similarity(self, micro: Tensor, high: int) -> Tensor:
+        """Similarity of clients a and b, [K, K]: 1 - (number of parameters whose micro-classes differ) / H."""
+        agree = torch.zeros(len(micro), len(micro), dtype=torch.int64, device=micro.device)
+        for at in tree.blocks(micro):
             for c in range(self.micro + 1):
-                members = (classes[:, at] == c).float()
+                members = (micro[:, at] == c).float()
                 agree += (members @ members.T).long()
         # float32 would make similarities differ by more than TIE
-        return 1 - tree.exact(classes.shape[1] - agree) / high
+        return 1 - tree.exact(micro.shape[1] - agree) / high
 
-    def _clusters(self, similar: Tensor) -> list[list[int]]:
-        """Average linkage: the most similar pair first; a lone last client joins; full, only what is similar enough joins."""
+    def _macro_classes(self, similar: Tensor) -> list[list[int]]:
+        """The macro-classes as lists of clients, from the similarity [K, K]: greedy clustering with average linkage.
+
+        Each turn takes the most similar of two moves: a client joins a macro-class (similarity: mean over its members), or two
+        single clients form a new one. With `macro` classes, clients join while their similarity exceeds `similarity`.
+        Clients that are left over count in no macro-class.
+        """
         near = similar.tolist()
         free = list(range(len(near)))
-        clusters: list[list[int]] = []
+        found: list[list[int]] = []
         while free:
-            joins = [(sum(near[k][j] for j in c) / len(c), (k, i)) for k in free for i, c in enumerate(clusters)]
-            room = len(clusters) < self.macro
+            joins = [(sum(near[k][j] for j in c) / len(c), (k, i)) for k in free for i, c in enumerate(found)]
+            room = len(found) < self.macro
             pairs = [(near[a][b], (a, b)) for a in free for b in free if a < b] if room else []
             join, pair = _best(joins), _best(pairs)
             if pair and (not join or pair[0] > join[0] + TIE or (self.pairs_first and pair[0] > join[0] - TIE)):
-                clusters.append(list(pair[1]))
+                found.append(list(pair[1]))
                 free = [k for k in free if k not in pair[1]]
             elif join and (room or join[0] > self.similarity):
                 k, i = join[1]
-                clusters[i].append(k)
+                found[i].append(k)
                 free.remove(k)
             else:
                 break
-        return clusters
+        return found
 
-    def _grouped(self, values: Tensor, classes: Tensor, clusters: list[list[int]], weights: Tensor) -> Tensor:
-        """sum_s alpha_s * mean of cluster s, [H], of the values and classes [K, H] at the high parameters."""
-        modal = torch.stack([_mode(classes[c], self.micro) for c in clusters])
+    def _weighted_means(self, values: Tensor, micro: Tensor, macro: list[list[int]], weights: Tensor) -> Tensor:
+        """sum_s alpha_s * (mean of macro-class s), [H], from values and micro-classes [K, H] at the high parameters."""
+        modal = torch.stack([_mode(micro[members], self.micro) for members in macro])
         counts = torch.stack([m.bincount(minlength=self.micro + 1) for m in modal])
-        share = torch.stack([weights[c].sum() for c in clusters])
-        alpha = self.alpha(
-            counts, modal, values.shape[1], share.to(values.dtype) if self.weighted else torch.ones_like(share)
-        )
-        means = torch.stack([_shares(weights[c]).to(values.dtype) @ values[c] for c in clusters])
+        share = torch.stack([weights[members].sum() for members in macro])
+        share = share.to(values.dtype) if self.weighted else torch.ones_like(share)
+        alpha = self.alpha(counts, modal, values.shape[1], share)
+        means = torch.stack([_shares(weights[members]).to(values.dtype) @ values[members] for members in macro])
         return (alpha.to(values.dtype) * means).sum(0)
 
 
 @part
 class NormalizedSkew(ParameterSkew):
-    """cv = sd / |mu|; classes of D min-max normalized over the tensor; alpha normalized to sum 1 over the clusters.
+    """cv = sd / |mu|; micro-classes of D min-max normalized over the tensor; alphas normalized to sum 1 over the macro-classes.
 
-    Keeps the scale of the model, and is the plain mean where all clients agree. threshold >= 1 is uniform FedAvg.
+    It keeps the scale of the model, and is the plain mean where all clients agree. threshold >= 1 is uniform FedAvg.
     """
 
     pairs_first: ClassVar[bool] = False
@@ -164,7 +194,7 @@ class NormalizedSkew(ParameterSkew):
     def variation(self, sd: Tensor, mu: Tensor) -> Tensor:
         return sd / mu.abs()
 
-    def classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
+    def micro_classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
         scaled = (d - low) / (top - low) if top > low else torch.zeros_like(d)
         return (self.micro * scaled).ceil().clamp(1, self.micro).to(CLASS)
 
@@ -175,7 +205,7 @@ class NormalizedSkew(ParameterSkew):
 
 
 class LiteralSkew(ParameterSkew):
-    """The printed classes: class i of raw D with (i-1)/C < D <= i/C, none (weight 0) for D = 0 and D > 1."""
+    """Micro-classes as printed: class i for (i-1)/C < D <= i/C of the raw D; none (alpha 0) for D = 0 and D > 1."""
 
     pairs_first: ClassVar[bool] = True
 
@@ -185,7 +215,7 @@ class LiteralSkew(ParameterSkew):
             stacklevel=2,
         )
 
-    def classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
+    def micro_classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
         raw = (self.micro * d).ceil()
         return torch.where(raw <= self.micro, raw, 0).to(CLASS)
 
@@ -195,7 +225,7 @@ class LiteralSkew(ParameterSkew):
 
 @part
 class LiteralPake(LiteralSkew):
-    """FedPake as printed: cv = sd / mu without absolute value, clients compared at all positions, alpha = count / (S #high).
+    """FedPake as printed: cv = sd / mu without absolute value, clients compared at all parameters, alpha = count / (S H).
 
     The sum of the alphas is at most 1 and mostly below: the high parameters shrink in every round and training collapses.
     """
@@ -211,7 +241,7 @@ class LiteralPake(LiteralSkew):
 
 @part
 class LiteralSA(LiteralSkew):
-    """FedSA as printed: cv = sd / |mu|, clients compared at high positions, alpha = count / (S C), which grows with the tensor."""
+    """FedSA as printed: cv = sd / |mu|, clients compared at high parameters, alpha = count / (S C), which grows with H."""
 
     name = "literal_sa"
     compares_all: ClassVar[bool] = False
@@ -224,18 +254,18 @@ class LiteralSA(LiteralSkew):
 
 
 def _shares(weights: Tensor) -> Tensor:
-    """Weights that sum to 1: equal ones where all are 0, as of clients that FedDisco leaves out."""
+    """The weights over their sum; equal weights if all are 0 (clients that FedDisco leaves out)."""
     total = weights.sum()
     return weights / total if total else torch.full_like(weights, 1 / len(weights))
 
 
 def _moments(u: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Mean and standard deviation [M] of the columns of u [K, M], and the least and the largest squared deviation of all."""
+    """Mean [M] and standard deviation [M] of the columns of u [K, M]; least and largest squared deviation over all entries."""
     mean, sd, nearest, furthest = torch.empty_like(u[0]), torch.empty_like(u[0]), [], []
-    for at in tree.blocks(u):  # all at once, every operation would read the stack from memory again
+    for at in tree.blocks(u):  # in blocks that stay in the cache: otherwise every operation reads u from memory again
         block = u[:, at]
         least, most = block.amin(0), block.amax(0)
-        # equal values are their mean: the normalizations would blow up what rounding makes of it
+        # the mean of equal values is exact: the normalizations would enlarge a rounding error
         mean[at] = torch.where(least == most, least, weights @ block)
         d = (block - mean[at]).square_()
         sd[at] = d.mean(0).sqrt()
@@ -245,7 +275,7 @@ def _moments(u: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor
 
 
 def _best(found: list[tuple[float, tuple[int, int]]]) -> tuple[float, tuple[int, int]] | None:
-    """The highest similarity, the lowest indices among equals."""
+    """The entry of highest similarity; the lowest indices among equals."""
     if not found:
         return None
     top = max(value for value, _ in found)
@@ -253,5 +283,5 @@ def _best(found: list[tuple[float, tuple[int, int]]]) -> tuple[float, tuple[int,
 
 
 def _mode(classes: Tensor, micro: int) -> Tensor:
-    """The most frequent class of each column of [k, H]; the smallest among equals."""
+    """Most frequent micro-class of each column of [k, H]; the smallest among equals."""
     return torch.stack([(classes == c).sum(0) for c in range(micro + 1)]).argmax(0)

@@ -1,4 +1,4 @@
-"""What a client keeps for itself: models trained beside the shared one, and parameters that are not sent."""
+"""Personal models trained beside the shared one, and parameters that stay on the client."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ class Private(Personalizer):
 
     select = "all" is local training without communication; "head" shares the body only (FedPer, Arivazhagan et al. 2019);
     "body" shares the head only (LG-FedAvg, Liang et al. 2020); "norm" keeps the parameters and running statistics of
-    normalization layers (FedBN, Li et al. 2021), and is FedAvg for a model without them. A client remembers what is private
-    alone.
+    normalization layers (FedBN, Li et al. 2021), and is FedAvg for a model without them. The client state holds the private
+    parameters only.
     """
 
     select: Literal["all", "head", "body", "norm"] = "all"

@@ -1,4 +1,4 @@
-"""What the server learns from samples of its own."""
+"""Learning on the server from its proxy samples: aggregation weights (FedLAW), and distillation (FedDF)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unalike.core.views import Cohort, ServerView
 from unalike.methods.part import part
 from unalike.methods.roles import Aggregator, ServerStep
 
-OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": lambda variables, lr: torch.optim.Adam(variables, lr, betas=(0.5, 0.999)),
     "sgd": torch.optim.SGD,
 }
@@ -77,10 +77,10 @@ class LearnedMean(Aggregator):
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         mapping, task = MAPPINGS[self.mapping], server.settings.task
         variables = [v.requires_grad_() for v in mapping.start(weights.detach())]
-        optimizer = OPTIMISERS[self.optimizer](variables, lr=self.lr)
+        optimizer = OPTIMIZERS[self.optimizer](variables, lr=self.lr)
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, HALVED, 0.5)
         batch = server.proxy
-        with seeds.isolated(_chance(server), batch.x.device), torch.enable_grad():
+        with seeds.isolated(_seed(server), batch.x.device), torch.enable_grad():
             for _ in range(self.epochs):
                 w = tree.add(server.params, self.combine(server, cohort, mapping(*variables)))
                 loss = batch.mean(
@@ -131,7 +131,7 @@ class EnsembleDistillation(ServerStep):
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
         x, taught = server.proxy.x, self._taught(server, cohort)
         size = min(self.batch_size, len(x))
-        with seeds.isolated(_chance(server), x.device), torch.enable_grad():
+        with seeds.isolated(_seed(server), x.device), torch.enable_grad():
             for _ in range(self.steps):
                 rows = torch.randperm(len(x))[:size].to(x.device)
                 z = _logits(server, student, x[rows], server.settings.model.buffers, training=True)
@@ -167,6 +167,6 @@ def _log_probabilities(logits: Tensor) -> Tensor:
     return F.log_softmax(z if z.shape[1] > 1 else F.pad(z, (1, 0)), dim=1)
 
 
-def _chance(server: ServerView) -> int:
-    """The seed of what a round draws from torch's default generators: dropout, and the order of the samples."""
+def _seed(server: ServerView) -> int:
+    """Seed of torch's default generators in a round: dropout, and the order of the samples."""
     return seeds.number(server.settings.seed, f"server.{server.part}", server.round)

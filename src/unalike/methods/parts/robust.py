@@ -1,4 +1,4 @@
-"""Aggregation that a minority of clients cannot steer, whatever they send."""
+"""Robust aggregation: a minority of clients cannot steer the result, whatever they send."""
 
 from __future__ import annotations
 
@@ -112,17 +112,17 @@ class GeometricMedian(Chosen):
 
     v <- sum_k b_k w_k / sum_k b_k with b_k = p_k / max(eps, ||v - w_k||), eps = 1e-6, until v stands still beside these
     distances, at most 100 times. It begins with the updates' own norms for the distances and their median for eps, so that it
-    never comes near to who is far away.
+    never comes near a client that is far away.
     """
 
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
-        given = tree.exact(weights)  # the square of what somebody sends may be more than float32 holds
+        given = tree.exact(weights)  # a client may send values with squares beyond the range of float32
         norms = _distances(cohort.update, torch.zeros_like(given))
         current = _nearer(given, norms, float(norms.median()))
         for _ in range(100):
             distance = _distances(cohort.update, current)
             previous, current = current, _nearer(given, distance)
-            # a small weight of somebody far away still moves v
+            # a small weight of a client far away still moves v
             if (current - previous).abs() @ distance <= 1e-7 * (current @ distance):
                 break
         return current.to(weights)

@@ -1,4 +1,4 @@
-"""Server optimizers: the combined update is taken for a gradient."""
+"""Server optimizers: they use the combined update as a gradient."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class ServerMomentum(ServerOptimizer):
         return tree.zeros(params)
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        step_state = self.dampening and any(v.any() for v in server.state.values())
-        share = 1 - self.dampening if step_state else 1.0
+        dampened = self.dampening and any(v.any() for v in server.state.values())
+        share = 1 - self.dampening if dampened else 1.0
         velocity = tree.map(lambda d, v: self.momentum * v + share * d, update, server.state)
         ahead = tree.map(lambda d, v: d + self.momentum * v, update, velocity) if self.nesterov else velocity
         return tree.scale(ahead, self.lr), server.state | velocity

@@ -1,4 +1,4 @@
-"""Weight decay on the server: the new model is drawn towards zero after aggregation."""
+"""Weight decay on the server, after aggregation."""
 
 from __future__ import annotations
 
@@ -130,5 +130,5 @@ class ElementwiseDecay(ServerStep):
 
 
 def _layers(server: ServerView, update: Tree) -> list[list[str]]:
-    """Of every layer of the model the parameters that are updated; none of a layer that is frozen or private as a whole."""
+    """The updated parameters of every layer of the model; an empty list for a layer that is frozen or private."""
     return [[n for n in names if n in update] for names in tree.layers(server.settings.model.params)]

@@ -1,4 +1,4 @@
-"""FedGH: the server trains the head, on the mean features of the clients' classes."""
+"""FedGH: the server trains the head on the clients' mean features of each class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unalike.methods.parts.withheld_parameters import restored, withheld
 from unalike.methods.roles import Aggregator, Upload
 
 MEANS, PRESENT = "class.means", "class.present"
-"""What a client's letter holds."""
+"""Names in a client's message."""
 
 
 @part
@@ -59,8 +59,8 @@ class TaughtHead(Upload, Aggregator):
         head = {n: w for n, w in server.params.items() if server.settings.model.in_head(n)}
         if not head:
             return update
-        who, y = cohort.message[PRESENT].nonzero().unbind(1)
-        return update | tree.sub(self._taught(server, head, cohort.message[MEANS][who, y], y), head)
+        client, y = cohort.message[PRESENT].nonzero().unbind(1)
+        return update | tree.sub(self._taught(server, head, cohort.message[MEANS][client, y], y), head)
 
     def _taught(self, server: ServerView, head: Tree, z: Tensor, y: Tensor) -> Tree:
         """The head after its training on features [n, D] of classes [n]."""

@@ -1,4 +1,4 @@
-"""Transformations of what a client sends. The bytes that `unalike` reports are those of the tensors returned here."""
+"""Transformations of the update before it is sent. The bytes that `unalike` reports are those of the encoded tensors."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Clip(Upload):
 class TopK(Upload):
     """Of each tensor, the k = ceil(fraction * size) entries of largest magnitude are sent, with their places (Stich et al. 2018).
 
-    `error_feedback`: what was not sent, e <- (update + e) - sent, stays on the client and joins its next update; a client then
-    remembers one model. fraction = 1 sends everything as it is. An entry costs its own bytes and 4 for its place, so fractions
-    above 1/2 cost more than the whole in float32.
+    `error_feedback`: what was not sent, e <- (update + e) - sent, stays on the client and joins its next update; the client
+    state then holds one model. fraction = 1 sends everything as it is. An entry costs its own bytes and 4 for its
+    place, so fractions above 1/2 cost more than the whole in float32.
     """
 
     name = "topk"

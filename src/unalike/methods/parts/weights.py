@@ -1,4 +1,4 @@
-"""How much each participant counts."""
+"""Weights of the participants."""
 
 from __future__ import annotations
 

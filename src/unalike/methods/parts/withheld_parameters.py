@@ -1,4 +1,4 @@
-"""What an upload leaves out: nothing is sent in the place of a tensor, and the server reads zeros."""
+"""Withheld parameters: an empty tensor is sent in their place, and the server reads zeros."""
 
 from __future__ import annotations
 

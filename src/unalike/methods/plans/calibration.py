@@ -1,4 +1,4 @@
-"""CCVR: the head is trained again, on features that the server draws."""
+"""CCVR: the server trains the head again, on features that it draws from the classes' statistics."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Ccvr(StagedPlan):
 
     When the other rounds are done, every client sends, once and for each class, the number, mean and covariance of its
     features. From them the server has the mean mu_c and covariance S_c of all features of class c (eqs. 3, 4), draws `samples`
-    from N(mu_c, S_c) for each class that anybody has, and trains the head on them: `steps` full-batch Adam steps of size `lr`
-    from the head that it is. The survey is the last of the `rounds`. steps = 0 is `method` with one round less.
+    from N(mu_c, S_c) for each class that occurs, and trains the head on them: `steps` full-batch Adam steps of size `lr`
+    from the current head. The client query takes the place of the last of the `rounds`. steps = 0 is `method` with one round less.
 
     The paper draws in proportion to the classes or as many for each; here as many for each. The covariances are C D^2 numbers
     of each client, which `wire` lists: much more than the labels' counts.

@@ -1,4 +1,4 @@
-"""Clustered federated learning: clients that share a law share a model, and find each other on the way."""
+"""Clustered federated learning: clients with similar data share a model; the clusters are found during training."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Clustered(StagedPlan):
     """Recursive bipartition (CFL, Sattler et al. 2019, algorithm 1; 2021): one model, split in two where clients disagree.
 
     A group is at a stationary point of its mean objective, but not of its clients', when ||mean_k d_k|| < eps1 and
-    max_k ||d_k|| > eps2, d_k being the updates. Then it splits into the two halves whose largest cosine similarity
-    across is least, and both go on from its model with `method`. Never before `warmup` rounds of the run. A group whose
+    max_k ||d_k|| > eps2, d_k being the updates. Then it splits into the two halves with the smallest maximal cosine
+    similarity between them, and both go on from its model with `method`. Never before `warmup` rounds of the run. A group whose
     clients agree stays whole, whatever the thresholds, only as long as the second condition fails: choose eps2 well above
     the updates of an IID group near its optimum. eps1 = 0 is `method`.
 
-    All groups start a stage anew when one of them splits: what clients remember (SCAFFOLD's variates) starts anew with it,
-    what the server remembers stays. Clients that did not take part in the deciding round go with the larger half.
+    All groups start a stage anew when one of them splits: client states (SCAFFOLD's variates) start anew, server states
+    stay. Clients that did not take part in the deciding round go with the larger half.
     """
 
     eps1: NonNegativeFloat = 0.4

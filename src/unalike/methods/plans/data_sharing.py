@@ -1,4 +1,4 @@
-"""A little public data for everybody."""
+"""Data sharing: all clients also train on a small public data set."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class DataSharing(StagedPlan):
 
 
 def balanced(y: np.ndarray, wanted: int, rng: np.random.Generator) -> np.ndarray:
-    """Rows of `wanted` samples: the classes take turns until each has given all it has. Other labels than classes are one."""
+    """Indices of `wanted` samples, from each class in turn until it has none left. Other labels than classes are one class."""
     order = rng.permutation(len(y))
     if y.dtype.kind == "f":
         return np.sort(order[:wanted])

@@ -1,4 +1,4 @@
-"""The questions that plans ask of clients."""
+"""The client queries of the plans in this folder."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class LabelCounts(ClientQuery):
     name: ClassVar[str] = "label_counts"
     needs_model: ClassVar[bool] = False
 
-    def answer(self, asked: QueryInputs) -> Tree:
-        _, classes = asked.model.head_size
-        counts = [torch.bincount(labels(b.y, classes), minlength=classes) for b in asked.batches]
+    def answer(self, inputs: QueryInputs) -> Tree:
+        _, classes = inputs.model.head_size
+        counts = [torch.bincount(labels(b.y, classes), minlength=classes) for b in inputs.batches]
         return {"counts": sum(counts, start=torch.zeros(classes, dtype=torch.int64))}
 
 
@@ -31,23 +31,23 @@ class MeanLoss(ClientQuery):
 
     name: ClassVar[str] = "mean_loss"
 
-    def answer(self, asked: QueryInputs) -> Tree:
+    def answer(self, inputs: QueryInputs) -> Tree:
         total, count = torch.zeros(()), 0
-        for b in asked.batches:
-            logits = asked.model(asked.params, b.x, buffers=asked.buffers).logits
-            total, count = total + asked.task.losses(logits, b.y).sum(), count + len(b.y)
+        for b in inputs.batches:
+            logits = inputs.model(inputs.params, b.x, buffers=inputs.buffers).logits
+            total, count = total + inputs.task.losses(logits, b.y).sum(), count + len(b.y)
         return {"loss": total / max(count, 1)}
 
 
 @client_query
 class FeatureStatistics(ClientQuery):
-    """Of the features z of each class c: `counts` [C], `mean` [C, D], `covariance` [C, D, D] (divided by n - 1; 0 if n < 2)."""
+    """Features z of each class c: `counts` [C], `mean` [C, D], `covariance` [C, D, D] (divided by n - 1; 0 if n < 2)."""
 
     name: ClassVar[str] = "feature_statistics"
 
-    def answer(self, asked: QueryInputs) -> Tree:
-        features, classes = asked.model.head_size
-        z, y = _features(asked)
+    def answer(self, inputs: QueryInputs) -> Tree:
+        features, classes = inputs.model.head_size
+        z, y = _features(inputs)
         counts, mean, covariance = torch.zeros(classes), torch.zeros(classes, features), []
         for c in range(classes):
             mine = z[y == c]
@@ -59,7 +59,7 @@ class FeatureStatistics(ClientQuery):
 
 
 def labels(y: Tensor, classes: int) -> Tensor:
-    """The labels as class numbers. Raises `UnalikeError` where they are none."""
+    """Integer labels, on the CPU. Raises `UnalikeError` for other labels."""
     if y.is_floating_point() or y.dtype == torch.bool or classes < 2:
         raise UnalikeError(
             f"found {y.dtype} labels and {classes} outputs; this plan needs integer labels of two classes or more"
@@ -67,11 +67,11 @@ def labels(y: Tensor, classes: int) -> Tensor:
     return y.cpu()
 
 
-def _features(asked: QueryInputs) -> tuple[Tensor, Tensor]:
+def _features(inputs: QueryInputs) -> tuple[Tensor, Tensor]:
     """Features [n, D] and labels [n] of all samples, on the CPU."""
-    features, classes = asked.model.head_size
+    features, classes = inputs.model.head_size
     z, y = [torch.zeros(0, features)], [torch.zeros(0, dtype=torch.int64)]
-    for b in asked.batches:
-        z.append(asked.model.features(asked.params, b.x, buffers=asked.buffers).cpu())
+    for b in inputs.batches:
+        z.append(inputs.model.features(inputs.params, b.x, buffers=inputs.buffers).cpu())
         y.append(labels(b.y, classes))
     return torch.cat(z), torch.cat(y)

@@ -1,4 +1,4 @@
-"""References: what could be had without federation, and what a federation that knew its clients could have."""
+"""References to compare with: training on pooled data, and training within the true clusters."""
 
 from __future__ import annotations
 

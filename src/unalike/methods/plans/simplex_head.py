@@ -1,4 +1,4 @@
-"""FedETF: a fixed head whose classes are as far from each other as can be."""
+"""FedETF: a fixed head with class vectors at equal, largest angles."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Fedetf(StagedPlan):
     The run's model without its head, then a linear projection to `width` numbers, normalized to length 1, and as logits
     beta times their products with V = sqrt(C / (C - 1)) U (I - 1 1^T / C), U [width, C] orthonormal: class
     vectors of length 1 and of equal, largest angles. beta, the inverse temperature, starts at `scale` and is learned with
-    the rest; V is drawn from the run's seed, so nobody sends it. Clients train by `method` with the loss balanced by their
+    the rest; V is drawn from the run's seed, so it is not sent. Clients train by `method` with the loss balanced by their
     own label counts, `balanced_softmax(gamma)`. width = None is that of the features, or C where these are fewer.
 
     This is the shared model of the paper. Its personal ones (V and the projection fine-tuned in turns) are not here:

@@ -1,4 +1,4 @@
-"""What every recipe is: a frozen, validated dataclass of its hyperparameters with spec text, and a generator of stages."""
+"""The base of plans with several stages: a frozen, validated dataclass with spec text, and a generator of stages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Groups = dict[str, tuple[int, ...]]
 
 
 def _readable(text: str) -> str:
-    """The text of a method, read once so that a mistake in it is found when it is written."""
+    """The text of a method, parsed once so that a mistake is reported when the plan is built."""
     Method.parse(text)
     return text
 
@@ -34,7 +34,7 @@ class StagedPlan:
     name: ClassVar[str]
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
-        """The stages and surveys; see `Plan`."""
+        """The stages and client queries; see `StagePlan.stages`."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -54,12 +54,12 @@ def staged_plan(cls: R) -> R:
 
 
 def of_samples_alone(plan: StagedPlan, model: Model) -> None:
-    """Refuse a model that is fed facts of its client: what a plan asks about, or builds another model of, sees samples alone."""
+    """Raise `UnalikeError` for a model with a client's facts as input: queries and derived models give it samples only."""
     if model.takes_context:
         raise UnalikeError(f"{plan.name} found a model with facts of its client; expected one that sees samples alone")
 
 
 def grouped(clusters: Iterable[int]) -> Groups:
-    """Groups from the number of each client's cluster, in the order of these numbers."""
+    """Groups from the cluster number of each client, in the order of these numbers."""
     of = [int(c) for c in clusters]
     return {f"cluster-{c}": tuple(k for k, mine in enumerate(of) if mine == c) for c in sorted(set(of))}
