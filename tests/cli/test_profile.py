@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from unalike._utils.profiler_regions import profiled
-from unalike.runtime.profiling import Stretch, by_part
+from unalike.runtime.records.profiling import Stretch, by_part
 
 
 def test_by_part_counts_the_innermost_region():

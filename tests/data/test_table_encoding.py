@@ -12,7 +12,7 @@ import torch
 from unalike._utils.errors import UnalikeError
 from unalike.data import load
 from unalike.data.table_encoding import Category, Encoding, Number, Words, fit
-from unalike.runtime.run_directory import plain
+from unalike.runtime.records.run_directory import plain
 
 SAMPLE = pd.DataFrame(
     {"age": [1.0, 3.0, None, 5.0], "sex": ["f", "m", "f", None], "ill": [True, False, True, True], "y": [0, 1, 0, 1]}

@@ -15,7 +15,7 @@ from unalike.cli import main
 from unalike.dashboard.state import Followed
 from unalike.experiments import Comparison
 from unalike.experiments.joining import join
-from unalike.runtime.run_directory import RunDirectory
+from unalike.runtime.records.run_directory import RunDirectory
 
 MODEL = "mlp(hidden=(8,))"
 METHODS = ["fedavg", "fedprox(mu=0.1)", "scaffold"]

@@ -25,7 +25,7 @@ from unalike.federation.operations.run_coordinator import OperatorCommands, run_
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.protocol.in_memory import InMemoryTransport
 from unalike.federation.security.keys import public_text
-from unalike.runtime.run_directory import RunDirectory
+from unalike.runtime.records.run_directory import RunDirectory
 
 
 def test_federation_file_load_returns_saved_federation(tmp_path):

@@ -7,7 +7,7 @@ import math
 import pytest
 
 import unalike as ua
-from unalike.runtime.history import History
+from unalike.runtime.records.history import History
 from unalike.runtime.stopping import Budget, KnownColumns, best_row, stop_rule
 
 PLAIN = KnownColumns(("clients",), ("loss", "accuracy", "macro_f1"), False)

@@ -26,7 +26,7 @@ def load_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
     from unalike.data.transforms import transform
     from unalike.metrics.scoring import SharedModel
     from unalike.models.registry import model, read, registry
-    from unalike.runtime.run_directory import RunDirectory
+    from unalike.runtime.records.run_directory import RunDirectory
 
     config = RunDirectory(folder).config
     weights = folder / "model.safetensors"

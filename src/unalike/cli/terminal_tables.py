@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from unalike.experiments.comparison import Comparison
     from unalike.experiments.cost_estimate import Estimate
-    from unalike.runtime.profiling import Profile
+    from unalike.runtime.records.profiling import Profile
     from unalike.runtime.run_recorder import Run
 
 GAP = 2

@@ -11,8 +11,8 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 from unalike._utils.locks import is_locked
 from unalike.federation.operations.commands import NoAnswer, command
-from unalike.runtime.run_directory import RunDirectory
-from unalike.runtime.stopping import DIVERGED
+from unalike.runtime.records.history import DIVERGED
+from unalike.runtime.records.run_directory import RunDirectory
 
 State = dict[str, Any]
 

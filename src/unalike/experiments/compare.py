@@ -154,9 +154,8 @@ def prepare_experiment(
 ) -> Experiment:
     """Check the arguments of `compare` and prepare one run per method and seed, without training.
 
-    Args:
-        source: command-line flags that make the same clients, for the command in the report. They are derived if `data` is
-            a name. The other arguments are those of `compare`.
+    The arguments are those of `compare`. `source` holds the command-line flags that make the same clients, for the command in
+    the report; they are derived if `data` is a name.
     """
     by_label = _by_label(methods)
     seed_list = _seed_list(seeds)

@@ -15,8 +15,8 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike.experiments.facts import FILE, ComparisonFacts, read_facts
 from unalike.experiments.run_facts import facts_of_run
-from unalike.runtime.history import History, Row, last_stage, selected
-from unalike.runtime.run_directory import RunDirectory
+from unalike.runtime.records.history import History, Row, last_stage, selected
+from unalike.runtime.records.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,7 @@ from unalike._utils.progress import ProgressCallback
 from unalike._utils.tensor_files import write_bytes
 from unalike.core import tree
 from unalike.methods.plan import Stage
-from unalike.runtime.history import Row
+from unalike.runtime.records.history import Row
 from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stopping import Budget

@@ -17,11 +17,11 @@ from unalike.experiments.comparison import Comparison, labelled, last_rounds
 from unalike.experiments.cost_estimate import ROUNDS, Estimate, calibrate, peak_mb
 from unalike.experiments.facts import FILE, ComparisonFacts
 from unalike.runtime.model_group import Diverged
+from unalike.runtime.records.history import DIVERGED
+from unalike.runtime.records.run_directory import RunDirectory, digest
 from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import RunConfig
-from unalike.runtime.run_directory import RunDirectory, digest
 from unalike.runtime.run_recorder import Run
-from unalike.runtime.stopping import DIVERGED
 from unalike.runtime.worker_loop import follow_leader
 
 if TYPE_CHECKING:

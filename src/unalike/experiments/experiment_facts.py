@@ -17,8 +17,8 @@ from unalike.experiments.command_line import command_line
 from unalike.experiments.experiment import Cell
 from unalike.experiments.facts import FILE, ComparisonFacts, versions
 from unalike.methods.plan import Stage
+from unalike.runtime.records.run_directory import plain
 from unalike.runtime.run_config import RunConfig
-from unalike.runtime.run_directory import plain
 from unalike.runtime.run_recorder import Run
 
 OPTIONS = (

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from unalike.experiments.facts import FILE, ComparisonFacts, read_facts
-from unalike.runtime.history import Row, given
-from unalike.runtime.run_directory import MAY_DIFFER, RunDirectory, plain
+from unalike.runtime.records.history import Row, given
+from unalike.runtime.records.run_directory import MAY_DIFFER, RunDirectory, plain
 
 if TYPE_CHECKING:
     import pandas as pd

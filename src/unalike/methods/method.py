@@ -258,6 +258,7 @@ def _written(given: Method | Part | str) -> list[Part]:
 
 
 def as_method(thing: object) -> Method:
+    """The method that a method, a part or spec text stands for. Raises `UnalikeError` for anything else."""
     if isinstance(thing, Method):
         return thing
     if isinstance(thing, Part):

@@ -195,6 +195,7 @@ class Conditioner(Part):
         return False
 
     def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
+        """The facts of `describe`, under the part's name."""
         return {self.name: self.describe(data, settings.classes if settings.task.name == "classification" else None)}
 
     def describe(self, data: Batch, outputs: int | None) -> Tree:
@@ -350,6 +351,7 @@ class LinearAggregator(Aggregator):
         raise NotImplementedError
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
+        """The sum of the updates with these coefficients: u = sum_k c_k update_k."""
         return tree.weighted_sum(cohort.update, self.coefficients(server, cohort, weights))
 
 

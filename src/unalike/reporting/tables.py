@@ -23,7 +23,8 @@ from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.rows import Row, rows
-from unalike.runtime.stopping import ALL_DONE, DIVERGED
+from unalike.runtime.records.history import DIVERGED
+from unalike.runtime.stopping import ALL_DONE
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,13 @@ from unalike.methods.plan import Answers, PlanSteps, QueryStep, Stage, StageResu
 from unalike.methods.return_checks import untouched
 from unalike.metrics.metrics import USUAL, Custom
 from unalike.runtime.backend import Backend, StageBackend
-from unalike.runtime.history import History, Row
 from unalike.runtime.local_backend import LocalBackend
 from unalike.runtime.model_group import Diverged
+from unalike.runtime.records.history import DIVERGED, History, Row
+from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_config import Clients, ModelLike, Pair, RunConfig, prepare_run
-from unalike.runtime.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run, RunRecorder
 from unalike.runtime.stage_state import RoundResult, StageState
-from unalike.runtime.stopping import DIVERGED
 from unalike.runtime.worker_loop import follow_leader, require_folder, worker_pool_for
 from unalike.training.wire import query_wire, stage_wire
 

@@ -33,7 +33,7 @@ from unalike.metrics.metrics import Custom, metric_names
 from unalike.models.conditional import fitted
 from unalike.models.registry import model as build_model
 from unalike.runtime.model_checks import check_fit, check_repeats
-from unalike.runtime.run_directory import Config, digest, fingerprint
+from unalike.runtime.records.run_directory import Config, digest, fingerprint
 from unalike.runtime.stopping import KnownColumns, StopRules
 from unalike.training.wire import Item, plan_outline, plan_wire
 

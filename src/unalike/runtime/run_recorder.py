@@ -21,8 +21,8 @@ from unalike.core.types import Tree
 from unalike.core.views import ServerState
 from unalike.data.ragged import NumberedNames
 from unalike.methods.plan import Answers
-from unalike.runtime.history import History, given
-from unalike.runtime.run_directory import RunDirectory
+from unalike.runtime.records.history import History, given
+from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.stage_state import StageState
 from unalike.runtime.stopping import ALL_DONE, best_row
 from unalike.training.wire import Item

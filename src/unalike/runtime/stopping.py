@@ -26,7 +26,7 @@ import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike.metrics.metrics import BUILT_IN
-from unalike.runtime.history import History, Row, last_stage
+from unalike.runtime.records.history import History, Row, last_stage
 
 Rule = Callable[[History], bool]
 """Whether a run with this history has come to its end."""
@@ -203,7 +203,6 @@ def _number(node: ast.expr) -> float:
 
 
 ALL_DONE = "all rounds done"
-DIVERGED = "diverged"
 _UNITS = {
     "rounds": ("round", 1), "round": ("round", 1),
     "s": ("seconds", 1), "min": ("seconds", 60), "h": ("seconds", 3600),

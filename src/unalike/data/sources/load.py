@@ -61,7 +61,7 @@ def table_at(name_or_path: str, data_dir: str | Path | None = None) -> Path | No
 
 @registry.register("file")
 def file(data_dir: Path | None, encoding: Encoding | None = None, *, path: str, **options: Any) -> Dataset:
-    """A file or folder with options of its reader: file(path='patients.csv', target='outcome')."""
+    """Read a file or folder with options of its reader, as in `file(path='patients.csv', target='outcome')`."""
     return load(path, data_dir, encoding=encoding, **options)
 
 

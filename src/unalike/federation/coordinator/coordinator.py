@@ -27,9 +27,9 @@ from unalike.federation.security.keys import PrivateKey, public_text
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
 from unalike.metrics.metric_sums import AREAS
 from unalike.runtime.backend import Row
+from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.round_loop import Stop, execute
 from unalike.runtime.run_config import Pair, RunConfig
-from unalike.runtime.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run, RunRecorder
 from unalike.runtime.stage_state import RoundResult
 from unalike.training.validation import RefusedUpdate, check_answer

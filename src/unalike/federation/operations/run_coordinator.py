@@ -19,7 +19,7 @@ from unalike.federation.operations.federation_folder import FederationFolder
 from unalike.federation.operations.processes import Supervisor
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.transport import Transport
-from unalike.runtime.run_directory import RunDirectory
+from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run
 
 Log = Callable[[str], None]

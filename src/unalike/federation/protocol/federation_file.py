@@ -21,7 +21,7 @@ from unalike.core.work import Work
 from unalike.data.table_encoding import Encoding
 from unalike.federation.protocol.envelope import NAME, digest
 from unalike.federation.security.keys import public_key
-from unalike.runtime.run_directory import plain
+from unalike.runtime.records.run_directory import plain
 
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 Fraction = Annotated[float, Field(strict=True, ge=0, lt=1)]

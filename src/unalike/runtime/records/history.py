@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+DIVERGED = "diverged"
+
 
 class History:
     """`rounds`: round seconds participants loss accuracy macro_f1 train_loss bytes_down bytes_up, then the further metrics.

@@ -21,7 +21,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.locks import locked
 from unalike._utils.tensor_files import read_tensors, rounds_of, write_bytes, write_tensors
 from unalike.core.types import Tree
-from unalike.runtime.stopping import DIVERGED
+from unalike.runtime.records.history import DIVERGED
 
 Config = dict[str, Any]
 
