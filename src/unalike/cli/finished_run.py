@@ -116,7 +116,7 @@ def labels(found: Dataset, folder: Path, config: dict[str, Any]) -> Tensor:
 
 
 def _encoding(folder: Path, config: dict[str, Any]) -> Encoding | None:
-    """How the run, or its federation, reads tables."""
+    """The table encoding of the run, or of its federation."""
     from unalike.data.table_encoding import Encoding
 
     found, terms = Encoding.load(folder / "encoding.json"), folder.resolve().parent / "federation.toml"

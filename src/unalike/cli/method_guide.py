@@ -66,7 +66,7 @@ def combines(a: str, b: str) -> str | None:
 
 
 def entry(name: str) -> Entry:
-    """What the name stands for, with its defaults."""
+    """Describe a method, part or plan by its name, with its defaults."""
     text = inspect.getdoc(registry[name]) or ""
     summary = re.sub(r"\s+", " ", text.split("\n\n")[0]).strip()
     cited = re.findall(r"\(([^()]*(?:19|20)\d\d[^()]*|the [^()]*paper[^()]*)\)", summary)

@@ -67,7 +67,7 @@ class Output(NamedTuple):
 
 
 class Broadcast(NamedTuple):
-    """What the server sends to the clients of a round: the same to every participant, but for `own`.
+    """The message of the server to the clients of a round: the same to all of the cohort, except for `own`.
 
     Attributes:
         round: Index of the round, from 0.
@@ -97,7 +97,7 @@ class Broadcast(NamedTuple):
 
 
 class ClientUpdate(NamedTuple):
-    """What a client sends after its training. In a cohort every tensor has a leading [K].
+    """The message of a client to the server after its training. In a cohort every tensor has a leading [K].
 
     Attributes:
         update: w_k - w of the shared parameters, as the uploads encoded it.

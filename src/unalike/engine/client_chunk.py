@@ -23,7 +23,7 @@ Rows = Mapping[str, Tensor]
 
 
 class StepPadding(NamedTuple):
-    """What is known about a step of a chunk: whether every row counts, and whether some client has no row that counts."""
+    """The padding of a step: `full` if every row counts, `idle` if some client has no row that counts."""
 
     full: bool
     idle: bool
@@ -81,7 +81,7 @@ class StackedBatches(Mapping[str, Tensor]):
 
     @cached_property
     def paddings(self) -> list[StepPadding]:
-        """What is known about each step."""
+        """The padding of each step."""
         return [StepPadding(least == self.index.shape[2], least == 0) for least in self.sizes.min(0).tolist()]
 
     def __getitem__(self, name: str) -> Tensor:

@@ -224,7 +224,7 @@ class Part:
         return stepped
 
     def fold(self, update: Tree, message: Tree) -> Tree:
-        """What `absorb` needs of one client. The caller sums it over the cohort. Default: nothing.
+        """The summand of one client for `absorb`; the caller sums over the cohort. Default: nothing.
 
         Args:
             update: Decoded update w_k - w of one client (no leading [K]).

@@ -45,7 +45,7 @@ class StateTable:
 
     @property
     def device(self) -> torch.device:
-        """Where rows are read to."""
+        """The device that rows are read to."""
         return next(iter(self.like.values())).device
 
     def read(self, rows: np.ndarray) -> Tree:

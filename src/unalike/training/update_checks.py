@@ -78,5 +78,5 @@ NOT_NEGATIVE = ("running_var", "num_batches_tracked", "counts")
 
 
 def _rules(what: str) -> tuple[Rule, ...]:
-    """What more than finite numbers is expected under a name. An update may be anything."""
+    """The further rules for the values under a name; an update has none."""
     return (_not_negative,) if what.endswith(NOT_NEGATIVE) and not what.startswith("update") else ()

@@ -1,4 +1,4 @@
-"""What crosses the wire in a round: everything that a client receives, and everything that leaves it."""
+"""The list of everything that crosses the wire: all that a client receives and all that leaves it, with bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unalike.core.types import Context, Tree
 from unalike.core.views import ClientBatches, ClientView, StageSettings
 from unalike.core.work import Work
 from unalike.methods.client_query import QueryInputs
-from unalike.methods.method import Method
+from unalike.methods.method import Method, as_method
 from unalike.methods.part import Part
 from unalike.methods.plan import Answers, Plan, PlanInputs, QueryStep, Stage, StageResults, Step, steps_of
 from unalike.methods.roles import Upload
@@ -45,18 +45,18 @@ class Item(NamedTuple):
     once: bool = False
 
 
-def wire(method: Method, model: nn.Module | Model, context: Context | None = None) -> list[Item]:
+def wire(method: Method | str, model: nn.Module | Model, context: Context | None = None) -> list[Item]:
     """List every tensor that a client receives or sends in a round. Nothing else leaves the client.
 
     Args:
-        method: The method.
+        method: A method, or its spec text.
         model: A module, or the model as a function.
         context: Static facts of a client, for methods that share some of them.
 
     Returns:
         One item for each kind of tensor, with its bytes; empty for a method without communication.
     """
-    model = model if isinstance(model, Model) else Model(model)
+    method, model = as_method(method), model if isinstance(model, Model) else Model(model)
     settings = StageSettings(model, TASKS["classification"], Work())
     broadcast, client_state = (
         make_broadcast(method, settings, initial_server_state(method, settings), 1, [0]).to(0),
@@ -112,7 +112,7 @@ def _view(settings: StageSettings, p: Part, params: Tree, messages: Tree, client
 
 
 def stage_wire(stage: Stage, model: Model, context: Context | None = None) -> list[Item]:
-    """What crosses the wire in a stage: in each of its rounds, and once at its beginning. `context` is that of `wire`."""
+    """List the traffic of a stage: of each of its rounds, and once at its beginning. `context` is that of `wire`."""
     if stage.pooled:
         return []  # a reference, whose clients have handed over their data
     method, copies = stage.method, len(stage.members(1)) if stage.chooses else 1
@@ -146,7 +146,7 @@ def query_wire(query_step: QueryStep, model: Model) -> list[Item]:
 
 
 def plan_wire(steps: Sequence[Step], model: Model, facts: Callable[[Method], Context]) -> list[Item]:
-    """What crosses the wire in the steps of a plan; `model` is that of the run, `facts` finds a client's context."""
+    """List the traffic of the steps of a plan. `model` is that of the run, `facts` gives the context of a client."""
     items = []
     for step in steps:
         own = step.model or model

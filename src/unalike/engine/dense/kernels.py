@@ -97,7 +97,7 @@ class Step(NamedTuple):
 
 
 class Results(NamedTuple):
-    """Where the results go: the row of each client, or one row per piece with the sum of its clients."""
+    """The output arrays: one row per client, or one row per piece with the sum over its clients."""
 
     differences: bool
     """Whether to write what was added to the parameters instead of the parameters."""

@@ -1,4 +1,4 @@
-"""Where a dense model's parameters lie in the arrays of the compiled loops.
+"""The layout of a dense model's parameters in the arrays of the compiled loops.
 
 A client's parameters are one row of P floats, layer by layer, weights [out, in] row by row. A chain 3 -> 2 -> 1:
 

@@ -63,7 +63,7 @@ class Adaptive(ServerOptimizer):
         raise NotImplementedError
 
     def correction(self, t: int) -> float:
-        """What `bias_correction` multiplies lr by."""
+        """The factor on lr of `bias_correction`: sqrt(1 - b2^t) / (1 - b1^t)."""
         return math.sqrt(1 - self.b2**t) / (1 - self.b1**t)
 
     def server_init(self, params: Tree) -> Tree:

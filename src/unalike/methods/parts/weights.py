@@ -67,6 +67,6 @@ class LabelDiscrepancy(Weighting):
 
 
 def label_counts(data: Batch, settings: StageSettings) -> Tensor:
-    """How many of the samples have each of the classes, [C]."""
+    """The number of samples of each class, [C]."""
     assert settings.classes is not None  # `tasks`
     return (data.y[:, None] == torch.arange(settings.classes, device=data.y.device)).sum(0)
