@@ -541,7 +541,7 @@ def test_client_states_grow_by_blocks_and_reuse_free_rows(tmp_path, monkeypatch)
         assert same(
             client_states.stacked(clients[::-1], accepted), stacked_memories(*(100 * round + k for k in clients[::-1]))
         )
-    assert 201 <= client_states._table.rows < 260 and client_states._places._used == 201
+    assert 201 <= client_states._table.rows < 260 and client_states._index._used == 201
 
 
 def test_client_states_random_sequence_follows_version_rule(tmp_path):
@@ -570,7 +570,7 @@ def test_client_states_random_sequence_follows_version_rule(tmp_path):
                 values = [kept[k][stands[k]] if k in stands else -1 for k in ids]
                 assert same(client_states.stacked(ids, stands), stacked_memories(*values))
                 assert ids == list(range(12)) or stands is not accepted
-        assert client_states._places._used <= 1 + 3 * 12
+        assert client_states._index._used <= 1 + 3 * 12
 
 
 def test_client_states_are_versioned_by_round(tmp_path):

@@ -302,7 +302,7 @@ def test_batched_out_of_memory_is_recognized_by_message(told, monkeypatch):
     monkeypatch.setattr(Tight, "error", RuntimeError(told))
     tight = federation("fedavg")
     tight.executor = Tight(tight.executor.client_pool)
-    run_round(tight)
+    tight.round()
     assert tight.executor.width == 2
 
 
@@ -310,9 +310,9 @@ def test_batched_out_of_memory_is_recognized_by_message(told, monkeypatch):
 def test_batched_out_of_memory_halves_chunk(method):
     plain, tight = federation(method, "batched", chunk=2), federation(method)
     tight.executor = Tight(tight.executor.client_pool)
-    a, b = run_round(plain), run_round(tight)
+    a, b = plain.round(), tight.round()
     assert tight.executor.width == 2 and a.ids == b.ids and same(plain.params, tight.params)
-    run_round(plain), run_round(tight)
+    plain.round(), tight.round()
     assert same(plain.params, tight.params) and all(same(plain.memory(k), tight.memory(k)) for k in range(4))
     if method == "fedbabu":
         assert same(plain.tuned(), tight.tuned())
@@ -324,7 +324,7 @@ def test_batched_out_of_memory_with_one_client_is_raised():
     Tight.room = 0
     try:
         with pytest.raises(torch.OutOfMemoryError):
-            run_round(sim)
+            sim.round()
     finally:
         Tight.room = 3
 
@@ -337,7 +337,7 @@ def test_batched_other_error_is_raised():
     sim = federation("fedavg")
     sim.executor = Broken(sim.executor.client_pool)
     with pytest.raises(RuntimeError, match="shapes"):
-        run_round(sim)
+        sim.round()
 
 
 def test_cuts_group_clients_of_similar_size():

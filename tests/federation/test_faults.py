@@ -152,10 +152,10 @@ def test_row_1_impossible_metrics_are_refused(tmp_path):
 
     for i, (field, value, word) in enumerate(
         [
-            ("loss", "many", "no number"),
-            ("loss", True, "no number"),
-            ("loss", 10**400, "no number"),
-            ("loss", -0.5, "no number"),
+            ("loss", "many", "not a number"),
+            ("loss", True, "not a number"),
+            ("loss", 10**400, "not a number"),
+            ("loss", -0.5, "not a number"),
             ("n", 10**9, "expected 6"),
             ("n", -6, "expected 6"),
             ("right", [6, 6, 6, 6], "contradict"),
@@ -658,7 +658,7 @@ def test_row_1_impossible_areas_under_curves_are_refused(area, sound):
     if sound:
         assert MetricSums.read(found, find_task("binary"), 2, 2).auroc == area
     else:
-        with pytest.raises(UnalikeError, match="no number from 0 to 1"):
+        with pytest.raises(UnalikeError, match="not a number from 0 to 1"):
             MetricSums.read(found, find_task("binary"), 2, 2)
 
 

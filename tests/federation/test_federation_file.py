@@ -103,7 +103,7 @@ def made_by_command(folder, *flags):
         (["--task", "binary", "--classes", 2], "classes mean nothing for the task binary"),
         (["--like", "digits"], "leave out --shape, --classes, --task and --tokens"),
         (["--classes", "a,a"], "two classes have one name"),
-        (["--sites", "a, b,a"], "two sites have one name"),
+        (["--sites", "a, b,a"], "two sites have the same name"),
         (["--participation", "inf"], "--participation inf: expected a share of the sites up to 1, or a whole number"),
         (["--participation", "nan"], "--participation nan: expected"),
         (["--quorum", "inf"], "--quorum inf: expected"),

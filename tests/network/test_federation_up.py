@@ -347,7 +347,7 @@ def test_init_makes_folder_and_refuses_mistakes(tmp_path):
     assert "found no federation.toml" in ran("federation", "renew", tmp_path).stderr
     assert "--like FILE" in ran("federation", "init", tmp_path / "other").stderr
     assert "found no federation.toml" in ran("federation", "up", tmp_path).stderr
-    assert "Give a folder" in ran("federation", "up").stderr
+    assert "give either a folder" in ran("federation", "up").stderr
 
 
 def test_missing_extra_is_named():
