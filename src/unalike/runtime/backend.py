@@ -28,17 +28,17 @@ class StageBackend(Protocol):
 
     @property
     def why(self) -> str:
-        """The executor, why it was chosen, and remarks on how it went so far."""
+        """The executor, the reason for the choice, and its remarks so far."""
 
     @property
     def remarks(self) -> list[str]:
-        """These remarks alone."""
+        """The remarks alone."""
 
     def start(self) -> None:
         """Called once, after the stage was restored from a checkpoint and before its first round."""
 
     def begin_round(self, cohort: list[int], result: RoundResult) -> dict[str, list[int]]:
-        """Group -> the clients whose updates `train` gives: those of the cohort, or of them those that answered in time."""
+        """Group -> the clients that `train` returns updates of: the cohort, or the part of it that answered in time."""
 
     def train(self, name: str, ids: Sequence[int], result: RoundResult) -> GroupUpdates:
         """Broadcast the group's model to the clients `ids`, train it there, check their updates. Raises `Diverged`."""
@@ -60,7 +60,7 @@ class StageBackend(Protocol):
 
 
 class Backend(Protocol[S]):
-    """Where a plan runs: on this machine (`LocalBackend`), or at the sites of a federation."""
+    """Runs the steps of a plan: on this machine (`LocalBackend`), or at the sites of a federation."""
 
     def stage(self, stage: Stage, index: int, recorder: RunRecorder) -> S:
         """The clients of a stage, the `index`-th step of the plan."""

@@ -43,7 +43,7 @@ Rows = tuple[np.ndarray, np.ndarray]
 
 
 class ProtocolMetrics(NamedTuple):
-    """Metrics over all samples together, and of each client; None where the samples are nobody's."""
+    """Metrics over all samples together, and of each client; None if the samples belong to no client."""
 
     together: Metrics
     clients: list[Metrics] | None
@@ -145,7 +145,7 @@ class Evaluator:
     def _tables(
         self, stage: StageState, result: RoundResult | None, measured: Callable[[str], MeasuredSplits]
     ) -> tuple[Row, list[Row]]:
-        everybody = shown(stage, result)
+        clients_shown = shown(stage, result)
         nothing = dict.fromkeys(metric_names(self.population.task, self.custom), float("nan"))
         row: Row = {}
         table: dict[str, list[Metrics]] = {}
@@ -157,31 +157,31 @@ class Evaluator:
                 if found is not None and found.clients is not None:
                     table[prefix] = found.clients
                 elif plain:  # the plain columns are always there
-                    table[prefix] = [nothing] * len(everybody)
-        return row, self._clients(stage, result, table, everybody)
+                    table[prefix] = [nothing] * len(clients_shown)
+        return row, self._clients(stage, result, table, clients_shown)
 
     def measured(self, protocol: str, runner: StageRunner, result: RoundResult | None) -> MeasuredSplits:
         """The metrics of the round's models under a protocol."""
         test = "server" if protocol == "server" and "server" in self.splits else "test"
         splits = {"": test, "val_": "val"} if "val" in self.splits else {"": test}
-        worker_pool, everybody = runner.worker_pool, shown(runner.state, result)
-        if protocol == "personal" and not everybody:  # at the start, where they are very many
+        worker_pool, clients_shown = runner.worker_pool, shown(runner.state, result)
+        if protocol == "personal" and not clients_shown:  # before training, with more than MANY clients
             return dict.fromkeys(splits)
         if protocol == "personal" and runner.state.is_personal and worker_pool is not None and not worker_pool.closed:
-            return self._measures(splits, self._own(splits, runner, everybody, worker_pool), everybody)
-        return self.scored(splits, PROTOCOLS[protocol](runner, result), everybody, worker_pool)
+            return self._measures(splits, self._own(splits, runner, clients_shown, worker_pool), clients_shown)
+        return self.scored(splits, PROTOCOLS[protocol](runner, result), clients_shown, worker_pool)
 
     def scored(
         self,
         splits: Splits,
         models: Models | None,
-        everybody: Sequence[int] | None = None,
+        clients_shown: Sequence[int] | None = None,
         worker_pool: WorkerPool | None = None,
     ) -> MeasuredSplits:
-        """The metrics of models on these splits, and by themselves those of `everybody` (None: of all clients)."""
+        """The metrics of models on these splits, and per client for `clients_shown` (None: all clients)."""
         if models is None:
             return dict.fromkeys(splits)
-        shown = range(len(self.population)) if everybody is None else everybody
+        shown = range(len(self.population)) if clients_shown is None else clients_shown
         return self._measures(splits, self._found(splits, models, worker_pool), shown)
 
     def _measures(self, splits: Splits, found: Found, shown: Sequence[int]) -> MeasuredSplits:
@@ -189,7 +189,7 @@ class Evaluator:
 
     def _found(self, splits: Splits, models: Models, worker_pool: WorkerPool | None = None) -> Found:
         found: Found = {infix: [] for infix in splits}
-        for clients, predict in models:  # each model is made once: it may have been fine-tuned for this
+        for clients, predict in models:  # make each model once, because fine-tuning it is expensive
             for infix, split in splits.items():
                 found[infix].append(self._scores(split, clients, predict, worker_pool))
         return found
@@ -231,22 +231,22 @@ class Evaluator:
             found = {infix: [self.score(predict, split, rows[infix])] for infix, split in splits.items()}
         return {"scores": {infix: Scores.join(scores).tensors for infix, scores in found.items()}}
 
-    def _metrics(self, split: str, scores: Scores, everybody: Sequence[int]) -> ProtocolMetrics:
+    def _metrics(self, split: str, scores: Scores, clients_shown: Sequence[int]) -> ProtocolMetrics:
         task, custom = self.population.task, self.custom
         together = measure(task, scores, custom)
         if split == "server":
             return ProtocolMetrics(together, None)
-        return ProtocolMetrics(together, per_client(task, _of(everybody, scores), len(everybody), custom))
+        return ProtocolMetrics(together, per_client(task, _of(clients_shown, scores), len(clients_shown), custom))
 
     def _clients(
         self,
         stage: StageState,
         done: RoundResult | None,
         table: dict[str, list[Metrics]],
-        everybody: Sequence[int],
+        clients_shown: Sequence[int],
     ) -> list[Row]:
         rows = []
-        places = np.asarray(everybody, np.int64)
+        places = np.asarray(clients_shown, np.int64)
         train, test = self.population.sizes[places], self.population.test.sizes[places]
         for i, (k, n_train, n_test) in enumerate(zip(places.tolist(), train.tolist(), test.tolist(), strict=True)):
             row: Row = {"client": k, "n_train": n_train, "n_test": n_test}
@@ -285,7 +285,7 @@ def _part(rows: Rows, worker_pool: WorkerPool) -> Rows:
 
 
 def shown(stage: StageState, done: RoundResult | None) -> Sequence[int]:
-    """The clients with a row of their own: everybody, or among very many the participants of the round.
+    """The clients with a row of their own: all clients, or only the participants of the round if there are more than `MANY`.
 
     Where clients do not train, as in a stage that pools their data, the clients that would have been drawn are shown.
     """
@@ -299,11 +299,11 @@ def shown(stage: StageState, done: RoundResult | None) -> Sequence[int]:
     return sorted({*done.trained, *done.faults})
 
 
-def _of(everybody: Sequence[int], scores: Scores) -> Scores:
+def _of(clients_shown: Sequence[int], scores: Scores) -> Scores:
     """The scores of these clients (in ascending order), with places instead of client ids."""
-    if isinstance(everybody, range):
+    if isinstance(clients_shown, range):
         return scores
-    numbers = np.asarray(everybody, np.int64)
+    numbers = np.asarray(clients_shown, np.int64)
     own = scores.of(np.isin(scores.client, numbers))
     return replace(own, client=np.searchsorted(numbers, own.client))
 
@@ -318,7 +318,7 @@ def server_models(stage: StageState) -> Models | None:
             if stage.is_conditioned
             else "has buffers of each client's (buffers='local')"
         )
-        raise UnalikeError(f"protocol 'server' has one model for everybody, and this one {own}; use 'clients'")
+        raise UnalikeError(f"protocol 'server' has one model for all clients, and this one {own}; use 'clients'")
     [state] = stage.states.values()
     return [(range(len(stage.population)), SharedModel(stage.settings.model, state.params, state.buffers))]
 
@@ -329,8 +329,8 @@ def _clients(runner: StageRunner, result: RoundResult | None) -> Models | None:
         return None
     model, members = stage.settings.model, stage.members
     if not stage.is_everybodys:
-        everybody = sorted(k for ids in members.values() for k in ids)
-        return (([k], runner.shared_model(k)) for k in everybody)
+        clients_shown = sorted(k for ids in members.values() for k in ids)
+        return (([k], runner.shared_model(k)) for k in clients_shown)
     return [(members[g], SharedModel(model, s.params, s.buffers)) for g, s in stage.states.items() if members[g]]
 
 

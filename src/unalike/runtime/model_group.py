@@ -115,7 +115,7 @@ class ModelGroup:
         return self.executor.remark if "executor" in vars(self) else ""
 
     def broadcast(self, ids: Sequence[int], population: int) -> Broadcast:
-        """What the server sends in the next round, with the messages that are addressed to the clients `ids`."""
+        """The broadcast of the next round, with the part messages addressed to the clients `ids`."""
         return make_broadcast(self.method, self.settings, self.state, population, ids)
 
     def wait(self) -> None:
@@ -139,7 +139,7 @@ class ModelGroup:
             self._check_some_usable(ids, sums.refused)
             return GroupUpdates(ids, population, sums.refused, sums.sent, sums=sums, weights=sink.shares)
         taken = sink.taken
-        assert taken is not None and taken.ids == list(ids)  # everybody answered
+        assert taken is not None and taken.ids == list(ids)  # all clients answered
         cohort = Cohort(tuple(ids), taken.stacked, population)
         refused = refusals(cohort)
         self._check_some_usable(ids, refused)
@@ -158,7 +158,7 @@ class ModelGroup:
             )
 
     def advance(self, updates: GroupUpdates) -> Cohort:
-        """Aggregate updates and make the server step; returns the clients whose updates counted. Raises `Diverged`."""
+        """Aggregate updates and make the server step; returns the clients with accepted updates. Raises `Diverged`."""
         if updates.cohort is not None:
             self.accept(updates.cohort, updates.read)
             return updates.cohort if updates.keep else updates.cohort.numbers

@@ -58,7 +58,7 @@ def ask_clients(
 
 
 def with_shared(population: Population, shared: Batch) -> Population:
-    """The population whose clients train on the `shared` samples beside their own; those without any still have none."""
+    """A population that trains on the `shared` samples too; clients without samples of their own still have none."""
     rows = len(population.x) + np.arange(len(shared.y))
     train = Ragged.of(np.concatenate([own, rows]) if len(own) else own for own in population.train)
     x, y = torch.cat([population.x, shared.x.to(population.x)]), torch.cat([population.y, shared.y.to(population.y)])

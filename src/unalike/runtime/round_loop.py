@@ -59,25 +59,46 @@ def run(
 ) -> Run:
     """Train `spec` on `clients` for `rounds` rounds and evaluate it as it goes.
 
-    spec: text such as "fedprox(mu=0.1) + lws", a method, a part or a plan. clients: what `ua.partition` returns, or a list of
-    `ua.ClientData`. model: a name such as "mlp(hidden=(64, 32))", a module (its weights are the start; it is not changed) or
-    a function that makes one. participation: the share of clients in a round, drawn without replacement. protocol: "clients",
-    "server" (needs test=(x, y)), "personal", "local", or several. executor: "auto", "loop", "batched" or
-    "distributed(workers=2)". buffers: "average", "local" or "first". precision: "float32", or "bf16" for faster training on
-    processors with bf16, which changes updates by a few per cent. transform: of training batches, such as
-    "normalize(mean=0.5, std=0.25) + crop(padding=4) + flip", drawn per client and round; evaluation normalizes only. stop: a
-    rule such as "min_accuracy >= 0.8" or "patience(rounds=10)", read from validation samples where the clients have any, or a
-    function called with each row of the history: True ends the
-    run. budget: what the run may spend, "30 rounds", "10 min" of training or "500 MB" to and from all clients. select: "last", or
-    "best", the round with the best validation score (of the personal models where there are any), whose models the run gives.
-    metrics: further columns, name -> function of labels [n], predictions [n] and logits ([n, C]; [n] for one output), as arrays,
-    that returns a number; of all test samples, and of each client's. A folder knows them by their names alone: a function that was
-    changed needs another name or folder.
-    proxy: (x, y) on the server, for methods that learn from it. out: a folder that keeps the run; one that holds the
-    beginning of the same run is resumed. progress: called with each row; by default a bar when standard error is a
-    terminal; False for none.
+    Args:
+        spec: text such as "fedprox(mu=0.1) + lws", a method, a part or a plan.
+        clients: the result of `ua.partition`, or a list of `ua.ClientData`.
+        model: a name such as "mlp(hidden=(64, 32))", a module (its weights are the start; it is not changed), or a function
+            that makes one.
+        rounds: number of rounds, over all stages of a plan.
+        work: local training of a client; the default is `ua.Work()`.
+        seed: seed of all random numbers.
+        participation: the share of clients in a round, drawn without replacement.
+        executor: "auto", "loop", "batched" or "distributed(workers=2)".
+        evaluate_every: evaluate every so many rounds, and always at the end of a stage.
+        protocol: "clients", "server" (needs `test`), "personal", "local", or several. The first fills the plain columns.
+        test: (x, y), the server's test set.
+        proxy: (x, y) on the server, for methods that learn from it.
+        device: a torch device such as "cpu" or "cuda".
+        buffers: "average", "local" or "first".
+        transform: transform of training batches, such as "normalize(mean=0.5, std=0.25) + crop(padding=4) + flip", drawn per
+            client and round. Evaluation only normalizes.
+        precision: "float32", or "bf16" for faster training on processors with bf16, which changes updates by a few per cent.
+        stop: a rule such as "min_accuracy >= 0.8" or "patience(rounds=10)", read from validation samples if the clients have
+            any; or a function that is called with each row of the history and returns True to end the run.
+        budget: upper limit: "30 rounds", "10 min" of training, or "500 MB" to and from all clients.
+        select: the round that the final models come from: "last", or "best" by validation score (of the personal models if
+            there are any).
+        metrics: further columns, name -> function of labels [n], predictions [n] and logits ([n, C]; [n] for one output), as
+            arrays, that returns a number. Each is computed over all test samples and for each client. A folder identifies a
+            metric by its name alone: give a changed function another name or another folder.
+        out: a folder that keeps the run. A folder that holds the beginning of the same run is resumed.
+        resume: False refuses a folder that already holds this run.
+        progress: called with each row; by default a bar if standard error is a terminal; False for none.
 
-    Raises `UnalikeError` for whatever cannot be run, with what was found, what was expected and what to do.
+    Returns:
+        The finished run: its history, models and warnings.
+
+    Raises:
+        UnalikeError: the run is impossible as requested; the message says what was found, what was expected and what to do.
+
+    Examples:
+        >>> run = ua.run("fedprox(mu=0.1)", clients, model="mlp", rounds=50)  # doctest: +SKIP
+        >>> run.history.rounds  # doctest: +SKIP
     """
     if not (stop is None or isinstance(stop, str) or callable(stop)):
         raise UnalikeError(
@@ -121,7 +142,7 @@ def execute(
     stop: Stop | None = None,
     progress: ProgressCallback = lambda row, what="": None,
 ) -> Run:
-    """Carry out a run: each stage of its plan, round after round. A run whose beginning `out` holds is resumed.
+    """Carry out a run: each stage of its plan, round after round. If `out` holds the beginning of the run, it is resumed.
 
     A round is trained (`run_round`), evaluated and recorded; then the stop rules are asked. Under `torchrun` only the leading
     process gets here (`worker_loop.follow_leader`).
@@ -164,9 +185,8 @@ def run_round(clients: StageBackend) -> RoundResult:
         by_group = clients.begin_round(cohort, result)
         for name, group in stage.groups.items():
             with untouched(stage.method, group.state.params | group.state.buffers):
-                if by_group[
-                    name
-                ]:  # `train` broadcasts, trains and validates; `advance` aggregates and makes the server step
+                # `train` broadcasts, trains and validates; `advance` aggregates and makes the server step
+                if by_group[name]:
                     result.add(name, group.advance(clients.train(name, by_group[name], result)))
                 else:
                     group.wait()

@@ -44,10 +44,10 @@ Pair = tuple[Any, Any]
 
 @validated(frozen=True, config=ConfigDict(extra="forbid"))
 class RunOptions:
-    """How a run is carried out. `protocol` may list several; the first fills the plain columns of the history.
+    """Options of a run. `protocol` may list several; the first fills the plain columns of the history.
 
-    `stop` and `budget` end it early (`runtime.stopping`); `select` says which round's model it gives: the last, or the best by
-    the validation samples.
+    `stop` and `budget` end it early (`runtime.stopping`); `select` chooses the round that the final model comes from: the last, or
+    the best by the validation samples.
     """
 
     rounds: NonNegativeInt
@@ -66,7 +66,7 @@ class RunOptions:
 
     @property
     def chain(self) -> TransformChain | None:
-        """The transform of training batches; evaluation applies what of it draws nothing."""
+        """The transform of training batches. Evaluation applies only its steps without random draws."""
         return None if self.transform is None else chain_of(self.transform)
 
     @property
@@ -76,10 +76,10 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides what a run computes; `record` is what a run folder keeps of it, `key` the hash of it.
+    """Everything that decides the numbers of a run. A run folder keeps `record`; `key` is its hash.
 
-    `model_name` is the model as it was asked for, `model_text` with what the clients' facts add to it (their length); `asked` is
-    the method in the words in which it was asked for, which decide nothing.
+    `model_name` is the model as the user wrote it; `model_text` adds the length of the client statistics. `asked` is the method
+    as typed: shown, not hashed.
     """
 
     plan: Plan
@@ -141,7 +141,7 @@ class RunConfig:
 
     @property
     def plan_inputs(self) -> PlanInputs:
-        """What a plan knows when it lays out its stages."""
+        """The inputs that a plan builds its stages from."""
         people, options = self.population, self.options
         clusters = people.clusters if people.clusters is not None or people.plan is None else people.plan.clusters
         samples = int(people.sizes.sum())

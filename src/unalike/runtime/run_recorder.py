@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unalike.runtime.run_config import RunConfig
 
 VALIDATED = re.compile("([a-z]+_)?val_(accuracy|rmse)")
-"""The columns by which rounds are chosen."""
+"""Columns that `select="best"` compares rounds by."""
 CHECKPOINT_SECONDS = 10.0
 """A run that is written to a folder checkpoints at most this often, and when it ends, is interrupted or fails."""
 
@@ -52,8 +52,8 @@ class Run:
     """A finished run.
 
     `history.rounds` and `history.clients` are its tables, `params` the shared model in state-dict order (parameters and
-    buffers), `module()` a module with it, `personal(k)` what client k evaluates with, `notes` what was warned of, `ended` why it
-    came to its end. With `select="best"` the models are those of the round that `selected` names.
+    buffers), `module()` a module with it, `personal(k)` the model that client k evaluates with, `notes` the warnings, `ended` the
+    reason for its end. With `select="best"` the models are those of the round that `selected` names.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Run:
 
     @property
     def selected(self) -> int | None:
-        """The round whose models the run gives, chosen by the validation samples; None: the last one, unasked."""
+        """The round selected by validation samples, which the models come from; None if nothing was selected."""
         return given(self.history.rows)
 
     @property
@@ -101,7 +101,7 @@ class Run:
         return self.model.module(state.params, state.buffers)
 
     def personal(self, client: int | str) -> Tree:
-        """What a client (number or name) evaluates with: its own model, or the shared one where the method has none."""
+        """The model that a client (number or name) evaluates with: its own, or the shared one."""
         return self._runner.personal(self.run_config.population.index(client))
 
     def __repr__(self) -> str:
@@ -148,7 +148,7 @@ class RunRecorder:
         self.notes: list[str] = []
         self.history = History()
         self.ended = ""
-        """Why the run ends before the last round of its plan; empty while it goes on."""
+        """The reason why the run ends before the last round of its plan; empty while it goes on."""
         self.saved: tuple[Tree, dict[str, Any]] | None = None
         self._stages: dict[int, tuple[Clients, tuple[Tree, list[dict[str, Any]]]]] = {}
         self._answers: dict[int, Answers] = {}

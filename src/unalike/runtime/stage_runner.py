@@ -29,7 +29,7 @@ class StageRunner:
         population: all clients.
         executor: the executor that the user asked for.
         participation: the share of clients in a round.
-        folder: keeps the clients' states; None: memory does.
+        folder: where client states are stored; None keeps them in memory.
         transform: changes training batches.
         single: whether each client's update is kept after the round.
         worker_pool: the processes that share the work.
@@ -96,7 +96,7 @@ class StageRunner:
         result.bytes_down = (len(result.trained) + len(result.refused)) * self._bytes["down"]
 
     def _choose(self, client: int) -> str:
-        """The group whose model answers the stage's query with the least number on the client's samples."""
+        """The group with the model that gives the smallest answer to the stage's query on the client's samples."""
         query, state = self.state.stage.chooses, self.state
         assert query is not None
 
@@ -128,7 +128,7 @@ class StageRunner:
 
     @property
     def why(self) -> str:
-        """The executor, why it was chosen, and remarks on how it went so far."""
+        """The executor, the reason for the choice, and its remarks so far."""
         choice = self._choice or (Choice("none", "nothing is left to train") if self.state.over else self.choice)
         text = "; ".join([f"{choice.executor}: {choice.why}", *self.remarks])
         if self.worker_pool is None:
@@ -137,7 +137,7 @@ class StageRunner:
 
     @property
     def remarks(self) -> list[str]:
-        """What the groups' executors say of how it went."""
+        """Remarks of the groups' executors, for example that one fell back to a slower path."""
         return sorted({group.remark for group in self.state.groups.values()} - {""})
 
     def start(self) -> None:
@@ -201,7 +201,9 @@ class StageRunner:
         """Go back to where `state_dict` was called. Raises `UnalikeError` if the tensors are not those of this stage."""
         self.state.load_state_dict(tensors, facts)
         if "executor" in facts[0] and spec.parse_one(self._wanted).name == "auto":
-            self._choice = Choice(*facts[0]["executor"])  # measured anew it might differ in last bits
+            self._choice = Choice(
+                *facts[0]["executor"]
+            )  # a new measurement might choose another executor with results that differ in the last bits
 
     def collect_client_states(self) -> None:
         """Before the worker processes leave: bring the states of all clients to where this process finds them."""

@@ -29,11 +29,11 @@ Facts = dict[str, Any]
 
 @dataclass
 class RoundResult:
-    """What a round did; the backend and the round loop fill it in.
+    """The outcome of a round, filled in by the backend and the round loop.
 
     Args:
         before: the states that the round began with, by group.
-        cohorts: the clients whose updates counted, by group; with their updates only where the backend keeps them.
+        cohorts: by group, the clients with accepted updates; with the updates themselves only if the backend keeps them.
         trained: these clients, of all groups.
         train_loss: their mean task loss over all steps, weighted by training samples.
         refused: client -> why its update was refused, where that is still to be recorded as an event.
@@ -56,7 +56,7 @@ class RoundResult:
     local: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, group: str, cohort: Cohort) -> None:
-        """Take in the clients of a group whose updates counted."""
+        """Add the clients of a group that had accepted updates."""
         self.cohorts[group] = cohort
         self.trained += cohort.ids
         sizes = np.concatenate([c.sizes.numpy(force=True) for c in self.cohorts.values()])
@@ -92,7 +92,9 @@ class StageState:
     ):
         self.stage, self.method, self.population = stage, stage.method, population
         model = (stage.model or settings.model).at(settings.model.precision)
-        buffers = "average" if stage.pooled else settings.buffers  # those of one client are everybody's
+        buffers = (
+            "average" if stage.pooled else settings.buffers
+        )  # a pooled stage has one client, which owns the shared buffers
         self.settings = replace(settings, model=model, work=stage.method.local_work(settings.work), buffers=buffers)
         self.method.require(settings.proxy)
         self.done = 0
@@ -139,8 +141,8 @@ class StageState:
             return with_shared(self.population, self.stage.shared)
         if not self.stage.pooled:
             return self.population
-        everybody = len(ids) == len(self.population)
-        return (self.population if everybody else Population.of([self.population[k] for k in ids])).pooled()
+        is_whole = len(ids) == len(self.population)
+        return (self.population if is_whole else Population.of([self.population[k] for k in ids])).pooled()
 
     # who takes part ---------------------------------------------------------------------------------------------------
 
@@ -175,8 +177,8 @@ class StageState:
         """The clients of each group."""
         if self.stage.chooses is None:
             return self.all_members
-        everybody = [(k, self.group_of(k)) for k in range(len(self.population))]
-        return {name: tuple(k for k, mine in everybody if mine == name) for name in self.groups}
+        groups = [(k, self.group_of(k)) for k in range(len(self.population))]
+        return {name: tuple(k for k, mine in groups if mine == name) for name in self.groups}
 
     def size_of(self, name: str) -> int:
         """Clients of a group that can take part at all."""

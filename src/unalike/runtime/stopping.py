@@ -1,11 +1,11 @@
-"""When a run ends before its last round: rules on its scores, patience, budgets.
+"""Rules that end a run before its last round: thresholds on scores, patience, budgets.
 
 A rule is text. Conditions are joined by `and`, `or`:
 
     min_accuracy >= 0.8            every client's accuracy has reached 0.8 (also `max_`, `mean_`, `std_` over clients)
     accuracy >= 0.9 or round >= 40
     patience(rounds=10)            the score has not improved for ten rounds of a stage; `patience(10, metric="loss", delta=0.001)`,
-                                   and for a metric of one's own which way is better: `patience(10, metric="cost", less=True)`
+                                   and for a user metric the better direction: `patience(10, metric="cost", less=True)`
     seconds >= 600                 totals of the run: `round seconds bytes bytes_up bytes_down`
 
 Scores are those of the validation samples where the clients have any. A patience rule needs them: a round chosen by test samples
@@ -56,7 +56,7 @@ TOTALS: dict[str, Callable[[list[Row]], float]] = {
 
 @dataclass(frozen=True)
 class KnownColumns:
-    """What a rule may speak of: the protocols (the first has plain columns), the metrics, whether there are validation samples."""
+    """The columns that a rule may name: by protocol (the first has plain columns), by metric, and by split."""
 
     protocols: tuple[str, ...]
     metrics: tuple[str, ...]
@@ -125,7 +125,7 @@ def _threshold(node: ast.Compare, known: KnownColumns) -> Rule:
 
 
 def _reader(name: str, known: KnownColumns) -> Callable[[History], float]:
-    """What a name in a rule reads from a history; NaN, which no comparison holds for, where nothing was measured."""
+    """A function that reads the value of a name from a history. NaN, without a measurement, makes every comparison false."""
     if name in TOTALS:
         return lambda history: TOTALS[name](history.rows)
     column = known.column(name)
@@ -179,12 +179,12 @@ def _patience(node: ast.Call, known: KnownColumns) -> Rule:
         )
     if (less is None) != (column.partition("val_")[2] in BUILT_IN):
         raise UnalikeError(
-            f"stop: found {ast.unparse(node)!r}; expected less=True or less=False for a metric of one's own, of which nobody else "
-            "knows which way is better, and neither for the others"
+            f"stop: found {ast.unparse(node)!r}; expected less=True or less=False for a metric of one's own, as its better "
+            "direction is not known, and neither for the others"
         )
 
     def stale(history: History) -> bool:
-        first = last_stage(history.rows)  # which may begin below the stage before
+        first = last_stage(history.rows)  # a new stage may start with lower scores than the one before
         stage = [row for row in history.rows if row["round"] >= first]
         best = best_row(stage, _filled(history.last, column), delta, less)
         return best is not None and history.last["round"] - best["round"] >= rounds
@@ -212,7 +212,7 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may spend in all: rounds, seconds of training, or bytes to and from all clients."""
+    """An upper limit on the rounds of a run, its seconds of training, or its bytes to and from all clients."""
 
     text: str
 
@@ -221,7 +221,7 @@ class Budget:
 
     @property
     def limit(self) -> tuple[str, float]:
-        """Which of `TOTALS` it limits, and to how much."""
+        """(name in `TOTALS`, upper limit)"""
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([a-z]+)\s*", self.text.lower())
         if found is None or found[2] not in _UNITS or not float(found[1]):
             raise UnalikeError(
@@ -231,7 +231,7 @@ class Budget:
         return total, float(found[1]) * factor
 
     def spent(self, history: History) -> bool:
-        """Whether one more round, as dear as the last, would exceed it. The first round is always run."""
+        """Whether another round at the cost of the last one would exceed the limit. The first round is always run."""
         total, limit = self.limit
         rows = history.rows
         if len(rows) < 2:
@@ -242,7 +242,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class StopRules:
-    """When a run is over before its last round: by a rule, by a budget. `known` is what rules may speak of."""
+    """The stop rule and the budget that may end a run early. `known` holds the columns that rules may name."""
 
     stop: str | None
     budget: str | None
@@ -266,7 +266,7 @@ class StopRules:
 
     @property
     def warning(self) -> str | None:
-        """What a rule that reads test samples does to their score."""
+        """A warning that the stop rule reads test samples, which biases the final score; None if it does not."""
         if self.stop is None or self.known.validated:
             return None
         names = {node.id for node in ast.walk(ast.parse(self.stop.strip(), mode="eval")) if isinstance(node, ast.Name)}

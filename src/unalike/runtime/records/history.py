@@ -1,4 +1,4 @@
-"""What happened in a run: a row per round, and a row per round and client."""
+"""The history of a run: a table with a row per round, and a table with a row per round and client."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class History:
     """`rounds`: round seconds participants loss accuracy macro_f1 train_loss bytes_down bytes_up, then the further metrics.
 
     `clients`: round client n_train n_test loss accuracy macro_f1 personal_accuracy status, then the further metrics:
-    balanced_accuracy, for binary tasks auroc and auprc, a person's own; regression has loss and rmse. Row r of `rounds` belongs to
+    balanced_accuracy, for binary tasks auroc and auprc, the user's own; regression has loss and rmse. Row r of `rounds` belongs to
     the model after r rounds; row 0 is the start. The plain columns hold the first protocol of the run, others carry their name in
     front, and scores of validation samples `val_` before the metric (`val_accuracy`, `personal_val_accuracy`). Where a round was
     not evaluated, or a method has no shared model, they are NaN. `selected` marks the round that was chosen by validation
     samples, where one was, `personal_selected` that of the personal models, and so on. In a plan of several steps `stage` is the
-    number of the one that a round belongs to; it is NaN, or not there, for the first.
+    step number of the round's stage; it is NaN or absent for the first.
     """
 
     def __init__(self, rounds: list[Row] | None = None, clients: list[Row] | None = None):
@@ -120,12 +120,12 @@ def last_stage(rows: Iterable[Row]) -> int:
 
 
 def selected(rows: Iterable[Row]) -> dict[str, int]:
-    """What stands before the names of a protocol's columns -> the round that was chosen for it."""
+    """Column prefix of a protocol -> the round that was selected for it."""
     flags = [(name, row["round"]) for row in rows for name, chosen in row.items() if chosen is True]
     return {name.removesuffix("selected"): round for name, round in flags if name.endswith("selected")}
 
 
 def given(rows: Iterable[Row]) -> int | None:
-    """The selected round whose models a run gives: that of the personal models, without them that of the shared one."""
+    """The selected round that the final models come from: that of the personal models, or else of the shared model."""
     chosen = selected(rows)
     return chosen.get("personal_", chosen.get("", None))

@@ -1,4 +1,4 @@
-"""Where the rounds of a run spend their time."""
+"""Profile of a run: seconds per region of a round, and a trace, from torch's profiler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unalike._utils.progress import ProgressCallback, Row
 from unalike._utils.tensor_files import writing
 
 ROUNDS = 5
-"""Rounds that are looked at: a trace grows by thousands of operations in each."""
+"""At most this many rounds are profiled, because each adds thousands of operations to the trace."""
 STEP = "ProfilerStep"
 
 PARTS: tuple[str, ...] = get_args(Region)
@@ -35,28 +35,28 @@ class Stretch(NamedTuple):
 class Profile:
     """Rounds of a run under torch's profiler: the first, which warms up, is left out where there are others.
 
-    `watching(progress)` must be told of every round, as a run tells its `progress`.
+    Pass `watching(progress)` to the run as its progress callback, so that the profiler sees where each round ends.
     """
 
     def __init__(self, rounds: int):
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it tells a terminal of its start and its end
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler logs its start and end to the terminal
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
         first = 1 if rounds > 1 else 0
         active = max(1, min(ROUNDS, rounds - first))
         self._torch = profile(activities=kinds, schedule=schedule(wait=0, warmup=first, active=active, repeat=1))
         self._torch.on_trace_ready = self._ready
-        self._first, self._told = first, 0
+        self._first, self._reported = first, 0
         self.rounds, self.seconds = 0, dict.fromkeys(PARTS, 0.0)
 
     def watching(self, progress: ProgressCallback) -> ProgressCallback:
-        """`progress`, beside which the rounds are told apart."""
+        """A progress callback that calls `progress` and marks the end of a round for the profiler."""
 
-        def seen(row: Row, what: str = "") -> None:
+        def advance(row: Row, what: str = "") -> None:
             progress(row, what)
-            self._told += 1
+            self._reported += 1
             self._torch.step()
 
-        return seen
+        return advance
 
     def __enter__(self) -> Profile:
         self._torch.__enter__()
@@ -72,7 +72,7 @@ class Profile:
             with TemporaryDirectory(prefix=".trace-", dir=file.parent) as folder:
                 whole = Path(folder) / file.name
                 self._torch.export_chrome_trace(str(whole))
-                try:  # torch says nothing of a disk that is full
+                try:  # torch raises no error when the disk is full
                     json.loads(whole.read_bytes())
                 except (FileNotFoundError, ValueError):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
@@ -85,7 +85,7 @@ class Profile:
             if e.name.startswith((PREFIX, STEP)) and e.device_type == torch.autograd.DeviceType.CPU
         ]
         steps = sorted(s.end for s in found if s.name.startswith(STEP))
-        rounds = steps[: max(0, self._told - self._first)]  # a step that the run ended in is no round
+        rounds = steps[: max(0, self._reported - self._first)]  # the step in which the run ended is not a round
         over = max(rounds, default=0.0)
         self.rounds = len(rounds)
         for name, seconds in by_part(s for s in found if s.end <= over).items():
@@ -93,7 +93,7 @@ class Profile:
 
 
 def by_part(found: Iterable[Stretch]) -> dict[str, float]:
-    """Seconds by name, where stretches lie within each other only those of the innermost; rounds without a name are bookkeeping."""
+    """Seconds per region. Time in nested regions counts for the innermost; time outside any region counts as bookkeeping."""
     seconds: dict[str, float] = {}
     around: list[Stretch] = []
     for stretch in sorted(found, key=lambda s: (s.start, -s.end)):

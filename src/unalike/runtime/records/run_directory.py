@@ -26,7 +26,7 @@ from unalike.runtime.records.history import DIVERGED
 Config = dict[str, Any]
 
 MAY_DIFFER = ("rounds", "executor", "device", "stop", "budget")
-"""Settings that a resumed run may change; the others make another run."""
+"""Settings that a resumed run may change. A change of any other setting makes it a different run."""
 
 
 class RunDirectory:
@@ -77,7 +77,7 @@ class RunDirectory:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep others from writing the same run, whose checkpoints they would remove. Raises `UnalikeError` while one does."""
+        """Lock the run against other writers, which would remove its checkpoints. Raises `UnalikeError` if another process holds it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -126,12 +126,12 @@ class RunDirectory:
 
     @property
     def notes(self) -> list[str]:
-        """What the events warn of, each once."""
+        """The distinct warnings among the events."""
         return list(dict.fromkeys(event["text"] for event in self.events if event["event"] == "warning"))
 
     @property
     def asked(self) -> str:
-        """The method in the words in which it was last asked for; with every field where nobody wrote them down."""
+        """The method as last typed; with every field if that was not recorded."""
         words = [event.get("method") for event in self.events if event["event"] == "begun"]
         return next((str(said) for said in reversed(words) if said), str((self.config or {}).get("method", "")))
 
@@ -142,7 +142,7 @@ class RunDirectory:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end, and nobody began to continue it since."""
+        """Whether the run has finished and was not continued since."""
         return [e["event"] for e in self.events if e["event"] in ("resumed", "finished")][-1:] == ["finished"]
 
     @property
@@ -185,7 +185,7 @@ class RunDirectory:
         return None
 
     def _checkpoints(self) -> list[Path]:
-        """The files of checkpoints, oldest first; a person's copies are none."""
+        """The files of checkpoints, oldest first; copies made by hand do not count."""
         found = rounds_of((self.path / "checkpoints").glob("round-*.safetensors"))
         return sorted(found, key=found.__getitem__)
 
@@ -209,13 +209,13 @@ class RunDirectory:
 
 
 def plain(config: Config) -> Config:
-    """Without None, which TOML cannot say, and with lists for tuples."""
+    """The configuration without None, which TOML cannot express, and with lists for tuples."""
     kept = {k: v for k, v in config.items() if v is not None}
     return {k: plain(v) if isinstance(v, dict) else list(v) if isinstance(v, tuple) else v for k, v in kept.items()}
 
 
 def differences(found: Config, wanted: Config, where: str = "") -> list[str]:
-    """What two configurations disagree on, as sentences."""
+    """The differences between two configurations, one sentence each."""
     rows = []
     found, wanted = plain(found), plain(wanted)
     for key in sorted({*found, *wanted} - set(MAY_DIFFER if not where else ())):
