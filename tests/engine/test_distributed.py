@@ -432,7 +432,7 @@ def test_machines_without_a_common_folder_are_refused_where_clients_remember(mon
     """Two machines with a process each; on one machine the leader makes a folder, and without memories there is no need."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    with pytest.raises(UnalikeError, match="remember something, and no folder is known that all machines see"):
+    with pytest.raises(UnalikeError, match="keep a state, and no folder is known that all machines see"):
         played("ditto", "loop")
     require_folder(job_of("fedavg"), None)
     require_folder(job_of("ditto"), "folder")
