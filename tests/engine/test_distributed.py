@@ -68,7 +68,7 @@ def states_agree(a, b, tolerance=1e-6):
                 torch.testing.assert_close(mine[n], theirs[n], rtol=10 * tolerance, atol=tolerance)
 
 
-def test_clients_go_to_who_has_least_to_do():
+def test_assign_clients_picks_least_loaded_process():
     assert assign_clients(np.array([5, 4, 3, 3, 3]), 2).tolist() == [0, 1, 1, 0, 1]
     zipf = (1000 / np.arange(1, 101)).astype(np.int64)
     assert abs(np.diff(np.bincount(assign_clients(zipf, 2), zipf)))[0] <= zipf.min()
@@ -81,7 +81,7 @@ def test_a_client_costs_its_steps_and_their_rows():
 
 
 @pytest.mark.parametrize("norm", [False, True])
-def test_two_processes_are_the_loop_for_every_method(norm):
+def test_two_processes_every_method_equals_loop(norm):
     """All in one pair of processes: the worker is told of one method after the other."""
     names = list(METHODS)
     run_configs = {name: job_of(METHODS[name], norm) for name in names}
@@ -136,7 +136,7 @@ def played(spec, executor, **more):
     return ua.run(spec, digits(), model="mlp(hidden=(8,))", rounds=3, executor=executor, work=ua.Work(lr=0.1), **more)
 
 
-def test_a_run_of_workers_is_the_run_of_one_process():
+def test_worker_run_equals_single_process_run():
     for spec in ("scaffold", "ditto + fedlws"):
         alone = played(spec, "loop", participation=0.7)
         for workers in (2, 3):
@@ -244,7 +244,7 @@ def test_a_checkpoint_has_what_clients_remembered_of_a_stage_that_is_over(tmp_pa
     torch.testing.assert_close(run.personal(0), whole.personal(0), rtol=1e-4, atol=1e-5)
 
 
-def test_strange_teams_are_refused():
+def test_worker_pool_invalid_options_are_refused():
     with pytest.raises(UnalikeError, match=r"expected 'distributed\(workers=2\)'"):
         played("fedavg", "distributed(workers=0)")
     with pytest.raises(UnalikeError, match="unknown executor 'ray'"):
@@ -273,7 +273,7 @@ def test_a_worker_that_dies_ends_the_run_and_leaves_a_checkpoint(tmp_path):
     torch.testing.assert_close(more.params, whole.params, rtol=1e-5, atol=1e-6)
 
 
-def test_an_error_in_a_worker_is_told():
+def test_worker_error_is_raised_in_leader():
     """A model that fails in a process of its own fails the run with its words."""
 
     class Fails(torch.nn.Module):
@@ -312,7 +312,7 @@ ua.run("fedavg", clients, model="mlp(hidden=(2000, 2000))", rounds=2, executor="
 
 
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "MemoryError('no more')"])
-def test_a_leader_that_stops_in_the_middle_of_a_round_waits_for_nobody(error):
+def test_leader_stopped_in_a_round_does_not_wait_for_workers(error):
     """Ctrl-C, or an error of its own, while the others are busy with what it asked them."""
     environment = os.environ | {"PYTHONPATH": str(Path(ua.__file__).parents[1])}
     done = subprocess.run(
@@ -459,7 +459,7 @@ def received(header, pieces):
     return unpacked(header, lambda room: room.copy_(next(pieces)))
 
 
-def test_parcels_hold_nests_of_tensors():
+def test_codec_nested_tensors_round_trip():
     nest = {
         "a": [torch.arange(3), torch.tensor(2.5, dtype=torch.float64), torch.zeros(0, 2)],
         3: {"b": torch.tensor([True, False])},
@@ -474,7 +474,7 @@ def test_parcels_hold_nests_of_tensors():
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.float32, np.bool_])
-def test_arrays_of_nothing_are_sent(kind):
+def test_codec_empty_arrays_round_trip(kind):
     """What a worker could not pack it had announced already, and both sides waited for ever."""
     back = received(*packed({"a": torch.from_numpy(np.concatenate([np.zeros(0, kind)])), "b": torch.ones(2)}))
     assert back["a"].shape == (0,) and back["a"].numpy().dtype == kind and back["b"].tolist() == [1, 1]
@@ -506,7 +506,7 @@ def test_a_population_of_one_client_in_two_processes():
     assert len(run.history) == 2
 
 
-def test_simulations_without_a_team_are_of_one_process():
+def test_stage_runner_without_worker_pool_uses_one_process():
     run_config = job_of(Method())
     assert isinstance(
         make_stage_runner(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)), 0, "auto", None, None),

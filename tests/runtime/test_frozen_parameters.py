@@ -33,7 +33,7 @@ def crowd():
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 @pytest.mark.parametrize("spec", [*PLANS.split(), "ccvr(steps=5)", "ifca(clusters=2)", "clustered"])
-def test_it_stays(spec, executor, crowd):
+def test_frozen_parameter_any_method_keeps_its_value(spec, executor, crowd):
     proxy = crowd[0].test if any(p.needs_proxy for p in getattr(ua.plan(spec), "parts", ())) else None
     run = ua.run(spec, crowd, model=half_frozen(), rounds=3, work=WORK, proxy=proxy, executor=executor, progress=False)
     start, moved = half_frozen().state_dict(), []
@@ -45,7 +45,7 @@ def test_it_stays(spec, executor, crowd):
     assert all(moved)
 
 
-def test_it_is_not_sent():
+def test_frozen_parameter_is_not_on_the_wire():
     sent = {item.what: item.bytes for item in ua.wire(Method.parse("fedavg"), Model(half_frozen()))}
     assert sent["parameters"] == sent["update"] == 4 * (5 * 4 + 3)
 

@@ -11,7 +11,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.locks import is_locked, locked
 
 
-def test_a_second_one_is_told_and_what_goes_wrong_inside_stays_what_it_is(tmp_path):
+def test_lock_held_twice_raises_and_passes_inner_errors(tmp_path):
     with locked(tmp_path, "taken"), pytest.raises(UnalikeError, match="taken"), locked(tmp_path, "taken"):
         raise AssertionError("two are in")
     with pytest.raises(BlockingIOError), locked(tmp_path, "taken"):
@@ -20,7 +20,7 @@ def test_a_second_one_is_told_and_what_goes_wrong_inside_stays_what_it_is(tmp_pa
         pass
 
 
-def test_whoever_looks_learns_of_it_and_is_in_nobodys_way(tmp_path, monkeypatch):
+def test_lock_inspection_sees_holder_and_blocks_no_one(tmp_path, monkeypatch):
     assert is_locked(tmp_path) is False
     with locked(tmp_path, "taken"):
         assert is_locked(tmp_path) is True
@@ -33,7 +33,7 @@ def test_whoever_looks_learns_of_it_and_is_in_nobodys_way(tmp_path, monkeypatch)
         assert is_locked(tmp_path) is True
 
 
-def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch):
+def test_lock_unsupported_file_system_warns(tmp_path, monkeypatch):
     def refuse(handle, operation):
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 

@@ -132,7 +132,7 @@ def test_resumes_bitwise_in_the_middle_of_every_stage(name, participation, popul
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_rounds_are_rows(name, population, small, proxy):
+def test_plan_history_has_one_row_per_round(name, population, small, proxy):
     for rounds in (0, 1, 2, 5):
         run = small(PLANS[name], population, rounds=rounds, proxy=proxy)
         assert run.history.rounds["round"].tolist() == list(range(rounds + 1))
@@ -142,7 +142,7 @@ def test_rounds_are_rows(name, population, small, proxy):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_other_ways_to_run(name, population, small, proxy):
+def test_plan_other_executors_and_buffers_agree(name, population, small, proxy):
     """Batched, with buffers of one's own and with batch norm: the same up to float32."""
 
     def net():
@@ -361,7 +361,7 @@ def test_ifca_recovers_the_clusters_of_linear_data():
     assert run.history.rounds["rmse"].iloc[-1] < 0.2  # the noise is 0.1
 
 
-def test_ifca_is_its_algorithm():
+def test_ifca_equals_reference_algorithm():
     """Three rounds by hand in float64: every client takes the model of least loss and makes one full-batch step."""
     thetas = [(2, 0), (2, 0.1), (-1, 3), (-1, 3.2)]
     people = linear(thetas, points=12)

@@ -42,7 +42,7 @@ def test_row_0_is_the_start(people, small):
     assert untrained.history.rounds["accuracy"].tolist() == [start["accuracy"]]
 
 
-def test_who_watches_is_a_function_or_nobody(people, small, capsys, monkeypatch):
+def test_progress_accepts_function_or_false(people, small, capsys, monkeypatch):
     seen = []
     small("fedavg", people, progress=lambda row, what="": seen.append(row["round"]))
     assert seen == [1, 2, 3]
@@ -171,7 +171,7 @@ def test_a_client_with_one_sample_trains(people, small):
     assert run.history.clients.query("client == 2 and round == 1")["status"].item() == "trained"
 
 
-def test_nobody_with_data_is_refused(people, small):
+def test_run_without_training_samples_is_refused(people, small):
     with pytest.raises(ua.UnalikeError, match="none of the 1 clients has a training sample"):
         small("fedavg", [people[3]])
 
@@ -293,7 +293,7 @@ def test_of_very_many_the_participants_are_evaluated_with_their_own_models(very_
 
 
 @pytest.mark.parametrize("spec", ["centralised", "ccvr"])
-def test_of_very_many_those_are_shown_who_would_have_been_drawn(very_many, small, spec):
+def test_history_many_clients_pooled_shows_drawn_cohort(very_many, small, spec):
     """Where clients do not train: as in the same rounds of a method with which they do."""
     options = {"model": "linear", "participation": 0.0004}
     table, drawn = (small(s, very_many, **options).history.clients for s in (spec, "fedavg"))
@@ -393,7 +393,7 @@ class Words(nn.Module):
         ({"test": ([[1.0] * 5], [1])}, "expected samples of shape"),
     ],
 )
-def test_what_cannot_be_run_is_refused(people, small, options, message):
+def test_run_invalid_options_are_refused(people, small, options, message):
     with pytest.raises(ua.UnalikeError, match=message):
         small("fedavg", people, **options)
 
@@ -421,7 +421,7 @@ def test_labels_that_make_no_classes_need_one_output(small, label, executor):
     small("fedavg", clients, model=nn.Linear(6, 1), executor=executor)
 
 
-def test_who_watches_may_write_over_a_row(people, small):
+def test_progress_modified_row_leaves_history_unchanged(people, small):
     """The history is not what a person's functions are given."""
 
     def spoil(row, what=""):

@@ -71,7 +71,7 @@ def test_norms_resume(people, small, alike, tmp_path, buffers):
 
 
 @pytest.mark.parametrize("spec", METHODS)
-def test_three_and_three_are_six(people, small, alike, tmp_path, spec):
+def test_resume_three_plus_three_rounds_equals_six(people, small, alike, tmp_path, spec):
     whole = small(spec, people, rounds=6, participation=0.6)
     small(spec, people, rounds=3, participation=0.6, out=tmp_path)
     parts = small(spec, people, rounds=6, participation=0.6, out=tmp_path)
@@ -271,7 +271,7 @@ def test_missing_memories_are_named(people, small, tmp_path, spec):
 
 
 @pytest.mark.parametrize("spec", ["scaffold", "fedavgm"])
-def test_what_is_read_back_is_aligned(people, small, tmp_path, spec):
+def test_checkpoint_loaded_tensors_are_aligned(people, small, tmp_path, spec):
     """Safetensors hands out views into the file at any offset; kernels may then round the last bit otherwise."""
     small(spec, people, rounds=1, out=tmp_path)
     [state] = small(spec, people, rounds=1, out=tmp_path)._runner.state.states.values()
@@ -441,7 +441,7 @@ def test_one_client_that_sends_rubbish_is_refused(crowd, small, tmp_path, spec, 
         assert next(losses) == pytest.approx(next(losses), rel=0.2)
 
 
-def test_what_was_warned_of_is_kept(people, small, tmp_path):
+def test_warnings_after_resume_are_kept(people, small, tmp_path):
     with pytest.warns(UserWarning):
         run = small("scaffold", people, work=ua.Work(batch_size=5, lr=0.1, momentum=0.9), out=tmp_path)
     assert len(run.notes) == 1 and '"warning"' in (tmp_path / "events.jsonl").read_text()

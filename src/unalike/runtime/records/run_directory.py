@@ -77,7 +77,7 @@ class RunDirectory:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Lock the run against other writers, which would remove its checkpoints. Raises `UnalikeError` if another process holds it."""
+        """Lock the run against other writers, which would remove its checkpoints. Raises `UnalikeError` if one has it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
