@@ -148,7 +148,8 @@ def test_no_encoding_scales_tables_per_site_and_refuses_texts(made, tmp_path):
     with pytest.warns(UserWarning, match="agreed on no encoding of tables"):
         own_samples(schema, table(str(files["north"]), "outcome"))
     with pytest.raises(
-        UnalikeError, match=r"the federation has no agreed encoding of tables, or it is older .*; give a file of numbers"
+        UnalikeError,
+        match=r"the federation has no agreed encoding of tables, or it is older .*; give a file of numbers",
     ):
         fitting(
             table(str(files["north"]), "outcome"), None, tmp_path, {"federation": "fed", "data": {"input_shape": [5]}}

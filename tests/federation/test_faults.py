@@ -159,8 +159,8 @@ def test_row_1_impossible_metrics_are_refused(tmp_path):
             ("n", 10**9, "expected 6"),
             ("n", -6, "expected 6"),
             ("right", [6, 6, 6, 6], "contradict"),
-            ("guessed", [0, 0, 0, 10**6], "no list of at most 4 numbers"),
-            ("true", [0] * 10**4, "no list of at most 4 numbers"),
+            ("guessed", [0, 0, 0, 10**6], "not a list of at most 4 numbers"),
+            ("true", [0] * 10**4, "not a list of at most 4 numbers"),
             ("auroc", 0.5, "not asked for"),
         ]
     ):
