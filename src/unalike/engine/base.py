@@ -66,8 +66,6 @@ class Executor(Protocol):
 
     @property
     def client_pool(self) -> ClientPool: ...
-    @property
-    def remark(self) -> str: ...
     def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
         """Train the clients `ids` and pass each update to the sink when it is there.
 
@@ -87,11 +85,6 @@ class Executor(Protocol):
 
 class BaseExecutor:
     """`run` by way of `feed`."""
-
-    @property
-    def remark(self) -> str:
-        """A note for the user on how training went; empty if there is nothing to say."""
-        return ""
 
     def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
         raise NotImplementedError

@@ -28,11 +28,7 @@ class StageBackend(Protocol):
 
     @property
     def why(self) -> str:
-        """The executor, the reason for the choice, and its remarks so far."""
-
-    @property
-    def remarks(self) -> list[str]:
-        """The remarks alone."""
+        """The executor and the reason for the choice."""
 
     def start(self) -> None:
         """Called once, after the stage was restored from a checkpoint and before its first round."""

@@ -109,11 +109,6 @@ class ModelGroup:
             return inner
         return Distributed(self.client_pool, inner, self.worker_pool, self.place)
 
-    @property
-    def remark(self) -> str:
-        """A remark on how training went, for people; empty where there is none."""
-        return self.executor.remark if "executor" in vars(self) else ""
-
     def broadcast(self, ids: Sequence[int], population: int) -> Broadcast:
         """The broadcast of the next round, with the part messages addressed to the clients `ids`."""
         return make_broadcast(self.method, self.settings, self.state, population, ids)

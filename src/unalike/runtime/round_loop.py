@@ -152,13 +152,14 @@ def execute(
             stage = clients.state
             _begin_history(run_config, clients, index, recorder, backend, stop)
             while not recorder.ended and not stage.over:
-                number, remarks = recorder.history.last["round"] + 1, clients.remarks
+                number = recorder.history.last["round"] + 1
                 if stage.pending is None:
                     stage.pending = run_round(clients)
                     if clients.holds_results:
                         recorder.hold(index, clients)
                 result, stage.pending = stage.pending, None
-                _record_events(run_config, clients, result, number, remarks, recorder)
+                for client, why in result.refused.items():
+                    recorder.event("refused", round=number, client=run_config.population.names[client], why=why)
                 metrics: Row = {}
                 rows: list[Row] = []
                 if _is_evaluated(run_config, stage, result, number, recorder):
@@ -310,21 +311,6 @@ def _begin_history(
         recorder.add(index, clients, _row(0, None, metrics), [{"round": 0} | r for r in rows])
     elif len(recorder.history) > 1 and recorder.newest(index):
         recorder.ended = _why_ended(run_config, recorder.history, stop)
-
-
-def _record_events(
-    run_config: RunConfig,
-    clients: StageBackend,
-    result: RoundResult,
-    number: int,
-    remarks: list[str],
-    recorder: RunRecorder,
-) -> None:
-    """Record refusals, and a remark of the executor that was not among its `remarks` before the round."""
-    if clients.remarks != remarks:
-        recorder.event("executor", round=number, executor=clients.why)
-    for client, why in result.refused.items():
-        recorder.event("refused", round=number, client=run_config.population.names[client], why=why)
 
 
 def _is_evaluated(

@@ -128,17 +128,12 @@ class StageRunner:
 
     @property
     def why(self) -> str:
-        """The executor, the reason for the choice, and its remarks so far."""
+        """The executor, and the reason for the choice."""
         choice = self._choice or (Choice("none", "nothing is left to train") if self.state.over else self.choice)
-        text = "; ".join([f"{choice.executor}: {choice.why}", *self.remarks])
+        text = f"{choice.executor}: {choice.why}"
         if self.worker_pool is None:
             return text
         return f"distributed: {self.worker_pool.size} processes, in each of them {text}"
-
-    @property
-    def remarks(self) -> list[str]:
-        """Remarks of the groups' executors, for example that one fell back to a slower path."""
-        return sorted({group.remark for group in self.state.groups.values()} - {""})
 
     def start(self) -> None:
         """Tell the worker processes which executor trains the stage's clients in each of them."""

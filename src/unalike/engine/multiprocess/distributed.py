@@ -40,10 +40,6 @@ class Distributed(BaseExecutor):
     worker_pool: WorkerPool
     group: int
 
-    @property
-    def remark(self) -> str:
-        return self.inner.remark
-
     def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
         if self.worker_pool.closed:  # after the run, when a user asks for a client's model
             return self.inner.feed(broadcast, ids, accepted, sink)

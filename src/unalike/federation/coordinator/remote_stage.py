@@ -285,10 +285,6 @@ class RemoteStage:
     def why(self) -> str:
         return f"remote: {len(self.state.eligible)} sites with training samples"
 
-    @property
-    def remarks(self) -> list[str]:
-        return []
-
     def start(self) -> None:
         """Sites learn of a stage with its first request."""
 
