@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from clock import Clock, alternating
@@ -24,6 +25,7 @@ from unalike.engine.batched import Batched
 from unalike.engine.dense.compiled_training import kernels
 from unalike.engine.threads import keep_freed_memory
 from unalike.methods.plan import steps_of
+from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
 
@@ -62,7 +64,7 @@ def stage_runner(name: str, executor: str) -> StageRunner:
 def compiled(name: str, spent: list[float]) -> Callable[[], object] | None:
     """A round in compiled loops, or None if they cannot train the model; adds the seconds of each call to `spent`."""
     runner = stage_runner(name, "batched")
-    [group] = runner.groups.values()
+    [group] = runner.state.groups.values()
     loops = kernels()
     if loops is None or not isinstance(group.executor, Batched) or not group.executor.uses_compiled_loops:
         return None
@@ -76,13 +78,13 @@ def compiled(name: str, spent: list[float]) -> Callable[[], object] | None:
             spent.append(time.perf_counter() - started)
 
     loops.train = timed
-    return runner.round
+    return partial(run_round, runner)
 
 
 def main(name: str, rounds: int) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()  # as every run does
-    calls = {"steps": steps(name), "ours": stage_runner(name, "loop").round}
+    calls = {"steps": steps(name), "ours": partial(run_round, stage_runner(name, "loop"))}
     spent: list[float] = []
     if (inside := compiled(name, spent)) is not None:
         calls["compiled"] = inside

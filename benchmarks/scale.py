@@ -23,6 +23,7 @@ from unalike.core.tasks import task_for
 from unalike.data import Population
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.methods.plan import steps_of
+from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
 
@@ -52,8 +53,8 @@ def measured(method: str, clients: int, cohort: int) -> dict[str, float]:
     )
     setup, seconds = time.perf_counter() - started, []
     for _ in range(ROUNDS):
-        done = runner.round()
-        assert done.participants == cohort
+        done = run_round(runner)
+        assert len(done.trained) == cohort
         seconds.append(done.seconds)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     late = statistics.median(seconds[ROUNDS // 2 :]) / statistics.median(seconds[2 : ROUNDS // 2])

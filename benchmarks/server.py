@@ -37,18 +37,18 @@ def clients(count: int, shape: tuple[int, ...]) -> list[ua.ClientData]:
 def stacked(method: str) -> Callable[[], object]:
     """`advance` on the stacked client updates of a round."""
     runner, state, cohort = trained(method)
-    return lambda: advance(runner.method, runner.settings, state, cohort)
+    return lambda: advance(runner.state.method, runner.state.settings, state, cohort)
 
 
 def folded(method: str) -> Callable[[], object]:
     """The same for a linear method, with client updates added up as they arrive."""
     runner, state, cohort = trained(method)
-    about = runner.method, runner.settings, state
+    about = runner.state.method, runner.state.settings, state
     client_updates = [map_tensors(lambda t, k=k: t[k : k + 1], cohort.stacked) for k in cohort.ids]
 
     def call() -> object:
         given = sum_weights(*about, cohort)
-        total = StreamingSum(runner.method, state.params, given)
+        total = StreamingSum(runner.state.method, state.params, given)
         for client, client_update in zip(cohort.ids, client_updates):
             total.add([client], client_update)
         return advance_from_sums(*about, total.sums, given, CLIENTS)
@@ -63,9 +63,9 @@ def trained(method: str) -> tuple[StageRunner, ServerState, Cohort]:
     )
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
     runner = StageRunner(stage, run_config.settings, run_config.population, executor="loop")
-    [group] = runner.groups.values()
-    state, ids = initial_server_state(stage.method, runner.settings), list(range(CLIENTS))
-    broadcast = make_broadcast(stage.method, runner.settings, state, CLIENTS, ids)
+    [group] = runner.state.groups.values()
+    state, ids = initial_server_state(stage.method, runner.state.settings), list(range(CLIENTS))
+    broadcast = make_broadcast(stage.method, runner.state.settings, state, CLIENTS, ids)
     return runner, state, group.executor.run(broadcast, ids, {}, CLIENTS)
 
 
