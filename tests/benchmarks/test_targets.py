@@ -74,7 +74,7 @@ def test_contenders_have_scripts_and_unique_names():
         assert all((HERE / "peers" / f"{contender.peer}.txt").exists() for contender in found if contender.peer)
 
 
-def test_rows_have_verdict_or_reason():
+def test_table_rows_of_sample_have_verdict_or_reason():
     from table import rows
 
     found = {row.what: row for row in rows(SAMPLE)}
@@ -87,7 +87,7 @@ def test_rows_have_verdict_or_reason():
     assert found["a million clients"].passed is None
 
 
-def test_plain_and_markdown_show_all_rows():
+def test_table_plain_and_markdown_show_all_rows():
     from table import markdown, plain, rows
 
     assert len(plain(SAMPLE).splitlines()) == len(rows(SAMPLE))

@@ -28,7 +28,7 @@ from unalike.training.validation import refusals
 # --- spec text --------------------------------------------------------------------------------------------------------
 
 
-def test_spec_reads_names_and_literals():
+def test_parse_names_with_literals_gives_calls():
     assert parse(" a + b(x=1, y=-2.5, z=(1, 'two', None), w=inf) ") == [
         Call("a"),
         Call("b", {"x": 1, "y": -2.5, "z": (1, "two", None), "w": float("inf")}),
@@ -55,12 +55,12 @@ def test_spec_reads_names_and_literals():
         ("a\0", "cannot read"),
     ],
 )
-def test_spec_refuses_anything_else(text, hint):
+def test_parse_text_that_is_no_spec_is_refused_with_hint(text, hint):
     with pytest.raises(UnalikeError, match=hint):
         parse(text)
 
 
-def test_a_builder_that_is_defined_again_takes_its_own_place():
+def test_registry_builder_defined_again_replaces_itself_and_other_builder_is_refused():
     """A notebook's cell runs again; what another function stands for stays refused."""
     names = Registry("thing", home="unalike.core")
 
@@ -76,12 +76,12 @@ def test_a_builder_that_is_defined_again_takes_its_own_place():
         names.register("box")(lambda: 3)
 
 
-def test_one_name_is_one_name():
+def test_parse_one_two_names_are_refused():
     with pytest.raises(UnalikeError, match="2 names"):
         parse_one("a + b")
 
 
-def test_kinds_are_checked_by_annotation():
+def test_check_kinds_value_unlike_annotation_is_refused():
     def build(
         x: Tensor, *, n: int = 1, pair: tuple[float, int] | None = None, more: tuple[str, ...] = (), **rest: object
     ):
@@ -99,7 +99,7 @@ def test_kinds_are_checked_by_annotation():
             check_kinds(build, wrong)
 
 
-def test_kinds_that_only_type_checkers_know_are_not_checked():
+def test_check_kinds_unresolvable_annotation_is_not_checked():
     def build(n: "Nowhere" = 1):  # noqa: F821
         """Built of what this module does not import."""
 
@@ -132,22 +132,22 @@ def test_kinds_that_only_type_checkers_know_are_not_checked():
         ("centralised + fedprox", "plan"),
     ],
 )
-def test_methods_are_refused_with_a_hint(text, hint):
+def test_plan_wrong_method_text_is_refused_with_hint(text, hint):
     with pytest.raises(UnalikeError, match=hint):
         plan(text)
 
 
-def test_swap():
+def test_method_swap_replaces_part_of_same_role():
     m = Method.parse("fedprox + scaffold")
     assert m.swap("proximal(mu=1)") == Method.parse("scaffold + fedprox(mu=1)")
     assert Method.parse("fednova + lws").swap("normalized_skew") == Method.parse("normalized_skew + lws")
 
 
-def test_swap_to_a_default():
+def test_method_swap_to_default_part_equals_method_with_that_setting():
     assert Method.parse("scaffold").swap("by_size") == Method.parse("scaffold(weighted=True)")
 
 
-def test_infinity_in_a_tuple_is_spec_text():
+def test_method_repr_with_infinity_in_tuple_parses_to_equal_method():
     [lws] = [p for p in Method.parse("fedlws(clamp=(0.01, 0.2))").parts if p.name == "lws"]
     method = Method(type(lws)(clamp=(0.01, float("inf"))))
     assert Method.parse(repr(method)) == method
@@ -176,7 +176,7 @@ def test_infinity_in_a_tuple_is_spec_text():
         {"rounds": 3},
     ],
 )
-def test_work_refuses(wrong):
+def test_work_wrong_setting_is_refused(wrong):
     with pytest.raises((ValueError, TypeError)):
         Work(**wrong)
 
@@ -188,7 +188,7 @@ def test_work_refuses(wrong):
     st.integers(1, 4),
     st.one_of(st.none(), st.integers(1, 30)),
 )
-def test_batches_use_every_sample_once_an_epoch(n, size, epochs, steps):
+def test_work_batches_use_every_sample_once_per_epoch(n, size, epochs, steps):
     work = Work(epochs=epochs, batch_size=size, steps=steps)
     batches = work.batches(n, np.random.default_rng(0))
     assert len(batches) == work.steps_for(n) == (steps or epochs * -(-n // (size or n)))
@@ -199,7 +199,7 @@ def test_batches_use_every_sample_once_an_epoch(n, size, epochs, steps):
         assert sorted(np.concatenate(batches[first : first + per_epoch]).tolist()) == list(range(n))
 
 
-def test_no_samples_no_steps():
+def test_work_without_samples_has_no_steps_and_no_batches():
     assert (
         Work().steps_for(0) == 0
         and Work(steps=5).steps_for(0) == 0
@@ -207,7 +207,7 @@ def test_no_samples_no_steps():
     )
 
 
-def test_batches_depend_on_seed_round_and_client_alone():
+def test_batches_depend_only_on_seed_round_and_client():
     sim, other = (Simulation("fedavg", mlp(), Clients.random(SIZES), seed=s, batch_size=2) for s in (3, 4))
 
     def order(s, client, round):
@@ -231,7 +231,7 @@ SOLVERS = {
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-def test_solvers_are_those_of_torch(name):
+def test_solver_steps_equal_torch_optimizer(name):
     """float32, 30 steps: 1e-5 of the way."""
     solver, kind, options = SOLVERS[name]
     gen = torch.Generator().manual_seed(0)
@@ -249,7 +249,7 @@ def test_solvers_are_those_of_torch(name):
 @pytest.mark.parametrize(
     "momentum, nesterov", [(0, False), (0.5, False), (0.9, False), (0.999, False), (0.5, True), (0.9, True)]
 )
-def test_accumulated_weight_is_the_way_under_unit_gradients(momentum, nesterov):
+def test_sgd_weight_equals_distance_under_unit_gradients(momentum, nesterov):
     """2e-7: the result is a float32."""
     solver = SGD(momentum, nesterov)
     params, state = {"w": torch.zeros(1, dtype=torch.float64)}, solver.init({"w": torch.zeros(1, dtype=torch.float64)})
@@ -258,7 +258,7 @@ def test_accumulated_weight_is_the_way_under_unit_gradients(momentum, nesterov):
         assert solver.weight(torch.tensor(float(tau))).item() == pytest.approx(-params["w"].item(), rel=2e-7)
 
 
-def test_accumulated_weight_of_adam_is_the_steps():
+def test_adam_weight_equals_number_of_steps():
     assert Adam().weight(torch.tensor(7.0)) == 7 == AdamW().weight(torch.tensor(7.0))
 
 
@@ -273,7 +273,7 @@ def test_accumulated_weight_of_adam_is_the_steps():
     "options",
     [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}, {"momentum": 0.3, "eps": 0.1}],
 )
-def test_weighted_norm_is_torchs_on_the_rows_that_count(norm, shape, options):
+def test_weighted_batch_norm_with_padding_equals_torch_norm_on_real_rows(norm, shape, options):
     """float64, 1e-10, twice in a row; 3 rows of padding with huge values; gradients too."""
     theirs = norm(shape[1], **options).double()
     module = nn.Sequential(norm(shape[1], **options).double())
@@ -305,7 +305,7 @@ def test_weighted_norm_is_torchs_on_the_rows_that_count(norm, shape, options):
     torch.testing.assert_close(model(model.params, x, buffers=buffers).logits, theirs.eval()(x), rtol=1e-10, atol=1e-10)
 
 
-def test_weighted_norm_of_one_row():
+def test_weighted_batch_norm_of_one_row_gives_bias_and_adds_zero_variance():
     """Variance 0: normalized to 0, the bias comes out; the running variance gets 0 (there is no unbiased one)."""
     model = Model(nn.Sequential(nn.BatchNorm1d(3)))
     out = model(model.params, torch.tensor([[1.0, 2, 3]]), buffers=model.buffers, training=True)
@@ -325,7 +325,7 @@ class Activated(nn.BatchNorm1d):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_norm_with_a_forward_of_its_own_keeps_it(training):
+def test_batch_norm_subclass_with_own_forward_is_left_as_it_is(training):
     module = nn.Sequential(nn.Linear(4, 5), Activated(5), nn.Linear(5, 3))
     model, x = Model(module), torch.randn(6, 4)
     found = model(model.params, x, buffers=model.buffers, training=training)
@@ -350,7 +350,7 @@ class Frozen(nn.Module):
                 m.eval()
 
 
-def test_frozen_norms_stay_frozen():
+def test_batch_norm_in_evaluation_mode_keeps_its_buffers_in_training():
     module = Frozen()
     module.norm.running_mean += 1
     loop, batched = (
@@ -364,7 +364,7 @@ def test_frozen_norms_stay_frozen():
     assert not same(loop.params, loop.settings.model.params)
 
 
-def test_the_module_given_is_not_changed():
+def test_module_given_to_simulation_is_unchanged_after_round():
     module = mlp(norm=True)
     before = {n: t.clone() for n, t in module.state_dict().items()}
     sim = Simulation("fedavg", module, Clients.random(SIZES), batch_size=4)
@@ -375,7 +375,7 @@ def test_the_module_given_is_not_changed():
     assert same(dict(made.state_dict()), {n: (sim.params | sim.state.buffers)[n] for n in made.state_dict()})
 
 
-def test_features_head_and_teacher():
+def test_model_head_of_features_equals_logits():
     model, x = Model(mlp()), torch.randn(7, 4)
     out = model(model.params, x, buffers={})
     torch.testing.assert_close(model.head(model.params, out.features), out.logits)
@@ -390,7 +390,7 @@ def trees(seed=0, names=("a.weight", "a.bias", "b.weight")):
     return {n: torch.randn(*s, generator=gen) for n, s in zip(names, ((2, 3), (2,), (4,)))}
 
 
-def test_tree_arithmetic():
+def test_tree_arithmetic_equals_arithmetic_of_flat_tensors():
     a, b = trees(0), trees(1)
     flat_a, flat_b = tree.flatten(a), tree.flatten(b)
     torch.testing.assert_close(tree.flatten(tree.add(a, b)), flat_a + flat_b)
@@ -405,7 +405,7 @@ def test_tree_arithmetic():
     assert tree.nbytes(a) == 4 * 12 and tree.nbytes(a, b) == 8 * 12
 
 
-def test_tree_stacks():
+def test_tree_stack_rows_and_weighted_sum_equal_single_trees():
     a, b = trees(0), trees(1)
     both = tree.stack([a, b])
     assert same(tree.row(both, 1), b) and same(tree.concatenate([both, both]), tree.stack([a, b, a, b]))
@@ -414,7 +414,7 @@ def test_tree_stacks():
     torch.testing.assert_close(tree.flatten(mean), 0.25 * tree.flatten(a) + 0.75 * tree.flatten(b))
 
 
-def test_tree_layers():
+def test_tree_layers_group_parameters_by_module():
     def layers(*names):
         return tree.layers({n: torch.zeros(1) for n in names})
 
@@ -426,7 +426,7 @@ def test_tree_layers():
     assert layers("bias") == [["bias"]] and layers() == []
 
 
-def test_tree_pack():
+def test_tree_unpack_of_packed_tree_equals_original():
     drawers = {"part": trees(0), "other.buffers": {"x/y": torch.zeros(1)}}
     assert same(tree.unpack(tree.pack(drawers)), drawers)
 
@@ -442,7 +442,7 @@ def stacked_memories(*values):
     return {"part": tree.stack([memory_of(value)["part"] for value in values])}
 
 
-def test_client_states_beyond_budget_lie_in_files(tmp_path):
+def test_client_states_beyond_budget_are_stored_in_files_and_read_back_equal(tmp_path):
     """Ten clients of 4 kB with room for three rows, of which one is the initial memory: every value is what it was."""
     client_states = ClientStates(memory_of(-1), tmp_path, budget=12500)
     for k in range(10):
@@ -573,7 +573,7 @@ def test_client_states_random_sequence_follows_version_rule(tmp_path):
         assert client_states._index._used <= 1 + 3 * 12
 
 
-def test_client_states_are_versioned_by_round(tmp_path):
+def test_client_states_put_after_refused_round_keep_accepted_version(tmp_path):
     for budget in (10**9, 1):
         client_states = ClientStates(memory_of(-1), tmp_path / str(budget), budget)
         client_states.put(0, 0, memory_of(10), None)
@@ -583,7 +583,7 @@ def test_client_states_are_versioned_by_round(tmp_path):
         assert same(client_states.get(0, 0), memory_of(10)) and same(client_states.get(0, 2), memory_of(12))
 
 
-def test_client_states_put_twice_in_round_hold_second(tmp_path):
+def test_client_states_put_twice_in_one_round_hold_second_value(tmp_path):
     client_states = ClientStates(memory_of(-1), tmp_path, budget=1)
     client_states.put(0, 1, memory_of(1), None)
     client_states.put(1, 1, memory_of(5), None)
@@ -592,7 +592,7 @@ def test_client_states_put_twice_in_round_hold_second(tmp_path):
     assert same(client_states.get(0, 1), memory_of(2))
 
 
-def test_client_states_saved_and_adopted_are_equal(tmp_path):
+def test_client_states_saved_and_adopted_equal_accepted_versions(tmp_path):
     client_states = ClientStates(memory_of(-1), tmp_path)
     for k in range(3):
         client_states.put(k, 4, memory_of(k), None)
@@ -608,7 +608,7 @@ def test_client_states_saved_and_adopted_are_equal(tmp_path):
         later.get(2, 4)
 
 
-def test_run_with_client_states_on_disk_is_equal(tmp_path):
+def test_simulation_with_client_states_on_disk_equals_simulation_in_memory(tmp_path):
     sims = [Simulation("moon + apfl", mlp(norm=True), Clients.random(SIZES), batch_size=4) for _ in range(2)]
     sims[1].executor.client_pool.client_states._table.budget = 1
     for sim in sims:
@@ -617,14 +617,14 @@ def test_run_with_client_states_on_disk_is_equal(tmp_path):
     assert same(sims[0].params, sims[1].params) and all(same(sims[0].memory(k), sims[1].memory(k)) for k in range(4))
 
 
-def test_client_state_holds_its_own_tensors():
+def test_client_state_of_batched_executor_holds_its_own_storage():
     sim = Simulation("ditto", mlp(), Clients.random(SIZES), executor="batched", batch_size=4)
     sim.round()
     w = sim.memory(0)["proximal_model"]["body.weight"]
     assert w.untyped_storage().nbytes() == w.numel() * 4
 
 
-def test_checkpoints(tmp_path):
+def test_checkpoint_written_and_read_back_is_equal(tmp_path):
     path = tmp_path / "deep" / "state.safetensors"
     tensors = {
         "a": torch.randn(3, 4).t(),
@@ -639,7 +639,7 @@ def test_checkpoints(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["state.safetensors"]
 
 
-def test_damaged_checkpoints_are_refused(tmp_path):
+def test_checkpoint_damaged_or_foreign_file_is_refused(tmp_path):
     path = tmp_path / "state.safetensors"
     write_tensors(path, trees())
     whole = path.read_bytes()
@@ -656,7 +656,7 @@ def test_damaged_checkpoints_are_refused(tmp_path):
         read_tensors(path)
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+def test_checkpoint_in_unwritable_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UnalikeError, match="cannot write"):
         write_tensors(tmp_path / "file" / "state", trees())
@@ -665,7 +665,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_client_updates_not_finite_are_refused():
+def test_client_updates_with_values_not_finite_are_refused_by_name():
     sim = Simulation("scaffold", mlp(norm=True), Clients.random(SIZES), batch_size=4)
     cohort = sim.run()
     assert refusals(cohort) == {}
@@ -678,7 +678,7 @@ def test_client_updates_not_finite_are_refused():
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
-def test_client_updates_come_in_order_of_ids(executor):
+def test_client_updates_of_chosen_clients_come_in_order_of_ids(executor):
     sim = Simulation("ditto", mlp(), Clients.random(SIZES), executor=executor, chunk=2, batch_size=4)
     everyone, some = sim.run(), sim.run([3, 0, 2])
     assert some.ids == (3, 0, 2) and some.sizes.tolist() == [5, 7, 1]
@@ -687,7 +687,7 @@ def test_client_updates_come_in_order_of_ids(executor):
             torch.testing.assert_close(u[i], everyone.update[n][k])
 
 
-def test_threads_with_dropout_repeat():
+def test_rounds_with_dropout_in_two_threads_equal_round_in_one():
     from concurrent.futures import ThreadPoolExecutor
 
     sims = [Simulation("fedavg", mlp(dropout=0.5), Clients.random((200, 200)), batch_size=2) for _ in range(3)]
@@ -697,7 +697,7 @@ def test_threads_with_dropout_repeat():
     assert same(sims[1].params, sims[0].params) and same(sims[2].params, sims[0].params)
 
 
-def test_wire_scaffold_lists_every_item():
+def test_wire_of_scaffold_lists_every_item_down_and_up():
     """SCAFFOLD: the model and c down, the update and the change of c_i up, and four numbers."""
     items = ua.wire(Method.parse("scaffold"), mlp())
     size = sum(4 * p.numel() for p in mlp().parameters())

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 @every
-def test_parts_are_frozen_values(name):
+def test_parts_are_immutable_and_equal_parts_hash_equal(name):
     method = METHODS[name]
     for part in method.parts:
         for field in parameters(part) or {"anything": None}:
@@ -45,7 +45,7 @@ def test_parts_are_frozen_values(name):
 
 
 @every
-def test_repr_is_spec_text(name):
+def test_method_repr_parses_to_equal_method(name):
     method = METHODS[name]
     assert Method.parse(repr(method)) == method
     assert repr(Method.parse(repr(method))) == repr(method)
@@ -53,7 +53,7 @@ def test_repr_is_spec_text(name):
 
 
 @every
-def test_two_threads_may_share_a_method(name):
+def test_method_shared_by_two_threads_gives_same_parameters(name):
     sims = [federation(METHODS[name]) for _ in range(2)]
 
     def play(sim):
@@ -70,7 +70,7 @@ def test_two_threads_may_share_a_method(name):
 
 
 @every
-def test_client_sends_only_update_messages_and_shares(name):
+def test_client_update_holds_only_shared_parameters_messages_and_shares(name):
     sim, cohorts = reference(name)
     method, model = sim.method, sim.settings.model
     shared = {n for n in model.params if method.shares(n, model)}
@@ -89,7 +89,7 @@ def test_client_sends_only_update_messages_and_shares(name):
 
 
 @every
-def test_wire_lists_every_byte(name):
+def test_wire_bytes_in_first_round_equal_bytes_of_broadcast_and_client_update(name):
     """What `wire` says is what the order and the report of a client take."""
     sim = federation(METHODS[name], norm=True)
     method, model = sim.method, sim.settings.model
@@ -105,7 +105,7 @@ def test_wire_lists_every_byte(name):
 
 
 @every
-def test_every_tensor_has_one_owner(name):
+def test_state_entries_belong_to_named_parts_only(name):
     sim, _ = reference(name)
     names = {p.name for p in sim.method.parts}
     assert set(sim.state.part_states) <= names
@@ -116,7 +116,7 @@ def test_every_tensor_has_one_owner(name):
 
 
 @every
-def test_wire_lists_bytes_of_client_updates(name):
+def test_wire_bytes_in_later_round_equal_bytes_of_broadcast_and_client_update(name):
     """Per client and round, in bytes; the order is the shared parameters, the buffers and the letters down."""
     sim, cohorts = played(METHODS[name], norm=True)
     model = sim.settings.model
@@ -170,7 +170,7 @@ class Spy(Objective, ServerStep):
 
 
 @every
-def test_part_sees_own_message_and_state_and_update_is_added_once(name):
+def test_part_sees_only_its_message_and_state_and_update_is_added_once(name):
     sim = federation(METHODS[name] + Spy())
     for number in range(2):
         before = sim.params
@@ -183,7 +183,7 @@ def test_part_sees_own_message_and_state_and_update_is_added_once(name):
 
 
 @every
-def test_private_parameters_stay_on_client(name):
+def test_private_head_is_absent_from_client_update(name):
     """With a private head, nothing that leaves a client holds an entry of the head."""
     try:
         sim = federation(METHODS[name] + "private(select='head')")
@@ -200,7 +200,7 @@ def test_private_parameters_stay_on_client(name):
 
 
 @every
-def test_inputs_are_never_written_to(name):
+def test_round_leaves_broadcast_states_and_samples_unchanged(name):
     sim = federation(METHODS[name])
     sim.round()
     order = make_broadcast(sim.method, sim.settings, sim.state, 4)
@@ -248,13 +248,13 @@ def agree(a, b, tolerance):
 
 @every
 @pytest.mark.parametrize("chunk", [None, 3])
-def test_batched_equals_loop(name, chunk):
+def test_batched_executor_equals_loop_executor(name, chunk):
     """Clients are ragged, one has a single sample."""
     agree(played(METHODS[name], "batched", chunk=chunk), reference(name), rounding(METHODS[name]))
 
 
 @every
-def test_batched_with_batch_norm_equals_loop(name):
+def test_batched_executor_with_batch_norm_equals_loop_executor(name):
     """1e-4: the norm divides by the spread of few rows. Two rounds, a client of one sample (normalized to 0) among
     them."""
     a, b = played(METHODS[name], "batched", norm=True), played(METHODS[name], norm=True)
@@ -264,7 +264,7 @@ def test_batched_with_batch_norm_equals_loop(name):
 
 
 @every
-def test_padding_never_counts(name):
+def test_padding_rows_do_not_change_client_updates_or_server_state(name):
     """Row 0 of the common tensors is nobody's and stands in the padding: whatever it holds, nothing changes."""
     results = []
     for value, label in ((0.0, 0), (1e6, 2)):
@@ -276,7 +276,7 @@ def test_padding_never_counts(name):
 
 
 @every
-def test_a_client_with_one_sample_trains(name):
+def test_client_with_one_sample_changes_its_parameters(name):
     sim, cohorts = reference(name)
     one = SIZES.index(1)
     update = tree.row(decode_updates(sim.method, cohorts[0].update, sim.settings.model.params), one)
@@ -291,7 +291,7 @@ def test_a_client_with_one_sample_trains(name):
 
 
 @every
-def test_no_global_generator_is_read_or_touched(name):
+def test_rounds_do_not_read_or_change_global_random_generators(name):
     results = []
     for seed in (1, 2):
         torch.manual_seed(seed), np.random.seed(seed), random.seed(seed)  # noqa: NPY002
@@ -307,7 +307,7 @@ def test_no_global_generator_is_read_or_touched(name):
 
 @every
 @pytest.mark.parametrize("executor", ["loop", "batched"])
-def test_repeated_broadcast_gives_same_update_and_refused_round_leaves_no_trace(name, executor):
+def test_repeated_broadcast_gives_same_update_and_refused_round_keeps_client_state(name, executor):
     sim = federation(METHODS[name], executor)
     sim.round()
     before = clone(sim.memory(0)), clone(sim.memory(2))
@@ -326,7 +326,7 @@ def test_repeated_broadcast_gives_same_update_and_refused_round_leaves_no_trace(
 
 
 @every
-def test_clients_without_participation_keep_their_state(name):
+def test_clients_absent_from_round_keep_their_client_state(name):
     sim = federation(METHODS[name])
     sim.round()
     before = clone([sim.memory(k) for k in (0, 2)])
@@ -338,7 +338,7 @@ def test_clients_without_participation_keep_their_state(name):
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.tuning is not None])
-def test_fine_tuning_leaves_no_trace(name):
+def test_fine_tuning_leaves_states_and_next_round_unchanged(name):
     """States and memories stay as they were, and so does the next round; executors agree within 1e-5 of the way."""
     # a step that others adapt is found through the adaptation: in float32 the rounding of that depends on the processor
     dtype = torch.float64 if name in ADAPTED else torch.float32
@@ -361,7 +361,7 @@ def test_fine_tuning_leaves_no_trace(name):
 
 
 @every
-def test_buffers_are_averaged_or_the_maximum(name):
+def test_shared_buffers_are_averaged_and_batch_counts_take_the_maximum(name):
     sim = federation(METHODS[name], norm=True)
     if not sim.method.shares("norm.running_mean", sim.settings.model):
         sim.round()
@@ -387,7 +387,7 @@ def test_buffers_are_averaged_or_the_maximum(name):
 
 
 @every
-def test_local_buffers_stay_and_go_on(name):
+def test_local_buffers_stay_in_client_state_across_rounds(name):
     sim, cohorts = played(METHODS[name], buffers="local", norm=True)
     assert all(not c.stacked.buffers for c in cohorts) and same(sim.state.buffers, sim.settings.model.buffers)
     for k, n in enumerate(SIZES):
@@ -395,7 +395,7 @@ def test_local_buffers_stay_and_go_on(name):
 
 
 @every
-def test_first_buffers(name):
+def test_first_buffers_equal_buffers_of_first_client(name):
     sim, cohorts = played(METHODS[name], buffers="first", norm=True)
     first = tree.row(cohorts[-1].stacked.buffers, 0)
     assert same(tree.only(sim.state.buffers, first), first)
@@ -408,7 +408,7 @@ def test_first_buffers(name):
 @pytest.mark.parametrize(
     "solver", [{"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}, {"optimizer": "adamw", "lr": 0.01}]
 )
-def test_other_solvers(name, solver):
+def test_batched_executor_with_other_solvers_equals_loop_executor(name, solver):
     """The solver's state is kept or not; 1e-4 as Adam divides by small numbers, whose first steps are all of one size: which of
     them are the largest, as `topk` asks, is then left to rounding."""
     if name == "topk" and solver.get("optimizer") == "adamw":

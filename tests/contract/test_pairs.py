@@ -18,7 +18,7 @@ def title(pair):
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=title)
-def test_pair(pair):
+def test_pair_of_methods_combines_in_either_order_or_is_refused_by_both_names(pair):
     a, b = pair
     try:
         both = a + b

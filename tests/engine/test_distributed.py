@@ -74,7 +74,7 @@ def test_assign_clients_picks_least_loaded_process():
     assert abs(np.diff(np.bincount(assign_clients(zipf, 2), zipf)))[0] <= zipf.min()
 
 
-def test_a_client_costs_its_steps_and_their_rows():
+def test_client_costs_count_steps_and_their_samples():
     method = plan("fedavg")
     assert client_costs(method, ua.Work(epochs=2, batch_size=10), np.array([25, 3, 0])).tolist() == [6 * 14, 2 * 7, 0]
     assert client_costs(method, ua.Work(steps=5, batch_size=None), np.array([25, 3])).tolist() == [5 * 29, 5 * 7]
@@ -164,7 +164,7 @@ SCORED = {
 
 @pytest.mark.parametrize("spec", SCORED)
 @pytest.mark.parametrize("workers", [2, 3])
-def test_processes_score_a_part_each(spec, workers, monkeypatch):
+def test_evaluation_split_over_processes_equals_one_process(spec, workers, monkeypatch):
     """Shared models on a part of the samples each, clients' own models where their memories are: the metrics of one process."""
     told, tell = set(), WorkerPool.tell
     monkeypatch.setattr("unalike.runtime.evaluation.PAYS", 1)
@@ -198,14 +198,14 @@ def test_processes_score_a_part_each(spec, workers, monkeypatch):
         pd.testing.assert_frame_equal(mine, theirs, rtol=1e-3, atol=1e-4)
 
 
-def test_plans_of_several_stages():
+def test_plan_with_several_stages_on_workers_equals_loop():
     for spec in ("fedconcat(clusters=2, encoder_rounds=2, classifier_rounds=1)", "ifca(clusters=2)"):
         alone, shared = (played(spec, e) for e in ("loop", "distributed(workers=2, inner='loop')"))
         torch.testing.assert_close(shared.personal(0), alone.personal(0), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("inner", ["loop", "batched(compiled_loops=False)"])
-def test_processes_draw_numbers_of_their_own(inner):
+def test_dropout_of_equal_clients_on_workers_differs(inner):
     """Of clients whose samples are all alike, dropout alone tells one from another."""
     alike = [ua.ClientData(train=(torch.ones(6, 4), torch.zeros(6, dtype=torch.int64)))] * 4
     executor = f"distributed(workers=2, inner='{inner}')"
@@ -216,14 +216,14 @@ def test_processes_draw_numbers_of_their_own(inner):
 
 
 @pytest.mark.parametrize("spec", ["scaffold", "ditto"])
-def test_a_round_in_which_the_leader_has_no_client(spec):
+def test_round_without_client_in_leader_equals_loop(spec):
     """Those who remember something stay where their memories are: one participant a round is mostly another process's."""
     alone, shared = (played(spec, e, participation=0.1) for e in ("loop", "distributed(workers=3, inner='batched')"))
     for n in alone.params:  # 1e-6: chunks
         torch.testing.assert_close(shared.params[n], alone.params[n], rtol=1e-5, atol=1e-6)
 
 
-def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
+def test_resume_with_other_number_of_processes_gives_same_model(tmp_path):
     whole = played("scaffold", "loop")
     for executor in ("distributed(workers=2, inner='loop')", "loop"):
         stop = lambda row: row["round"] == 1  # noqa: E731
@@ -233,7 +233,7 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
         torch.testing.assert_close(more.params, whole.params, rtol=1e-5, atol=1e-6)
 
 
-def test_a_checkpoint_has_what_clients_remembered_of_a_stage_that_is_over(tmp_path):
+def test_checkpoint_in_second_stage_keeps_client_states_of_first_stage(tmp_path):
     """Written in the second stage, which has one group where the first has two; then the run goes on from it."""
     spec = "fedconcat(clusters=2, encoder_rounds=2, classifier_rounds=1, method='scaffold')"
     whole = played(spec, "loop")
@@ -255,7 +255,7 @@ class Falls(Exception):
     pass
 
 
-def test_a_worker_that_dies_ends_the_run_and_leaves_a_checkpoint(tmp_path):
+def test_worker_killed_ends_run_with_checkpoint_and_resume_gives_same_model(tmp_path):
     """The leader says who is gone; the same command goes on and comes to the same model."""
     whole = played("fedavg", "loop")
 
@@ -351,7 +351,7 @@ RUN = [
 
 
 @pytest.mark.slow
-def test_torchrun_joins_and_restarts(tmp_path):
+def test_torchrun_restart_after_kill_gives_same_model_as_one_process(tmp_path):
     """One of two processes is killed under way; torchrun starts them again, and the run ends with the model of one process."""
     flags = [*RUN, "--rounds", "400", "--executor", "loop", "--lr", "0.01"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(ua.__file__).parents[1])}
@@ -418,7 +418,7 @@ except ua.UnalikeError as error:
 """
 
 
-def test_a_script_under_torchrun_has_one_run_and_the_models_of_all_clients(tmp_path):
+def test_torchrun_script_gets_all_personal_models_and_refuses_second_run(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     output = said(tmp_path, *TORCHRUN, "script.py")
     assert output.count("one torchrun makes one run or one comparison") == 1, output
@@ -428,7 +428,7 @@ def test_a_script_under_torchrun_has_one_run_and_the_models_of_all_clients(tmp_p
     assert [float(word) for word in line.split()[2:]] == pytest.approx(own, abs=2e-3)
 
 
-def test_machines_without_a_common_folder_are_refused_where_clients_remember(monkeypatch):
+def test_client_states_on_two_machines_without_shared_folder_are_refused(monkeypatch):
     """Two machines with a process each; on one machine the leader makes a folder, and without memories there is no need."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
@@ -441,7 +441,7 @@ def test_machines_without_a_common_folder_are_refused_where_clients_remember(mon
 
 
 @pytest.mark.slow
-def test_a_comparison_under_torchrun_is_that_of_one_process(tmp_path):
+def test_torchrun_compare_equals_one_process(tmp_path):
     """The same processes work for all cells, one that diverges among them, and only one of them reports."""
     flags = ["-m", "unalike", "compare", "--data", "digits", "--clients", "6", "--model", "mlp(hidden=(8,))"]
     flags += ["--rounds", "3", "--seeds", "2", "--executor", "loop", "--lr", "0.1"]
@@ -481,13 +481,13 @@ def test_codec_empty_arrays_round_trip(kind):
 
 
 @pytest.mark.parametrize("beside", [[], [torch.ones(3)]])
-def test_a_single_number_that_was_expanded_is_sent(beside):
+def test_codec_expanded_scalar_round_trips(beside):
     """The count of a batch norm of the only client in a chunk has a stride of 0."""
     back = received(*packed({"count": torch.tensor(7).expand(1), "beside": beside}))
     assert back["count"].tolist() == [7]
 
 
-def test_large_tensors_are_sent_as_they_lie():
+def test_codec_large_tensors_are_sent_without_copy():
     """Small ones share a piece; nothing large is copied to be sent, and each is received into a vector of its own."""
     large, sizes = torch.randn(3, 2**16), (5, 1, 0, 7)
     nest = {"a": [torch.arange(n) for n in sizes], "b": [large, large.T], "c": torch.tensor(True), "d": large.half()}
@@ -500,7 +500,7 @@ def test_large_tensors_are_sent_as_they_lie():
     assert torch.equal(back["d"], nest["d"]) and back["c"]
 
 
-def test_a_population_of_one_client_in_two_processes():
+def test_two_processes_with_one_client_complete_the_run():
     one = Population.of(people()[:1])
     run = ua.run("fedavg", one, model="linear", rounds=1, executor="distributed(workers=2)")
     assert len(run.history) == 2

@@ -70,7 +70,7 @@ def namespaces():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["scaffold", "fedlws"])
-def test_two_hosts_equal_one_process(method, tmp_path):
+def test_torchrun_on_two_hosts_equals_one_process_and_repeats_bitwise(method, tmp_path):
     """Sums, memories and single reports cross the cable; the same command gives the same bits again."""
     found = {}
     for name in ("joined", "again"):

@@ -101,7 +101,7 @@ def test_feature_alignment_moves_features_to_centroids():
     assert spread(20) < 0.7 * spread(0)
 
 
-def test_what_is_sent():
+def test_feature_alignment_round_sends_class_counts_and_centroids():
     sim = Simulation("feature_alignment", mlp(), Clients.random(SIZES), **WORK)
     letter = sim.round().stacked.messages["feature_alignment"]
     for k, rows in enumerate(sim.clients.train):

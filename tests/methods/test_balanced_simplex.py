@@ -15,7 +15,7 @@ SIZES = (7, 3, 1, 5)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}
 
 
-def test_balanced_softmax_by_hand():
+def test_balanced_softmax_full_batch_step_equals_hand_numbers():
     """One full-batch step of a linear model in float64: the gradient's softmax is n_c^gamma e^(u_c), absent classes have none."""
     rng, gamma = np.random.default_rng(0), 0.7
     x, y = rng.normal(size=(5, 4)), np.array([0, 0, 2, 0, 2])
@@ -41,7 +41,7 @@ def test_balanced_softmax_gamma_zero_equals_fedavg():
 
 
 @pytest.mark.parametrize("y", [np.array([True, False, True]), np.array([0.5, 1.0, 2.0])], ids=["binary", "regression"])
-def test_the_balanced_loss_says_that_it_needs_classes(y):
+def test_balanced_softmax_without_classes_is_refused(y):
     client = ua.ClientData(train=(np.ones((3, 2), np.float32), y))
     with pytest.raises(UnalikeError, match="needs classes"):
         ua.run("balanced_softmax", [client], model="linear", rounds=1, executor="loop")
@@ -90,7 +90,7 @@ def test_fedetf_unsupported_models_are_refused():
         stage(method="perfedavg")
 
 
-def test_clients_of_two_classes_learn_a_model_of_three():
+def test_fedetf_clients_with_two_classes_learn_all_three_classes():
     rng = np.random.default_rng(1)
     centres = 2 * rng.normal(size=(3, 4))
 

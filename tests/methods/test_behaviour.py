@@ -49,13 +49,13 @@ BITWISE = {
 
 
 @pytest.mark.parametrize("neutral, other", BITWISE.items())
-def test_bitwise_equal_paths(neutral, other):
+def test_method_limit_case_is_bitwise_equal_to_other_method(neutral, other):
     a, b = rounds(neutral, 3), rounds(other, 3)
     assert same(a.params, b.params)
     assert distance(a.params, a.settings.model.params, a.settings.model.params) > 0
 
 
-def test_equal_as_values():
+def test_method_parse_equivalent_texts_give_equal_methods():
     parse = Method.parse
     assert parse("fedprox(mu=0.1) + fednova") == parse("fedmix(mu=0.1)") == parse("fednova + fedprox(mu=0.1)")
     assert hash(parse("fedprox + fednova")) == hash(parse("fedmix"))
@@ -64,7 +64,7 @@ def test_equal_as_values():
     assert parse("scaffold(weighted=True)") == parse("control_variates")
 
 
-def test_fednova_is_fedavg_for_equal_steps():
+def test_fednova_equal_steps_equals_fedavg():
     """Equal sizes give equal steps: tau_eff p_k / tau = p_k up to one rounding (1e-6 of the update in float32)."""
     clients = Clients.random((8, 8, 8, 8))
     for nova, avg in (("fednova", "fedavg"), ("fedmix(mu=0.3)", "fedprox(mu=0.3)")):
@@ -79,24 +79,24 @@ def test_fednova_is_fedavg_for_equal_steps():
     assert distance(a.params, b.params, b.settings.model.params) > 0.01
 
 
-def test_fednova_prox_aware_is_fednova_as_mu_vanishes():
+def test_fednova_prox_aware_small_mu_approaches_fednova():
     a, b = (rounds(m, 1) for m in ("fedprox(mu=1e-3) + fednova(prox_aware=True)", "fedmix(mu=1e-3)"))
     assert distance(a.params, b.params, b.settings.model.params) < 1e-3  # alpha tau / 2 = 1e-4 * 8 / 2
     assert same(*(rounds(m, 1).params for m in ("fedprox(mu=0) + fednova(prox_aware=True)", "fedprox(mu=0) + fednova")))
 
 
 @pytest.mark.parametrize("option", [1, 2])
-def test_scaffold_round_1_is_uniform_fedavg(option):
+def test_scaffold_first_round_equals_uniform_fedavg(option):
     assert same(rounds(f"scaffold(option={option})", 1).params, rounds("uniform", 1).params)
     assert same(rounds(f"scaffold(option={option}, weighted=True)", 1).params, rounds("fedavg", 1).params)
 
 
-def test_one_full_batch_step_is_fedsgd():
+def test_fedavg_one_full_batch_step_equals_fedsgd():
     a, b = rounds("fedsgd"), rounds("fedavg", epochs=1, batch_size=None)
     assert same(a.params, b.params)
 
 
-def test_fedsgd_is_the_gradient_of_the_pooled_data():
+def test_fedsgd_one_round_equals_gradient_step_on_pooled_data():
     """w+ = w - lr grad F(w), F the mean over all samples (float64; p_k is exact as 32 samples are)."""
     clients = Clients.random(SIZES, dtype=torch.float64)
     module = mlp().double()
@@ -106,7 +106,7 @@ def test_fedsgd_is_the_gradient_of_the_pooled_data():
         torch.testing.assert_close(sim.params[name], (p - 0.1 * p.grad).detach(), rtol=1e-12, atol=1e-14)
 
 
-def test_a_single_client_trains_centrally():
+def test_fedavg_single_client_equals_central_sgd():
     """One client with all the data: FedAvg is SGD with its batches (float32, 1e-5)."""
     clients, module = Clients.random((20,)), mlp()
     sim = rounds("fedavg", 1, module, clients, momentum=0.5)
@@ -123,7 +123,7 @@ def test_a_single_client_trains_centrally():
 
 
 @pytest.mark.parametrize("beside", ["", " + fedlama(phi=2)", " + fedala(modules=0)"])
-def test_both_control_variates_are_the_gradient_of_a_single_full_step(beside):
+def test_scaffold_one_full_batch_step_makes_both_options_equal(beside):
     """(x - y) / lr is the gradient at x, where the step began, if no variate corrected it."""
     sims = [
         Simulation(f"scaffold(option={option}){beside}", mlp(), Clients.random(SIZES), batch_size=None, lr=0.1)
@@ -138,7 +138,7 @@ def test_both_control_variates_are_the_gradient_of_a_single_full_step(beside):
 @pytest.mark.parametrize(
     "text", ["scaffold", "scaffold(option=1)", "scaffold(weighted=True)", "scaffold(server_lr=0.5)"]
 )
-def test_scaffold_variates_have_the_server_variate_as_their_mean(text):
+def test_scaffold_partial_participation_keeps_server_variate_at_client_mean(text):
     sim = Simulation(text, mlp().double(), Clients.random(SIZES, dtype=torch.float64), **WORK)
     for present in ([0, 1, 2, 3], [1, 3], [2], [0, 1, 2, 3], [0, 3]):
         sim.round(present)
@@ -168,7 +168,7 @@ def settled(method, clients, count, **work):
     return float(sim.params["head.weight"][0, 0])
 
 
-def test_fednova_removes_the_objective_inconsistency():
+def test_fednova_unequal_steps_reach_minimum_that_fedavg_misses():
     """The minimum of 1/4 (w-3)^2 + 3/4 (w+1)^2 is 0. FedAvg weighs by p_k tau_k = (1/4, 9/4): (3/4 - 9/4) / (5/2) =
     -3/5. At lr = 0.005 what is left of the local curvature is lr-sized: d_B = 2 (w+1) (1 - 2 lr), so w = 3/4 * 2 lr =
     0.0075."""
@@ -177,7 +177,7 @@ def test_fednova_removes_the_objective_inconsistency():
     assert settled("fedavg", parabolas(), 300, **work) == pytest.approx(-0.6, abs=0.01)
 
 
-def test_feddyn_and_scaffold_reach_the_stationary_point_that_fedavg_misses():
+def test_feddyn_and_scaffold_many_local_steps_reach_minimum_that_fedavg_misses():
     """(w-3)^2 + 4 (w+1)^2 has its minimum at (3 - 4)/5 = -1/5. Many local steps take the clients to 3 and -1: FedAvg,
     uniform, stays at 1."""
     clients = quadratics((2, 2))
@@ -190,7 +190,7 @@ def test_feddyn_and_scaffold_reach_the_stationary_point_that_fedavg_misses():
         assert settled(f"scaffold(option={option})", clients, 60, **work) == pytest.approx(-0.2, abs=1e-3)
 
 
-def test_proximal_term_holds_clients_near():
+def test_fedprox_larger_mu_gives_smaller_update():
     ways = []
     for mu in (0, 0.5, 5):
         update = rounds(f"fedprox(mu={mu})", 0, steps=20).run().update
@@ -212,7 +212,7 @@ def test_fedavgm_constant_updates_accelerate():
 # --- personal models --------------------------------------------------------------------------------------------------
 
 
-def test_ditto_lam_0_is_local_training_and_a_large_lam_is_the_shared_model():
+def test_ditto_lam_zero_is_local_training_and_large_lam_stays_near_shared_model():
     own, alone = rounds("ditto(lam=0)", 3), rounds("local_only", 3)
     for k in range(4):
         assert distance(own.memory(k)["proximal_model"], alone.memory(k)["private"], own.settings.model.params) < 1e-6
@@ -223,7 +223,7 @@ def test_ditto_lam_0_is_local_training_and_a_large_lam_is_the_shared_model():
     assert ways[0] < 0.1 * ways[1]
 
 
-def test_apfl_limits():
+def test_apfl_alpha_one_is_local_training_and_alpha_zero_is_shared_model():
     """a = 1 is local training; a = 0 leaves v where it was, and the personal model is the shared one."""
     alone = rounds("local_only", 2)
     for mixing, part in (("parameters", "parameter_mixture"), ("output", "output_mixture")):
@@ -240,7 +240,7 @@ def test_apfl_limits():
         torch.testing.assert_close(out.logits, none.settings.model(none.params, x, buffers={}).logits)
 
 
-def test_apfl_output_prediction_mixes_logits():
+def test_apfl_output_mixing_predicts_mixed_logits():
     sim = rounds("apfl(alpha=0.25, adaptive=False, mixing='output')", 2)
     x, memory, model = sim.clients.x, sim.memory(2)["output_mixture"], sim.settings.model
     shared, own = (model(p, x, buffers={}).logits for p in (sim.params, memory))
@@ -248,7 +248,7 @@ def test_apfl_output_prediction_mixes_logits():
     torch.testing.assert_close(found, 0.25 * own + 0.75 * shared)
 
 
-def test_local_only_is_training_alone():
+def test_local_only_client_equals_training_alone():
     sim, alone = rounds("local_only", 2), Simulation("fedavg", mlp(), Clients.random(SIZES), **WORK)
     # client 2 by itself, with the batches it has among the four
     alone.round([2])
@@ -263,7 +263,7 @@ def test_local_only_is_training_alone():
 # ---------------------------------------------------------------------------------------------------
 
 
-def test_moon_has_no_term_at_the_first_participation_of_each_client():
+def test_moon_first_participation_equals_fedavg():
     a, b = rounds("moon(mu=5)", 1, present=[0, 1]), rounds("fedavg", 1, present=[0, 1])
     assert same(a.params, b.params)
     first = tree.row(a.run([2]).update, 0)
@@ -271,7 +271,7 @@ def test_moon_has_no_term_at_the_first_participation_of_each_client():
     assert not same(tree.row(a.run([0]).update, 0), tree.row(b.run([0]).update, 0))  # its second
 
 
-def test_moon_survives_features_of_zero():
+def test_moon_zero_features_keep_parameters_finite():
     """A dead layer: cosines of zero vectors have no direction; the step stays finite."""
     module = nn.Sequential(OrderedDict(body=nn.Linear(4, 5), act=nn.ReLU(), head=nn.Linear(5, 3)))
     with torch.no_grad():
@@ -281,7 +281,7 @@ def test_moon_survives_features_of_zero():
         assert all(t.isfinite().all() for t in sim.params.values())
 
 
-def test_fedntd_keeps_what_the_shared_model_says_of_other_classes():
+def test_fedntd_single_class_client_preserves_other_class_ratios():
     """After training on one class alone, the ratios of the other classes' probabilities have moved less."""
     x = np.random.default_rng(0).normal(size=(12, 4))
     moved = []
@@ -300,7 +300,7 @@ def test_fedntd_keeps_what_the_shared_model_says_of_other_classes():
 
 
 @pytest.mark.parametrize("text", ["fedavg", "uniform", "fednova", "scaffold"])
-def test_a_model_in_float64_is_averaged_in_float64(text):
+def test_aggregation_float64_model_keeps_float64_precision(text):
     """Three equal clients: any weighted mean of theirs is the client itself, to float64."""
     data = np.random.default_rng(0).normal(size=(3, 4)), np.array([0, 1, 2])
     sims = [
@@ -321,7 +321,7 @@ def test_a_model_in_float64_is_averaged_in_float64(text):
     "term",
     ["proximal(mu=1)", "dynamic_regularizer(alpha=1)", "control_variates", "model_contrast", "not_true_distillation"],
 )
-def test_private_parameters_are_not_drawn_to_the_start_of_the_run(term):
+def test_private_parameters_with_drift_terms_train_as_local_only(term):
     """With one step per round a proximal term has no gradient: v = w where the client begins. Nothing is shared here,
     so training
     goes on as it would alone; MOON's and FedNTD's teacher is the received model by definition and is left out of the
@@ -334,7 +334,7 @@ def test_private_parameters_are_not_drawn_to_the_start_of_the_run(term):
 
 
 @pytest.mark.parametrize("steps", [1, 4])
-def test_scaffold_option_1_takes_the_gradient_of_all_local_data(steps):
+def test_scaffold_option_1_variate_equals_gradient_of_all_local_data(steps):
     """Samples (1,0)->3, (0,1)->1, (1,1)->0 at w = (1, 2): residuals -2, 1, 3: gradient 2/3 ((-2,0) + (0,1) + (3,3)) =
     (2/3, 8/3)."""
     clients = Clients.of(([[1.0, 0], [0, 1], [1, 1]], [3.0, 1, 0]))
@@ -344,7 +344,7 @@ def test_scaffold_option_1_takes_the_gradient_of_all_local_data(steps):
 
 
 @pytest.mark.parametrize("name", ["fedsa", "fedpake"])
-def test_the_literal_readings_warn(name):
+def test_fedsa_and_fedpake_literal_variant_warns(name):
     from unalike.core.work import Work
 
     with pytest.warns(UserWarning):
@@ -352,7 +352,7 @@ def test_the_literal_readings_warn(name):
 
 
 @pytest.mark.parametrize("text, part", [("ditto", "proximal_model"), ("apfl", "parameter_mixture")])
-def test_a_frozen_parameter_is_frozen_in_the_personal_model_too(text, part):
+def test_personal_model_frozen_parameter_stays_unchanged(text, part):
     module = mlp()
     module.body.weight.requires_grad_(False)
     sim = rounds(text, 2, module)
@@ -360,7 +360,7 @@ def test_a_frozen_parameter_is_frozen_in_the_personal_model_too(text, part):
     assert same(sim.memory(0)[part]["body.weight"], sim.settings.model.params["body.weight"])
 
 
-def test_clipping_counts_what_moves():
+def test_apfl_gradient_clip_limits_step_of_personal_model():
     """y = w1 x1, targets 3 and -9: client 0's gradient a grad f(v_bar) stays above 1, so each step of v has length lr
     = 1/4."""
     clients = Clients.of(([[1.0, 0]], [3.0]), ([[1.0, 0]], [-9.0]))

@@ -22,13 +22,13 @@ def numbers(*rows):
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def test_equal_profiles_are_weighted_by_their_spread():
+def test_combinations_equal_profiles_are_weighted_by_inverse_spread():
     """h alike: sum a^2 V has its minimum at a ~ 1/V = 1 : 1/2 : 1/4."""
     alpha = combinations(torch.ones(3, 2, 4, dtype=torch.float64), numbers(1.0, 2.0, 4.0))
     torch.testing.assert_close(alpha, numbers([4.0, 2, 1], [4, 2, 1], [4, 2, 1]) / 7)
 
 
-def test_two_clients_by_hand():
+def test_combinations_two_clients_equal_hand_numbers():
     """P_1 = diag(V) + diag(0, 9): a = (V_2 + 9, V_1) / (V_1 + V_2 + 9)."""
     h = numbers([[0.0, 0.0]], [[3.0, 0.0]])
     alpha = combinations(h, numbers(1.0, 2.0))
@@ -37,7 +37,7 @@ def test_two_clients_by_hand():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_minimum_on_the_simplex(seed):
+def test_combinations_random_profiles_reach_minimum_on_simplex(seed):
     """Against SLSQP, and 1000 points of the simplex; some weights are 0."""
     rng = np.random.default_rng(seed)
     h, v = rng.normal(size=(6, 3, 2)), 3 * rng.random(6)
@@ -108,7 +108,7 @@ def test_combined_heads_without_variance_equals_fedrep():
 
 
 @pytest.mark.parametrize("other", ["", " + topk(fraction=0.5, error_feedback=True)", " + scaffold"])
-def test_both_executors_with_some_taking_part(other):
+def test_combined_heads_partial_participation_is_equal_in_both_executors(other):
     loop, batched = (
         Simulation("fedpac" + other, mlp(), Clients.random(SIZES), executor=e, **WORK) for e in ("loop", "batched")
     )
@@ -151,7 +151,7 @@ def test_combined_heads_wire_lists_heads_and_statistics():
     assert "head.weight" not in sim.run().update
 
 
-def test_combined_heads_runs_and_aggregate_refuses_it():
+def test_combined_heads_run_is_supported_and_aggregate_is_refused():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 6)).astype(np.float32), rng.integers(0, 4, 60)
     people = [ua.ClientData(train=(x[i::3], y[i::3]), test=(x[i::3], y[i::3])) for i in range(3)]

@@ -59,14 +59,14 @@ def test_conditional_statistics_equal_numpy(data):
         np.testing.assert_allclose(found, np.ravel(value), rtol=1e-10, atol=1e-10, err_msg=name)
 
 
-def test_regression_and_binary_labels_are_numbers(data):
+def test_covariance_regression_and_binary_labels_count_as_one_number(data):
     x = data[0].reshape(9, 4)
     for y in (data[0][:, 0, 0] * 2 + 1, data[1] > 0):
         expected = np.cov(np.concatenate([x, y[:, None].astype(float)], 1).T)[:4, 4]
         np.testing.assert_allclose(describe((data[0], y), None), expected, rtol=1e-10)
 
 
-def test_zeros_take_the_length_of_another(data):
+def test_zeros_statistic_like_another_has_its_length(data):
     for like in STATISTICS:
         found = describe(data, statistic="zeros", like=like, components=2)
         assert not found.any()
@@ -75,7 +75,7 @@ def test_zeros_take_the_length_of_another(data):
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
 @pytest.mark.parametrize("name", STATISTICS)
-def test_few_samples_leave_zeros_not_nan(data, rows, name):
+def test_conditional_statistics_few_samples_are_finite(data, rows, name):
     found = describe((data[0][:rows], data[1][:rows]), statistic=name, components=3)
     assert np.isfinite(found).all() and found.shape == describe(data, statistic=name, components=3).shape
     if rows == 0:
@@ -83,7 +83,7 @@ def test_few_samples_leave_zeros_not_nan(data, rows, name):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_directions_without_variance_are_no_components(data, dtype):
+def test_pca_directions_without_variance_give_zero_components(data, dtype):
     """Five equal samples have none, samples on a line of one class have one."""
     x = data[0].reshape(9, 4).astype(dtype)
     assert not describe((x[[0] * 5], np.zeros(5, int)), statistic="pca", components=2).any()
@@ -92,7 +92,7 @@ def test_directions_without_variance_are_no_components(data, dtype):
     assert abs(first[:4] @ x[1]) == pytest.approx(np.linalg.norm(x[1]), rel=1e-5) and not np.any(others)
 
 
-def test_the_sign_of_a_component_agrees_on_alike_clients():
+def test_pca_alike_clients_get_components_of_same_sign():
     """Shuffled samples of one law with a dominating direction: one sign, whatever the solver returns."""
     rng = np.random.default_rng(1)
     direction = np.array([3.0, -1, 0.5, 1])
@@ -104,12 +104,12 @@ def test_the_sign_of_a_component_agrees_on_alike_clients():
 @pytest.mark.parametrize(
     "text, hint", [("order=0", "order"), ("statistic='median'", "statistic"), ("like='x'", "like")]
 )
-def test_wrong_fields_are_refused(text, hint):
+def test_conditional_wrong_fields_are_refused(text, hint):
     with pytest.raises(UnalikeError, match=hint):
         Method.parse(f"conditional({text})")
 
 
-def test_tokens_have_no_statistic():
+def test_conditional_statistics_of_tokens_are_refused():
     with pytest.raises(UnalikeError, match="tokens"):
         describe((np.ones((4, 3), np.int64), np.zeros(4, int)))
 
@@ -149,7 +149,7 @@ def test_conditional_statistics_never_leave_client(statistic, executor):
     assert plain == conditioned and all("conditional" not in item.what for item in conditioned)
 
 
-def test_facts_are_of_training_data_alone():
+def test_conditional_statistics_other_test_data_change_nothing():
     x, y = np.random.default_rng(0).normal(size=(8, 3)), np.zeros(8)
     for extra in (0.0, 100.0):
         clients = [ua.ClientData(train=(x, y), test=(x + extra, y + extra))]
@@ -158,7 +158,7 @@ def test_facts_are_of_training_data_alone():
         np.testing.assert_allclose(found.numpy(), x.mean(0), rtol=1e-6, atol=1e-7)  # float32
 
 
-def test_pooled_components_are_one_for_all():
+def test_pooled_pca_all_clients_get_same_components():
     clients = Clients.random((7, 3, 5), dim=4, classes=3)
     sims = [
         Simulation(f"conditional(statistic={s!r})", model("conditional_mlp(statistic=7)", (4,), 3), clients)
@@ -171,7 +171,7 @@ def test_pooled_components_are_one_for_all():
     assert [p.pooled for s in sims for p in s.method.conditioners] == [True, False]
 
 
-def test_batched_is_the_loop_with_conditional_models():
+def test_batched_executor_conditional_models_equal_loop():
     """1e-5 of the update; ragged clients, one of a single sample."""
     clients = Clients.random((7, 1, 5), dim=4, classes=3)
     for name in ("conditional_linear", "conditional_ensemble(experts=3)", "conditional_mlp(hidden=(6,))"):
@@ -195,7 +195,7 @@ def clusters():
     )
 
 
-def test_the_synthetic_experiment_in_small(clusters):
+def test_conditional_ensemble_linear_clusters_beats_shared_model(clusters):
     """SEMANTICS of the Local Statistics paper: one model for all stays near sqrt(10 100/3 (1 - 1/3)) = 14.9 (this draw of
     clusters: 15.1); least squares on a client reach 0.106, and so does local training; an ensemble that sees the covariance
     reaches 0.9 after 60 rounds (0.8 and, stuck, 10.8 with two other seeds)."""
@@ -215,7 +215,7 @@ def test_the_synthetic_experiment_in_small(clusters):
     assert ensemble < 0.1 * shared
 
 
-def test_clients_are_evaluated_with_their_own_statistic(clusters):
+def test_evaluation_conditional_model_uses_own_statistic_of_each_client(clusters):
     """`clients` and `personal` agree client by client with the shared parameters and the client's own facts."""
     run = ua.run(
         "conditional(statistic='ols')",
@@ -242,17 +242,17 @@ def test_clients_are_evaluated_with_their_own_statistic(clusters):
     assert np.isfinite(run.history.rounds["local_rmse"].iloc[-1])
 
 
-def test_a_conditional_model_needs_a_conditioner(clusters):
+def test_conditional_model_without_conditioner_is_refused(clusters):
     with pytest.raises(UnalikeError, match=r"found none.*conditional\(statistic="):
         ua.run("fedavg", clusters, model="conditional_linear", rounds=1, progress=quiet)
 
 
-def test_a_statistic_of_another_length_is_refused(clusters):
+def test_conditional_model_statistic_of_wrong_length_is_refused(clusters):
     with pytest.raises(UnalikeError, match=r"shape \(11,\), expected \(5,\)"):
         ua.run("conditional(statistic='ols')", clusters, model="conditional_mlp(statistic=5)", rounds=1, progress=quiet)
 
 
-def test_a_held_out_test_set_belongs_to_no_client(clusters):
+def test_conditional_model_server_protocol_is_refused(clusters):
     x, y = clusters[0].test
     with pytest.raises(UnalikeError, match="statistic"):
         ua.run(
@@ -266,13 +266,13 @@ def test_a_held_out_test_set_belongs_to_no_client(clusters):
         )
 
 
-def test_other_models_do_not_mind_a_conditioner(clusters):
+def test_conditional_with_plain_model_equals_fedavg(clusters):
     """A plain model is not fed anything: the same path as FedAvg, and nothing personal to record."""
     a, b = (ua.run(s, clusters, model="linear", rounds=1, progress=quiet) for s in ("fedavg + conditional", "fedavg"))
     assert same(a.params, b.params) and list(a.history.rounds) == list(b.history.rounds)
 
 
-def test_images_are_fed_their_principal_component():
+def test_conditional_cnn_pca_of_images_runs_with_finite_loss():
     """[pixels, labels] of digits; the model takes pixels as a channel, labels beside the features."""
     digits = ua.partition(ua.load("digits"), "pathological(classes=2)", clients=5)
     run = ua.run(
@@ -286,7 +286,7 @@ def test_images_are_fed_their_principal_component():
     assert np.isfinite(run.history.rounds["loss"]).all() and "personal_accuracy" in run.history.rounds
 
 
-def test_a_module_of_ones_own_sees_the_facts(clusters):
+def test_custom_module_with_context_receives_statistic(clusters):
     class Own(nn.Module):
         def __init__(self):
             super().__init__()

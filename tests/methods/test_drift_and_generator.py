@@ -20,7 +20,7 @@ FULL = {"epochs": 1, "batch_size": None, "lr": 0.1}
 # --- FedDC ------------------------------------------------------------------------------------------------------------
 
 
-def test_feddc_is_its_algorithm():
+def test_feddc_three_rounds_equal_numpy():
     """Three rounds of two full-batch steps on y = w x, written from the equations; client 1 sits out the second round."""
     alpha, lr, rng = 0.3, 0.05, np.random.default_rng(0)
     data = [(rng.normal(size=(n, 2)), rng.normal(size=n)) for n in (4, 6, 5)]
@@ -51,7 +51,7 @@ def test_feddc_is_its_algorithm():
         )  # the server knows the mean drift from the updates alone
 
 
-def test_feddc_drift_is_all_that_a_client_ever_moved():
+def test_feddc_partial_participation_keeps_drift_as_sum_of_updates():
     sim = Simulation("feddc", mlp(), Clients.random(SIZES), **WORK)
     moved = [tree.zeros(sim.params) for _ in SIZES]
     for ids in ([0, 1, 2, 3], [1, 3], [0, 1, 2]):
@@ -63,7 +63,7 @@ def test_feddc_drift_is_all_that_a_client_ever_moved():
         torch.testing.assert_close(kept, moved[k], rtol=1e-5, atol=1e-6)  # float32 sums
 
 
-def test_feddc_first_round():
+def test_feddc_first_round_alpha_zero_moves_twice_as_far_as_uniform():
     """Nothing is remembered yet: with alpha = 0 clients train as in FedAvg, and uniform FedDC goes exactly twice as far."""
     one = Simulation("feddc(alpha=0, weighted=False)", mlp(), Clients.random(SIZES), **WORK)
     other = Simulation("fedavg + uniform", mlp(), Clients.random(SIZES), **WORK)
@@ -79,7 +79,7 @@ def test_feddc_first_round():
 SMALL = "noise=6, hidden=16"
 
 
-def test_the_teachers_losses():
+def test_fedgen_teacher_and_spread_losses_equal_numpy():
     """Against sums written out in numpy."""
     rng = np.random.default_rng(0)
     logits, y = rng.normal(size=(3, 5, 4)), rng.integers(0, 4, 5)
@@ -105,7 +105,7 @@ def test_the_teachers_losses():
 
 
 @pytest.mark.parametrize("preset", ["zhu", "pfllib"])
-def test_without_its_terms_or_its_training_it_is_fedavg(preset):
+def test_fedgen_without_terms_or_generator_steps_equals_fedavg(preset):
     plain = Simulation("fedavg", mlp(), Clients.random(SIZES), **WORK)
     off = Simulation(
         f"fedgen(preset='{preset}', {SMALL}, alpha=0, beta=0, steps=3)", mlp(), Clients.random(SIZES), **WORK
@@ -123,7 +123,7 @@ def test_without_its_terms_or_its_training_it_is_fedavg(preset):
 
 
 @pytest.mark.parametrize("preset", ["zhu", "pfllib"])
-def test_the_generator_learns_what_the_heads_know(preset):
+def test_fedgen_generator_after_training_matches_shared_head(preset):
     """Its features of class c are classified as c by the shared head, better after more rounds."""
     clients = Clients.random((30, 20, 25), seed=2)
     sim = Simulation(f"fedgen(preset='{preset}', {SMALL}, steps=60)", mlp(), clients, **WORK)
@@ -153,7 +153,7 @@ def test_fedgen_wire_lists_generator_and_counts():
     assert plan("fedgen") == plan("fedgen(preset='zhu')") != plan("fedgen(preset='pfllib')")
 
 
-def test_private_heads_leave_the_generator_out():
+def test_fedgen_private_heads_leave_generator_untrained():
     sim = Simulation(f"fedgen({SMALL}) + private(select='head')", mlp(), Clients.random(SIZES), **WORK)
     plain = Simulation("private(select='head')", mlp(), Clients.random(SIZES), **WORK)
     for _ in range(2):
@@ -176,7 +176,7 @@ def test_bipartition_minimizes_largest_similarity_between_halves(seed):
     assert not found[0] and found.any() and s[found][:, ~found].max() == best
 
 
-def test_bipartition_notes_when_the_thresholds_say_so():
+def test_bipartition_thresholds_met_after_warmup_records_halves():
     """Updates (1, 0) and (-1, 0), sizes 1 and 1: the mean is 0, the largest norm 1."""
 
     def noted(**fields):
@@ -191,7 +191,7 @@ def test_bipartition_notes_when_the_thresholds_say_so():
     assert noted(eps1=0.1, eps2=0.9, warmup=1) is None
 
 
-def test_bipartition_changes_no_number():
+def test_bipartition_beside_fedavg_leaves_parameters_unchanged():
     a, b = (
         Simulation(m, mlp(), Clients.random(SIZES), **WORK)
         for m in ("fedavg", "bipartition(eps1=9, eps2=0.001, warmup=0)")

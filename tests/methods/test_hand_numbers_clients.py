@@ -46,14 +46,14 @@ def drawer(sim, client, part, name="head.weight"):
     return sim.memory(client)[part][name].flatten().tolist()
 
 
-def test_fedavg():
+def test_fedavg_two_rounds_equal_hand_numbers():
     """1/4 * 2 + 3/4 * (-3/4) = -1/16; second round: A (-1/16 + 3)/2 = 47/32, B -1/16 -> -17/32 -> -49/64 ->
     -113/128."""
     assert after("fedavg") == -1 / 16
     assert after("fedavg", rounds=2) == 47 / 128 - 339 / 512
 
 
-def test_client_update_counts_and_loss_by_hand():
+def test_client_update_counts_and_loss_equal_hand_numbers():
     cohort = simulate("fedavg").run()
     assert cohort.update["head.weight"].tolist() == [[[1, 0]], [[-1.75, 0]]]
     assert (
@@ -62,24 +62,24 @@ def test_client_update_counts_and_loss_by_hand():
     assert cohort.stacked.loss.tolist() == [4, pytest.approx((4 + 1 + 0.25) / 3)]  # squared error before each step
 
 
-def test_uniform():
+def test_uniform_one_round_equals_hand_numbers():
     """(2 - 3/4) / 2 = 5/8."""
     assert after("uniform") == 5 / 8
 
 
-def test_fedsgd():
+def test_fedsgd_any_work_equals_one_full_batch_step():
     """One full-batch step each, whatever was asked for: A 2, B 0: 1/4 * 2 = 1/2."""
     assert after("fedsgd", epochs=7, momentum=0.9) == 1 / 2
     assert after("fedsgd", steps=3, batch_size=2) == 1 / 2
 
 
-def test_epochs_and_steps():
+def test_work_epochs_and_steps_equal_hand_numbers():
     """Two epochs: A 1 -> 2 -> 5/2, B six steps to -1 + 2/64; `steps=2`: A 5/2, B -1/2."""
     assert after("fedavg", epochs=2) == 0.25 * 2.5 + 0.75 * (-1 + 2 / 64)
     assert after("fedavg", steps=2) == 0.25 * 2.5 - 0.75 * 0.5
 
 
-def test_schedule():
+def test_work_schedule_lowers_lr_in_second_round():
     """schedule = 1/2: round 0 with lr 1/4 gives -1/16; round 1 with 1/8, w1 <- w1 - (w1 - y)/4."""
     a, b = -1 / 16, -1 / 16
     a -= (a - 3) / 4
@@ -88,12 +88,12 @@ def test_schedule():
     assert after("fedavg", rounds=2, schedule=0.5) == pytest.approx(0.25 * a + 0.75 * b, rel=1e-6)  # float32
 
 
-def test_gradient_clip():
+def test_work_gradient_clip_limits_every_step():
     """clip = 1: every gradient here has norm >= 1 (A 4; B 4, 3.5, 3), so each step has length 1/4."""
     assert after("fedavg", clip=1.0) == 0.25 * 1.25 + 0.75 * 0.25
 
 
-def test_fedavgm():
+def test_fedavgm_two_rounds_equal_hand_numbers():
     """v1 = -17/16; round 2: d = -1/16 -> 47/128 - 339/512, v2 = v1/2 + d, w = w + v2."""
     first, second = -1 / 16, 47 / 128 - 339 / 512
     v1, d2 = first - 1, second - first
@@ -105,29 +105,29 @@ def test_fedavgm():
     assert after("fedavgm(momentum=0.5, lr=0.5)") == 1 + v1 / 2
 
 
-def test_fedprox():
+def test_fedprox_mu_one_equals_hand_numbers():
     """mu = 1: w1 <- w1 - 1/4 (2 (w1 - y) + (w1 - 1)). A 2; B 1 -> 0 -> -1/4 -> -5/16."""
     assert after("fedprox(mu=1)") == 0.25 * 2 - 0.75 * 5 / 16
 
 
-def test_fedprox_through_momentum():
+def test_fedprox_with_client_momentum_equals_hand_numbers():
     """mu = 1, momentum 1/2, B: g 4, m 4, w 0; g 2-1=1, m 3, w -3/4; g 1/2-7/4=-5/4, m 1/4, w -13/16. A 2."""
     assert after("fedprox(mu=1)", momentum=0.5) == 0.25 * 2 - 0.75 * 13 / 16
 
 
-def test_fednova():
+def test_fednova_unequal_steps_equal_hand_numbers():
     """tau = (1, 3), tau_eff = 1/4 + 9/4 = 5/2: 1 + 5/2 (1/4 * 1 + 3/4 * (-7/4)/3) = 17/32."""
     assert after("fednova") == 17 / 32
 
 
-def test_fednova_momentum():
+def test_fednova_with_client_momentum_equals_hand_numbers():
     """rho = 1/2, B: g 4, m 4, w 0; g 2, m 4, w -1; g 0, m 2, w -3/2. ||a|| = (1, 1 + 3/2 + 7/4 = 17/4)."""
     tau_eff = 0.25 * 1 + 0.75 * 4.25
     expected = 1 + tau_eff * (0.25 * 1 / 1 + 0.75 * -2.5 / 4.25)
     assert after("fednova", momentum=0.5) == pytest.approx(expected, rel=1e-6)  # float32
 
 
-def test_fednova_nesterov():
+def test_fednova_with_nesterov_momentum_equals_hand_numbers():
     """rho = 1/2: A steps 6/4: 5/2. B: g 4, m 4, step 6: -1/2; g 1, m 3, 5/2: -9/8; g -1/4, m 5/4, 3/8: -39/32.
     Unit gradients: m = 1, 3/2, 7/4, steps 3/2, 7/4, 15/8: ||a|| = (3/2, 41/8)."""
     tau_eff = 0.25 * 1.5 + 0.75 * 41 / 8
@@ -135,19 +135,19 @@ def test_fednova_nesterov():
     assert after("fednova", momentum=0.5, nesterov=True) == pytest.approx(expected, rel=1e-6)  # float32
 
 
-def test_fednova_prox_aware():
+def test_fednova_prox_aware_equals_hand_numbers():
     """mu = 1, alpha = 1/4: ||a|| = (1 - (3/4)^tau)/(1/4) = (1, 37/16), tau_eff = 5/2; B moves by -21/16."""
     expected = 1 + 2.5 * (0.25 * 1 + 0.75 * (-21 / 16) / (37 / 16))
     assert after("fedprox(mu=1) + fednova(prox_aware=True)") == pytest.approx(expected, rel=1e-6)  # float32
     assert after("fednova(prox_aware=True)") == 17 / 32  # without a proximal term: the steps
 
 
-def test_fedmix():
+def test_fedmix_mu_one_equals_hand_numbers():
     """FedProx's clients, FedNova's server with tau = (1, 3): 1 + 5/2 (1/4 - 3/4 * 21/48) = 103/128."""
     assert after("fedmix(mu=1)") == 103 / 128
 
 
-def test_scaffold_option_2():
+def test_scaffold_option_2_two_rounds_equal_hand_numbers():
     """Round 1: (2 - 3/4)/2 = 5/8; c_A = (1 - 2)/(1/4) = -4, c_B = (7/4)/(3/4) = 7/3, c = -5/6.
     Round 2: g - c_i + c; A: -19/4 + 4 - 5/6; B three steps of 2 (w1 + 1) - 7/3 - 5/6."""
     sim = simulate("scaffold")
@@ -167,7 +167,7 @@ def test_scaffold_option_2():
     assert drawer(sim, 1, "control_variates")[0] == pytest.approx(c_b, rel=1e-5)
 
 
-def test_scaffold_option_1():
+def test_scaffold_option_1_two_rounds_equal_hand_numbers():
     """c_i = the gradients at the received w: -4 and 4, c = 0. Round 2 from 5/8: A -19/4 + 4 = -3/4: 13/16;
     B 2 (w1 + 1) - 4: 5/8 -> 13/16 -> 29/32 -> 61/64. Mean 113/128."""
     sim = simulate("scaffold(option=1)")
@@ -178,7 +178,7 @@ def test_scaffold_option_1():
     assert w1(sim) == 113 / 128
 
 
-def test_scaffold_server_lr_and_weights():
+def test_scaffold_server_lr_and_weighted_equal_hand_numbers():
     assert after("scaffold(server_lr=0.5)") == 1 - 3 / 16  # half of 5/8 - 1
     assert after("scaffold(weighted=True)") == -1 / 16  # FedAvg's weights
     sim = simulate("scaffold(weighted=True)")
@@ -186,14 +186,14 @@ def test_scaffold_server_lr_and_weights():
     assert sim.state.part_states["control_variates"]["head.weight"][0, 0].item() == pytest.approx(-5 / 6)
 
 
-def test_scaffold_partial_participation():
+def test_scaffold_partial_participation_scales_server_variate():
     """Only A: c = 1/N * c_A = -4/2."""
     sim = simulate("scaffold")
     sim.round([0])
     assert w1(sim) == 2 and sim.state.part_states["control_variates"]["head.weight"][0, 0] == -2
 
 
-def test_feddyn():
+def test_feddyn_two_rounds_equal_hand_numbers():
     """alpha = 1, round 1 as FedProx(1): v = (2, -5/16); h_k = -(v - 1) = (-1, 21/16); h = -1/2 (1 - 21/16) = 5/32;
     w = 27/32 - 5/32 = 11/16. Round 2, A: g = 2 (w1 - 3) + 1 + (w1 - 11/16): 11/16 -> 51/32."""
     sim = simulate("feddyn(alpha=1)")
@@ -210,7 +210,7 @@ def test_feddyn():
     assert w1(sim) == pytest.approx((a + b) / 2 - h, rel=1e-6)  # float32
 
 
-def test_feddyn_partial_and_weighted():
+def test_feddyn_partial_participation_and_weighted_equal_hand_numbers():
     """Only A: h = -1/N * 1 = -1/2, w = 2 + 1/2. Weighted mean of the models: 1/4 * 2 - 3/4 * 5/16, h as before 5/32."""
     sim = simulate("feddyn(alpha=1)")
     sim.round([0])
@@ -218,7 +218,7 @@ def test_feddyn_partial_and_weighted():
     assert after("feddyn(alpha=1, weighted=True)") == 1 / 2 - 15 / 64 - 5 / 32
 
 
-def test_ditto():
+def test_ditto_two_rounds_equal_hand_numbers():
     """lam = 1. w as FedAvg: -1/16. v_A: 1 -> 2, then g = 2 (2 - 3) + (2 + 1/16) = 1/16: 127/64. v_B: -5/16 as in
     FedProx(1)."""
     sim = simulate("ditto(lam=1)")
@@ -231,7 +231,7 @@ def test_ditto():
 
 
 @pytest.mark.parametrize("mixing, part", [("parameters", "parameter_mixture"), ("output", "output_mixture")])
-def test_apfl(mixing, part):
+def test_apfl_adaptive_two_rounds_equal_hand_numbers(mixing, part):
     """The model is linear, so both mixings agree. a = 1/2, v = w = 1.
     A: v_bar 1, grad -4, v <- 1 + 1/4 * 1/2 * 4 = 3/2, a <- 1/2 - 1/4 * 0. B, a stays 1/2 in round 1: w 1, 0, -1/2; v 1
     -> 1/2; v_bar 1/4, grad 5/2, v 3/16; v_bar -5/32, grad 27/16, v -3/128."""
@@ -255,7 +255,7 @@ def test_apfl(mixing, part):
     assert drawer(sim, 0, part, "mixture.alpha") == [1] and drawer(sim, 0, part)[0] == 1.5 + 0.125 * 2 * (3 - 23 / 32)
 
 
-def test_apfl_not_adaptive():
+def test_apfl_not_adaptive_keeps_alpha():
     sim = simulate("apfl(alpha=0.25, adaptive=False)")
     sim.round()
     sim.round()
@@ -264,7 +264,7 @@ def test_apfl_not_adaptive():
     assert drawer(sim, 0, "parameter_mixture")[0] == 1.25 + 2 * (3 - 17 / 64) / 16
 
 
-def test_local_only():
+def test_local_only_two_rounds_send_nothing_and_keep_shared_model():
     """Nothing is sent; A halves its distance to 3 every round, the global model stays."""
     sim = simulate("local_only")
     cohorts = [sim.round(), sim.round()]
@@ -272,7 +272,7 @@ def test_local_only():
     assert drawer(sim, 0, "private") == [2.5, 2] and drawer(sim, 1, "private") == [-1 + 2 / 64, 2]
 
 
-def test_private_head():
+def test_private_head_two_rounds_keep_head_on_client():
     """y = a b x with the body a shared and the head b private, lr 1/4, x = 1, y = 3 (A), a = 1, b = 2:
     grad a = 2 (ab - y) b = -4, grad b = 2 (ab - y) a = -2: a 2, b 5/2. The second client, y = 1: grads 4 and 2: a 0, b
     3/2."""
@@ -294,7 +294,7 @@ def test_private_head():
     assert sim.memory(0)["private"]["head.weight"].item() == 2.75
 
 
-def test_clip_upload():
+def test_clip_large_updates_are_scaled_to_norm():
     """norm = 1/2: A's update 1 becomes 1/2, B's -7/4 becomes -1/2: 1 + 1/8 - 3/8. norm = 1: A keeps its own."""
     assert after("clip(norm=0.5)") == 3 / 4
     assert after("clip(norm=1)") == 1 + 1 / 4 - 3 / 4
@@ -310,7 +310,7 @@ def looking(**fields):
     return SimpleNamespace(**own, state=fields.get("state", {}))
 
 
-def test_moon_loss():
+def test_moon_loss_with_previous_model_equals_formula():
     """z = (3, 4), z_g = (4, 3), z_p = (-4, 3): cosines 24/25 and 0; tau 1/2: log(1 + e^(-48/25)). Second row: z = z_g,
     z_p = -z."""
     z, z_g, z_p = [[3.0, 4], [1, 0]], [[4.0, 3], [2, 0]], [[-4.0, 3], [-3, 0]]
@@ -322,7 +322,7 @@ def test_moon_loss():
         assert part.loss(local, batch).item() == pytest.approx(seen * expected, rel=1e-12)
 
 
-def test_fedntd_loss():
+def test_fedntd_loss_three_classes_equals_formula():
     """Row 1, label 0: logits (9, ln 1, ln 3)*tau: q = (1/4, 3/4); teacher (0, 1, 1): q_g = (1/2, 1/2): KL = 1/2 ln 2 +
     1/2 ln 2/3. Row 2, label 2: q = (1/2, 1/2), q_g = (1/4, 3/4). times beta tau^2, mean over the two."""
     tau, beta = 2.0, 3.0

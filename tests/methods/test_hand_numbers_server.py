@@ -30,11 +30,11 @@ TENSOR = [[0, 1], [2], [3, 4]]
 MODEL = [[0, 1, 2, 3, 4]]
 
 
-def test_fedavg():
+def test_fedavg_two_clients_equal_hand_numbers():
     np.testing.assert_array_equal(entries(advanced("fedavg")), [3.25, 1.5, 6.25, 0, 2.5])
 
 
-def test_fedlws_one_layer_by_hand():
+def test_fedlws_one_layer_equals_hand_numbers():
     """One layer w = (3, 4), updates (1, 0) and (0, 3) of equal sizes: mean (1/2, 3/2), differences +-(1/2, -3/2) of
     norm
     sqrt(5/2) = tau; ||u|| = sqrt(5/2), ||w|| = 5: gamma = 5 / (beta 5/2 + 5) = 5/6 for beta = 2/5, w^ = (7/2, 11/2)."""
@@ -57,7 +57,7 @@ def test_fedlws_one_layer_by_hand():
 @pytest.mark.parametrize("mode", ["full", "only_reg", "only_opt"])
 @pytest.mark.parametrize("clamp", [None, (0.01, 0.2), (0.3, 0.4)])
 @pytest.mark.parametrize("block", [tree.BLOCK, 2])
-def test_fedlws_equations(scope, groups, mode, clamp, block, monkeypatch):
+def test_fedlws_scopes_modes_and_clamps_equal_formula(scope, groups, mode, clamp, block, monkeypatch):
     """Section 20: tau from the unweighted mean, u from the weighted one; in one block of columns, and one by one."""
     monkeypatch.setattr(tree, "BLOCK", block)
     expected = np.empty(5)
@@ -72,7 +72,7 @@ def test_fedlws_equations(scope, groups, mode, clamp, block, monkeypatch):
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
-def test_fedlws_leaves_a_zero_layer_and_a_single_client_alone():
+def test_fedlws_zero_layer_or_single_client_is_not_shrunk():
     zero = {"weight": [1.0], "bias": [0.0]}  # one layer each by tensor: the bias has ||w|| = 0
     found = advanced(
         "fedlws(scope='tensor')", [{"weight": [2.0], "bias": [1.0]}, {"weight": [1.0], "bias": [3.0]}], [1, 1], zero
@@ -81,14 +81,14 @@ def test_fedlws_leaves_a_zero_layer_and_a_single_client_alone():
     np.testing.assert_array_equal(entries(advanced("fedlws", [A], [1])), entries(A))
 
 
-def test_fedlws_is_full_only_opt_and_only_reg():
+def test_fedlws_full_equals_sum_of_only_opt_and_only_reg():
     full, opt, reg, plain = (
         entries(advanced(m)) for m in ("fedlws", "fedlws(mode='only_opt')", "fedlws(mode='only_reg')", "fedavg")
     )
     np.testing.assert_allclose(full, opt + reg - plain, atol=1e-15)
 
 
-def test_fedlws_after_the_server_optimizer():
+def test_lws_after_fedavgm_acts_on_optimizer_update():
     """u is what the base method would apply: FedAvgM's velocity, here twice the update with lr = 2."""
     gamma = [
         np.linalg.norm(W[g])
@@ -102,7 +102,7 @@ def test_fedlws_after_the_server_optimizer():
     np.testing.assert_allclose(entries(advanced("fedavgm(lr=2) + lws")), expected, rtol=1e-13)
 
 
-def test_fedavgm_by_torch():
+def test_fedavgm_three_rounds_equal_torch_sgd():
     """Three rounds against torch.optim.SGD, the update being its negative gradient."""
     import torch
 
@@ -117,14 +117,14 @@ def test_fedavgm_by_torch():
             np.testing.assert_allclose(found, w.detach().numpy(), rtol=1e-12)
 
 
-def test_fednova_coefficients():
+def test_fednova_solver_weights_equal_hand_numbers():
     """p = (1/4, 3/4), ||a|| = (2, 6): tau_eff = 5; w + 5 (1/4 g_A / 2 + 3/4 g_B / 6)."""
     expected = W + 5 * (G[0] / 8 + G[1] / 8)
     np.testing.assert_allclose(entries(advanced("fednova", weight=[2, 6])), expected, rtol=1e-7)  # scalars are float32
     np.testing.assert_array_equal(entries(advanced("fednova", weight=[7, 7])), entries(advanced("fedavg")))
 
 
-def test_fednova_prox_aware_with_little_mu():
+def test_fednova_prox_aware_tiny_mu_is_numerically_stable():
     """alpha = lr mu = 1e-5 (the defaults) and 1e-9: (1 - (1 - alpha)^tau) / alpha = tau - alpha tau (tau - 1) / 2 +
     ...: with tau = (1, 4) w + 5/2 (1/2 * 1 + 1/2 * 2/4), to 1e-4, what is left of alpha and of float32."""
     for lr, mu in ((0.01, 0.001), (0.001, 1e-6)):
@@ -132,7 +132,7 @@ def test_fednova_prox_aware_with_little_mu():
         assert server.advance([{"w": [2.0]}, {"w": [3.0]}], steps=[1, 4])["w"][0] == pytest.approx(2.875, rel=1e-4)
 
 
-def test_fednova_refuses_to_count_momentum_twice():
+def test_fednova_unsuitable_optimizers_are_refused_or_warned():
     from unalike.core.work import Work
 
     with pytest.raises(UnalikeError, match="momentum"):
@@ -145,7 +145,7 @@ def test_fednova_refuses_to_count_momentum_twice():
         Method.parse(good).check(Work(momentum=0.9))
 
 
-def test_scaffold_warns_of_momentum():
+def test_scaffold_with_client_momentum_warns():
     from unalike.core.work import Work
 
     with pytest.warns(UserWarning, match="plain SGD"):

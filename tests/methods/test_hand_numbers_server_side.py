@@ -28,7 +28,7 @@ RULES = {
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("b1", [0.9, 0.0])
-def test_adaptive_server_optimizers(name, b1):
+def test_adaptive_server_optimizer_three_rounds_equal_formula(name, b1):
     """Section 2, three rounds of one client: m <- b1 m + (1 - b1) D, w+ = w + lr m / (sqrt v + tau)."""
     server = Server(f"{name}(lr=0.3, b1={b1}, tau=0.01)", {"w": [1.0, -2.0]})
     w, m, v = np.array([1.0, -2.0]), np.zeros(2), np.zeros(2)
@@ -39,7 +39,7 @@ def test_adaptive_server_optimizers(name, b1):
         np.testing.assert_allclose(server.advance([{"w": target}])["w"], w, rtol=1e-12)
 
 
-def test_first_round_of_the_defaults_by_hand():
+def test_adaptive_server_optimizer_default_first_round_equals_hand_numbers():
     """D = 1: Adam m = 1/10, v = 1/100 -> 0.1 * 0.1 / 0.101; Yogi the same, as v = 0 - 0.01 * 1 * sign(-1); Adagrad m =
     v = 1 -> 0.1 / 1.001."""
     for name, expected in {"fedadam": 0.01 / 0.101, "fedyogi": 0.01 / 0.101, "fedadagrad": 0.1 / 1.001}.items():
@@ -47,7 +47,7 @@ def test_first_round_of_the_defaults_by_hand():
         assert found == pytest.approx(expected, rel=1e-12)
 
 
-def test_yogi_and_adam_part_when_updates_shrink():
+def test_fedyogi_and_fedadam_shrinking_updates_differ():
     """v = 0.01 after D = 1; then D = 0.05, D^2 = 0.0025: Adam 0.0099 + 0.000025, Yogi 0.01 - 0.000025."""
     for name, v in {"fedadam": 0.009925, "fedyogi": 0.009975}.items():
         server = Server(name + "(b1=0, lr=1)", {"w": [0.0]})
@@ -56,7 +56,7 @@ def test_yogi_and_adam_part_when_updates_shrink():
         assert again - w == pytest.approx(0.05 / (np.sqrt(v) + 1e-3), rel=1e-9)
 
 
-def test_bias_correction():
+def test_adaptive_server_optimizer_bias_correction_equals_formula():
     """Adam's: lr sqrt(1 - b2^t) / (1 - b1^t); in round 1 sqrt(0.01) / 0.1 = 1. Adagrad's v has no bias."""
     moved = {}
     for name in ("fedadam", "fedadagrad(b1=0.9)"):
@@ -74,13 +74,13 @@ def test_bias_correction():
 # --- shrinking --------------------------------------------------------------------------------------------------------
 
 
-def test_fixed_shrink():
+def test_fixed_shrink_second_layer_is_scaled_and_never_below_zero():
     """gamma = 1 for the first layer, 1 - 0.1 for the second; never below 0."""
     np.testing.assert_allclose(entries(advanced("fixed_shrink(step=0.1)")), [3.25, 1.5, 6.25, 0, 2.25], rtol=1e-15)
     np.testing.assert_allclose(entries(advanced("fixed_shrink(step=5)")), [3.25, 1.5, 6.25, 0, 0], rtol=1e-15)
 
 
-def test_awd():
+def test_awd_two_rounds_equal_formula():
     """Section 21, two rounds: l <- 0.1 l + 0.9 lam ||u|| / ||w||, w+ = w + u - l w, norms of the whole model."""
     server = Server("awd(lam=0.5)", {"body.weight": [[3.0, 0.0]], "body.bias": [4.0], "head.weight": [[0.0, 2.0]]})
     w, decay = W, 0.0
@@ -91,11 +91,11 @@ def test_awd():
         np.testing.assert_allclose(entries(server.advance([A, B], [1, 3])), w, rtol=1e-12)
 
 
-def test_awd_leaves_a_zero_model_alone():
+def test_awd_zero_model_is_not_decayed():
     assert Server("awd", {"w": [0.0]}).advance([{"w": [2.0]}])["w"].tolist() == [2.0]
 
 
-def test_adadecay():
+def test_adadecay_one_round_equals_formula():
     """Section 21, z within each tensor; a tensor of one entry has std 0 and theta 1."""
     expected = W + U
     for group in TENSOR:
@@ -106,14 +106,14 @@ def test_adadecay():
     assert expected[2] == pytest.approx(W[2] + U[2] - 0.01 * W[2])
 
 
-def test_adadecay_does_not_blow_up_rounding_noise():
+def test_adadecay_updates_equal_up_to_rounding_decay_alike():
     """Entries that moved alike but for the last bit decay alike."""
     start = {"w": [1.0, 1.0]}
     found = Server("adadecay(lam=0.1)", start).advance([{"w": [1.3, 1.3 + 1e-15]}])["w"]
     np.testing.assert_allclose(found, 1.3 - 0.1, rtol=1e-12)
 
 
-def test_shrinking_steps_follow_the_optimizer():
+def test_fixed_shrink_with_fedavgm_acts_after_optimizer():
     """fixed_shrink acts on what FedAvgM would apply."""
     expected = (W + 2 * U) * np.concatenate([np.full(len(g), 1 - 0.1 * i) for i, g in enumerate(LAYER)])
     np.testing.assert_allclose(entries(advanced("fedavgm(lr=2) + fixed_shrink(step=0.1)")), expected, rtol=1e-13)
@@ -128,7 +128,7 @@ def disco(spec, counts, sizes=(1, 3)):
     return Server(spec, {"w": [0.0]}).advance([{"w": [1.0]}, {"w": [0.0]}], sizes, shared=shared)["w"][0]
 
 
-def test_feddisco_by_hand():
+def test_feddisco_two_clients_equal_hand_numbers():
     """p = (1/4, 3/4); D = (1, 0) and (1/2, 1/2); from uniform KL = (log 2, 0), as shares (1, 0)."""
     counts = [[4, 0], [2, 2]]
     assert disco("feddisco(a=0.5, b=0.1)", counts) == 0  # 1/4 - 1/2 + 1/10 < 0
@@ -140,7 +140,7 @@ def test_feddisco_by_hand():
     assert disco("feddisco(a=0.1, b=0.1, discrepancy='cosine')", counts) == pytest.approx(a / (a + b), rel=1e-5)
 
 
-def test_feddisco_towards_the_labels_of_all():
+def test_feddisco_global_target_equals_hand_numbers():
     """T = (6, 2) / 8: KL = (log 4/3, 1/2 log 2/3 + 1/2 log 2)."""
     kl = np.array([np.log(4 / 3), 0.5 * np.log(2 / 3) + 0.5 * np.log(2)])
     w = np.maximum([0.25, 0.75] - 0.5 * kl / kl.sum() + 0.2, 0)
@@ -148,13 +148,13 @@ def test_feddisco_towards_the_labels_of_all():
     assert found == pytest.approx(w[0] / w.sum(), rel=1e-5)
 
 
-def test_feddisco_falls_back_to_sizes():
+def test_feddisco_no_positive_weight_or_discrepancy_falls_back_to_sizes():
     assert disco("feddisco(a=1, b=0, discrepancy='l1')", [[4, 0], [0, 4]]) == 0.25
     assert disco("feddisco(a=0, b=0)", [[4, 0], [2, 2]]) == 0.25
     assert disco("feddisco", [[2, 2], [3, 3]]) == pytest.approx(0.35 / 1.2)  # all uniform: no discrepancy
 
 
-def test_histograms_count_all_classes_and_all_samples():
+def test_label_histogram_missing_classes_count_zero():
     """Classes a client lacks count 0: the number of classes is that of the task, not of the client."""
     x = np.zeros((3, 4))
     clients = Clients.of((x, [0, 0, 1]), (x[:1], [3]), (x, [2, 2, 2]))
@@ -164,7 +164,7 @@ def test_histograms_count_all_classes_and_all_samples():
         assert counts.tolist() == [[2, 1, 0, 0], [0, 0, 3, 0]]
 
 
-def test_histograms_need_classes():
+def test_feddisco_regression_is_refused():
     clients = Clients.of((np.ones((2, 2)), np.ones(2)))
     with pytest.raises(UnalikeError, match="regression"):
         Simulation("feddisco", plane(1, 1), clients, task="regression").run()
@@ -173,7 +173,7 @@ def test_histograms_need_classes():
 # --- L-DAWA -----------------------------------------------------------------------------------------------------------
 
 
-def test_ldawa_by_hand():
+def test_ldawa_known_cosines_equal_hand_numbers():
     """w = (3, 4): (6, 8) has cosine 1, (-4, 3) has 0, (-3, -4) has -1, (7, 1) has 25 / (5 sqrt 50) = 1 / sqrt 2."""
     start = {"w": [3.0, 4.0]}
 
@@ -190,7 +190,7 @@ def test_ldawa_by_hand():
     np.testing.assert_array_equal(found([6.0, 8.0], [-4.0, 3.0], sizes=[1, 3]), found([6.0, 8.0], [-4.0, 3.0]))
 
 
-def test_ldawa_takes_scalars_and_a_zero_tensor_as_they_are():
+def test_ldawa_scalars_and_zero_tensors_are_averaged_plainly():
     found = Server("ldawa", {"s": 2.0, "zero": [0.0, 0.0]}).advance(
         [{"s": -4.0, "zero": [1.0, 0.0]}, {"s": 1.0, "zero": [0.0, 3.0]}]
     )
@@ -237,7 +237,7 @@ def slope(mapping, v):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("kind, mapping", [("exp", exponential), ("quadratic", quadratic)])
-def test_fedlaw(kind, mapping, optimizer):
+def test_fedlaw_45_epochs_equal_numpy(kind, mapping, optimizer):
     """Section 18, 45 epochs by numpy: Adam(0.5, 0.999) or plain descent, the rate halved after epochs 20 and 40."""
     p = np.array([1, 2, 5]) / 8
     v = np.concatenate([[0.0], np.log(p)]) if kind == "exp" else np.ones(4)
@@ -253,12 +253,12 @@ def test_fedlaw(kind, mapping, optimizer):
     np.testing.assert_allclose(found, mapping(v) @ MODELS, rtol=1e-6)  # the differences
 
 
-def test_fedlaw_without_epochs_is_the_mean():
+def test_fedlaw_epochs_zero_equals_mean():
     np.testing.assert_allclose(law("fedlaw(epochs=0)"), np.array([1, 2, 5]) / 8 @ MODELS, rtol=1e-12)
     np.testing.assert_allclose(law("fedlaw(epochs=0, mapping='quadratic')"), MODELS.mean(0), rtol=1e-12)
 
 
-def test_fedlaw_buffers_are_averaged_with_lambda():
+def test_fedlaw_buffers_are_averaged_without_shrinking():
     """gamma shrinks parameters alone: the average stays within the clients' buffers, which are all 1."""
     sim = Simulation("fedlaw(epochs=30, lr=0.2)", mlp(norm=True), Clients.random((6, 4)), proxy=_proxy())
     cohort = sim.run()
@@ -275,7 +275,7 @@ def _proxy(n=12):
 # --- FedDF ------------------------------------------------------------------------------------------------------------
 
 
-def test_feddf_is_adam_on_the_ensemble():
+def test_feddf_two_steps_equal_torch_adam_on_ensemble():
     """Two steps on all samples (no row order matters): Adam with a cosine schedule on the KL to the mean of the logits,
     by torch on a plain module."""
     clients, proxy = Clients.random((6, 4, 9)), _proxy()
@@ -299,7 +299,7 @@ def test_feddf_is_adam_on_the_ensemble():
         torch.testing.assert_close(sim.params[n], w.detach(), rtol=1e-4, atol=1e-5)  # float32
 
 
-def test_feddf_needs_classes_and_touches_no_generator():
+def test_feddf_regression_is_refused_and_global_generator_is_unchanged():
     clients = Clients.of((np.ones((2, 2)), np.ones(2)))
     with pytest.raises(UnalikeError, match="regression"):
         Simulation("feddf", plane(1, 1), clients, task="regression", proxy=Batch(clients.x, clients.y))
@@ -313,7 +313,7 @@ def test_feddf_needs_classes_and_touches_no_generator():
 # --- noise ------------------------------------------------------------------------------------------------------------
 
 
-def test_gaussian_noise():
+def test_gaussian_noise_rounds_have_given_std_and_repeat_by_seed():
     """std of 20000 entries to 3%; anew in every round, the same again for the same seed."""
     start = {"w": np.zeros(20000)}
     server, other = (Server("gaussian_noise(std=0.5)", start) for _ in range(2))
@@ -324,7 +324,7 @@ def test_gaussian_noise():
     np.testing.assert_array_equal(other.advance([{"w": start["w"] + 1}])["w"], first)
 
 
-def test_noise_comes_before_the_optimizer():
+def test_gaussian_noise_with_fedavgm_acts_before_optimizer():
     """With momentum the noise of round 1 is still there in round 2."""
     server = Server("gaussian_noise(std=1) + fedavgm(momentum=0.5)", {"w": [0.0]})
     first = server.advance([{"w": [0.0]}])["w"][0]

@@ -15,14 +15,14 @@ SIZES = (7, 3, 1, 5)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}
 
 
-def test_phi_1_is_fedavg():
+def test_fedlama_phi_one_equals_fedavg():
     a, b = (Simulation(m, mlp(norm=True), Clients.random(SIZES), **WORK) for m in ("fedlama(phi=1)", "fedavg"))
     for ids in ([0, 1, 2, 3], [1, 3], [0, 1, 2]):
         a.round(ids), b.round(ids)
     assert same(a.params, b.params)
 
 
-def test_intervals_by_hand():
+def test_layer_intervals_known_discrepancies_equal_hand_numbers():
     """d = (3, 1, 2), sizes (1, 4, 5): sorted 1, 2, 3 with sizes 4, 5, 1; d dim = 4, 10, 3 of 17.
 
     delta = 4/17, 14/17, 1 and 1 - lambda = 6/10, 1/10, 0: the second is the first above, and still has the long interval.
@@ -44,7 +44,7 @@ def two_layers(a, b):
     return module.double()
 
 
-def test_fedlama_is_its_algorithm():
+def test_fedlama_eight_rounds_equal_numpy():
     """Eight rounds of full-batch steps on y = b2 + w2 (b1 + w1 x) in float64, written from the paper; phi = 3, all take part."""
     phi, lr, rng = 3, 0.05, np.random.default_rng(2)
     data = [(rng.normal(size=(n, 1)), rng.normal(size=n) + k) for k, n in enumerate((4, 6, 5))]
@@ -141,7 +141,7 @@ def test_fedlama_client_that_missed_synchronization_takes_shared_layer():
         assert same(params, sim.params)
 
 
-def test_waiting_layers_in_both_executors():
+def test_fedlama_withheld_layers_are_equal_in_both_executors():
     loop, batched = Waiting("loop"), Waiting("batched")
     for ids in ([0, 1, 3], [1, 2, 3], [0, 2]):
         loop.round(ids), batched.round(ids)
@@ -159,7 +159,7 @@ def test_fedlama_combines_with_other_methods(other):
     assert all(w.isfinite().all() for w in sim.params.values())
 
 
-def test_the_history_counts_what_was_sent(tmp_path):
+def test_fedlama_history_counts_bytes_of_sent_layers(tmp_path):
     """mlp 6-8-4: layers of 56 and 36 parameters. The first phi rounds send everything, then some layer waits."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 6)).astype(np.float32), rng.integers(0, 4, 60)
@@ -174,7 +174,7 @@ def test_the_history_counts_what_was_sent(tmp_path):
 @pytest.mark.parametrize(
     "more", ["fedavgm", "fedadam", "feddyn", "feddc", "gaussian_noise", "awd(lam=0.5)", "fixed_shrink(step=0.2)"]
 )
-def test_the_server_leaves_a_layer_alone_that_is_not_synchronized(more):
+def test_fedlama_withheld_layer_is_not_changed_by_server_parts(more):
     """Rounds 1 to 3 synchronize all layers, those of interval 3 the next time in round 6."""
     sim = Simulation(f"fedlama(phi=3) + {more}", mlp(), Clients.random(SIZES), **WORK)
     for _ in range(3):

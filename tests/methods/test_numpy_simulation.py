@@ -383,7 +383,7 @@ CASES = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("case", CASES)
-def test_three_rounds(case):
+def test_methods_three_rounds_equal_numpy(case):
     reference, solver, tolerance = CASES[case]
     clients = Clients.random(SIZES, dtype=torch.float64)
     sim = Simulation(case.split(" ")[0], mlp().double(), clients, **WORK, **solver)
@@ -448,7 +448,7 @@ def test_schedule_and_kept_optimizer_state_equal_numpy():
         np.testing.assert_allclose(sim.params[n].numpy(), w, rtol=1e-9, atol=1e-10)
 
 
-def test_gradient_clipping():
+def test_fedavg_gradient_clip_equals_numpy():
     class Clipped(FedAvg):
         def change(self, g, p, x, y, k):
             norm = np.sqrt(vdot(g, g))

@@ -140,7 +140,7 @@ def clients(rng, kind, K, M):
 @pytest.mark.parametrize("block", [tree.BLOCK, 16])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("rule", ["normalized", "sa", "pake"])
-def test_equals_the_plain_implementation(rule, weighted, block, monkeypatch):
+def test_parameter_skew_random_clients_equal_plain_implementation(rule, weighted, block, monkeypatch):
     """In one block of columns, and in many."""
     monkeypatch.setattr(tree, "BLOCK", block)
     rng = np.random.default_rng(5)
@@ -168,7 +168,7 @@ def test_equals_the_plain_implementation(rule, weighted, block, monkeypatch):
 
 
 @pytest.mark.parametrize("rule", ["normalized", "sa", "pake"])
-def test_scope(rule):
+def test_parameter_skew_tensor_and_model_scope_equal_plain_implementation(rule):
     rng = np.random.default_rng(8)
     for K in (2, 5, 10):
         W = clients(rng, "groups", K, 10)
@@ -196,7 +196,7 @@ def test_macro_classes_equal_exact_arithmetic(name):
         assert found == cluster(sim, 4, 0.2, joins_first=part.pairs_first is False), f"{number}\n{E}"
 
 
-def test_hand_computed():
+def test_parameter_skew_four_clients_equal_hand_numbers():
     """K = 4, M = 2: column 0 is 1 for all; column 1 is 1, 1, 3, 3. mu = (1, 2), D = (0, 1), cv = (0, 1/2), normalized
     (0, 1): only column 1 is high. D there is 1 for all clients, the last class (min-max normalized, with the 0 of
     column 0
@@ -211,7 +211,7 @@ def test_hand_computed():
         np.testing.assert_array_equal(skew(W, None, rule=rule), expected)
 
 
-def test_two_clusters_by_hand():
+def test_fedsa_outlier_client_equals_hand_numbers():
     """Columns 1 and 2 are high, 0 and 3 equal everywhere. Column 1 is 0, 0, 0, 4 (mu 1, D 1, 1, 1, 9), column 2 its
     negative. Normalized D: 1/9, 1/9, 1/9, 1: classes 1, 1, 1, 4. Client 3 agrees with nobody (similarity 0). 0, 1,
     then 2
@@ -224,7 +224,7 @@ def test_two_clusters_by_hand():
         np.testing.assert_array_equal(found, expected)
 
 
-def test_threshold_1_is_the_uniform_mean():
+def test_parameter_skew_threshold_one_equals_uniform():
     rng = np.random.default_rng(0)
     W = [{"w": row} for row in rng.normal(size=(5, 7))]
     for name in ("fedsa", "fedpake", "fedsa(variant='literal'", "fedpake(variant='literal'"):
@@ -233,7 +233,7 @@ def test_threshold_1_is_the_uniform_mean():
         np.testing.assert_array_equal(found, Server("uniform", {"w": np.zeros(7)}).advance(W, [1, 2, 3, 4, 5])["w"])
 
 
-def test_equal_clients_are_returned():
+def test_parameter_skew_equal_clients_give_their_model():
     w = np.random.default_rng(0).normal(size=9)
     for rule in ("normalized", "sa", "pake"):
         found = Server(spec(rule, False), {"w": np.ones(9)}).advance([{"w": w}] * 5)["w"]
@@ -246,7 +246,7 @@ def test_fedsa_and_fedpake_normalized_are_equal():
 
 
 @pytest.mark.parametrize("name", ["fedsa", "fedpake", "fedpake(weighted=True)"])
-def test_clients_of_weight_0_break_nothing(name):
+def test_parameter_skew_clients_of_weight_zero_keep_parameters_finite(name):
     """FedDisco gives 0 to all members of a cluster: it counts as their plain mean, or not at all where weights count."""
     g = torch.Generator().manual_seed(0)
     counts = torch.tensor([[30, 0, 0], [0, 30, 0], [10, 10, 10], [9, 11, 10], [0, 0, 30]])

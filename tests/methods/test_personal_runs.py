@@ -52,7 +52,7 @@ def _buffers(run, k):
 
 
 @pytest.mark.parametrize("spec", METHODS)
-def test_personal_columns_are_those_of_the_personal_models(spec):
+def test_history_personal_loss_equals_loss_of_personal_models(spec):
     done = run(spec)
     last = done.history.clients.query("round == 4")
     common = not spec.startswith(("fedrep", "fedbn"))  # whose heads or norms are trained and never sent
@@ -64,14 +64,14 @@ def test_personal_columns_are_those_of_the_personal_models(spec):
 
 
 @pytest.mark.parametrize("spec", METHODS)
-def test_evaluating_more_often_changes_nothing(spec):
+def test_run_evaluated_more_often_gives_same_models(spec):
     often, seldom = run(spec), run(spec, evaluate_every=4)
     assert same(often.params, seldom.params)
     assert often.history.rounds["personal_loss"].iloc[-1] == seldom.history.rounds["personal_loss"].iloc[-1]
 
 
 @pytest.mark.parametrize("spec", METHODS)
-def test_an_interrupted_run_goes_on_bitwise(spec, tmp_path):
+def test_run_interrupted_and_resumed_equals_whole_run(spec, tmp_path):
     """Stopped after two rounds in a folder, then resumed: shared and personal models as in one go."""
 
     def stop(row, what=""):
@@ -98,7 +98,7 @@ def kept(run):
 
 
 @pytest.mark.parametrize("spec", ["fedper", "fedrep(epochs=2)", "fedbn", "local_only"])
-def test_after_local_training_everything_is_as_it_was_trained(spec):
+def test_local_protocol_evaluates_models_before_averaging(spec):
     """What is shared, too, and not as it was averaged."""
     short, done = run(spec, rounds=2), run(spec, rounds=3, protocol=("clients", "local"))
     found = done.history.clients.query("round == 3")["local_loss"].tolist()
@@ -110,7 +110,7 @@ def test_after_local_training_everything_is_as_it_was_trained(spec):
 
 
 @pytest.mark.parametrize("executor", ["loop", "distributed(workers=2)"])
-def test_buffers_of_their_own_are_those_that_clients_are_evaluated_with(executor):
+def test_local_buffers_are_used_in_evaluation_of_each_client(executor):
     """The shared parameters with each client's batch-norm statistics; no model is everybody's."""
     more = {"model": mlp(norm=True), "buffers": "local"}
     done = run("fedavg", executor=executor, **more)
@@ -125,14 +125,14 @@ def test_buffers_of_their_own_are_those_that_clients_are_evaluated_with(executor
 
 
 @pytest.mark.parametrize("spec", METHODS)
-def test_after_local_training_is_a_protocol_of_its_own(spec):
+def test_local_protocol_every_method_records_local_loss(spec):
     done = run(spec, rounds=1, protocol=("clients", "local"))
     assert np.isfinite(done.history.rounds["local_loss"].iloc[-1])
     if spec.startswith("fedbabu"):  # the trained body under the initial head, not fine-tuned
         assert done.history.rounds["local_loss"].iloc[-1] != done.history.rounds["personal_loss"].iloc[-1]
 
 
-def test_comparisons_record_both(tmp_path):
+def test_compare_personal_methods_records_personal_columns(tmp_path):
     table = ua.compare(
         ["fedavg", "fedbabu(epochs=1)", "conditional(statistic='mean')", "conditional(statistic='ols')"],
         clients(),
@@ -158,7 +158,7 @@ def test_comparisons_record_both(tmp_path):
 
 
 @pytest.mark.parametrize("spec", ["fedrep(epochs=2)", "fedala(threshold=0.5)", "pfedme", "fedbabu(epochs=2)"])
-def test_every_phase_sees_transformed_samples(spec):
+def test_transform_in_every_phase_equals_data_transformed_beforehand(spec):
     """Normalized images: as training, fine-tuning and FedALA's weights on samples that are normalized beforehand. The executors
     agree with flips drawn as well; 1e-5 (float32)."""
     rng = np.random.default_rng(0)

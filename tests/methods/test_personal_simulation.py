@@ -191,7 +191,7 @@ CASES = {
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 @pytest.mark.parametrize("text", CASES)
-def test_three_rounds(text, executor):
+def test_personal_methods_three_rounds_equal_numpy(text, executor):
     clients = Clients.random(SIZES, dtype=torch.float64)
     sim = Simulation(text, mlp().double(), clients, executor=executor, epochs=2, batch_size=4, lr=LR)
     theirs = CASES[text]({n: t.numpy() for n, t in sim.params.items()}, sim)
@@ -208,7 +208,7 @@ def test_three_rounds(text, executor):
             np.testing.assert_allclose(found[n].numpy(), w, rtol=0, atol=tolerance, err_msg=n)
 
 
-def test_pfedme_of_one_inner_step_is_fedavg():
+def test_pfedme_one_inner_step_equals_fedavg():
     """theta = w - rate g, so w - lr lam (w - theta) = w - lr lam rate g: uniform FedAvg with another learning rate (float64)."""
     clients = Clients.random(SIZES, dtype=torch.float64)
     sims = [
@@ -221,7 +221,7 @@ def test_pfedme_of_one_inner_step_is_fedavg():
         torch.testing.assert_close(sims[0].params[n], w, rtol=1e-12, atol=1e-14)
 
 
-def test_perfedavg_of_a_vanishing_step_is_fedavg_on_half_of_each_batch():
+def test_perfedavg_vanishing_alpha_equals_fedavg_on_half_batches():
     """alpha = 1e-12: the other half decides nothing; 1e-9."""
     clients = Clients.random(SIZES, dtype=torch.float64)
     sim = Simulation("perfedavg(alpha=1e-12)", mlp().double(), clients, batch_size=4, lr=LR)
@@ -240,7 +240,7 @@ def test_perfedavg_of_a_vanishing_step_is_fedavg_on_half_of_each_batch():
         np.testing.assert_allclose(w.numpy(), theirs.w[n], rtol=0, atol=1e-9)
 
 
-def test_the_servers_rate_of_pfedme():
+def test_pfedme_server_rate_beta_interpolates_to_client_mean():
     """beta: w+ = (1 - beta) w + beta mean; float64."""
     clients = Clients.random(SIZES, dtype=torch.float64)
     one, half = (Simulation(f"pfedme(beta={b})", mlp().double(), clients, batch_size=4, lr=0.05) for b in (1.0, 0.5))

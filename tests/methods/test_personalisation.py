@@ -53,7 +53,7 @@ LINE = {"task": "regression", "epochs": 1, "batch_size": None, "lr": 0.125}
 # --- hand numbers -----------------------------------------------------------------------------------------------------
 
 
-def test_fedbabu_moves_the_body_and_tunes_both():
+def test_fedbabu_one_round_trains_body_and_tuning_moves_both():
     """b = 1, h = 2, y = 3 and 1: residuals h b - y = -1 and 1; b_k = b - 1/8 * 2 r h = 1.5 and 0.5, mean 1. Tuned on client 0
     from (1, 2): r = -1, b = 1.5, h = 2 + 1/4 = 2.25; two epochs: r = 1.5 * 2.25 - 3 = 0.375, b = 1.5 - 0.25 * 0.375 * 2.25,
     h = 2.25 - 0.25 * 0.375 * 1.5."""
@@ -65,7 +65,7 @@ def test_fedbabu_moves_the_body_and_tunes_both():
     assert scalars(sim.tuned()[0]) == (1, 2.25)
 
 
-def test_fedrep_fits_the_head_and_then_the_body():
+def test_fedrep_one_round_trains_head_then_body():
     """b = 1, h = 2, y = 3: two head steps, h = 2 + 1/4 = 2.25, r = -0.75, h = 2.25 + 0.1875 = 2.4375; then the body at the new
     head: r = -0.5625, b = 1 + 0.25 * 0.5625 * 2.4375. The mean with client 1, y = 2, r = 0: nothing moves there."""
     sim = rounds("fedrep(epochs=2)", 1, product(1, 2), lines(3.0, 2.0), **LINE)
@@ -75,7 +75,7 @@ def test_fedrep_fits_the_head_and_then_the_body():
     assert set(sim.memory(0)["private"]) == {"head.weight"}
 
 
-def test_fedper_keeps_the_head():
+def test_fedper_one_round_keeps_head_on_client():
     """Both move at once: b = 1 + 0.25 * 2 = 1.5, h = 2.25 on client 0, nothing on client 1."""
     sim = rounds("fedper", 1, product(1, 2), lines(3.0, 2.0), **LINE)
     assert scalars(sim.params) == (1.25, 2)
@@ -83,7 +83,7 @@ def test_fedper_keeps_the_head():
     assert scalars(person) == (1.25, 2.25)
 
 
-def test_local_finetune_is_fedavg_and_more_passes():
+def test_local_finetune_equals_fedavg_with_tuning_afterwards():
     sim = rounds("local_finetune(epochs=1)", 1, product(1, 2), lines(3.0, 2.0), **LINE)
     b, h = scalars(sim.params)
     assert (b, h) == (1.25, 2.125)
@@ -92,7 +92,7 @@ def test_local_finetune_is_fedavg_and_more_passes():
     assert same(rounds("local_finetune", 3).params, rounds("fedavg", 3).params)
 
 
-def test_perfedavg_takes_the_gradient_after_a_step():
+def test_perfedavg_one_round_takes_gradient_at_adapted_parameters():
     """y = w1 x1 + w2 x2 at (1, 2); B' = (1, 0) -> 3, B'' = (1, 1) -> 2. g' = 2 (1 - 3) (1, 0) = (-4, 0), alpha = 1/4: adapted
     (2, 2); r'' = 4 - 2 = 2, g'' = (4, 4). First order: w = (1, 2) - lr (4, 4). Second: H' = 2 (1, 0)^T (1, 0), so
     (I - H'/4) g'' = (2, 4)."""
@@ -121,7 +121,7 @@ def test_perfedavg_takes_the_gradient_after_a_step():
                 clients.x[[1, 2]], clients.y[[1, 2]] = clients.x[[2, 1]].clone(), clients.y[[2, 1]].clone()
 
 
-def test_halves_of_padded_batches():
+def test_halves_padded_batch_splits_real_rows_only():
     x, y = torch.zeros(5, 1), torch.zeros(5)
     for weight, first, second in (
         (None, [1, 0, 1, 0, 1], [0, 1, 0, 1, 0]),
@@ -133,7 +133,7 @@ def test_halves_of_padded_batches():
         assert (a.weight.tolist(), b.weight.tolist()) == (first, second)
 
 
-def test_fedala_learns_where_to_start():
+def test_fedala_start_weights_equal_hand_numbers():
     """One client beside a silent majority: after round 1 theta_k = 1.5, w = 1.25 by the mean with a client that stays at 1.
     W <- clip(1 - eta g (w - theta_k), 0, 1), g = 2 (w - 3) at theta = w: 1 - eta * (-3.5) * (-0.25) = 1 - 0.875 eta."""
     settings = LINE | {"clients": lines(3.0, 1.0), "module": nn.Sequential(OrderedDict(head=_one(1.0)))}
@@ -167,7 +167,7 @@ def _one(value):
 
 
 @pytest.mark.parametrize("text", ["fedbabu", "fedper", "fedrep", "fedrep + fedprox(mu=1) + scaffold"])
-def test_heads_never_leave(text):
+def test_personal_head_methods_send_body_only(text):
     sim = rounds(text)
     cohort = sim.run()
     assert set(cohort.update) == BODY
@@ -181,20 +181,20 @@ def test_heads_never_leave(text):
     assert all(bodies[way] == share * whole[way] for way in ("down", "up"))
 
 
-def test_fedbabu_keeps_nothing_and_starts_tuning_from_the_initial_head():
+def test_fedbabu_tuning_leaves_no_client_state_and_same_training():
     sim = rounds("fedbabu", 2)
     assert sim.memory(0) == {}
     body = rounds("fedbabu(epochs=3)", 2).params
     assert same(sim.params, body)  # the fine-tuning is no part of the training
 
 
-def test_fedrep_without_head_epochs_to_spare_is_not_fedper():
+def test_fedrep_same_number_of_steps_differs_from_fedper():
     rep, per = rounds("fedrep(epochs=2)"), rounds("fedper")
     assert distance(rep.params, per.params, per.settings.model.params) > 0.01
     assert rep.run().steps.tolist() == per.run().steps.tolist()
 
 
-def test_fedbn_keeps_parameters_and_statistics():
+def test_fedbn_norm_parameters_and_statistics_stay_on_client():
     sim = rounds("fedbn", 2, mlp(norm=True))
     norm = {"norm.weight", "norm.bias"}
     cohort = sim.run()
@@ -207,7 +207,7 @@ def test_fedbn_keeps_parameters_and_statistics():
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
-def test_fedala_that_learns_nothing_is_fedavg(executor):
+def test_fedala_tiny_eta_equals_fedavg(executor):
     """eta so small that W stays 1 in float32: every start is the shared model, exactly."""
     clients = Clients.random((4, 4, 4, 4))
     sims = [rounds(m, 3, clients=clients, executor=executor) for m in ("fedala(eta=1e-30)", "fedavg")]
@@ -216,7 +216,7 @@ def test_fedala_that_learns_nothing_is_fedavg(executor):
     assert same(person.personal(sims[0].settings.model, sims[0].params, memory), sims[0].params)
 
 
-def test_fedala_moves_the_upper_layers_alone():
+def test_fedala_default_modules_adapt_head_only():
     sim = rounds("fedala(threshold=1e9)", 3)
     memory = sim.memory(0)["adaptive_start"]
     weights = {n: t for n, t in memory.items() if n.startswith("weight of ")}
@@ -229,7 +229,7 @@ def test_fedala_moves_the_upper_layers_alone():
     assert not same(person["head.weight"], sim.params["head.weight"])
 
 
-def test_fedala_looks_at_a_random_share():
+def test_fedala_sample_share_differs_by_round_and_repeats():
     """Another share in every round, and the same at a repeated order."""
     sim = rounds("fedala(sample=0.5)", 0)
     site = sim.executor.client_pool
@@ -244,7 +244,7 @@ def test_fedala_looks_at_a_random_share():
     assert sizes == [[1], [4, 4], [4, 4, 4, 1], [4, 4, 4, 4]]
 
 
-def test_perfedavg_adapts_better_than_fedavg():
+def test_perfedavg_opposed_clients_adapt_better_than_fedavg():
     """Sine-like tasks: clients whose slopes differ in sign have FedAvg's mean slope 0; one step from a meta-trained start
     goes further down than from FedAvg's."""
     rng = np.random.default_rng(0)
@@ -273,14 +273,14 @@ def test_perfedavg_adapts_better_than_fedavg():
     assert losses["perfedavg(alpha=0.1)"] < 0.8 * losses["fedavg"]
 
 
-def test_momentum_of_each_phase_is_its_own_and_can_be_kept():
+def test_fedrep_kept_optimizer_state_has_own_momentum_per_phase():
     sim = rounds("fedrep(epochs=1)", 2, momentum=0.9, keep_optimizer_state=True)
     kept = tree.unpack(sim.memory(3)["solver"])
     assert set(kept) == {"0.model.momentum", "1.model.momentum"}
     assert set(kept["0.model.momentum"]) == HEAD and set(kept["1.model.momentum"]) == BODY
 
 
-def test_a_client_without_samples_is_tuned_to_the_shared_model():
+def test_tuning_client_without_samples_gives_shared_model():
     clients = Clients.random((3, 5))
     clients.train.append(np.zeros(0, np.int64))
     for executor in ("loop", "batched"):
@@ -301,18 +301,18 @@ def test_a_client_without_samples_is_tuned_to_the_shared_model():
         "fedrep + apfl",
     ],
 )
-def test_two_answers_to_one_question_are_refused(text):
+def test_method_parse_conflicting_personal_parts_are_refused(text):
     with pytest.raises(UnalikeError, match="swap"):
         Method.parse(text)
 
 
-def test_a_phase_in_which_nothing_moves_is_refused():
+def test_fedrep_phase_without_moving_parameters_is_refused():
     module = nn.Sequential(OrderedDict(head=nn.Linear(4, 3)))
     with pytest.raises(UnalikeError, match="nothing of the model moves"):
         rounds("fedrep(epochs=1)", 1, module)
 
 
-def test_fine_tuning_minimizes_task_loss_only():
+def test_tuning_with_drift_terms_uses_task_loss_only():
     """SCAFFOLD's correction and a proximal term change the shared model, and not how a given one is tuned."""
     plain, changed = rounds("local_finetune", 1), rounds("local_finetune + scaffold + fedprox(mu=5)", 1)
     changed.state = changed.state._replace(params=plain.params)
@@ -330,7 +330,7 @@ class Rounded(Personalizer):
         return {n: w.round(decimals=1) if w.abs().max() > 0.3 else w for n, w in local.params.items()}, local.state
 
 
-def test_a_beginning_with_control_flow_on_data_runs_in_every_executor():
+def test_personalizer_with_control_flow_on_data_is_equal_in_both_executors():
     """The report is relative to what was received, fine-tuning begins like training does; 1e-5 of the way."""
     method = Method(Rounded()) + "local_finetune"
     loop, batched = (rounds(method, 2, executor=e) for e in ("loop", "batched"))
@@ -355,7 +355,7 @@ class Projected(nn.Module):
         return self.head(self.projection(torch.tanh(self.body(x))))
 
 
-def test_moon_contrasts_projections():
+def test_moon_model_with_projection_contrasts_projections():
     """Round 2 by hand: full batch, one client; z, z_g, z_p are projections. float32, 1e-5 of the update."""
     torch.manual_seed(0)
     module, clients = Projected(), Clients.random((6, 4))

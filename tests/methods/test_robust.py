@@ -22,13 +22,13 @@ def combined(spec, points, sizes=None, **more):
     return Server(spec, {"w": np.zeros(len(points[0]))}).advance([{"w": p} for p in points], sizes, **more)["w"]
 
 
-def test_median():
+def test_median_small_cohorts_equal_hand_numbers():
     assert combined("median", [1.0, 9.0, 2.0]) == [2.0]
     assert combined("median", [1.0, 9.0, 2.0, 4.0], [100, 1, 1, 1]) == [3.0]  # of the two in the middle; no weights
     assert combined("median", [[1.0, 5.0], [2.0, 0.0], [9.0, 3.0]]).tolist() == [2.0, 3.0]  # per coordinate
 
 
-def test_trimmed_mean():
+def test_trimmed_mean_small_cohorts_equal_hand_numbers():
     values = [0.0, 1.0, 2.0, 6.0, 100.0]
     assert combined("trimmed_mean(beta=0.2)", values, [9, 1, 1, 1, 1]) == [3.0]
     assert combined("trimmed_mean(beta=0.4)", values) == [2.0]
@@ -43,7 +43,7 @@ def test_trimmed_mean():
         Method.parse("trimmed_mean(beta=0.6)")
 
 
-def test_krum():
+def test_krum_and_multikrum_small_cohorts_equal_hand_numbers():
     """f = 1 of K = 5: the 2 nearest. On the line 0, 1, 1.5, 3, 10: scores 1 + 2.25, 1 + 0.25, 0.25 + 2.25, ..."""
     line = [0.0, 1.0, 1.5, 3.0, 10.0]
     assert combined("krum", line, [1, 1, 1, 1, 99]) == [1.0]
@@ -55,7 +55,7 @@ def test_krum():
     assert combined("multikrum(keep=9)", line, [1, 2, 3, 4, 5]) == combined("fedavg", line, [1, 2, 3, 4, 5])
 
 
-def test_krum_looks_at_whole_models():
+def test_krum_several_tensors_chooses_one_whole_model():
     """Per coordinate the middle is (1, 1), which nobody sent."""
     start = {"a": [0.0], "b": [0.0]}
     models = [{"a": [0.0], "b": [1.0]}, {"a": [1.0], "b": [5.0]}, {"a": [5.0], "b": [1.1]}, {"a": [0.3], "b": [0.8]}]
@@ -63,7 +63,7 @@ def test_krum_looks_at_whole_models():
     assert (found["a"], found["b"]) == ([0.0], [1.0])
 
 
-def test_geometric_median():
+def test_geometric_median_known_points_give_optimum():
     np.testing.assert_allclose(combined("geometric_median", [[0.0, 0], [1.0, 0], [50.0, 0]]), [1, 0], atol=1e-4)
     triangle = [[0.0, 0.0], [2.0, 0.0], [1.0, np.sqrt(3)]]
     np.testing.assert_allclose(combined("geometric_median", triangle), np.mean(triangle, 0), rtol=1e-6)
@@ -78,7 +78,7 @@ def test_geometric_median():
 
 
 @pytest.mark.parametrize("far", [1e3, 1e18, 3e38])
-def test_geometric_median_stays_with_the_majority_however_far_the_others_are(far):
+def test_geometric_median_far_minority_stays_with_majority(far):
     rng = np.random.default_rng(0)
     points = rng.normal(size=(4, 5)).astype(np.float32)
     liars = [np.full(5, far, np.float32)] * 3
@@ -94,7 +94,7 @@ BUFFERS = {"mean": [[0.0], [1.0], [1.5], [3.0], [10.0]]}
     "spec, expected",
     {"median": 1.5, "trimmed_mean": 5.5 / 3, "krum": 1.0, "multikrum(keep=2)": 1.25, "fedavg": 3.1}.items(),
 )
-def test_float_buffers_follow_the_rule(spec, expected):
+def test_robust_rules_float_buffers_are_combined_by_same_rule(spec, expected):
     """Krum takes those of the clients it chose: of 1, and of 1 and 1.5."""
     buffers = {n: torch.tensor(b, dtype=torch.float64) for n, b in BUFFERS.items()}
     server = Server(spec, {"w": [0.0]})
@@ -102,14 +102,14 @@ def test_float_buffers_follow_the_rule(spec, expected):
     assert server.state.buffers["mean"].item() == pytest.approx(expected)
 
 
-def test_geometric_median_takes_no_buffers_from_outliers():
+def test_geometric_median_outlier_buffers_are_ignored():
     buffers = {"mean": torch.tensor([[1.0], [1.0], [1e6]], dtype=torch.float64)}
     server = Server("geometric_median", {"w": [0.0, 0.0]})
     server.advance([{"w": [1.0, 0.0]}, {"w": [1.0, 0.1]}, {"w": [1e6, 0.0]}], buffers=buffers)
     assert server.state.buffers["mean"].item() == pytest.approx(1.0, rel=1e-2) or server.state.buffers["mean"] < 3
 
 
-def test_weights_without_effect_are_warned_of():
+def test_robust_rules_with_feddisco_warn_of_unused_weights():
     for name in ("median", "trimmed_mean", "krum"):
         with pytest.warns(UserWarning, match="label_discrepancy has no effect"):
             Method.parse(f"{name} + feddisco").check(Work())
@@ -140,7 +140,7 @@ FLIP = {"sign flip": lambda u: -6 * u, "scaling": lambda u: 300 * u, "constant":
 
 
 @pytest.mark.parametrize("attack", FLIP)
-def test_a_colluding_minority(attack):
+def test_robust_rules_colluding_minority_keep_loss_low(attack):
     """Without it the loss falls from 1.08 to 0.40. The mean is led away, the robust rules hold. Krum follows one client of
     five, and is a little behind."""
     clean = attacked("fedavg", lambda u: u)

@@ -50,7 +50,7 @@ NEUTRAL = {
 
 
 @pytest.mark.parametrize("neutral, other", NEUTRAL.items())
-def test_neutral_settings_are_the_other_method(neutral, other):
+def test_server_parts_limit_case_is_bitwise_equal_to_other_method(neutral, other):
     assert same(rounds(neutral).params, rounds(other).params)
 
 
@@ -63,14 +63,14 @@ NEARLY = {
 
 
 @pytest.mark.parametrize("neutral, other", NEARLY.items())
-def test_neutral_settings_that_sum_in_another_order(neutral, other):
+def test_server_parts_limit_case_is_close_to_other_method(neutral, other):
     """1e-5 of the update, float32."""
     a, b = rounds(neutral), rounds(other)
     assert distance(a.params, b.params, b.settings.model.params) < 1e-5
 
 
 @pytest.mark.parametrize("rule", ["median", "krum", "multikrum", "geometric_median", "trimmed_mean"])
-def test_equal_clients_are_one(rule):
+def test_robust_rules_equal_clients_equal_single_client(rule):
     """Clients with the same data and batches send the same update, whatever the rule."""
     x, y = samples(8)
     sims = [
@@ -82,13 +82,13 @@ def test_equal_clients_are_one(rule):
     assert distance(*(s.params for s in sims), sims[1].settings.model.params) < 1e-5
 
 
-def test_quantising_costs_little():
+def test_quantize_eight_bits_stays_close_to_fedavg():
     """8 bits: within 1/127 of the largest entry of each tensor, a few per cent of the update."""
     plain, coarse = rounds("fedavg", 1), rounds("quantize", 1)
     assert 0 < distance(coarse.params, plain.params, plain.settings.model.params) < 0.03
 
 
-def test_disco_counts_the_even_client_more():
+def test_feddisco_client_with_even_labels_gets_larger_weight():
     """Two clients of equal size, one with a single class: the other one counts more."""
     x, _ = samples(6)
     sim = Simulation(
@@ -106,7 +106,7 @@ def loss(sim, params):
 
 
 @pytest.mark.parametrize("spec", ["fedlaw(lr=0.05)", "fedlaw(lr=0.05, mapping='quadratic')"])
-def test_fedlaw_turns_from_clients_with_wrong_labels(spec):
+def test_fedlaw_one_client_with_wrong_labels_beats_plain_mean_on_proxy(spec):
     """Of three clients one has its labels turned round; on the proxy samples the learned mean is better than the mean."""
     honest = [samples(40, seed) for seed in (1, 2)]
     x, y = samples(40, 3)
@@ -119,7 +119,7 @@ def test_fedlaw_turns_from_clients_with_wrong_labels(spec):
     assert loss(sim, server.params) < 0.8 * loss(sim, mean)
 
 
-def test_feddf_brings_the_average_closer_to_the_ensemble():
+def test_feddf_training_moves_average_closer_to_ensemble():
     sims = [rounds(spec, 2) for spec in ("feddf(steps=0)", "feddf(steps=60, lr=0.01)")]
     sim = sims[0]
     cohort = sim.run()
@@ -143,14 +143,14 @@ def clients_of(n=4):
 
 
 @pytest.mark.parametrize("spec", ["fedlaw", "feddf", "fedprox + learned_mean"])
-def test_proxy_samples_are_asked_for(spec):
+def test_run_without_proxy_samples_is_refused(spec):
     with pytest.raises(UnalikeError, match="pass proxy="):
         ua.run(spec, clients_of(), model="mlp", rounds=1)
     run = ua.run(spec, clients_of(), model="mlp", rounds=1, proxy=samples())
     assert np.isfinite(run.history.rounds["loss"]).all()
 
 
-def test_proxy_samples_are_asked_for_by_a_stage():
+def test_run_stage_without_proxy_samples_is_refused():
     class Late:
         def stages(self, plan_inputs):
             yield Stage("late", ua.Method.parse("fedlaw"), plan_inputs.rounds)
@@ -159,13 +159,13 @@ def test_proxy_samples_are_asked_for_by_a_stage():
         ua.run(Late(), clients_of(), model="mlp", rounds=1)
 
 
-def test_proxy_samples_must_fit():
+def test_run_proxy_samples_of_wrong_shape_are_refused():
     x, y = samples()
     with pytest.raises(UnalikeError, match="shape"):
         ua.run("fedlaw", clients_of(), model="mlp", rounds=1, proxy=(x[:, :2], y))
 
 
-def test_proxy_samples_are_part_of_a_runs_identity(tmp_path):
+def test_run_resumed_with_other_proxy_samples_is_refused(tmp_path):
     """Going on with other samples on the server is refused, like other data."""
     x, y = samples()
     more = {"model": "mlp", "rounds": 1, "out": tmp_path / "run"}
@@ -175,7 +175,7 @@ def test_proxy_samples_are_part_of_a_runs_identity(tmp_path):
         ua.run("fedlaw(epochs=2)", clients_of(), proxy=(x + 1, y), **more)
 
 
-def test_server_state_survives_resume(tmp_path):
+def test_run_resumed_with_server_state_equals_whole_run(tmp_path):
     """Ten rounds are five and five, bitwise: the server's memories, the residuals and histograms included."""
     spec = "fedyogi + awd + feddisco + topk(error_feedback=True) + quantize + gaussian_noise + clip"
     work = ua.Work(batch_size=4, lr=0.1)
@@ -187,7 +187,7 @@ def test_server_state_survives_resume(tmp_path):
     assert same(dict(whole.params), dict(again.params))
 
 
-def test_bytes_of_a_run():
+def test_history_quantize_and_feddisco_counts_bytes():
     """The mlp has P numbers; 8 bits, a scale for each tensor and the histogram of 3 classes go up, from each of 4 clients."""
     run = ua.run("quantize + feddisco", clients_of(), model="mlp", rounds=1)
     sizes = [t.numel() for t in run.params.values()]
@@ -195,7 +195,7 @@ def test_bytes_of_a_run():
     assert row["bytes_up"] == 4 * (sum(sizes) + 4 * len(sizes) + 3 * 8 + 16) and row["bytes_down"] == 4 * 4 * sum(sizes)
 
 
-def test_a_lie_about_the_histogram_is_contained():
+def test_feddisco_empty_histogram_keeps_parameters_finite():
     """An empty histogram is nobody's: weights stay finite."""
     sim = Simulation("feddisco", mlp(), Clients.random(SIZES), **WORK)
     cohort = sim.run()

@@ -20,7 +20,7 @@ def softmax(v):
     return e / e.sum(1, keepdims=True)
 
 
-def test_fedgh_equals_its_algorithm():
+def test_fedgh_three_rounds_equal_numpy():
     """Three rounds in float64 on a linear body and head with full batches, written from the equations; client 1 sits one out.
 
     One batch holds all pairs, so that their order does not matter.
@@ -69,7 +69,7 @@ def test_fedgh_equals_its_algorithm():
                 np.testing.assert_allclose(sim.memory(k).get("private", sim.params)[n].numpy(), w, rtol=1e-9)
 
 
-def test_heads_go_down_and_do_not_come_up():
+def test_fedgh_head_is_received_and_not_sent():
     sim = Simulation("fedgh", mlp(norm=True), Clients.random(SIZES), **WORK)
     cohort = sim.round()
     assert {n: tuple(t.shape) for n, t in cohort.update.items()} == {
@@ -98,7 +98,7 @@ def test_fedgh_without_training_leaves_head_unchanged(settings):
     assert same({n: sim.params[n] for n in head}, head)
 
 
-def test_other_uploads_meet_it_in_any_order():
+def test_taught_head_with_upload_parts_sends_body_update_only():
     for other in ("clip(norm=0.1)", "topk(fraction=0.5, error_feedback=True)", "quantize"):
         sim = Simulation("taught_head + " + other, mlp(), Clients.random(SIZES), **WORK)
         update = decode_updates(sim.method, sim.round().update, sim.params)
@@ -106,7 +106,7 @@ def test_other_uploads_meet_it_in_any_order():
         assert not update["head.weight"].any() and update["body.weight"].any()
 
 
-def test_with_shared_bodies_these_are_averaged():
+def test_taught_head_shared_bodies_equal_fedavg_after_first_round():
     """Local training and the mean of bodies are FedAvg's in the first round; the head alone goes another way."""
     sim, plain = (Simulation(m, mlp(), Clients.random(SIZES), **WORK) for m in ("taught_head", "fedavg"))
     sim.round(), plain.round()
@@ -114,7 +114,7 @@ def test_with_shared_bodies_these_are_averaged():
         assert torch.equal(sim.params[n], plain.params[n]) == n.startswith("body")
 
 
-def test_the_head_learns_to_tell_the_means():
+def test_fedgh_server_training_lowers_loss_on_class_means():
     rng = np.random.default_rng(0)
     centres, labels = 2 * rng.normal(size=(3, 4)), [rng.integers(0, 3, n) for n in (30, 20, 25)]
     clients = Clients.of(*((centres[y] + rng.normal(size=(len(y), 4)), y) for y in labels))
@@ -131,7 +131,7 @@ def test_the_head_learns_to_tell_the_means():
     assert loss() < 0.6 * before
 
 
-def test_private_heads_and_regression():
+def test_taught_head_private_heads_change_nothing_and_regression_is_refused():
     sim = Simulation("taught_head + private(select='head')", mlp(), Clients.random(SIZES), **WORK)
     plain = Simulation("private(select='head')", mlp(), Clients.random(SIZES), **WORK)
     for _ in range(2):
@@ -143,7 +143,7 @@ def test_private_heads_and_regression():
         Simulation("fedgh", mlp(classes=1), clients, task="regression", **WORK).round()
 
 
-def test_the_order_of_pairs_is_that_of_the_round():
+def test_fedgh_same_run_twice_is_bitwise_equal():
     """The same run twice is the same to the bit; the passes of two rounds have other orders."""
     a, b = (Simulation("fedgh(batch_size=1)", mlp(), Clients.random(SIZES), **WORK) for _ in range(2))
     for sim in (a, b):

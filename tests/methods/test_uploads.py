@@ -21,7 +21,7 @@ def stacked(t):
     return {n: v[None] for n, v in t.items()}
 
 
-def test_topk_by_hand():
+def test_topk_encode_and_decode_equal_hand_numbers():
     u = {"w": torch.tensor([[1.0, -5.0], [0.5, 2.0]]), "b": torch.tensor([3.0])}
     sent, kept = TopK(fraction=0.5).encode(NOBODY, u)
     assert sent["w"].tolist() == [-5.0, 2.0] and sent["w:places"].tolist() == [1, 3] and kept == {}
@@ -32,13 +32,13 @@ def test_topk_by_hand():
     assert TopK(fraction=0.1)._kept(torch.zeros(30)) == 3 and TopK(fraction=0.001)._kept(torch.zeros(30)) == 1
 
 
-def test_places_out_of_range_do_not_stop_the_server():
+def test_topk_decode_place_out_of_range_is_clamped():
     like = {"w": torch.zeros(4)}
     sent = {"w": torch.tensor([[1.0]]), "w:places": torch.tensor([[99]], dtype=torch.int32)}
     assert TopK().decode(sent, like)["w"].tolist() == [[0.0, 0.0, 0.0, 1.0]]
 
 
-def test_quantize_by_hand():
+def test_quantize_encode_and_decode_equal_hand_numbers():
     """s = 1/127: 1 -> 127, -0.5 -> -63.5 -> -64 (to even), 0.003 -> 0.381 -> 0; zeros stay zeros."""
     u = {"w": torch.tensor([1.0, -0.5, 0.003]), "zero": torch.zeros(2)}
     sent, _ = Quantize().encode(NOBODY, u)
@@ -51,7 +51,7 @@ def test_quantize_by_hand():
     assert Quantize(bits=32).encode(NOBODY, u)[0] is u
 
 
-def test_stochastic_rounding_is_right_on_average():
+def test_quantize_stochastic_rounding_is_unbiased():
     """u = 0.3 s: 1 in 30% of the draws; 20000 draws to 4 standard deviations (0.0032)."""
     u = torch.full((20001,), 0.3 / 127)
     u[0] = 1.0
@@ -62,7 +62,7 @@ def test_stochastic_rounding_is_right_on_average():
     assert q[1:].double().mean() == pytest.approx(0.3, abs=0.013)
 
 
-def test_stochastic_rounding_keeps_the_sign_of_the_largest_entries():
+def test_quantize_stochastic_largest_entries_keep_sign():
     """In float32 one draw of a thousand takes 32767 + U for 32768, which 16 bits do not hold."""
     u = {"w": torch.ones(20000), "v": -torch.ones(20000)}
     with torch.random.fork_rng():
@@ -72,7 +72,7 @@ def test_stochastic_rounding_keeps_the_sign_of_the_largest_entries():
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
-def test_stochastic_rounding_repeats_and_differs_between_clients(executor):
+def test_quantize_stochastic_repeats_by_seed_and_differs_between_clients(executor):
     x = np.random.default_rng(0).normal(size=(6, 4))
     clients = Clients.of((x, [0, 1, 2, 0, 1, 2]), (x, [0, 1, 2, 0, 1, 2]))
     work = {"batch_size": None, "lr": 0.1}
@@ -84,7 +84,7 @@ def test_stochastic_rounding_repeats_and_differs_between_clients(executor):
     assert not torch.equal(a.update["body.weight"][0], a.update["body.weight"][1])  # the same data, other draws
 
 
-def test_error_feedback_by_numpy():
+def test_topk_error_feedback_three_rounds_equal_numpy():
     """Three rounds of full-batch steps on y = w x, of two entries one is sent: v = u + e, e = v - sent(v)."""
     rng = np.random.default_rng(1)
     data = [(rng.normal(size=(5, 2)), rng.normal(size=5)) for _ in range(3)]
@@ -118,7 +118,7 @@ def test_error_feedback_by_numpy():
                 np.testing.assert_allclose(found, e[k], rtol=1e-6, atol=1e-9)
 
 
-def test_error_feedback_reaches_what_topk_alone_never_sends():
+def test_topk_error_feedback_sends_small_entries_eventually():
     """One client whose second gradient is a tenth of the first or little more: without feedback it is never sent."""
     clients = Clients.of((np.array([[1.0, 0.0], [0.0, 0.1]]), np.array([0.0, 1.0])))
     moved = {}
@@ -131,7 +131,7 @@ def test_error_feedback_reaches_what_topk_alone_never_sends():
     assert moved[False] == 0 and moved[True] > 0.01
 
 
-def test_uploads_are_chained_by_rank():
+def test_upload_parts_in_any_order_are_chained_by_rank():
     names = [u.name for u in Method.parse("quantize + topk + clip").parts if u.name in ("clip", "topk", "quantize")]
     assert names == ["clip", "topk", "quantize"]
     sim = Simulation("quantize + topk(fraction=0.4) + clip(norm=0.01)", mlp(), Clients.random((5, 8)), lr=0.5)
@@ -164,13 +164,13 @@ UP = {  # mlp: tensors of 20, 5, 15 and 3 entries
 
 
 @pytest.mark.parametrize("spec", UP)
-def test_bytes_up(spec):
+def test_wire_upload_parts_count_bytes(spec):
     items = wire(Method.parse(spec), Model(mlp()))
     assert sum(i.bytes for i in items if i.direction == "up") == UP[spec] + SCALARS
     assert sum(i.bytes for i in items if i.direction == "down") == 43 * 4
 
 
-def test_bytes_draw_no_random_numbers():
+def test_wire_stochastic_quantize_draws_no_random_numbers():
     before = torch.get_rng_state()
     wire(Method.parse("quantize(stochastic=True)"), Model(mlp()))
     assert torch.equal(before, torch.get_rng_state())

@@ -65,13 +65,13 @@ def test_pool_first_logits_and_gradients_equal_module_bitwise(pool, inplace, tra
         assert torch.equal(a, b)
 
 
-def test_pool_first_keeps_nan():
+def test_pool_first_with_nan_input_keeps_nan():
     module = nn.Sequential(nn.ReLU(), nn.MaxPool1d(2))
     x = torch.tensor([[[1.0, float("nan"), -1.0, -2.0]]])
     assert torch.equal(torch.nan_to_num(PooledFirst(*module)(x), 7.0), torch.nan_to_num(module(x), 7.0))
 
 
-def test_pools_first_only_after_relu_without_hooks():
+def test_pools_first_swaps_only_max_pool_after_relu_without_hooks():
     relu, pool, conv = nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(1, 1, 3)
     assert pools_first([conv, relu, pool, nn.Flatten()])[:3] == [conv, pool, relu]
     for layers in ([relu, conv, pool], [pool, relu], [nn.LeakyReLU(), pool], [relu, nn.AvgPool2d(2)], [relu], []):

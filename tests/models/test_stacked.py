@@ -63,7 +63,7 @@ def test_vmap_gradients_equal_gradients_of_each_client(spec):
     assert any(g.abs().max() > 0 for g in stacked.values())
 
 
-def test_features_equal_input_of_head():
+def test_model_features_equal_input_of_head():
     for spec in ("resnet20", "vit(width=8, depth=1, heads=2)", "densenet"):
         net = Model(build(spec))
         out = net(net.params, torch.rand(2, *IMAGES), buffers=net.buffers)

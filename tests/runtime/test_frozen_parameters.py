@@ -50,7 +50,7 @@ def test_frozen_parameter_is_not_on_the_wire():
     assert sent["parameters"] == sent["update"] == 4 * (5 * 4 + 3)
 
 
-def test_decay_knows_what_moves_alone(crowd):
+def test_awd_with_frozen_parameters_decays_by_norms_of_trained_ones(crowd):
     """One round by hand: d = 0.9 lam ||u|| / ||w||, over the parameters that move."""
     plain, decayed = (
         ua.run(spec, crowd, model=half_frozen(), rounds=1, work=WORK, executor="loop", progress=False).params
@@ -65,7 +65,7 @@ def test_decay_knows_what_moves_alone(crowd):
 @pytest.mark.parametrize(
     "spec", ["perfedavg(alpha=0.5)", "perfedavg(alpha=0.5, second_order=True)", "pfedme(rate=0.1)"]
 )
-def test_adaptation_moves_what_is_shared(spec, crowd):
+def test_adaptation_with_fixed_head_equals_model_with_frozen_head(spec, crowd):
     """A fixed head is that of a model whose head is frozen."""
     frozen, fixed = half_frozen(), half_frozen()
     for module, head in ((frozen, False), (fixed, True)):
@@ -94,7 +94,7 @@ def moved(spec, module, crowd):
     return {n: run.params[n] for n, _ in module.named_parameters()}
 
 
-def test_layers_keep_their_numbers_where_one_is_frozen(crowd):
+def test_fixed_shrink_with_frozen_first_layer_keeps_layer_numbers(crowd):
     module = deep()
     module[0].requires_grad_(False)
     plain, shrunk = (moved(spec, module, crowd) for spec in ("fedavg", "fixed_shrink(step=0.2)"))
@@ -103,7 +103,7 @@ def test_layers_keep_their_numbers_where_one_is_frozen(crowd):
         torch.testing.assert_close(shrunk[name], factor * w)
 
 
-def test_layers_stay_apart_where_norms_are_private(crowd):
+def test_lws_with_private_norms_shrinks_each_layer_by_its_own_factor(crowd):
     """FedBN, linear layers without a bias before their norms: gamma_l by hand, of each layer what is shared."""
     module = deep(norms=1)
     start, plain, shrunk = dict(module.named_parameters()), *(moved(f"fedbn{s}", module, crowd) for s in ("", " + lws"))

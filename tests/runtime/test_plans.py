@@ -67,14 +67,14 @@ def normed():
     return nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
 
 
-def test_every_plan_is_tested_here():
+def test_plan_registry_equals_plans_tested_here():
     assert set(PLANS) == {
         name for name in registry if isinstance(registry[name], type) and issubclass(registry[name], StagedPlan)
     }
 
 
 @pytest.mark.parametrize("spec", PLANS.values())
-def test_repr_is_spec_text(spec):
+def test_plan_repr_parses_back_to_equal_plan(spec):
     made = plan(spec)
     assert plan(repr(made)) == made and repr(plan(repr(made))) == repr(made) and hash(made) == hash(plan(spec))
 
@@ -90,7 +90,7 @@ def test_repr_is_spec_text(spec):
         ("fedconcat(rounds=3)", "clusters=5"),
     ],
 )
-def test_mistakes_in_the_text(spec, hint):
+def test_plan_invalid_text_error_names_the_mistake(spec, hint):
     with pytest.raises(ua.UnalikeError, match=hint):
         plan(spec)
 
@@ -100,7 +100,9 @@ def test_mistakes_in_the_text(spec, hint):
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_resumes_bitwise_in_the_middle_of_every_stage(name, participation, population, small, proxy, tmp_path):
+def test_plan_resume_after_interrupt_in_any_round_gives_same_model(
+    name, participation, population, small, proxy, tmp_path
+):
     """Interrupted after rounds 0 to 5 of 6 one after the other, in one folder."""
     options = {
         "rounds": 6,
@@ -142,7 +144,7 @@ def test_plan_history_has_one_row_per_round(name, population, small, proxy):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_plan_other_executors_and_buffers_agree(name, population, small, proxy):
+def test_plan_batched_executor_equals_loop_with_batch_norm(name, population, small, proxy):
     """Batched, with buffers of one's own and with batch norm: the same up to float32."""
 
     def net():
@@ -156,7 +158,7 @@ def test_plan_other_executors_and_buffers_agree(name, population, small, proxy):
 
 
 @pytest.mark.parametrize("name", ["ifca", "fedconcat", "ccvr"])
-def test_buffers_that_the_server_does_not_have_are_told_of(name, people, small):
+def test_plan_with_local_buffers_notes_that_server_has_initial_buffers(name, people, small):
     def told(plan, model, buffers):
         run = small(plan, people, model=model, buffers=buffers, rounds=3)
         return any("buffers are those that the run began with" in note for note in run.notes)
@@ -168,7 +170,7 @@ def test_buffers_that_the_server_does_not_have_are_told_of(name, people, small):
 
 
 @pytest.mark.parametrize("options", [{"stop": "round >= 3"}, {"budget": "3 rounds"}])
-def test_a_plan_that_a_rule_ends_says_what_it_lacks(small, people, options):
+def test_plan_ended_early_by_rule_notes_the_stage_not_done(small, people, options):
     """CCVR's last round is the calibration; a run that comes to its end, or that a rule ends in its last stage, lacks nothing."""
     run = small("ccvr(steps=5)", people, rounds=6, **options)
     assert run.history.last["round"] == 3
@@ -192,7 +194,7 @@ class InTwo:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedavgm", "feddyn(alpha=1) + fedadam"])
-def test_a_stage_goes_on_where_another_ended(people, small, method):
+def test_stage_started_from_results_keeps_server_state_and_resets_clients(people, small, method):
     """Rounds, batches, learning rates and the server's memories go on, so two stages are one; clients begin afresh."""
     one, two = (
         small(m, people, rounds=5, work=ua.Work(batch_size=5, lr=0.1, schedule=0.9)) for m in (method, InTwo(method))
@@ -207,7 +209,7 @@ def test_a_stage_goes_on_where_another_ended(people, small, method):
         same(one.params, two.params)
 
 
-def test_what_server_and_clients_remember_together_begins_afresh_in_a_stage(people, small):
+def test_second_stage_with_scaffold_restarts_control_variates(people, small):
     """SCAFFOLD's c is the mean of the clients' variates, which a second stage opens at 0."""
     group = small(InTwo("scaffold"), people, rounds=5)._runner.state.groups["all"]
     assert group.state.round == 5
@@ -217,7 +219,7 @@ def test_what_server_and_clients_remember_together_begins_afresh_in_a_stage(peop
 
 
 @pytest.mark.parametrize("moment", [2, 3, 5])
-def test_stop_ends_the_run_and_not_the_stage(population, small, tmp_path, moment):
+def test_stop_inside_a_stage_ends_the_run_and_resume_completes_it(population, small, tmp_path, moment):
     """Three rounds of encoders, three of the head; a stopped run is read back as it was, and goes on when asked to."""
     spec, options = PLANS["fedconcat"], {"rounds": 6, "out": tmp_path, "stop": lambda row: row["round"] == moment}
     runs = [small(spec, population, **options) for _ in range(2)]
@@ -230,7 +232,7 @@ def test_stop_ends_the_run_and_not_the_stage(population, small, tmp_path, moment
     same(went_on.params, whole.params)
 
 
-def test_compare_and_report(people, tmp_path):
+def test_compare_with_plans_reports_their_messages(people, tmp_path):
     methods = ["fedavg", *(PLANS[n] for n in ("ifca", "clustered", "fedconcat"))]
     table = ua.compare(methods, people, model="mlp(hidden=(8,))", rounds=4, seeds=2, work=FULL, out=tmp_path)
     assert set(table.facts.wire[0]) >= {"method", "direction", "what", "bytes"}
@@ -240,7 +242,7 @@ def test_compare_and_report(people, tmp_path):
     assert all(m["protocols"] for m in table.facts.methods)
 
 
-def test_what_a_plan_lacks_is_said_before_anything_is_trained(people, small, population):
+def test_plan_with_unmet_needs_is_refused_before_training(people, small, population):
     with pytest.raises(ua.UnalikeError, match="true clusters"):
         small("cluster_oracle", people)
     with pytest.raises(ua.UnalikeError, match="proxy"):
@@ -261,13 +263,13 @@ def test_what_a_plan_lacks_is_said_before_anything_is_trained(people, small, pop
 
 
 @pytest.mark.parametrize("method", ["fedper", "fedbabu"])
-def test_private_heads_leave_fedconcat_its_encoders(people, small, method):
+def test_fedconcat_with_private_heads_still_trains_encoders(people, small, method):
     run = small(f"fedconcat(clusters=1, encoder_rounds=2, method='{method}')", people, model=normed)
     start = normed().state_dict()
     assert not any(torch.equal(run.params[f"encoders.0.{n}"], t) for n, t in start.items() if n.split(".")[0] in "01")
 
 
-def test_fedconcat_in_float64(people, small):
+def test_fedconcat_of_float64_model_stays_float64(people, small):
     class Exact(nn.Module):
         def __init__(self):
             super().__init__()
@@ -283,7 +285,7 @@ def test_fedconcat_in_float64(people, small):
 # --- clusters ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_oracle_is_a_run_in_each_cluster(small, crowd):
+def test_cluster_oracle_equals_one_run_per_cluster(small, crowd):
     """Full batches, as a client's batch order goes by its number, which differs. 1e-5: sums in another order."""
     clusters = [1, 0, 1, 0, 0]
     run = small("cluster_oracle", replace(ua.Population.of(crowd), clusters=clusters), work=FULL, rounds=4)
@@ -295,7 +297,7 @@ def test_the_oracle_is_a_run_in_each_cluster(small, crowd):
                 torch.testing.assert_close(run.personal(k)[n], t, rtol=1e-5, atol=1e-6)
 
 
-def test_groups_keep_the_time_of_the_run(small, crowd):
+def test_idle_group_follows_round_and_learning_rate_of_the_run(small, crowd):
     """One client a round: a group that waits does not train with an older learning rate afterwards."""
     seen, plain = [], ModelGroup.broadcast
 
@@ -313,7 +315,7 @@ def test_groups_keep_the_time_of_the_run(small, crowd):
     assert {state.round for state in run._runner.state.states.values()} == {4}
 
 
-def test_every_group_draws_noise_of_its_own(small, crowd):
+def test_gaussian_noise_differs_between_groups(small, crowd):
     spec = "cluster_oracle(method='clip(norm=1) + gaussian_noise(std=1.0)')"
     people, work = replace(ua.Population.of(crowd), clusters=[0, 0, 0, 1, 1]), ua.Work(batch_size=None, lr=1e-9)
     run = small(spec, people, work=work, rounds=1)
@@ -334,13 +336,13 @@ class Afresh:
         yield Stage("second", method, 1)
 
 
-def test_every_stage_draws_noise_of_its_own(small, crowd):
+def test_gaussian_noise_differs_between_stages(small, crowd):
     run = small(Afresh(), crowd, work=ua.Work(batch_size=None, lr=1e-9), rounds=2)
     for name, noisy in Afresh.ended[-1]["all"].params.items():
         assert (noisy - run.params[name]).abs().max() > 0.01
 
 
-def test_the_oracle_takes_the_partition_s_clusters():
+def test_cluster_oracle_uses_clusters_of_the_partition():
     data = ua.load("linear_clusters(clusters=2, clients=4, points=20)")
     clients = ua.partition(data, "natural(column='client', cluster='cluster')", clients=8, seed=0)
     work = ua.Work(batch_size=None, lr=0.1)
@@ -348,7 +350,7 @@ def test_the_oracle_takes_the_partition_s_clusters():
     assert oracle.history.rounds["rmse"].iloc[-1] < 0.2 < 5 < fedavg.history.rounds["rmse"].iloc[-1]
 
 
-def test_ifca_recovers_the_clusters_of_linear_data():
+def test_ifca_on_linear_data_recovers_true_clusters():
     data = ua.load("linear_clusters(clusters=3, clients=5, points=40)")
     clients = ua.partition(data, "natural(column='client', cluster='cluster')", clients=15, seed=0)
     work = ua.Work(batch_size=None, lr=0.1)
@@ -380,12 +382,12 @@ def test_ifca_equals_reference_algorithm():
         np.testing.assert_allclose(state.params["weight"].numpy()[0], v, rtol=1e-5)  # float32
 
 
-def test_ifca_of_one_model_is_the_method(people, small):
+def test_ifca_with_one_cluster_equals_its_method(people, small):
     one, other = small("ifca(clusters=1, method='scaffold')", people), small("scaffold", people)
     same(one.params, other.params)
 
 
-def test_clustered_splits_opposed_groups_and_leaves_others_whole():
+def test_clustered_splits_opposed_clients_and_keeps_similar_together():
     """y = x theta and y = -x theta: their mean objective is stationary at 0, where neither group is."""
     opposed = linear([(2, 1)] * 3 + [(-2, -1)] * 3)
     spec, options = "clustered(eps1=0.2, eps2=0.3, warmup=1)", {"model": "linear", "rounds": 40, "work": FULL}
@@ -401,7 +403,7 @@ def test_clustered_splits_opposed_groups_and_leaves_others_whole():
     same(alike.params, ua.run("fedavg", linear([(2, 1)] * 6), **options).params)
 
 
-def test_clustered_goes_on_where_its_parent_was():
+def test_clustered_split_keeps_parent_model_and_server_state():
     """Rounds go on counting, so do the server's memory and the learning rate; the model of both halves is the parent's."""
     opposed = linear([(2, 1)] * 3 + [(-2, -1)] * 3)
     work = replace(FULL, schedule=0.9)
@@ -435,7 +437,7 @@ def net():
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
 
 
-def test_fedconcat_stands_encoders_side_by_side_and_freezes_them(small):
+def test_fedconcat_encoders_equal_cluster_models_and_stay_frozen(small):
     """Its encoders are bitwise the models of a federation in each cluster, norms included, however long the head trains."""
     people = skewed([20, 15, 18, 12], [(0, 1), (2, 3), (0, 1), (2, 3)])
     spec = "fedconcat(clusters=2, encoder_rounds=2, classifier_rounds=4)"
@@ -455,7 +457,7 @@ def test_fedconcat_stands_encoders_side_by_side_and_freezes_them(small):
     assert not torch.equal(later.module().head.weight, module.head.weight)
 
 
-def test_foreign_blocks_of_zero_leave_the_cluster_s_own_model():
+def test_concatenated_model_with_other_blocks_zero_equals_cluster_model():
     from unalike.core.model import Model
     from unalike.core.views import ServerState
     from unalike.methods.plans.concatenation import concatenated
@@ -483,11 +485,11 @@ def test_foreign_blocks_of_zero_leave_the_cluster_s_own_model():
 
 
 @pytest.mark.parametrize("rounds, encoders", [(0, 0), (1, 0), (2, 1), (21, 1), (105, 5), (1050, 50)])
-def test_fedconcat_splits_the_rounds(rounds, encoders):
+def test_fedconcat_split_by_total_rounds_gives_encoder_rounds(rounds, encoders):
     assert plan("fedconcat").split(rounds) == encoders
 
 
-def test_kmeans():
+def test_kmeans_separates_distant_points_and_merges_equal_ones():
     from unalike.methods.plans.concatenation import kmeans
 
     rng = np.random.default_rng(0)
@@ -500,7 +502,7 @@ def test_kmeans():
 # --- CCVR -------------------------------------------------------------------------------------------------------------
 
 
-def test_pooled_statistics_are_those_of_all_samples(population):
+def test_pooled_client_statistics_equal_those_of_all_samples(population):
     """Means and covariances of the clients are enough to know those of the union (Luo et al. 2021, eqs. 3, 4)."""
     from unalike.core.model import Model
     from unalike.core.views import StageSettings
@@ -523,7 +525,7 @@ def test_pooled_statistics_are_those_of_all_samples(population):
         np.testing.assert_allclose(covariances[c], np.cov(z[y == c].T), atol=1e-5)
 
 
-def test_virtual_features_have_these_statistics():
+def test_ccvr_drawn_features_match_given_statistics():
     from unalike.methods.plans.calibration import Ccvr
 
     root = torch.tensor([[1.0, 0.0], [0.5, 0.2]])
@@ -540,7 +542,7 @@ def test_virtual_features_have_these_statistics():
     torch.testing.assert_close(z.T.cov(), root @ root.T, atol=0.04, rtol=0)
 
 
-def test_ccvr_improves_a_head_of_skewed_labels(small):
+def test_ccvr_with_skewed_labels_beats_fedavg_accuracy(small):
     """Four clients of one class each: FedAvg's head prefers whoever is larger; the calibrated one does not."""
     people = skewed([60, 6, 6, 6], [(0,), (1,), (2,), (3,)])
     test = skewed([50] * 4, [(0,), (1,), (2,), (3,)], seed=5)
@@ -550,7 +552,7 @@ def test_ccvr_improves_a_head_of_skewed_labels(small):
     assert after > before + 0.1 and after > 0.8
 
 
-def test_ccvr_without_steps_is_the_method_and_keeps_the_body(small, people):
+def test_ccvr_without_steps_equals_fedavg_and_with_steps_keeps_body(small, people):
     none, some = (small(f"ccvr(steps={n})", people, rounds=4) for n in (0, 20))
     fedavg = small("fedavg", people, rounds=3)
     same(none.params, fedavg.params)
@@ -562,11 +564,11 @@ def test_ccvr_without_steps_is_the_method_and_keeps_the_body(small, people):
 # --- data sharing -----------------------------------------------------------------------------------------------------
 
 
-def test_sharing_nothing_is_the_method(people, small, proxy):
+def test_data_sharing_with_fraction_zero_equals_fedavg(people, small, proxy):
     same(small("data_sharing(fraction=0)", people).params, small("fedavg", people).params)
 
 
-def test_shared_samples_are_trained_on_by_all(population, people, small, proxy):
+def test_data_sharing_equals_clients_that_own_the_shared_samples(population, people, small, proxy):
     """The same as clients who own them; the classes of what is shared are balanced."""
     run = small("data_sharing(fraction=0.35)", population, proxy=proxy, work=FULL)
     shared = run.run_config.outline[0].shared
@@ -597,7 +599,7 @@ def wire_of(spec, population, proxy=None):
     return [(i.direction, i.what, i.bytes) for i in run_config.wire]
 
 
-def test_the_wire_lists_every_step(population, proxy):
+def test_wire_of_plan_lists_messages_of_every_step(population, proxy):
     """mlp 6-8-4: 92 parameters, 36 of them in the head; two encoders have 112, their head 68."""
     model, head = 4 * 92, 4 * (16 * 4 + 4)
     assert wire_of(PLANS["fedconcat"], population) == [
@@ -617,7 +619,7 @@ def test_the_wire_lists_every_step(population, proxy):
     assert ("down", "features: model (once)", model) in wire_of("ccvr", population)
 
 
-def test_bytes_of_the_history_are_those_of_the_wire(population, small):
+def test_history_bytes_of_plan_equal_wire_bytes(population, small):
     rounds = small(PLANS["fedconcat"], population, rounds=4).history.rounds
     assert rounds["bytes_up"].tolist() == [5 * 32] + 2 * [5 * (368 + 16)] + 2 * [5 * (272 + 16)]
     assert rounds["bytes_down"].tolist() == [0] + 2 * [5 * 368] + [5 * (448 + 272), 5 * 272]
@@ -625,13 +627,13 @@ def test_bytes_of_the_history_are_those_of_the_wire(population, small):
     assert rounds["bytes_up"].tolist() == [0, 5 * 384, 5 * 384, 5 * 4 * (4 + 32 + 256)]
 
 
-def test_the_pooled_reference_lists_no_wire(population, small):
+def test_centralised_has_no_wire_and_counts_no_bytes(population, small):
     """Its one trainer holds all data: the history counts no bytes, and the report lists none."""
     assert wire_of("centralised", population) == []
     assert not small("centralised", population, rounds=2).history.rounds[["bytes_up", "bytes_down"]].any(axis=None)
 
 
-def test_answers_have_their_shape_without_samples(population):
+def test_query_answer_without_samples_is_zero_with_same_shape(population):
     from unalike.core.model import Model
     from unalike.core.types import Batch
     from unalike.methods.client_query import registry as questions
@@ -648,7 +650,7 @@ def test_answers_have_their_shape_without_samples(population):
         assert all(not t.any() for t in empty.values()) and repr(made) == f"{name}()"
 
 
-def test_regression_has_no_labels_to_count(regression, small):
+def test_label_plans_on_regression_are_refused(regression, small):
     for spec in ("fedconcat", "ccvr"):
         with pytest.raises(ua.UnalikeError, match="integer labels"):
             small(spec, regression)

@@ -23,7 +23,7 @@ def columns(table, *prefixes):
     return [c for c in table if not c.startswith(prefixes)]
 
 
-def test_columns_of_both_tables(people, small):
+def test_history_tables_of_run_have_expected_columns(people, small):
     run = small("ditto", people)
     assert columns(run.history.rounds, "personal_") == [*ROUNDS, "balanced_accuracy"]
     assert columns(run.history.clients, "personal_")[:-1] == [c for c in CLIENTS if c != "personal_accuracy"]
@@ -32,7 +32,7 @@ def test_columns_of_both_tables(people, small):
     assert list(small("fedavg", people).history.clients) == [*CLIENTS, "balanced_accuracy"]
 
 
-def test_row_0_is_the_start(people, small):
+def test_history_row_zero_describes_untrained_model(people, small):
     rounds = small("fedavg", people).history.rounds
     assert rounds["round"].tolist() == [0, 1, 2, 3]
     start = rounds.iloc[0]
@@ -53,7 +53,7 @@ def test_progress_accepts_function_or_false(people, small, capsys, monkeypatch):
         small("fedavg", people, progress="yes")
 
 
-def test_pooled_accuracy_is_the_mean_over_samples(people, small):
+def test_history_accuracy_is_sample_weighted_mean_of_clients(people, small):
     run = small("fedavg", people)
     table = run.history.clients.query("round == 3")
     pooled = (table["accuracy"] * table["n_test"]).sum() / table["n_test"].sum()
@@ -63,7 +63,7 @@ def test_pooled_accuracy_is_the_mean_over_samples(people, small):
     assert table["accuracy"].tolist() == pytest.approx(right)
 
 
-def test_regression_has_rmse(regression, small):
+def test_history_of_regression_reports_rmse(regression, small):
     run = small("fedavg", regression, work=ua.Work(batch_size=5, lr=0.003))
     assert columns(run.history.rounds) == [*ROUNDS[:4], "rmse", *ROUNDS[6:]]
     assert columns(run.history.clients) == [*CLIENTS[:5], "rmse", "status"]
@@ -71,7 +71,7 @@ def test_regression_has_rmse(regression, small):
 
 
 @pytest.mark.parametrize("rounds, evaluated", [(5, [0, 2, 4, 5]), (4, [0, 2, 4])])
-def test_rounds_that_are_not_evaluated_are_nan(people, small, rounds, evaluated):
+def test_history_metrics_of_unevaluated_rounds_are_nan(people, small, rounds, evaluated):
     run = small("fedavg", people, rounds=rounds, evaluate_every=2)
     table = run.history.rounds
     assert table["round"].tolist() == list(range(rounds + 1))
@@ -80,7 +80,7 @@ def test_rounds_that_are_not_evaluated_are_nan(people, small, rounds, evaluated)
     assert sorted(run.history.clients["round"].unique()) == evaluated
 
 
-def test_evaluation_changes_no_number(people, small):
+def test_evaluation_frequency_does_not_change_model(people, small):
     often, rarely = small("ditto", people), small("ditto", people, evaluate_every=3)
     assert all(torch.equal(often.params[n], rarely.params[n]) for n in often.params)
 
@@ -105,7 +105,7 @@ def cohorts(monkeypatch):
 
 
 @pytest.mark.parametrize("participation, wanted", [(0.4, 2), (0.01, 1), (0.5, 3), (1.0, 5)])
-def test_participants(people, small, cohorts, participation, wanted):
+def test_participation_fraction_gives_rounded_number_of_clients(people, small, cohorts, participation, wanted):
     """max(1, round(rho N)) of the N = 5 clients that have samples, a half rounded up."""
     run = small("fedavg", people, rounds=6, participation=participation)
     for ids in cohorts[0]:
@@ -117,14 +117,14 @@ def test_participants(people, small, cohorts, participation, wanted):
     assert trained.tolist() == cohorts[0]
 
 
-def test_every_method_of_a_seed_has_the_same_cohorts(people, small, cohorts):
+def test_cohorts_with_same_seed_are_equal_for_all_methods(people, small, cohorts):
     for spec in ("fedavg", "scaffold", "ditto", "fedpake", "local_only"):
         small(spec, people, rounds=6, participation=0.4, seed=7)
     small("fedavg", people, rounds=6, participation=0.4, seed=8)
     assert cohorts[0] == cohorts[1] == cohorts[2] == cohorts[3] == cohorts[4] != cohorts[5]
 
 
-def test_batches_and_initial_weights_are_paired(people, small, monkeypatch):
+def test_batches_and_initial_weights_with_same_seed_equal_for_all_methods(people, small, monkeypatch):
     """A neutral method takes the very steps of FedAvg: same start, same batches, whatever part is beside it."""
     from unalike.engine.base import ClientPool
 
@@ -151,20 +151,20 @@ def test_batches_and_initial_weights_are_paired(people, small, monkeypatch):
     assert other != starts[0]
 
 
-def test_every_sample_is_used_once_in_an_epoch(people, small):
+def test_work_batches_use_every_sample_once_per_epoch(people, small):
     work = ua.Work(epochs=2, batch_size=5)
     order = work.batches(12, generator(0, "batches", 0, 0))
     assert [len(b) for b in order] == [5, 5, 2] * 2
     assert sorted(np.concatenate(order[:3])) == list(range(12)) == sorted(np.concatenate(order[3:]))
 
 
-def test_a_client_without_data_is_listed_and_never_selected(people, small):
+def test_client_without_training_data_is_listed_and_never_trained(people, small):
     rows = small("ditto", people).history.clients.query("client == 3")
     assert rows["status"].unique().tolist() == ["no training data"]
     assert rows["n_train"].eq(0).all() and rows["accuracy"].notna().all()
 
 
-def test_a_client_with_one_sample_trains(people, small):
+def test_client_with_one_sample_is_trained(people, small):
     run = small("local_only", people, rounds=1)
     start = small("local_only", people, rounds=0)
     assert any(not torch.equal(run.personal("site2")[n], start.personal("site2")[n]) for n in run.personal(2))
@@ -176,7 +176,7 @@ def test_run_without_training_samples_is_refused(people, small):
         small("fedavg", [people[3]])
 
 
-def test_without_test_samples_the_metrics_are_nan(people, small):
+def test_history_metrics_without_test_samples_are_nan(people, small):
     run = small("ditto", [ua.ClientData(train=c.train) for c in people])
     assert run.history.rounds["accuracy"].isna().all() and run.history.rounds["train_loss"].iloc[1:].notna().all()
     assert run.history.clients["n_test"].eq(0).all()
@@ -201,14 +201,14 @@ REPORT = 16
         ("centralised", 0, 0),
     ],
 )
-def test_bytes(people, small, spec, down, up):
+def test_history_bytes_per_round_match_method_messages(people, small, spec, down, up):
     rounds = small(spec, people, participation=0.4).history.rounds.iloc[1:]
     many = 2
     assert rounds["bytes_down"].tolist() == [many * down] * 3
     assert rounds["bytes_up"].tolist() == [many * up] * 3
 
 
-def test_bytes_count_buffers(people, small):
+def test_history_bytes_with_batch_norm_include_buffers(people, small):
     """Two float vectors of 6 and one int64 counter each way."""
     module = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 4))
     rounds = small("fedavg", people, model=module, participation=0.4).history.rounds
@@ -219,7 +219,7 @@ def test_bytes_count_buffers(people, small):
 # --- references and protocols --------------------------------------------------------------------------------------
 
 
-def test_local_only_has_no_shared_model(people, small):
+def test_history_of_local_only_has_only_personal_metrics(people, small):
     run = small("local_only", people)
     shared = METRICS
     assert run.history.rounds[shared].isna().all(axis=None) and run.history.clients[shared].isna().all(axis=None)
@@ -227,7 +227,7 @@ def test_local_only_has_no_shared_model(people, small):
     assert run.history.rounds["personal_loss"].iloc[-1] < run.history.rounds["personal_loss"].iloc[0]
 
 
-def test_centralised_is_plain_sgd_on_the_union(people, small):
+def test_centralised_equals_plain_sgd_on_pooled_data(people, small):
     run = small("centralised", people, executor="loop")
     start = small("centralised", people, rounds=0).module()
     optimizer = torch.optim.SGD(start.parameters(), lr=0.1)
@@ -246,7 +246,7 @@ def test_centralised_is_plain_sgd_on_the_union(people, small):
     assert run.history.rounds["participants"].tolist() == [0, 1, 1, 1]
 
 
-def test_protocols(people, small, crowd):
+def test_history_with_several_protocols_has_columns_of_each(people, small, crowd):
     test = tuple(torch.cat([c.test[i] for c in people]) for i in (0, 1))
     run = small("fedavg", people, protocol=["clients", "server", "local", "personal"], test=test)
     rounds = run.history.rounds
@@ -258,7 +258,7 @@ def test_protocols(people, small, crowd):
     assert math.isnan(idle["local_accuracy"].item())
 
 
-def test_the_first_protocol_fills_the_plain_columns(people, small):
+def test_history_plain_columns_come_from_first_protocol(people, small):
     one, other = small("ditto", people), small("ditto", people, protocol="personal")
     assert other.history.rounds["accuracy"].tolist() == one.history.rounds["personal_accuracy"].tolist()
     assert "personal_accuracy" not in other.history.rounds
@@ -268,7 +268,7 @@ def test_the_first_protocol_fills_the_plain_columns(people, small):
     assert server.history.clients["accuracy"].isna().all() and list(server.history.clients)[:-1] == CLIENTS
 
 
-def test_local_protocol_is_the_model_after_local_training(people, small):
+def test_local_protocol_of_single_client_equals_model_after_round(people, small):
     """One client alone: FedAvg's model after the round is its own after local training."""
     run = small("fedavg", [people[0]], protocol=["clients", "local"])
     rounds = run.history.rounds.iloc[1:]
@@ -284,7 +284,7 @@ def very_many():
 
 
 @pytest.mark.parametrize("spec", ["ditto", "local_finetune", "local_only"])
-def test_of_very_many_the_participants_are_evaluated_with_their_own_models(very_many, small, spec):
+def test_history_many_clients_evaluates_participants_with_personal_models(very_many, small, spec):
     run = small(spec, very_many, model="linear", rounds=2, participation=0.0004)
     table = run.history.clients
     assert table.groupby("round").size().to_dict() == {1: 4, 2: 4} and set(table["status"]) == {"trained"}
@@ -305,12 +305,12 @@ def test_history_many_clients_pooled_shows_drawn_cohort(very_many, small, spec):
 @pytest.mark.parametrize(
     "protocol, message", [([], "no protocol"), ("sever", "did you mean 'server'"), ("server", "test=")]
 )
-def test_protocols_that_cannot_be(people, small, protocol, message):
+def test_run_invalid_protocol_is_refused(people, small, protocol, message):
     with pytest.raises(ua.UnalikeError, match=message):
         small("fedavg", people, protocol=protocol)
 
 
-def test_unknown_options_are_not_swallowed(people):
+def test_compare_unknown_option_is_refused(people):
     with pytest.raises(ua.UnalikeError, match="particpation"):
         ua.compare(["fedavg"], people, model="linear", rounds=1, seeds=1, particpation=0.5)
 
@@ -399,12 +399,12 @@ def test_run_invalid_options_are_refused(people, small, options, message):
 
 
 @pytest.mark.parametrize("kind", [ua.Method, type(ua.plan("ifca"))])
-def test_a_class_is_no_method(people, small, kind):
+def test_run_class_given_as_method_is_refused(people, small, kind):
     with pytest.raises(ua.UnalikeError, match="cannot be part of a method; expected a part"):
         ua.run(kind, people, model="linear", rounds=1)
 
 
-def test_whole_numbers_for_a_model_of_amounts_are_explained(small):
+def test_run_integer_features_for_float_model_error_suggests_float32(small):
     ages = [[31, 7], [64, 2], [45, 9]]
     with pytest.raises(ua.UnalikeError, match=r"whole numbers, which stand for tokens: give .*astype\('float32'\)"):
         small("fedavg", [ua.ClientData((ages, [0, 1, 0]))])
@@ -412,7 +412,7 @@ def test_whole_numbers_for_a_model_of_amounts_are_explained(small):
 
 @pytest.mark.parametrize("executor", ["auto", "loop", "batched"])
 @pytest.mark.parametrize("label", [float, bool])
-def test_labels_that_make_no_classes_need_one_output(small, label, executor):
+def test_run_non_integer_labels_with_two_outputs_are_refused(small, label, executor):
     """Also where there is no test sample that would show it."""
     x, y = torch.randn(12, 6), torch.arange(12) % 2
     clients = [ua.ClientData(train=(x, y.numpy().astype(label)))]
@@ -432,18 +432,18 @@ def test_progress_modified_row_leaves_history_unchanged(people, small):
     assert watched.history.rounds["round"].tolist() == small("fedavg", people).history.rounds["round"].tolist()
 
 
-def test_stop_ends_the_run(people, small):
+def test_stop_function_returning_true_ends_the_run(people, small):
     seen = []
     run = small("fedavg", people, rounds=9, stop=lambda row: seen.append(row["round"]) or row["round"] == 4)
     assert seen == [1, 2, 3, 4] and run.history.rounds["round"].iloc[-1] == 4
 
 
-def test_without_a_terminal_python_is_silent(people, small, capsys):
+def test_progress_without_terminal_prints_nothing(people, small, capsys):
     small("fedavg", people)
     assert capsys.readouterr() == ("", "")
 
 
-def test_progress_is_told_of_every_new_row(people, small, tmp_path):
+def test_progress_after_resume_receives_only_new_rows(people, small, tmp_path):
     seen = []
     for rounds in (2, 4, 4):
         small("fedavg", people, rounds=rounds, out=tmp_path, progress=lambda row, what="": seen.append(row["round"]))

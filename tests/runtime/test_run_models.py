@@ -34,7 +34,7 @@ class Headless(nn.Module):
         return x @ self.w
 
 
-def test_params_stand_in_state_dict_order_with_buffers(people, small):
+def test_run_params_follow_state_dict_order_with_buffers(people, small):
     run = small("fedavg", people, model=WithNorm())
     assert list(run.params) == list(WithNorm().state_dict())
     assert run.params["norm.num_batches_tracked"].dtype == torch.int64
@@ -42,7 +42,7 @@ def test_params_stand_in_state_dict_order_with_buffers(people, small):
     WithNorm().load_state_dict(run.params)
 
 
-def test_module_predicts_what_the_history_says(people, small):
+def test_run_module_accuracy_equals_history_accuracy(people, small):
     for spec in ("fedavg", "scaffold", "fedlws"):
         run = small(spec, people, model=WithNorm())
         module = run.module().eval()
@@ -54,7 +54,7 @@ def test_module_predicts_what_the_history_says(people, small):
 
 
 @pytest.mark.parametrize("buffers", ["average", "local", "first"])
-def test_the_given_module_is_not_changed(people, small, buffers):
+def test_run_leaves_given_module_unchanged(people, small, buffers):
     module = WithNorm()
     before = copy.deepcopy(module.state_dict())
     run = small("ditto", people, model=module, buffers=buffers)
@@ -63,18 +63,18 @@ def test_the_given_module_is_not_changed(people, small, buffers):
     assert small("fedavg", people, model=module, rounds=0).params["head.weight"].equal(before["head.weight"])
 
 
-def test_a_factory_is_seeded(people, small):
+def test_model_factory_with_same_seed_gives_same_initial_weights(people, small):
     a, b, c = (small("fedavg", people, model=WithNorm, seed=s, rounds=0).params for s in (0, 0, 1))
     assert torch.equal(a["body.weight"], b["body.weight"]) and not torch.equal(a["body.weight"], c["body.weight"])
 
 
-def test_a_module_without_a_head(people, small):
+def test_model_without_head_runs_fedavg_and_is_refused_by_moon(people, small):
     assert list(small("fedavg", people, model=Headless()).params) == ["w"]
     with pytest.raises(ua.UnalikeError, match="give the module an attribute `head`"):
         small("moon", people, model=Headless())
 
 
-def test_personal_by_name_and_by_number(people, small):
+def test_personal_model_by_name_equals_by_number(people, small):
     run = small("ditto", people, model=WithNorm())
     assert all(torch.equal(run.personal(1)[n], run.personal("site1")[n]) for n in run.params)
     assert list(run.personal(1)) == list(run.params)
@@ -85,13 +85,13 @@ def test_personal_by_name_and_by_number(people, small):
 
 
 @pytest.mark.parametrize("spec", ["fedavg", "scaffold", "centralised"])
-def test_without_a_personaliser_personal_is_shared(people, small, spec):
+def test_personal_model_without_personaliser_equals_shared_model(people, small, spec):
     run = small(spec, people)
     assert all(torch.equal(run.personal(k)[n], run.params[n]) for k in range(6) for n in run.params)
 
 
 @pytest.mark.parametrize("spec", ["ditto", "apfl", "local_only"])
-def test_personal_accuracy_is_the_personal_models(people, small, spec):
+def test_history_personal_accuracy_equals_that_of_personal_models(people, small, spec):
     run = small(spec, people, model=WithNorm())
     table = run.history.clients.query("round == 3").set_index("client")["personal_accuracy"]
     for k, client in enumerate(people):
@@ -102,7 +102,7 @@ def test_personal_accuracy_is_the_personal_models(people, small, spec):
 
 
 @pytest.mark.parametrize("buffers", ["average", "local", "first"])
-def test_what_a_client_evaluates_with_under_a_fixed_body(people, small, buffers):
+def test_evaluation_with_fixed_body_equals_loss_of_personal_model(people, small, buffers):
     """The body's statistics are those that the run began with; with `local` ones, the client's."""
     run = small("fixed(select='body')", people, model=WithNorm(), buffers=buffers)
     table = run.history.clients.query("round == 3").set_index("client")["loss"]
@@ -117,7 +117,7 @@ def test_what_a_client_evaluates_with_under_a_fixed_body(people, small, buffers)
 
 
 @pytest.mark.parametrize("spec", ["fedavg", "scaffold", "ditto", "feddyn", "fedpake"])
-def test_whole_runs_agree_between_executors(people, small, spec):
+def test_run_with_batched_executor_equals_loop(people, small, spec):
     loop, batched = (small(spec, people, executor=e, rounds=4) for e in ("loop", "batched"))
     for name in loop.params:
         torch.testing.assert_close(loop.params[name], batched.params[name], rtol=1e-5, atol=1e-5)
@@ -127,7 +127,7 @@ def test_whole_runs_agree_between_executors(people, small, spec):
 
 
 @pytest.mark.parametrize("activation", [torch.relu, torch.nn.ReLU()], ids=["function", "module"])
-def test_tied_weights_stay_tied(people, activation):
+def test_model_with_tied_weights_stays_tied_in_all_executors(people, activation):
     """One tensor under two names: it is averaged once, both names hold it, and a module loads it."""
 
     class Tied(torch.nn.Module):
@@ -154,7 +154,7 @@ def test_tied_weights_stay_tied(people, activation):
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched", "auto"])
-def test_frozen_whole_numbers_stay_whole(people, small, executor):
+def test_model_with_frozen_integer_parameter_keeps_it(people, small, executor):
     class Ordered(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -170,7 +170,7 @@ def test_frozen_whole_numbers_stay_whole(people, small, executor):
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
-def test_sparse_embeddings_are_trained_as_dense_ones(kind, executor):
+def test_model_with_sparse_embedding_equals_dense_one(kind, executor):
     torch.manual_seed(0)
     x, y = torch.randint(9, (3, 12, 4)), torch.arange(12) % 3
     clients = [ua.ClientData(train=(rows, y)) for rows in x]
@@ -186,13 +186,13 @@ def test_sparse_embeddings_are_trained_as_dense_ones(kind, executor):
 
 
 @pytest.mark.parametrize("text", ["normalize", "flip", "crop"])
-def test_tables_are_no_images(people, small, text):
+def test_image_transform_on_tabular_data_is_refused(people, small, text):
     with pytest.raises(ua.UnalikeError, match=f"transform='{text}' is for images"):
         small("fedavg", people, transform=text)
 
 
 @pytest.mark.parametrize("spec", ["fedavg", "ditto"])
-def test_augmentation_is_the_same_in_both_executors(spec):
+def test_augmentation_with_batched_executor_equals_loop(spec):
     """Crops and flips are drawn per client and round; evaluation normalizes only."""
     clients = ua.partition(ua.load("digits"), "quantity", clients=4, seed=1)
     options = {"model": "cnn(channels=(4, 4, 4), hidden=8)", "rounds": 2, "work": ua.Work(lr=0.05)}
@@ -212,6 +212,6 @@ def test_augmentation_is_the_same_in_both_executors(spec):
         (lambda: torch.autocast("cpu", torch.bfloat16), "write precision='bf16' for faster training"),
     ],
 )
-def test_modes_that_were_meant_for_something_else_are_refused(people, small, mode, told):
+def test_run_inside_inference_mode_or_autocast_is_refused(people, small, mode, told):
     with mode(), pytest.raises(ua.UnalikeError, match=told):
         small("fedavg", people)

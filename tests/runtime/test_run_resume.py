@@ -63,7 +63,7 @@ def bits(file: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("buffers", ["average", "local"])
-def test_norms_resume(people, small, alike, tmp_path, buffers):
+def test_resume_with_batch_norm_gives_same_model(people, small, alike, tmp_path, buffers):
     module = torch.nn.Sequential(torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
     options = {"model": module, "buffers": buffers, "participation": 0.5}
     small("ditto", people, out=tmp_path, rounds=2, **options)
@@ -81,26 +81,26 @@ def test_resume_three_plus_three_rounds_equals_six(people, small, alike, tmp_pat
     assert events.count("resumed") == 1 and events.count("finished") == 2
 
 
-def test_optimiser_state_resumes(people, small, alike, tmp_path):
+def test_resume_with_kept_optimiser_state_gives_same_model(people, small, alike, tmp_path):
     work = ua.Work(batch_size=5, lr=0.05, momentum=0.9, keep_optimizer_state=True, schedule=0.9)
     small("ditto", people, rounds=3, work=work, out=tmp_path)
     alike(small("ditto", people, rounds=6, work=work), small("ditto", people, rounds=6, work=work, out=tmp_path))
 
 
-def test_a_finished_run_is_read_not_trained(people, small, alike, tmp_path, monkeypatch):
+def test_resume_of_finished_run_reads_without_training(people, small, alike, tmp_path, monkeypatch):
     whole = small("ditto", people, out=tmp_path, executor="loop")
     monkeypatch.setattr(ClientPool, "schedules", lambda *_: pytest.fail("it trained again"))
     alike(whole, small("ditto", people, out=tmp_path, executor="loop"))
 
 
-def test_a_stopped_run_is_read_not_trained(people, small, alike, tmp_path):
+def test_resume_of_stopped_run_reads_it_and_without_stop_goes_on(people, small, alike, tmp_path):
     options = {"rounds": 9, "stop": lambda row: row["round"] >= 2, "out": tmp_path}
     alike(small("ditto", people, **options), small("ditto", people, **options))
     whole = small("ditto", people, rounds=5)
     alike(small("ditto", people, rounds=5, out=tmp_path), whole)  # without `stop` it goes on
 
 
-def test_fewer_rounds_than_the_folder_holds_are_refused(people, small, tmp_path):
+def test_resume_with_fewer_rounds_than_saved_is_refused(people, small, tmp_path):
     small("fedavg", people, rounds=3, out=tmp_path)
     with pytest.raises(ua.UnalikeError, match="holds 3 rounds of this run and 2 were asked for"):
         small("fedavg", people, rounds=2, out=tmp_path)
@@ -108,7 +108,7 @@ def test_fewer_rounds_than_the_folder_holds_are_refused(people, small, tmp_path)
 
 
 @pytest.mark.parametrize("spec", ["scaffold", "apfl", "centralised"])
-def test_interrupted_between_rounds(people, small, alike, tmp_path, spec):
+def test_resume_after_interrupt_between_rounds_gives_same_model(people, small, alike, tmp_path, spec):
     def interrupt(row, what=""):
         if row["round"] == 2:
             raise KeyboardInterrupt
@@ -121,7 +121,9 @@ def test_interrupted_between_rounds(people, small, alike, tmp_path, spec):
 
 @pytest.mark.parametrize("spec", ["scaffold", "apfl"])
 @pytest.mark.parametrize("number", [0, 2])
-def test_interrupted_within_a_round(people, small, alike, tmp_path, monkeypatch, spec, number):
+def test_resume_after_interrupt_within_round_gives_same_model(
+    people, small, alike, tmp_path, monkeypatch, spec, number
+):
     """Some clients have trained and remember it; the round never was."""
     data = ClientPool.data
 
@@ -137,7 +139,7 @@ def test_interrupted_within_a_round(people, small, alike, tmp_path, monkeypatch,
     alike(small(spec, people, **options), small(spec, people, rounds=4, executor="loop"))
 
 
-def test_killed_at_every_write(crowd, small, alike, tmp_path, monkeypatch):
+def test_resume_after_kill_at_any_file_write_gives_same_model(crowd, small, alike, tmp_path, monkeypatch):
     """The process dies of SIGKILL before or after the n-th file is put in its place, for every n."""
     import unalike.runtime.run_recorder
 
@@ -173,14 +175,14 @@ def test_killed_at_every_write(crowd, small, alike, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ["apfl", "scaffold"])
-def test_fresh_processes_end_with_the_same_bytes(tmp_path, spec):
+def test_resume_in_new_process_gives_same_files(tmp_path, spec):
     for rounds, folder in ((6, "whole"), (3, "parts"), (6, "parts")):
         assert script(spec, rounds, tmp_path / folder).wait() == 0
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
 
 
 @pytest.mark.slow
-def test_killed_processes_end_with_the_same_bytes(tmp_path, spec="ditto"):
+def test_resume_after_killed_processes_gives_same_files(tmp_path, spec="ditto"):
     """Real processes killed at several moments, then one that ends, against one that was never disturbed."""
     whole = script(spec, 25, tmp_path / "whole")
     whole.communicate()
@@ -215,7 +217,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(people, small, alike, tmp_path, kind):
+def test_resume_with_damaged_checkpoint_uses_previous_checkpoint(people, small, alike, tmp_path, kind):
     for rounds in (2, 4):
         small("fedavgm", people, rounds=rounds, out=tmp_path)
     bad = newest(tmp_path)
@@ -230,7 +232,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(people, small, alik
     assert resumed == [2, 2]
 
 
-def test_without_a_good_checkpoint_nothing_is_touched(people, small, tmp_path):
+def test_resume_without_good_checkpoint_raises_and_changes_no_file(people, small, tmp_path):
     small("fedavg", people, out=tmp_path)
     bad = newest(tmp_path)
     bad.write_bytes(b"hello")
@@ -240,7 +242,7 @@ def test_without_a_good_checkpoint_nothing_is_touched(people, small, tmp_path):
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
-def test_a_damaged_checkpoint_whose_predecessor_lost_its_memories(people, small, tmp_path):
+def test_resume_previous_checkpoint_lacks_client_states_raises_and_changes_no_file(people, small, tmp_path):
     """Either the memories of two checkpoints are kept and the run goes on, or it says what is gone and touches nothing."""
     for rounds in (2, 4):
         small("ditto", people, rounds=rounds, out=tmp_path)
@@ -253,7 +255,7 @@ def test_a_damaged_checkpoint_whose_predecessor_lost_its_memories(people, small,
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
-def test_copies_of_checkpoints_and_memories_are_none(people, small, alike, tmp_path):
+def test_resume_ignores_copies_of_checkpoints_and_client_states(people, small, alike, tmp_path):
     small("ditto", people, rounds=2, out=tmp_path)
     for file in [newest(tmp_path), *tmp_path.glob("memory/**/round-*.safetensors")]:
         file.with_name(f"{file.stem} copy.safetensors").write_bytes(file.read_bytes())
@@ -262,7 +264,7 @@ def test_copies_of_checkpoints_and_memories_are_none(people, small, alike, tmp_p
 
 
 @pytest.mark.parametrize("spec", ["ditto", "scaffold"])
-def test_missing_memories_are_named(people, small, tmp_path, spec):
+def test_resume_missing_client_state_error_names_file(people, small, tmp_path, spec):
     small(spec, people, out=tmp_path)
     for file in tmp_path.glob("memory/*/*/00000001/*"):
         file.unlink()
@@ -271,7 +273,7 @@ def test_missing_memories_are_named(people, small, tmp_path, spec):
 
 
 @pytest.mark.parametrize("spec", ["scaffold", "fedavgm"])
-def test_checkpoint_loaded_tensors_are_aligned(people, small, tmp_path, spec):
+def test_checkpoint_loaded_tensors_are_aligned_to_64_bytes(people, small, tmp_path, spec):
     """Safetensors hands out views into the file at any offset; kernels may then round the last bit otherwise."""
     small(spec, people, rounds=1, out=tmp_path)
     [state] = small(spec, people, rounds=1, out=tmp_path)._runner.state.states.values()
@@ -281,7 +283,7 @@ def test_checkpoint_loaded_tensors_are_aligned(people, small, tmp_path, spec):
 
 @pytest.mark.parametrize("table", ["rounds", "clients"])
 @pytest.mark.parametrize("missing", [True, False])
-def test_missing_or_damaged_tables_are_named(people, small, tmp_path, table, missing):
+def test_resume_missing_or_damaged_history_table_error_names_file(people, small, tmp_path, table, missing):
     small("fedavg", people, out=tmp_path)
     file = tmp_path / f"{table}.parquet"
     file.unlink() if missing else file.write_bytes(b"hello")
@@ -290,7 +292,7 @@ def test_missing_or_damaged_tables_are_named(people, small, tmp_path, table, mis
 
 
 @pytest.mark.parametrize("table", ["rounds", "clients"])
-def test_tables_without_rounds_are_named(people, small, tmp_path, table):
+def test_resume_history_table_without_round_column_error_names_file(people, small, tmp_path, table):
     import pandas as pd
 
     small("fedavg", people, out=tmp_path)
@@ -301,7 +303,7 @@ def test_tables_without_rounds_are_named(people, small, tmp_path, table):
 
 
 @pytest.mark.parametrize("lost", [1, 3])
-def test_a_history_that_lacks_a_round_is_not_gone_on_with(people, small, tmp_path, lost):
+def test_resume_history_lacks_a_round_raises_and_changes_no_file(people, small, tmp_path, lost):
     import pandas as pd
 
     small("fedavg", people, out=tmp_path)
@@ -313,7 +315,7 @@ def test_a_history_that_lacks_a_round_is_not_gone_on_with(people, small, tmp_pat
     assert {p: p.read_bytes() for p in before} == before
 
 
-def test_another_configuration_is_refused_with_the_keys_that_differ(people, crowd, small, tmp_path):
+def test_resume_with_other_config_error_names_differing_keys(people, crowd, small, tmp_path):
     small("fedavg", people, out=tmp_path)
     test = people[0].test
     for key, changed in {
@@ -335,18 +337,18 @@ def test_another_configuration_is_refused_with_the_keys_that_differ(people, crow
         small("fedavg", people, out=tmp_path, resume=False)
 
 
-def test_one_protocol_is_a_list_of_one(people, small, tmp_path):
+def test_resume_protocol_as_name_or_one_item_list_is_the_same_run(people, small, tmp_path):
     small("fedavg", people, out=tmp_path, protocol="clients")
     small("fedavg", people, out=tmp_path, protocol=["clients"], executor="loop", rounds=4)
 
 
-def test_another_test_set_is_another_run(people, small, tmp_path):
+def test_resume_with_other_test_set_is_refused(people, small, tmp_path):
     small("fedavg", people, out=tmp_path, protocol="server", test=people[0].test)
     with pytest.raises(ua.UnalikeError, match=r"data\.test"):
         small("fedavg", people, out=tmp_path, protocol="server", test=people[1].test)
 
 
-def test_a_file_is_no_folder(people, small, tmp_path):
+def test_out_path_is_a_file_raises_and_keeps_file(people, small, tmp_path):
     file = tmp_path / "file"
     file.write_text("mine")
     for out in (file, file / "below"):
@@ -355,13 +357,13 @@ def test_a_file_is_no_folder(people, small, tmp_path):
     assert file.read_text() == "mine"
 
 
-def test_a_config_that_is_no_toml(people, small, tmp_path):
+def test_resume_invalid_config_toml_error_names_file(people, small, tmp_path):
     (tmp_path / "config.toml").write_text("= what")
     with pytest.raises(ua.UnalikeError, match=r"config.toml"):
         small("fedavg", people, out=tmp_path)
 
 
-def test_a_full_disk_leaves_no_partial_file(people, small, alike, tmp_path, monkeypatch):
+def test_write_failing_on_full_disk_leaves_no_partial_file_and_run_resumes(people, small, alike, tmp_path, monkeypatch):
     """The disk fills at the n-th write; what was whole stays whole, and with room the run goes on."""
     import errno
 
@@ -384,7 +386,7 @@ def test_a_full_disk_leaves_no_partial_file(people, small, alike, tmp_path, monk
     alike(small("ditto", people, rounds=4, out=tmp_path), small("ditto", people, rounds=4))
 
 
-def test_a_disk_that_is_really_full(people, small, alike, tmp_path):
+def test_write_on_full_tmpfs_raises_and_leaves_no_partial_file(people, small, alike, tmp_path):
     if (
         os.geteuid()
         or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48k", "none", tmp_path], stderr=-3).returncode
@@ -398,7 +400,7 @@ def test_a_disk_that_is_really_full(people, small, alike, tmp_path):
         subprocess.run(["umount", tmp_path])
 
 
-def test_a_folder_that_cannot_be_written(people, small):
+def test_out_folder_not_writable_raises(people, small):
     with pytest.raises(ua.UnalikeError, match="cannot write /proc/nowhere"):
         small("fedavg", people, out="/proc/nowhere/run")
 
@@ -406,7 +408,7 @@ def test_a_folder_that_cannot_be_written(people, small):
 # --- trouble in training -------------------------------------------------------------------------------------------
 
 
-def test_divergence_is_said_with_advice(people, small, tmp_path):
+def test_run_diverging_raises_with_advice_also_after_resume(people, small, tmp_path):
     options = {"model": "linear", "work": ua.Work(batch_size=5, lr=1e6, momentum=0.9), "rounds": 60}
     regression = [ua.ClientData(train=(c.train[0], c.train[0].sum(1))) for c in people]
     with pytest.raises(
@@ -420,7 +422,7 @@ def test_divergence_is_said_with_advice(people, small, tmp_path):
 
 @pytest.mark.parametrize("spec", ["fedavg", "ditto", "scaffold"])
 @pytest.mark.parametrize("executor", ["loop", "batched"])
-def test_one_client_that_sends_rubbish_is_refused(crowd, small, tmp_path, spec, executor):
+def test_client_update_not_finite_is_refused_and_logged(crowd, small, tmp_path, spec, executor):
     """Features so large that the second of two steps overflows."""
     bad = ua.ClientData(train=(np.full((4, 6), 3e38, np.float32), [0, 1, 2, 3]), test=crowd[0].test, name="bad")
     options = {"executor": executor, "model": "linear", "work": ua.Work(batch_size=2, lr=0.1)}
@@ -441,7 +443,7 @@ def test_one_client_that_sends_rubbish_is_refused(crowd, small, tmp_path, spec, 
         assert next(losses) == pytest.approx(next(losses), rel=0.2)
 
 
-def test_warnings_after_resume_are_kept(people, small, tmp_path):
+def test_run_warning_is_kept_in_notes_and_events(people, small, tmp_path):
     with pytest.warns(UserWarning):
         run = small("scaffold", people, work=ua.Work(batch_size=5, lr=0.1, momentum=0.9), out=tmp_path)
     assert len(run.notes) == 1 and '"warning"' in (tmp_path / "events.jsonl").read_text()
@@ -459,7 +461,7 @@ def dropout():
 
 
 @pytest.mark.parametrize("model", [given(), dropout])
-def test_threads_give_the_numbers_of_runs_alone(people, small, alike, model):
+def test_runs_in_parallel_threads_equal_runs_alone(people, small, alike, model):
     specs = ["ditto", "scaffold", "fedpake", "fedavg"]
     alone = [small(spec, people, rounds=6, seed=i, model=model) for i, spec in enumerate(specs)]
     together = [None] * len(specs)
@@ -476,7 +478,7 @@ def test_threads_give_the_numbers_of_runs_alone(people, small, alike, model):
         alike(a, b)
 
 
-def test_global_generators_are_left_alone(people, small):
+def test_run_leaves_global_random_generators_unchanged(people, small):
     import random
 
     random.seed(1)
@@ -491,7 +493,7 @@ def test_global_generators_are_left_alone(people, small):
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
-def test_dropout_repeats_and_resumes(people, small, alike, tmp_path, executor):
+def test_resume_with_dropout_gives_same_model(people, small, alike, tmp_path, executor):
     options = {"model": dropout, "executor": executor}
     torch.rand(3)
     whole = small("ditto", people, rounds=4, **options)
@@ -499,7 +501,7 @@ def test_dropout_repeats_and_resumes(people, small, alike, tmp_path, executor):
     alike(small("ditto", people, rounds=4, out=tmp_path, **options), whole)
 
 
-def test_two_processes_never_write_one_run(people, small, alike, tmp_path, monkeypatch):
+def test_run_folder_in_use_by_other_process_is_refused(people, small, alike, tmp_path, monkeypatch):
     """The later one would remove the checkpoints of the other, and write a history without its rounds."""
     import unalike.runtime.run_recorder
 

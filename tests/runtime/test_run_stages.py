@@ -28,7 +28,7 @@ class Two:
         yield together if self.grouped_first else grouped
 
 
-def test_one_history_over_the_stages(people, small):
+def test_history_of_two_stages_counts_rounds_through(people, small):
     run = small(Two(), people, rounds=5)
     rounds = run.history.rounds
     assert rounds["round"].tolist() == [0, 1, 2, 3, 4, 5] and rounds["participants"].tolist() == [0] + [5] * 5
@@ -37,7 +37,7 @@ def test_one_history_over_the_stages(people, small):
     assert all(torch.equal(run.params[n], run.personal(0)[n]) for n in run.params)
 
 
-def test_groups_share_no_model(people, small, tmp_path):
+def test_run_ending_in_groups_has_no_shared_model(people, small, tmp_path):
     run = small(Two(grouped_first=False), people, rounds=4, out=tmp_path)
     for what in (lambda: run.params, run.module):
         with pytest.raises(ua.UnalikeError, match=r"2 models, one per group; use run.personal"):
@@ -47,7 +47,7 @@ def test_groups_share_no_model(people, small, tmp_path):
     assert alone.history.rounds["accuracy"].notna().all() and run.history.rounds["accuracy"].notna().all()
 
 
-def test_a_group_trains_as_it_would_alone(people, small):
+def test_group_in_a_stage_equals_run_of_its_clients_alone(people, small):
     """The first group holds clients 0 to 2, so its numbers are those of a run of these three."""
     run = small(Two(grouped_first=False), people, rounds=4)
     alone = small("ditto", people[:3], rounds=2)
@@ -58,7 +58,7 @@ def test_a_group_trains_as_it_would_alone(people, small):
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("moment", [1, 3, 4, 5])
-def test_interrupted_in_any_stage(people, small, alike, tmp_path, first, moment):
+def test_resume_after_interrupt_in_any_stage_gives_same_model(people, small, alike, tmp_path, first, moment):
     def interrupt(row, what=""):
         if row["round"] == moment:
             raise KeyboardInterrupt
@@ -75,13 +75,13 @@ def test_interrupted_in_any_stage(people, small, alike, tmp_path, first, moment)
     assert [e["round"] for e in events if e["event"] == "resumed"] == [moment]
 
 
-def test_a_finished_plan_is_read(people, small, tmp_path):
+def test_resume_of_finished_plan_gives_same_model_and_history(people, small, tmp_path):
     one, two = (small(Two(), people, rounds=4, out=tmp_path) for _ in range(2))
     assert all(torch.equal(one.params[n], two.params[n]) for n in one.params)
     assert one.history.clients.equals(two.history.clients)
 
 
-def test_more_rounds_move_the_boundary_and_are_refused(people, small, tmp_path):
+def test_resume_with_more_rounds_after_first_stage_is_refused(people, small, tmp_path):
     """The rounds are split over the stages: more of them is another plan from the first boundary on."""
     small(Two(), people, rounds=4, out=tmp_path)
     with pytest.raises(ua.UnalikeError, match="stage 'grouped' ended after 2 rounds in this folder and has 4"):
@@ -89,7 +89,7 @@ def test_more_rounds_move_the_boundary_and_are_refused(people, small, tmp_path):
     assert len(small(Two(), people, rounds=4, out=tmp_path).history) == 5
 
 
-def test_more_rounds_before_the_boundary_go_on(people, small, alike, tmp_path):
+def test_resume_with_more_rounds_in_first_stage_equals_longer_run(people, small, alike, tmp_path):
     def interrupt(row, what=""):
         if row["round"] == 2:
             raise KeyboardInterrupt

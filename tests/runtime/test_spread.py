@@ -13,7 +13,7 @@ from unalike.core import tree
 from unalike.core.update_spread import spread, weighted_sum_and_spread
 
 
-def test_spread_by_hand():
+def test_spread_of_three_updates_equals_values_by_hand():
     """(1, 0), (3, 4) and (2, 5) have the mean (2, 3): squared distances 1 + 9, 1 + 1 and 0 + 4."""
     found = spread({"w": torch.tensor([[[1.0, 0]], [[3, 4]], [[2, 5]]]), "b": torch.tensor([1.0, 2, 6])})
     torch.testing.assert_close(found, {"w": torch.tensor([10.0, 2, 4]), "b": torch.tensor([4.0, 1, 9])})
@@ -26,7 +26,7 @@ def test_spread_by_hand():
     threads=st.integers(1, 3),
     seed=st.integers(0, 2**16),
 )
-def test_one_reading_gives_what_two_give(clients, shape, threads, seed):
+def test_compiled_sum_and_spread_equal_torch_in_float64(clients, shape, threads, seed):
     """Compiled loops against torch in double precision, clients that hardly differ among them."""
     pytest.importorskip("numba")
     g = torch.Generator().manual_seed(seed)
@@ -43,7 +43,7 @@ def test_one_reading_gives_what_two_give(clients, shape, threads, seed):
     torch.testing.assert_close(apart, tree.map(torch.Tensor.float, spread(exact)), rtol=1e-3, atol=1e-7)
 
 
-def test_threads_change_no_bit(monkeypatch):
+def test_compiled_sum_and_spread_are_bitwise_equal_for_any_thread_count(monkeypatch):
     passes = pytest.importorskip("unalike.core.update_spread_loops")
     monkeypatch.setattr("unalike.core.update_spread.LARGE", 1)
     read, combine = set(), passes.combine
@@ -65,7 +65,7 @@ def test_threads_change_no_bit(monkeypatch):
         assert torch.equal(total["w"], found[0][0]["w"]) and torch.equal(apart["w"], found[0][1]["w"])
 
 
-def test_loops_use_the_widest_vectors():
+def test_compiled_loops_on_avx512_processor_use_64_byte_vectors():
     """Processors with vectors of 64 bytes for which the compiler would keep to 32."""
     binding = pytest.importorskip("llvmlite.binding")
     if not binding.get_host_cpu_features().get("avx512f"):
@@ -85,7 +85,7 @@ def test_loops_use_the_widest_vectors():
         torch.randn(4, 30).bfloat16(),
     ],
 )
-def test_what_loops_cannot_read_torch_does(strange, monkeypatch):
+def test_sum_and_spread_of_other_dtype_or_layout_use_torch(strange, monkeypatch):
     """Other precisions, and rows that do not lie one after the other."""
     monkeypatch.setattr("unalike.core.update_spread.LARGE", 1)
     monkeypatch.setattr(compiled_loops, "share_out", lambda *_: pytest.fail("read by loops"))
@@ -95,7 +95,7 @@ def test_what_loops_cannot_read_torch_does(strange, monkeypatch):
     assert torch.equal(apart["w"], spread({"w": strange})["w"])
 
 
-def test_without_numba_torch_reads_twice(monkeypatch):
+def test_sum_and_spread_without_numba_equal_torch(monkeypatch):
     monkeypatch.setattr("unalike.core.update_spread.LARGE", 1)
     monkeypatch.setattr(compiled_loops, "loops", lambda module: None)
     stacked, weights = {"w": torch.randn(4, 30)}, torch.rand(4)
@@ -105,7 +105,7 @@ def test_without_numba_torch_reads_twice(monkeypatch):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_stays_so(bad, monkeypatch):
+def test_sum_and_spread_of_non_finite_update_stay_non_finite(bad, monkeypatch):
     monkeypatch.setattr("unalike.core.update_spread.LARGE", 1)
     t = torch.randn(3, 3000)
     t[1, 5] = bad

@@ -30,7 +30,7 @@ def swapped(people):
     "spec", ["fedavg", "ditto", "fedrep", "fedbabu", "local_only", "ifca(clusters=2)", "centralised"]
 )
 @pytest.mark.parametrize("protocol", [("clients", "local"), ("local",)])
-def test_validation_scores_are_scores_on_other_samples(validated, swapped, small, spec, protocol):
+def test_validation_scores_equal_test_scores_on_same_samples(validated, swapped, small, spec, protocol):
     run = small(spec, validated, protocol=protocol).history
     other = small(spec, swapped, protocol=protocol).history
     for mine, theirs in ((run.rounds, other.rounds), (run.clients, other.clients)):
@@ -40,20 +40,20 @@ def test_validation_scores_are_scores_on_other_samples(validated, swapped, small
             np.testing.assert_array_equal(mine[column], theirs[column.replace("val_", "")], err_msg=column)
 
 
-def test_the_server_protocol_validates_on_the_clients(validated, small):
+def test_server_protocol_takes_validation_scores_from_clients(validated, small):
     run = small("fedavg", validated, protocol=["server", "clients"], test=validated[0].test)
     rounds = run.history.rounds
     assert (rounds["val_accuracy"] == rounds["clients_val_accuracy"]).all()
     assert (rounds["accuracy"] != rounds["clients_accuracy"]).any()
 
 
-def test_without_validation_samples_nothing_is_scored_on_them(people, small):
+def test_history_without_validation_samples_has_no_validation_columns(people, small):
     run = small("ditto", people)
     assert not [c for table in (run.history.rounds, run.history.clients) for c in table if "val_" in c]
 
 
 @pytest.mark.parametrize("spec", ["fedavg", "scaffold", "ditto", "fedper", "fedbabu", "local_only", "ifca(clusters=2)"])
-def test_the_best_round_is_what_a_run_of_that_many_rounds_gives(validated, small, spec, tmp_path):
+def test_select_best_gives_models_of_a_run_ending_at_that_round(validated, small, spec, tmp_path):
     """Shared and personal models, and everything that clients remember, are those of the selected round."""
     options = {"rounds": 8, "participation": 0.7, "work": ROUGH}
     best = small(spec, validated, select="best", **options)
@@ -72,7 +72,9 @@ def test_the_best_round_is_what_a_run_of_that_many_rounds_gives(validated, small
 
 
 @pytest.mark.parametrize("spec", ["ditto", "scaffold"])
-def test_a_selecting_run_that_is_interrupted_selects_the_same(validated, small, spec, tmp_path, monkeypatch):
+def test_select_best_resumed_after_interrupt_selects_same_round_and_models(
+    validated, small, spec, tmp_path, monkeypatch
+):
     """Interrupted after every round in turn: the same tables, the same selected round, the same models of it."""
     monkeypatch.setattr("unalike.runtime.run_recorder.CHECKPOINT_SECONDS", 0)
     options = {"rounds": 8, "participation": 0.7, "work": ROUGH, "select": "best"}
@@ -97,13 +99,13 @@ def test_a_selecting_run_that_is_interrupted_selects_the_same(validated, small, 
     assert longer.history.rounds["accuracy"].tolist() == straight.history.rounds["accuracy"].tolist()
 
 
-def test_nothing_is_chosen_by_test_samples(people, small):
+def test_validation_based_select_and_stop_without_validation_samples_are_refused(people, small):
     for options in ({"select": "best"}, {"stop": "patience(rounds=2)"}, {"stop": "val_accuracy > 0.5"}):
         with pytest.raises(ua.UnalikeError, match=r"validation samples|unknown"):
             small("fedavg", people, **options)
 
 
-def test_a_rule_ends_the_run_and_says_so(validated, people, small, tmp_path):
+def test_patience_rule_ends_run_and_records_the_reason(validated, people, small, tmp_path):
     options = {"stop": "patience(rounds=3, metric='loss')", "work": ROUGH, "out": tmp_path}
     run = small("fedavg", validated, rounds=60, **options)
     losses = run.history.rounds["val_loss"].to_numpy()[1:]
@@ -117,7 +119,7 @@ def test_a_rule_ends_the_run_and_says_so(validated, people, small, tmp_path):
     assert len(on.history) == len(losses) + 3 and on.ended == "all rounds done"
 
 
-def test_a_target_on_test_samples_is_allowed_and_noted(people, small):
+def test_stop_rule_on_test_samples_ends_run_with_a_note(people, small):
     run = small("fedavg", people, rounds=60, stop="min_accuracy >= 0.3")
     last = run.history.clients.query("round == round.max()")["accuracy"]
     before = run.history.clients.query("round == round.max() - 1")["accuracy"]
@@ -127,11 +129,11 @@ def test_a_target_on_test_samples_is_allowed_and_noted(people, small):
 
 
 @pytest.mark.parametrize("metric", ["seconds", "round"])
-def test_rules_over_totals_stop_runs_of_any_protocol(validated, small, metric):
+def test_stop_rule_on_seconds_or_round_ends_run_with_personal_protocol(validated, small, metric):
     run = small("local_only", validated, rounds=5, stop=f"{metric} >= 0", protocol="personal")
     assert len(run.history) == 2
 
 
-def test_an_unevaluated_round_is_not_judged(validated, small):
+def test_stop_rule_skips_unevaluated_rounds(validated, small):
     run = small("fedavg", validated, rounds=9, evaluate_every=4, stop="accuracy >= 0 or min_accuracy >= 0")
     assert len(run.history) == 5

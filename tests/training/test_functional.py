@@ -71,7 +71,7 @@ SAME += [
 
 @pytest.mark.parametrize("kind", ["plain", "norm", "frozen"])
 @pytest.mark.parametrize("spec", SAME)
-def test_three_rounds_by_hand_are_three_rounds_of_a_run(people, spec, kind):
+def test_local_update_and_aggregate_for_three_rounds_equal_engine_run(people, spec, kind):
     """The same batches, carried by hand: the same parameters, buffers and memories as in the engine."""
     norm, module = kind == "norm", network(kind == "norm")
     next(module.parameters()).requires_grad_(kind != "frozen")
@@ -109,7 +109,7 @@ def test_three_rounds_by_hand_are_three_rounds_of_a_run(people, spec, kind):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
-def test_arrays_come_back_as_they_were(dtype):
+def test_aggregate_of_numpy_arrays_keeps_array_type_and_dtype(dtype):
     start = {
         "w": np.array([1.0, 2], dtype),
         "bn.running_mean": np.array([0.5], dtype),
@@ -125,14 +125,14 @@ def test_arrays_come_back_as_they_were(dtype):
     assert state.round == 1 and state.messages == {}
 
 
-def test_float64_is_computed_in_float64():
+def test_aggregate_of_float64_tensors_computes_in_float64():
     start = {"w": torch.zeros(1, dtype=torch.float64)}
     sent = [{"w": torch.full((1,), 1 + i * 1e-12, dtype=torch.float64)} for i in range(3)]
     new, _ = ua.aggregate("uniform", start, sent)
     assert abs(new["w"].item() - (1 + 1e-12)) < 1e-15
 
 
-def test_named_buffers_and_scaling():
+def test_aggregate_with_named_buffers_averages_them_without_shrinking():
     """A named buffer is averaged, not shrunk: lws draws parameters to zero and leaves it."""
     start = {"w": torch.ones(2), "ema": torch.ones(2)}
     sent = [
@@ -161,7 +161,7 @@ def test_aggregate_missing_argument_is_named(spec, given, named):
         ua.aggregate(spec, start, sent, **given)
 
 
-def test_aggregate_argument_that_does_not_fit_is_named():
+def test_aggregate_and_local_update_argument_that_does_not_fit_is_named():
     start = {"w": torch.zeros(2)}
     for sent, named in (
         ([{"w": torch.ones(1)}], "shape"),
@@ -177,7 +177,7 @@ def test_aggregate_argument_that_does_not_fit_is_named():
         ua.local_update("fedavg", network(), start, [(torch.ones(2, 5), torch.zeros(2, dtype=torch.long))], lr=0.1)
 
 
-def test_facts_steps_and_momentum_by_hand():
+def test_aggregate_with_steps_momentum_and_facts_equals_hand_calculation():
     """FedNova with momentum 0.5 after 1 and 3 steps: ||a|| = 1 and [3 - .5 (1 - .125) / .5] / .5 = 4.25; equal sizes, so
     w+ = (1 + 4.25) / 2 * (1/1 + 8.5/4.25) / 2 = 3.9375."""
     start, sent = {"w": torch.zeros(1)}, [{"w": torch.ones(1)}, {"w": torch.full((1,), 8.5)}]
@@ -188,7 +188,7 @@ def test_facts_steps_and_momentum_by_hand():
     assert new["w"].item() == pytest.approx(1.0)  # the second client's weight, 1/2 - 1, is cut off at 0
 
 
-def test_a_client_that_passes_over_its_samples_several_times_says_how_many_they_are():
+def test_local_update_with_num_examples_sends_that_size_instead_of_batch_total():
     net = network()
     batches = [(torch.ones(3, 5), torch.zeros(3, dtype=torch.long))] * 4
     for given, size in ((None, 12), (3, 3)):
@@ -196,7 +196,7 @@ def test_a_client_that_passes_over_its_samples_several_times_says_how_many_they_
         assert letter.size == size
 
 
-def test_a_learning_rate_is_asked_for_where_the_server_reckons_with_it():
+def test_aggregate_without_learning_rate_is_refused_where_server_needs_it():
     start, sent = {"w": torch.zeros(1)}, [{"w": torch.ones(1)}, {"w": torch.ones(1)}]
     for spec in ("feddc", "fedprox(mu=0.5) + fednova(prox_aware=True)"):
         with pytest.raises(ua.UnalikeError, match=r"needs work=Work\(lr="):
@@ -205,18 +205,18 @@ def test_a_learning_rate_is_asked_for_where_the_server_reckons_with_it():
     ua.aggregate("fedprox(mu=0) + fednova(prox_aware=True)", start, sent, steps=[1, 2])
 
 
-def test_the_example_loop_learns():
+def test_own_loop_example_after_eight_rounds_exceeds_half_accuracy():
     spec = importlib.util.spec_from_file_location("own_loop", EXAMPLES / "own_loop.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.main(rounds=8) > 0.5
 
 
-def test_doctest():
+def test_functional_module_doctests_pass():
     assert doctest.testmod(unalike.training.functional).failed == 0
 
 
-def test_flower_strategy_aggregates_with_ours():
+def test_flower_strategy_result_equals_aggregate():
     pytest.importorskip("flwr", reason="the extra `flower` is not installed")
     from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
