@@ -161,7 +161,7 @@ def test_row_1_impossible_metrics_are_refused(tmp_path):
             ("right", [6, 6, 6, 6], "contradict"),
             ("guessed", [0, 0, 0, 10**6], "not a list of at most 4 numbers"),
             ("true", [0] * 10**4, "not a list of at most 4 numbers"),
-            ("auroc", 0.5, "not asked for"),
+            ("auroc", 0.5, "the task has none"),
         ]
     ):
         refused_every_time(small_federation_of(tmp_path / str(i)), change(field, value), word)
