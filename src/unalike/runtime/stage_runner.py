@@ -161,11 +161,6 @@ class StageRunner:
             return None
         return self.state.groups[name].broadcast(ids, self.state.size_of(name))
 
-    def personal_model(self, client: int) -> Predict:
-        """One client's model."""
-        [(_, predict)] = self.personal_models([client])
-        return predict
-
     def local_model(self, result: RoundResult, client: int) -> Predict:
         """The client's model after its local training in the round of `result`."""
         name = next(name for name, cohort in result.cohorts.items() if client in cohort.ids)  # where it trained

@@ -220,10 +220,6 @@ class StreamingSum:
         found = _add_weighted({}, client_update.update, factors)
         return found if all(math.isfinite(t.sum()) for t in found.values()) else None
 
-    def add_one(self, client: int, client_update: ClientUpdate) -> None:
-        """Add one client's update, without a leading [1], as `train` returns it."""
-        self.add([client], map_tensors(lambda t: t.unsqueeze(0), client_update))
-
     @profiled_function("aggregation")
     def merge(self, other: UpdateSums) -> None:
         """Add the sums of another `StreamingSum` of the same round."""

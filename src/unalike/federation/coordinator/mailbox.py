@@ -11,6 +11,7 @@ from unalike.core.types import Tree
 from unalike.federation.coordinator.control import Control
 from unalike.federation.protocol.envelope import Envelope, Head, identity, seal, unseal
 from unalike.federation.protocol.federation_file import Federation
+from unalike.federation.protocol.messages import ANSWER
 from unalike.federation.protocol.packing import Facts, Limits, Malformed
 from unalike.federation.protocol.transport import Transport
 from unalike.federation.security.keys import PrivateKey, public_key
@@ -20,8 +21,6 @@ Place = tuple[int, int]
 Request = tuple[str, Facts, Tree]
 """Kind, facts and tensors."""
 
-ANSWER = "answer"
-"""The kind of a reply that does what was asked; another one says why it cannot, and may be followed by an answer."""
 REMEMBERED = 8
 """Requests to each site whose answers are still known as late."""
 NOTED = 20
