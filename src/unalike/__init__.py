@@ -21,7 +21,7 @@ _HOMES = {
     "Dataset": "data.dataset",
     "partition": "data.partitioning.partition",
     "partition_labels": "data.partitioning.partition",
-    "PartitionPlan": "data.partitioning.partition_plan",
+    "PartitionPlan": "data.partition_plan",
     "Population": "data.population",
     "load": "data.sources.load",
     "compare": "experiments.compare",

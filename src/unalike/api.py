@@ -6,8 +6,8 @@ from unalike.core.types import Output
 from unalike.core.work import Work
 from unalike.data.client_data import ClientData
 from unalike.data.dataset import Dataset
+from unalike.data.partition_plan import PartitionPlan
 from unalike.data.partitioning.partition import partition, partition_labels
-from unalike.data.partitioning.partition_plan import PartitionPlan
 from unalike.data.population import Population
 from unalike.data.sources.load import load
 from unalike.experiments.compare import compare, estimate

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from unalike.data.partitioning import heterogeneity
+from unalike.data import heterogeneity
 
 ALIKE = np.array([[5, 5], [20, 20]])
 DISJOINT = np.array([[8, 0], [0, 8], [0, 0]])

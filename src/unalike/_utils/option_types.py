@@ -1,14 +1,15 @@
-"""Checks of option types: does a value fit the annotation of the builder's parameter?"""
+"""Checks of options: does a value fit the annotation of the builder's parameter, and is a number in its range?"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from math import inf
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-from unalike._utils.errors import InvalidValue
+from unalike._utils.errors import InvalidValue, UnalikeError
 
 PLAIN: dict[Any, tuple[type, str]] = {
     int: (Integral, "a whole number"),
@@ -53,3 +54,24 @@ def _words(kind: Any) -> str:
     if get_origin(kind) is tuple:
         return f"({', '.join('...' if one is ... else _words(one) for one in get_args(kind))})"
     return " or ".join(map(_words, get_args(kind)))
+
+
+def check_positive(name: str, **values: float) -> None:
+    """Raise `UnalikeError` for a parameter that is not a finite number above 0."""
+    for parameter, value in values.items():
+        if not (isinstance(value, Real) and 0 < value < inf):
+            raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a finite number above 0")
+
+
+def check_not_negative(name: str, **values: float) -> None:
+    """Raise `UnalikeError` for a parameter that is not a finite number of 0 or more."""
+    for parameter, value in values.items():
+        if not (isinstance(value, Real) and 0 <= value < inf):
+            raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a finite number of 0 or more")
+
+
+def check_count(name: str, least: int = 1, /, **values: int) -> None:
+    """Raise `UnalikeError` for a parameter that is not a whole number of `least` or more."""
+    for parameter, value in values.items():
+        if not (isinstance(value, Integral) and value >= least):
+            raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a whole number of {least} or more")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from unalike._utils.errors import UnalikeError
 from unalike.cli import options as o
 
 NAME = "evaluate"
@@ -28,12 +29,11 @@ def command(
     """
     import numpy as np
 
-    from unalike._utils.errors import UnalikeError
     from unalike.cli.finished_run import fitting, labels, load_model, own_data
     from unalike.cli.terminal_tables import number, tables
     from unalike.core.tasks import find_task
+    from unalike.data.partition_plan import PartitionPlan
     from unalike.data.partitioning.apply_plan import apply_plan
-    from unalike.data.partitioning.partition_plan import PartitionPlan
     from unalike.metrics.metrics import measure, per_client
     from unalike.metrics.scoring import score
 

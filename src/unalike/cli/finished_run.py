@@ -6,6 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unalike._utils.errors import UnalikeError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -20,7 +22,6 @@ def load_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
 
     Raises `UnalikeError` for a folder without a finished run, and for a model that only a program can build.
     """
-    from unalike._utils.errors import UnalikeError
     from unalike._utils.tensor_files import read_tensors
     from unalike.core.model import Model
     from unalike.data.transforms import transform
@@ -52,7 +53,6 @@ def load_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
 
 def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
     """Raise `UnalikeError` if the clients of a run have no shared model that can be evaluated without them."""
-    from unalike._utils.errors import UnalikeError
     from unalike.methods.plan import method_of, plan
     from unalike.methods.plans.references import Centralised
 
@@ -75,7 +75,6 @@ def fitting(data: str, data_dir: Path | None, folder: Path, config: dict[str, An
 
     Raises `UnalikeError` for samples of another shape, and for a table if the run has no encoding.
     """
-    from unalike._utils.errors import UnalikeError
     from unalike.data.sources.load import load
 
     encoding = _encoding(folder, config)
@@ -149,7 +148,6 @@ def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> di
 
 def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dataset:
     """The data set of a run's clients. Raises `UnalikeError` if the clients came from a program and the data has no known name."""
-    from unalike._utils.errors import UnalikeError
     from unalike.cli.options import dataset
 
     source = source_of(folder, config, data_dir)

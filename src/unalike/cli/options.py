@@ -278,10 +278,10 @@ def dataset(
 
 def divided(data: Any, partition: str, plan: Path | None, clients: int | None, seed: int, val: float = 0.0) -> Any:
     """Make clients from a data set as the flags say."""
+    from unalike.data.partition_plan import PartitionPlan
     from unalike.data.partitioning.apply_plan import apply_plan
     from unalike.data.partitioning.partition import divided_already, usual_clients
     from unalike.data.partitioning.partition import partition as divide
-    from unalike.data.partitioning.partition_plan import PartitionPlan
 
     if plan is not None:
         found = PartitionPlan.load(plan)

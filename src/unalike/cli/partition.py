@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from unalike._utils.errors import UnalikeError
 from unalike.cli import options as o
 
 NAME = "partition"
@@ -32,7 +33,6 @@ def command(
     unalike partition --data digits --partition 'pathological(classes=2)' --clients 20
     unalike partition --data digits --partition 'zipf(size=100)' --save plan.json
     """
-    from unalike._utils.errors import UnalikeError
     from unalike._utils.tensor_files import writing
     from unalike.cli.partition_bubbles import bubbles
     from unalike.cli.terminal_tables import console

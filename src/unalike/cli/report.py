@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from unalike._utils.errors import UnalikeError
+
 NAME = "report"
 
 
@@ -48,7 +50,6 @@ def command(
     Several folders are joined: runs on the same clients become one comparison, methods are ranked over partitions of one study,
     and results that cannot be compared are shown side by side with the reason.
     """
-    from unalike._utils.errors import UnalikeError
     from unalike.experiments.comparison import Comparison
     from unalike.experiments.joining import join
     from unalike.reporting.export import ExportBlock, export

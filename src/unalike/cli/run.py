@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unalike._utils.errors import UnalikeError
 from unalike.cli import options as o
 
 NAME = "run"
@@ -46,7 +47,6 @@ def command(
     With --out, the tables, the model and the checkpoints of the run are kept. The same command continues an interrupted run; with
     more --rounds it continues a finished one.
     """
-    from unalike._utils.errors import UnalikeError
     from unalike._utils.progress import progress_bar
     from unalike.cli.terminal_tables import estimate_table, profile_table, run_table
     from unalike.experiments.cost_estimate import ROUNDS, calibrate

@@ -7,9 +7,9 @@ May import `unalike.core` and `unalike._utils` only.
 
 from unalike.data.client_data import ClientData
 from unalike.data.dataset import Dataset
+from unalike.data.partition_plan import PartitionPlan
 from unalike.data.partitioning.apply_plan import apply_plan
 from unalike.data.partitioning.partition import partition, partition_labels
-from unalike.data.partitioning.partition_plan import PartitionPlan
 from unalike.data.population import Population
 from unalike.data.sources import synthetic
 from unalike.data.sources.load import load

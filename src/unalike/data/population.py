@@ -16,14 +16,14 @@ from unalike.core.tasks import Task
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.fingerprint import digest
+from unalike.data.heterogeneity import label_counts
 from unalike.data.joining import join
-from unalike.data.label_counts import label_counts
 from unalike.data.ragged import Ragged
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from unalike.data.partitioning.partition_plan import PartitionPlan
+    from unalike.data.partition_plan import PartitionPlan
     from unalike.data.table_encoding import Encoding
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import tomli_w
 
 from unalike._utils.tensor_files import write_bytes
-from unalike.data.partitioning.heterogeneity import summary
+from unalike.data.heterogeneity import summary
 from unalike.data.population import Population
 from unalike.experiments.command_line import command_line
 from unalike.experiments.experiment import Cell

@@ -14,7 +14,7 @@ from unalike.runtime.records.run_directory import MAY_DIFFER, RunDirectory, plai
 if TYPE_CHECKING:
     import pandas as pd
 
-    from unalike.data.partitioning.partition_plan import PartitionPlan
+    from unalike.data.partition_plan import PartitionPlan
 
 
 def facts_of_run(folder: Path, rounds: pd.DataFrame) -> ComparisonFacts:
@@ -48,8 +48,8 @@ def _facts_of_directory(directory: RunDirectory, rounds: pd.DataFrame) -> Compar
     """The facts that a run directory implies without a `comparison.json`."""
     import tomli_w
 
-    from unalike.data.partitioning.heterogeneity import summary
-    from unalike.data.partitioning.partition_plan import PartitionPlan
+    from unalike.data.heterogeneity import summary
+    from unalike.data.partition_plan import PartitionPlan
     from unalike.data.ragged import client_name
 
     folder, config = directory.path, directory.config or {}

@@ -1,10 +1,10 @@
-"""`unalike federation`: federations with real sites; one file per command."""
+"""`unalike federation`: federations with real sites; one file per command, the commands to a coordinator in `control.py`."""
 
 from __future__ import annotations
 
 import typer
 
-from unalike.cli.federation import init, pause, renew, resume, revoke, run, status, stop, up
+from unalike.cli.federation import control, init, renew, revoke, status, up
 
 HELP = """Run federations over a network. Each site keeps its data.
 
@@ -16,5 +16,7 @@ unalike join site-1.zip --data mine.npz                                         
 """
 
 app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
-for module in (init, up, status, run, pause, resume, stop, renew, revoke):
+for module in (init, up, status, renew, revoke):
     app.command(module.NAME)(module.command)
+for name in control.HELP:
+    app.command(name)(control.command_of(name))

@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from unalike._utils.errors import UnalikeError
 from unalike.cli import options as o
 
 NAME = "init"
@@ -97,7 +98,6 @@ def command(
 
     A bundle holds a secret key: send it to its site over a private channel, and delete it here afterwards.
     """
-    from unalike._utils.errors import UnalikeError
     from unalike.federation.operations.extras import require_extra
 
     require_extra()
@@ -140,7 +140,6 @@ def command(
 
 def share_or_number(name: str, value: float) -> float | int:
     """A value up to 1 is a share of the sites, a larger one a number of sites. Raises `UnalikeError` for other values."""
-    from unalike._utils.errors import UnalikeError
 
     if value <= 1:
         return value
@@ -151,7 +150,6 @@ def share_or_number(name: str, value: float) -> float | int:
 
 def site_names(text: str) -> list[str]:
     """Site names from a number or a list. Raises `UnalikeError` if a name occurs twice."""
-    from unalike._utils.errors import UnalikeError
 
     if text.isdecimal():
         return [f"site-{i + 1}" for i in range(int(text))]
@@ -177,7 +175,6 @@ def schema_like(data: str, data_dir: Path | None = None) -> object:
 
 
 def _schema(shape: str | None, classes: str | None, task: str, tokens: bool) -> object:
-    from unalike._utils.errors import UnalikeError
     from unalike.federation.protocol.federation_file import Schema
 
     if shape is None:

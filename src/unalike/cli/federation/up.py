@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unalike._utils.errors import UnalikeError
 from unalike.cli import options as o
 from unalike.cli.federation import init
 
@@ -46,7 +47,6 @@ def command(
     With --local, all sites run on this machine, with real processes, sockets and certificates. The flags from --data on need
     --local; a folder of `init` has its own file of terms. All processes end with the command, also on Ctrl-C.
     """
-    from unalike._utils.errors import UnalikeError
     from unalike.federation.operations.extras import require_extra
 
     require_extra()

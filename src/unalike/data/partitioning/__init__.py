@@ -2,7 +2,7 @@
 
 Start at `partition.py`. A scheme (`label_schemes`, `mixture_schemes`, `origin_schemes`) draws sample indices,
 `feature_skew` changes the samples, `partition_plan` records the result and `apply_plan` makes the population.
-Importing this package registers the schemes. May import the modules of `unalike.data`, of its sources the registry only.
+Importing this package registers the schemes. May import the modules of `unalike.data`, not its sources.
 """
 
 from unalike.data.partitioning import label_schemes, mixture_schemes, origin_schemes

@@ -12,8 +12,8 @@ from unalike._utils.spec import parse
 from unalike.core.tasks import task_for
 from unalike.data.client_data import SPLITS
 from unalike.data.dataset import Dataset
+from unalike.data.partition_plan import PartitionPlan
 from unalike.data.partitioning import feature_skew
-from unalike.data.partitioning.partition_plan import PartitionPlan
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.data.training_vocabulary import restrict_vocabulary

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.option_types import check_positive
 from unalike._utils.registry import Registry
-from unalike.data.partitioning.scheme import check_positive
 
 registry = Registry("feature change", home="unalike.data.partitioning.feature_skew", group="unalike.feature_changes")
 

@@ -7,12 +7,11 @@ import math
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.option_types import check_count, check_positive
 from unalike.data.partitioning.scheme import (
     DRAWS,
     Division,
     by_class,
-    check_count,
-    check_positive,
     check_smallest,
     deal,
     gave_up,

@@ -13,10 +13,10 @@ from unalike._utils.option_types import check_kinds
 from unalike._utils.seeds import generator
 from unalike._utils.spec import Call, parse
 from unalike.data.dataset import Dataset
-from unalike.data.label_counts import label_counts
+from unalike.data.heterogeneity import label_counts
+from unalike.data.partition_plan import PartitionPlan
 from unalike.data.partitioning import feature_skew
 from unalike.data.partitioning.apply_plan import apply_plan
-from unalike.data.partitioning.partition_plan import PartitionPlan
 from unalike.data.partitioning.scheme import Division, registry
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
-from unalike.data.partitioning.partition_plan import PartitionPlan
+from unalike.data.partition_plan import PartitionPlan
 from unalike.data.population import Population
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike.data.client_data import SPLITS
-from unalike.data.partitioning.partition_plan import PartitionPlan
+from unalike.data.file_errors import reading
+from unalike.data.partition_plan import PartitionPlan
 from unalike.data.population import Population
 from unalike.data.ragged import client_name
-from unalike.data.sources.registry import reading
 
 LONGEST = 255
 """Longest file name that file systems allow, in bytes."""

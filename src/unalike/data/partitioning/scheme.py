@@ -15,11 +15,11 @@ and it returns a list of index arrays, or a `Division` with more detail. The inp
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
 
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.option_types import check_count
 from unalike._utils.registry import Registry
 
 registry = Registry("partition", home="unalike.data.partitioning")
@@ -57,27 +57,6 @@ def deal(rows: list[np.ndarray], counts: np.ndarray, rng: np.random.Generator) -
     """Shuffle each class's indices and give client k `counts[c, k]` of `rows[c]`."""
     shares = [np.split(rng.permutation(row), np.cumsum(count)[:-1]) for row, count in zip(rows, counts)]
     return [np.concatenate(share) for share in zip(*shares)]
-
-
-def check_positive(name: str, **values: float) -> None:
-    """Raise `UnalikeError` for a parameter that is not a finite number above 0."""
-    for parameter, value in values.items():
-        if not (isinstance(value, Real) and 0 < value < np.inf):
-            raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a finite number above 0")
-
-
-def check_not_negative(name: str, **values: float) -> None:
-    """Raise `UnalikeError` for a parameter that is not a finite number of 0 or more."""
-    for parameter, value in values.items():
-        if not (isinstance(value, Real) and 0 <= value < np.inf):
-            raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a finite number of 0 or more")
-
-
-def check_count(name: str, least: int = 1, /, **values: int) -> None:
-    """Raise `UnalikeError` for a parameter that is not a whole number of `least` or more."""
-    for parameter, value in values.items():
-        if not (isinstance(value, Integral) and value >= least):
-            raise UnalikeError(f"{name}: found {parameter}={value!r}, expected a whole number of {least} or more")
 
 
 def check_smallest(name: str, min_size: int, clients: int, samples: int) -> None:

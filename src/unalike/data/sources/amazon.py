@@ -11,7 +11,8 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike.data.dataset import Dataset
-from unalike.data.sources.registry import FOLDER, reading, registry
+from unalike.data.file_errors import reading
+from unalike.data.sources.registry import FOLDER, registry
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

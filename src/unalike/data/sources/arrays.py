@@ -10,7 +10,8 @@ import numpy as np
 from unalike._utils.errors import UnalikeError
 from unalike.data import array_checks
 from unalike.data.dataset import Dataset
-from unalike.data.sources.registry import formats, layouts, reading
+from unalike.data.file_errors import reading
+from unalike.data.sources.registry import formats, layouts
 
 NAMES = ("train_x", "train_y", "test_x", "test_y", "x", "y", "classes")
 GROUP = "group_"

@@ -12,8 +12,9 @@ import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike.data.dataset import Dataset
+from unalike.data.file_errors import reading
 from unalike.data.sources.arrays import images
-from unalike.data.sources.registry import content, layouts, reading
+from unalike.data.sources.registry import content, layouts
 
 IMAGE = (3, 32, 32)
 PIXELS = 3 * 32 * 32

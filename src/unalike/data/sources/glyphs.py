@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unalike._utils.option_types import check_count
 from unalike._utils.seeds import generator
 from unalike.data.dataset import Dataset
-from unalike.data.partitioning.scheme import check_count
 from unalike.data.sources.registry import registry
 
 CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase

@@ -11,7 +11,8 @@ import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike.data.dataset import Dataset
-from unalike.data.sources.registry import every_fifth, layouts, reading
+from unalike.data.file_errors import reading
+from unalike.data.sources.registry import every_fifth, layouts
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 DEEP = {"I;16", "I;16L", "I;16B", "I;16N"}

@@ -13,10 +13,11 @@ import numpy as np
 
 from unalike._utils.errors import UnalikeError, unknown
 from unalike.data.dataset import Dataset
+from unalike.data.file_errors import reading
 from unalike.data.sources.arrays import joined
 from unalike.data.sources.hub import available, hub
 from unalike.data.sources.idx import parts
-from unalike.data.sources.registry import FOLDER, first_file, read, reading, registry
+from unalike.data.sources.registry import FOLDER, first_file, read, registry
 from unalike.data.sources.tables import tokens
 from unalike.data.table_encoding import Encoding
 

@@ -11,13 +11,8 @@ from __future__ import annotations
 import gzip
 import inspect
 import os
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -25,6 +20,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.registry import Registry
 from unalike._utils.spec import Call
 from unalike.data.dataset import Dataset
+from unalike.data.file_errors import reading
 from unalike.data.table_encoding import Encoding
 
 HOME = "unalike.data.sources.load"
@@ -82,29 +78,6 @@ def read(path: Path, encoding: Encoding | None = None, **options: Any) -> Datase
         )
     agreed = {"encoding": encoding} if encoding and "encoding" in taken else {}
     return formats.build(Call(end, options), path=path, **agreed)
-
-
-DAMAGED: tuple[type[Exception], ...] = (
-    *(OSError, ValueError, EOFError, LookupError, NotImplementedError, MemoryError),
-    *(TokenError, BadZipFile, zlib.error),
-)
-"""Errors that decoders raise for damaged files, found by damaging files of every format."""
-
-
-@contextmanager
-def reading(path: Path, kind: str, *more: type[Exception]) -> Iterator[None]:
-    """Convert the errors of a decoder, for a damaged or mislabelled file, to one `UnalikeError` that names the file.
-
-    `more` are further errors of this decoder. Put only the call of the decoder into the block.
-    """
-    try:
-        yield
-    except UnalikeError:
-        raise
-    except (*DAMAGED, *more) as error:
-        raise UnalikeError(
-            f"{path} cannot be read as {kind} ({error!r}); the file is damaged or mislabelled: fetch or save it again"
-        ) from None
 
 
 def content(path: Path) -> bytes:

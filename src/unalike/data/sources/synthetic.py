@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from unalike._utils.option_types import check_count, check_not_negative
 from unalike._utils.seeds import generator
 from unalike.data import array_checks
 from unalike.data.dataset import Dataset
-from unalike.data.partitioning.scheme import check_count, check_not_negative
 from unalike.data.sources.registry import registry
 
 Labels = Callable[[np.ndarray, np.random.Generator], np.ndarray]

@@ -14,7 +14,8 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike.data.dataset import Dataset
-from unalike.data.sources.registry import ending, every_fifth, formats, reading
+from unalike.data.file_errors import reading
+from unalike.data.sources.registry import ending, every_fifth, formats
 from unalike.data.table_encoding import (
     FEW_ROWS,
     MOST_CATEGORIES,

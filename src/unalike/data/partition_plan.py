@@ -13,9 +13,9 @@ import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
+from unalike.data import heterogeneity
 from unalike.data.client_data import SPLITS
 from unalike.data.fingerprint import digest
-from unalike.data.partitioning import heterogeneity
 from unalike.data.ragged import NumberedNames, Ragged
 
 if TYPE_CHECKING:

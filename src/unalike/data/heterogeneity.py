@@ -1,8 +1,23 @@
-"""Measures of heterogeneity, from label counts [K, C] and sizes [K]. Clients without samples are left out."""
+"""Label counts [K, C], and measures of heterogeneity from them and from sizes [K].
+
+The measures leave out clients without samples.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+from torch import Tensor
+
+from unalike.data.ragged import Ragged
+
+
+def label_counts(y: Tensor, classes: list[str] | None, owned: Ragged) -> np.ndarray:
+    """Count each client's samples of each class: int64 [K, C]; [K, 0] for regression (`classes` is None)."""
+    wide = len(classes or ())
+    if not wide:
+        return np.zeros((len(owned), 0), np.int64)
+    cells = owned.owners * wide + y.cpu().numpy().astype(np.int64)[owned.values]
+    return np.bincount(cells, minlength=len(owned) * wide).reshape(len(owned), wide)
 
 
 def label_distributions(counts: np.ndarray) -> np.ndarray:

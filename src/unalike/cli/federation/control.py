@@ -1,0 +1,39 @@
+"""`unalike federation run`, `pause`, `resume`, `stop`: commands to a coordinator that is running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+HELP = {
+    "run": """Start the rounds of a waiting federation.
+
+    The federation was started with `unalike federation up --wait`.""",
+    "pause": """Finish the current round and start no other.
+
+    `unalike federation resume` continues the run.""",
+    "resume": """Continue after a pause.
+
+    The pause was requested, or too few sites were connected.""",
+    "stop": """Stop the coordinator. Finished rounds are kept.
+
+    `unalike federation up` continues from there.""",
+}
+"""Name of each command -> its help text."""
+
+
+def command_of(name: str) -> Callable[[Path], None]:
+    """The command that sends `name` to the coordinator of a folder and prints the coordinator's state."""
+
+    def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
+        from unalike.federation.operations.commands import command as send
+        from unalike.federation.operations.extras import require_extra
+
+        require_extra()
+        print(send(folder / "control", name)["state"])
+
+    command.__doc__ = f"{HELP[name]}\n\n    \b\n    unalike federation {name} hospitals\n    "
+    return command
