@@ -10,7 +10,7 @@ WORKERS ?= 2
 
 LIGHT := .venv-light
 
-.PHONY: help demo test test-all test-fast light lint types check clean
+.PHONY: help demo test test-all test-fast light lint types check docs docs-serve clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -43,6 +43,13 @@ types: $(READY)  ## check types
 	$(BIN)/mypy
 	$(BIN)/mypy --allow-untyped-defs examples/hospitals.py examples/own_part.py  # user code without annotations
 
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: $(READY)  ## build the documentation site into site/ and check its links
+	$(BIN)/mkdocs build --quiet
+
+docs-serve: $(READY)  ## show the documentation site at http://127.0.0.1:8000, and rebuild it as you write
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 check: lint types test  ## run lint, types and test
 
 $(READY): pyproject.toml constraints.txt
@@ -51,4 +58,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:  ## delete everything that these targets create
-	rm -rf $(VENV) $(LIGHT) $(OUT) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LIGHT) $(OUT) build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -42,7 +42,7 @@ class Batches(Sequence[np.ndarray]):
 class Work:
     """A client's local work in a round.
 
-    Args:
+    Attributes:
         epochs: passes over the client's samples.
         steps: optimizer steps; None: as many as `epochs` need.
         batch_size: samples per step, None for all of them; a smaller last batch is used, too.

@@ -1,0 +1,40 @@
+"""Hooks of the documentation site: pages made of files outside `docs`, and links to such files.
+
+`contributing.md` and `changelog.md` hold no text of their own: the site shows CONTRIBUTING.md and CHANGELOG.md there.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+INCLUDED = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+"""Page -> the file in the root of the repository that it shows."""
+
+LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(#[^)\s]*)?(?=\))")
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Insert the included file, and lead links out of `docs` to the repository or to the page that shows the file."""
+    source = page.file.src_uri
+    if source in INCLUDED:
+        text = (ROOT / INCLUDED[source]).read_text(encoding="utf-8")
+        markdown, folder = text, ""
+    else:
+        folder = posixpath.join("docs", posixpath.dirname(source))
+    here = posixpath.join("docs", posixpath.dirname(source))
+    return LINK.sub(lambda link: _target(link[1], folder, here, config["repo_url"]) + (link[2] or ""), markdown)
+
+
+def _target(link: str, folder: str, here: str, repository: str) -> str:
+    """Target of a link of the site; `folder` is that of the file with the link, `here` that of the page."""
+    path = posixpath.normpath(posixpath.join(folder, link))
+    shown = {file: posixpath.join("docs", page) for page, file in INCLUDED.items()}
+    path = shown.get(path, path)
+    if path.startswith("docs/"):
+        return posixpath.relpath(path, here)
+    kind = "tree" if (ROOT / path).is_dir() else "blob"
+    return f"{repository}/{kind}/main/{path}"
