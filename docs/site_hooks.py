@@ -1,16 +1,21 @@
-"""Hooks of the documentation site: pages made of files outside `docs`, and links to such files.
+"""Hooks of the documentation site: pages whose text stands elsewhere, and links to files outside `docs`.
 
-`contributing.md` and `changelog.md` hold no text of their own: the site shows CONTRIBUTING.md and CHANGELOG.md there.
+`contributing.md` and `changelog.md` show CONTRIBUTING.md and CHANGELOG.md; `reference/command_line.md` shows the help texts.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import site_cli  # noqa: E402
+
 INCLUDED = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 """Page -> the file in the root of the repository that it shows."""
 
@@ -24,6 +29,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         text = (ROOT / INCLUDED[source]).read_text(encoding="utf-8")
         markdown, folder = text, ""
     else:
+        markdown = site_cli.page() if source == "reference/command_line.md" else markdown
         folder = posixpath.join("docs", posixpath.dirname(source))
     here = posixpath.join("docs", posixpath.dirname(source))
     return LINK.sub(lambda link: _target(link[1], folder, here, config["repo_url"]) + (link[2] or ""), markdown)

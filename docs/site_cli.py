@@ -1,24 +1,20 @@
-"""Write docs/reference/command_line.md from the help texts of the commands: python docs/make_cli.py"""
+"""The page of the command line, written from the help texts of the commands when the site is built."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import typer
 
 from unalike.cli import app
 
-PAGE = Path(__file__).parent / "reference" / "command_line.md"
 HEAD = """# Command line
 
 Every command and option. `unalike COMMAND --help` prints the same texts. Options of `run` and `compare` can also stand in a
 [config file](config_file.md). Exit status: 0 done, 1 an unexpected error, 2 invalid input, 130 interrupted.
-
-This page is written from the help texts by `docs/make_cli.py`.
 """
 
 ESCAPED = {"|": "\\|", "<": "&lt;", "*": "\\*"}
@@ -69,7 +65,3 @@ def page() -> str:
     """The text of the page."""
     command = typer.main.get_command(app)
     return "\n\n".join([HEAD.strip(), *(section(name, inner) for name, inner in commands(command, "unalike"))]) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
