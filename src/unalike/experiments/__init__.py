@@ -7,5 +7,6 @@
 from unalike.experiments.compare import compare, estimate
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.cost_estimate import Estimate
+from unalike.experiments.standings import Standing, Standings, standings
 
-__all__ = ["Comparison", "Estimate", "compare", "estimate"]
+__all__ = ["Comparison", "Estimate", "Standing", "Standings", "compare", "estimate", "standings"]

@@ -16,6 +16,7 @@ from unalike._utils.tensor_files import write_bytes
 from unalike.experiments.comparison import Comparison, labelled, last_rounds
 from unalike.experiments.cost_estimate import ROUNDS, Estimate, calibrate, peak_mb
 from unalike.experiments.facts import FILE, ComparisonFacts
+from unalike.experiments.standings import PlannedCell, save_cells
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory, digest
@@ -125,6 +126,8 @@ class Experiment:
         if folder is not None and (folder / FILE).exists():
             _warn_of_replacement(folder, self.facts)
         follow_leader([cell.run_config for cell in self.cells])
+        if folder is not None:
+            save_cells(folder, self.facts.baseline, (_planned(cell, folder) for cell in self.cells))
         results, trained = _CellResults(), 0
         for cell in self.cells:
             try:
@@ -168,6 +171,11 @@ def _run_cell(cell: Cell, folder: Path | None, progress: ProgressCallback) -> tu
     if not has_trained:  # the result was read: report its last row once
         count(run.history.last)
     return run, has_trained
+
+
+def _planned(cell: Cell, folder: Path) -> PlannedCell:
+    place = _cell_folder(folder, cell).relative_to(folder)
+    return PlannedCell(cell.label, cell.seed, cell.run_config.options.rounds, place.as_posix())
 
 
 def _warn_of_replacement(folder: Path, facts: ComparisonFacts) -> None:

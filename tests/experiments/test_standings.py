@@ -1,0 +1,52 @@
+"""The standings of a comparison while it runs, read from its folder."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from unalike._utils.errors import UnalikeError
+from unalike.experiments.standings import Standing, standings
+
+
+def by_method(folder) -> dict[str, Standing]:
+    return {row.method: row for row in standings(folder).methods}
+
+
+def test_standings_during_a_comparison_count_seeds_and_rounds(people, small, tmp_path):
+    seen = []
+
+    def look(row, what=""):
+        if what == "ditto (seed 1)" and row["round"] == 1:
+            seen.append(by_method(tmp_path))
+
+    table = small(["fedavg", "ditto", "local_only"], people, out=tmp_path, progress=look)
+    during, after = seen[0], by_method(tmp_path)
+    assert {m: r.seeds_done for m, r in during.items()} == {"fedavg": 2, "ditto": 1, "local_only": 1}
+    assert all(r.seeds == 2 and r.rounds == 6 for r in during.values())
+    assert during["fedavg"].seconds_left == 0 < during["ditto"].seconds_left
+    assert all(r.seeds_done == 2 and r.rounds_done == 6 and r.seconds_left == 0 for r in after.values())
+    expected = table.summary.query("protocol == 'clients'").set_index("method")["accuracy"]
+    assert after["fedavg"].score == pytest.approx(expected["fedavg"])
+    assert after["ditto"].metric == "accuracy" and after["ditto"].difference == 0
+    assert after["local_only"].metric == "personal_accuracy" and math.isnan(after["local_only"].difference)
+
+
+def test_standings_are_best_first_and_without_score_last(people, small, tmp_path):
+    order = []
+
+    def look(row, what=""):
+        if what == "fedpake (seed 0)":
+            order.append(standings(tmp_path))
+
+    small(["fedavg", "fedpake"], people, out=tmp_path, progress=look)
+    assert [row.method for row in order[0].methods] == ["fedavg", "fedpake"]
+    assert math.isnan(order[0].methods[1].score) and order[0].methods[1].seconds_left > 0
+    scores = [row.score for row in standings(tmp_path).methods]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_standings_of_another_folder_are_refused(tmp_path):
+    with pytest.raises(UnalikeError, match="holds no comparison that has begun"):
+        standings(tmp_path)
