@@ -1,9 +1,12 @@
 """Parameter counts of the published architectures, each as the sum of its layers."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
 from unalike._utils.errors import UnalikeError
+from unalike.core.pooling_order import pools_first
 from unalike.models import model, registry
 from unalike.models.vit import Attention
 
@@ -43,6 +46,25 @@ def transformer(patches: int, patch: int, width: int, depth: int, classes: int) 
     return patch * width + width + width + (patches + 1) * width + depth * block + 2 * width + width * classes + classes
 
 
+def mobile(colours: int, classes: int, width: float = 1.0) -> int:
+    """Table 2 of MobileNetV2, with the widths in `CHANNELS` as the authors' code rounds them."""
+    first, *stages, last = CHANNELS[width]
+    total, before = conv(colours, first), first
+    for after, expansion, count in zip(stages, (1, 6, 6, 6, 6, 6, 6), (1, 2, 3, 4, 3, 3, 1), strict=True):
+        for _ in range(count):
+            inner = before * expansion
+            total += conv(before, inner, 1) if expansion > 1 else 0
+            total += conv(1, inner) + conv(inner, after, 1)
+            before = after
+    return total + conv(before, last, 1) + last * classes + classes
+
+
+# 24 / 2 = 12 is rounded to 16
+CHANNELS = {1.0: (32, 16, 24, 32, 64, 96, 160, 320, 1280), 0.5: (16, 8, 16, 16, 32, 48, 80, 160, 1280)}
+
+# convolutions with bias of VGG-11: 1,792 + 73,856 + 295,168 + 590,080 + 1,180,160 + 3 * 2,359,808
+VGG11 = sum(a * b * 9 + b for a, b in pairwise((3, 64, 128, 256, 256, 512, 512, 512, 512)))
+
 DEEP, EIGHTEEN, THIRTYFOUR = (64, 128, 256, 512), (2, 2, 2, 2), (3, 4, 6, 3)
 
 COUNTS = [
@@ -50,6 +72,22 @@ COUNTS = [
     ("2nn", (1, 28, 28), 10, 784 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10, 199_210),
     ("two_nn", (1, 28, 28), 10, 199_210, 199_210),
     ("emnist_cnn", (1, 28, 28), 62, 25 * 16 + 16 + 16 * 25 * 32 + 32 + 7 * 7 * 32 * 62 + 62, 110_526),
+    # LeNet-5 with complete connections: 456 + 2,416 + 48,120 + 10,164 + 850
+    ("lenet", (3, 32, 32), 10, 75 * 6 + 6 + 150 * 16 + 16 + 25 * 16 * 120 + 120 + 120 * 84 + 84 + 84 * 10 + 10, 62_006),
+    ("lenet", (1, 28, 28), 10, 25 * 6 + 6 + 2416 + 16 * 16 * 120 + 120 + 10_164 + 850, 44_426),
+    # section 3 of McMahan et al. 2017: 832 + 51,264 + 1,606,144 + 5,130
+    ("mcmahan_cnn", (1, 28, 28), 10, 25 * 32 + 32 + 32 * 25 * 64 + 64 + 49 * 64 * 512 + 512 + 512 * 10 + 10, 1_663_370),
+    # the usual VGG-11 for CIFAR: 9,225,610 without normalization, and two parameters for each of 2,752 channels with it
+    ("vgg11(norm=None)", (3, 32, 32), 10, VGG11 + 512 * 10 + 10, 9_225_610),
+    ("vgg11", (3, 32, 32), 10, VGG11 + 2 * (64 + 128 + 2 * 256 + 4 * 512) + 5130, 9_231_114),
+    ("vgg11(norm='batch')", (3, 32, 32), 10, 9_231_114, 9_231_114),
+    # FedNova's VGG-11: two linear layers of 512
+    ("vgg11(norm=None, hidden=(512, 512))", (3, 32, 32), 10, VGG11 + 2 * (512 * 512 + 512) + 5130, 9_750_922),
+    ("mobilenet_v2", (3, 32, 32), 10, mobile(3, 10), 2_236_682),
+    ("mobilenet_v2(norm='group')", (3, 224, 224), 1000, mobile(3, 1000), 3_504_872),
+    ("mobilenet_v2(width=0.5)", (3, 224, 224), 1000, mobile(3, 1000, 0.5), 1_968_680),
+    # 4 gates x 256 units, two biases in torch; LEAF's 80 characters in and out: 640 + 272,384 + 526,336 + 20,560
+    ("char_lstm(vocabulary=80)", (80,), 80, 80 * 8 + 1024 * (8 + 256 + 2) + 1024 * (512 + 2) + 257 * 80, 819_920),
     ("resnet20", (3, 32, 32), 10, residual(3, (16, 32, 64), (3, 3, 3), 10), 272_474),
     ("resnet20(shortcut='pad')", (3, 32, 32), 10, residual(3, (16, 32, 64), (3, 3, 3), 10, False), 269_722),
     ("resnet18", (3, 32, 32), 10, residual(3, DEEP, EIGHTEEN, 10), 11_173_962),
@@ -70,7 +108,7 @@ def test_published_model_has_published_parameters(spec, shape, classes, by_layer
     assert size(model(spec, shape, classes)) == by_layers == published
 
 
-@pytest.mark.parametrize("name", sorted(set(registry) - {"textcnn"}))
+@pytest.mark.parametrize("name", sorted(set(registry) - {"textcnn", "char_lstm"}))
 def test_published_model_maps_two_images_to_logits(name):
     torch.manual_seed(0)
     shape, context = (3, 32, 32), {}
@@ -89,8 +127,37 @@ def test_resnet_accepts_images_of_other_sizes():
 
 
 def test_resnet_with_group_norm_has_no_buffers():
-    for name in ("resnet20", "resnet18", "wrn56_4", "densenet121"):
+    for name in ("resnet20", "resnet18", "wrn56_4", "densenet121", "vgg11", "mobilenet_v2"):
         assert not list(model(name, (3, 32, 32), 10, norm="group").buffers())
+
+
+def test_vgg11_as_torchvision_has_its_parameters():
+    with torch.device("meta"):  # 530 MB otherwise
+        module = model("vgg11(norm=None, hidden=(4096, 4096))", (3, 224, 224), 1000)
+    # 9,220,480 + (7 * 7 * 512 + 1) * 4096 + (4096 + 1) * 4096 + (4096 + 1) * 1000
+    assert size(module) == 132_863_336
+
+
+def test_mobilenet_halves_small_images_three_times_and_large_ones_five_times():
+    module = model("mobilenet_v2(width=0.25)", (3, 32, 32), 4).eval()
+    large = model("mobilenet_v2(width=0.25)", (3, 96, 96), 4).eval()
+    assert module.body(torch.rand(1, 3, 32, 32)).shape[-2:] == (4, 4)
+    assert large.body(torch.rand(1, 3, 96, 96)).shape[-2:] == (3, 3)
+
+
+def test_char_lstm_reads_the_text_in_order_and_gives_logits_of_the_last_position():
+    module = model("char_lstm(vocabulary=5, hidden=6)", (4,), 3).eval()
+    text = torch.tensor([[2, 3, 4, 2], [3, 2, 4, 2]])
+    whole, _ = module.lstm(module.characters(text))
+    assert torch.equal(module(text), module.head(whole[:, 3]))
+    assert not torch.allclose(*module(text))
+
+
+@pytest.mark.parametrize(("name", "swaps"), [("lenet", 2), ("mcmahan_cnn", 2), ("vgg11", 5)])
+def test_convolutions_pool_before_their_relu(name, swaps):
+    layers = [*model(name, (3, 32, 32), 10).convolutions]
+    moved = [after for before, after in zip(layers, pools_first(layers)) if before is not after]
+    assert sum(isinstance(layer, torch.nn.MaxPool2d) for layer in moved) == swaps
 
 
 def test_model_defaults_are_published():
@@ -120,6 +187,12 @@ def test_textcnn_logits_do_not_depend_on_padding():
         ("resnet20", (10,), "expected images"),
         ("resnet18(norm='none')", (3, 32, 32), "unknown norm for resnet 'none'"),
         ("resnet20(shortcut='none')", (3, 32, 32), "unknown shortcut"),
+        ("lenet", (1, 15, 28), "15x28 pixels, expected 16x16"),
+        ("vgg11", (3, 28, 28), "28x28 pixels, expected 32x32"),
+        ("vgg11(norm='layer')", (3, 32, 32), "unknown norm for vgg 'layer'"),
+        ("mobilenet_v2(width=0)", (3, 32, 32), "found width=0, expected a factor above 0"),
+        ("char_lstm", (1, 8, 8), r"expected tokens \(length,\)"),
+        ("char_lstm(layers=0)", (8,), "whole numbers of 1 or more"),
         ("densenet121", (1, 4, 4), "4x4 pixels, expected 8x8"),
         ("vit", (3, 30, 32), "30x32 pixels do not divide into patches of patch=4"),
         ("vit(heads=5)", (3, 32, 32), "width=192 does not divide among heads=5"),

@@ -8,6 +8,7 @@ from unalike.core.model import Model
 from unalike.core.tasks import task_for
 from unalike.models import model, registry
 from unalike.models.densenet import DenseNet
+from unalike.models.vgg import POOL, VGG
 
 IMAGES = (3, 8, 8)
 SMALL = {
@@ -18,19 +19,30 @@ SMALL = {
     "densenet121": None,
     "vit": "vit(width=8, depth=2, heads=2)",
     "textcnn": "textcnn(vocabulary=20, embedding=6, filters=4, dropout=0)",
+    "lenet": None,
+    "mcmahan_cnn": None,
+    "vgg11": "vgg",
+    "mobilenet_v2": "mobilenet_v2(width=0.1, norm='group')",
+    "char_lstm": None,
     "conditional_linear": "conditional_linear(statistic=5)",
     "conditional_ensemble": "conditional_ensemble(statistic=5)",
     "conditional_mlp": "conditional_mlp(statistic=5)",
     "conditional_cnn": "conditional_cnn(channels=(4, 4), hidden=6)",
 }
-"""Smaller variants that keep the test fast; None: another model of the same class stands for it."""
+"""Smaller variants that keep the test fast; None: another model stands for it, or torch cannot stack it (LSTM)."""
 
 SPECS = [*filter(None, (SMALL.get(name, name) for name in registry))]
 SPECS += ["resnet20(norm='group')", "resnet20(shortcut='pad')", "densenet"]
 
 
+SMALLER = {
+    "densenet": lambda: DenseNet(IMAGES, 4, blocks=(2, 1), growth=4),
+    "vgg": lambda: VGG(IMAGES, 4, layers=(4, POOL, 8, POOL), norm="batch", hidden=6),
+}
+
+
 def build(spec: str) -> torch.nn.Module:
-    return DenseNet(IMAGES, 4, blocks=(2, 1), growth=4) if spec == "densenet" else model(spec, drawn(spec)[1], 4)
+    return SMALLER[spec]() if spec in SMALLER else model(spec, drawn(spec)[1], 4)
 
 
 def drawn(spec: str):

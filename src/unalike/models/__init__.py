@@ -5,7 +5,20 @@ Importing this package registers all models.
 May import `unalike.core` and `unalike._utils` only.
 """
 
-from unalike.models import cnn, conditional, dense, densenet, resnet, textcnn, vit
+from unalike.models import char_lstm, cnn, conditional, dense, densenet, mobilenet, resnet, textcnn, vgg, vit
 from unalike.models.registry import model, registry
 
-__all__ = ["cnn", "conditional", "dense", "densenet", "model", "registry", "resnet", "textcnn", "vit"]
+__all__ = [
+    "char_lstm",
+    "cnn",
+    "conditional",
+    "dense",
+    "densenet",
+    "mobilenet",
+    "model",
+    "registry",
+    "resnet",
+    "textcnn",
+    "vgg",
+    "vit",
+]

@@ -1,4 +1,4 @@
-"""The convolutional networks of the FedLWS and FedMix experiments."""
+"""Small convolutional networks: those of the FedLWS and FedMix experiments, of NIID-Bench and of McMahan et al."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from unalike._utils.errors import UnalikeError
 from unalike.models import check
+from unalike.models.dense import hidden_layers
 from unalike.models.registry import registry
 
 PUBLISHED = 22
@@ -70,16 +71,63 @@ class EmnistCNN(nn.Module):
     def __init__(self, input_shape: tuple[int, ...], classes: int | None):
         super().__init__()
         in_channels, height, width = check.images("emnist_cnn", input_shape, smallest=4)
-        layers = [
-            (nn.Conv2d(before, after, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2))
-            for before, after in pairwise((in_channels, 16, 32))
-        ]
-        self.body = nn.Sequential(*(layer for block in layers for layer in block), nn.Flatten())
+        self.body = nn.Sequential(*_pooled_convolutions((in_channels, 16, 32), padding=2), nn.Flatten())
         self.head = nn.Linear(32 * (height // 4) * (width // 4), classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [B, C] of images `x` [B, channels, height, width]."""
         return self.head(self.body(x))
+
+
+@registry.register("lenet")
+class LeNet(nn.Module):
+    """NIID-Bench's "simple-cnn": 5x5 convolutions of 6 and 16 channels with ReLU and 2x2 max-pooling, layers of 120 and 84.
+
+    62,006 parameters for 3x32x32 images and 10 classes, 44,426 for 1x28x28. It is LeNet-5 (LeCun et al. 1998) with ReLU,
+    max-pooling and complete connections.
+
+    Source: Li et al. 2022, section V.
+
+    Shapes:
+        input: float32 [B, channels, height, width], sides of 16 pixels or more.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int | None):
+        super().__init__()
+        in_channels, *sides = check.images("lenet", input_shape, smallest=16)
+        self.convolutions = nn.Sequential(*_pooled_convolutions((in_channels, 6, 16)))
+        area = math.prod(((side - 4) // 2 - 4) // 2 for side in sides)
+        self.hidden = nn.Sequential(nn.Flatten(), *hidden_layers([16 * area, 120, 84]))
+        self.head = nn.Linear(84, classes or 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, C] of images `x` [B, channels, height, width]."""
+        return self.head(self.hidden(self.convolutions(x)))
+
+
+@registry.register("mcmahan_cnn")
+class McMahanCNN(nn.Module):
+    """The FedAvg paper's CNN: 5x5 convolutions of 32 and 64 channels with ReLU and 2x2 max-pooling, a layer of 512.
+
+    1,663,370 parameters for 1x28x28 images and 10 classes, the published number; it is reached with padding 2, so that the
+    linear layer sees 7x7 positions.
+
+    Source: McMahan et al. 2017, section 3.
+
+    Shapes:
+        input: float32 [B, channels, height, width], sides of 4 pixels or more.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int | None):
+        super().__init__()
+        in_channels, height, width = check.images("mcmahan_cnn", input_shape, smallest=4)
+        self.convolutions = nn.Sequential(*_pooled_convolutions((in_channels, 32, 64), padding=2))
+        self.hidden = nn.Sequential(nn.Flatten(), *hidden_layers([64 * (height // 4) * (width // 4), 512]))
+        self.head = nn.Linear(512, classes or 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, C] of images `x` [B, channels, height, width]."""
+        return self.head(self.hidden(self.convolutions(x)))
 
 
 def convolutions(
@@ -100,6 +148,15 @@ def convolutions(
             layers.append(check.norm_of("cnn", norm)(after))
         layers.append(nn.ReLU())
     return nn.Sequential(*layers), area
+
+
+def _pooled_convolutions(widths: tuple[int, ...], padding: int = 0) -> list[nn.Module]:
+    """Make a 5x5 convolution, ReLU and 2x2 max-pooling for each step from one number of channels to the next."""
+    return [
+        layer
+        for before, after in pairwise(widths)
+        for layer in (nn.Conv2d(before, after, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2))
+    ]
 
 
 def _side(pixels: int, convolutions: int, padding: int) -> int:
