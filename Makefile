@@ -10,7 +10,7 @@ WORKERS ?= 2
 
 LIGHT := .venv-light
 
-.PHONY: help demo test test-all test-fast light lint types check docs docs-serve clean
+.PHONY: help demo test test-all test-fast package light lint types check docs docs-serve clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -27,11 +27,17 @@ test-all: $(READY)  ## run every test
 test-fast: $(READY)  ## run the tests that are not marked slow
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
-light:  ## test the command line without extras, with the newest release of every library but torch
-	rm -rf $(LIGHT)
+package: $(READY)  ## build wheel and sdist into dist, and try the wheel in an environment without extras
+	rm -rf build dist $(LIGHT)
+	$(BIN)/python -m build >/dev/null
+	$(BIN)/python .ci/check_package.py dist
 	$(PYTHON) -m venv $(LIGHT)
 	grep '^torch==' constraints.txt > $(LIGHT)/torch.txt
-	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LIGHT)/torch.txt . pytest pytest-xdist
+	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LIGHT)/torch.txt dist/*.whl
+	$(LIGHT)/bin/python .ci/try_package.py
+
+light: package  ## test the command line of that wheel, with the newest release of every library but torch
+	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-xdist
 	$(LIGHT)/bin/python -m pytest -n $(WORKERS) -m "not browser" tests/cli
 
 lint: $(READY)  ## check style, docstrings, formatting and import order between folders

@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import ClassVar
 
@@ -38,6 +38,7 @@ from unalike.training.aggregation import StreamingSum
 
 pytest.importorskip("numba")
 
+MODULES_OF_LOOPS = ("unalike.engine.dense.kernels", "unalike.engine.shuffle_loops", "unalike.core.update_spread_loops")
 TASKS = {
     "classification": (3, lambda n: torch.randint(0, 3, (n,))),
     "binary": (1, lambda n: torch.rand(n) > 0.5),
@@ -438,16 +439,25 @@ def test_without_numba_torch_trains(monkeypatch):
     Simulation("fedavg", mlp(), Clients.random((6, 4)), executor="batched").round()
 
 
-@pytest.mark.parametrize("broken, words", [("numba", ""), ("unalike.engine.dense.kernels", "numba cannot be used")])
-def test_loops_warn_only_if_numba_is_broken(broken, words, monkeypatch):
-    found = partial(compiled_loops.loops.__wrapped__, "unalike.engine.dense.kernels")
-    monkeypatch.delitem(sys.modules, "unalike.engine.dense.kernels", raising=False)
-    monkeypatch.delattr("unalike.engine.dense.kernels", raising=False)
-    monkeypatch.setitem(sys.modules, broken, None)
+@pytest.mark.parametrize(
+    "broken, words",
+    [
+        (("numba",), "numba is not installed"),
+        (MODULES_OF_LOOPS, "numba cannot be used, `unalike doctor` says why"),
+    ],
+)
+def test_loops_without_numba_warn_once_for_all_modules(broken, words, monkeypatch):
+    monkeypatch.setattr(compiled_loops, "_warn", cache(compiled_loops._warn.__wrapped__))
+    for module in MODULES_OF_LOOPS:
+        parent, _, name = module.rpartition(".")
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        monkeypatch.delattr(sys.modules[parent], name, raising=False)
+    for module in broken:
+        monkeypatch.setitem(sys.modules, module, None)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        assert found() is None
-    assert words in " ".join(str(w.message) for w in seen) and len(seen) == bool(words)
+        assert [compiled_loops.loops.__wrapped__(module) for module in MODULES_OF_LOOPS] == [None, None, None]
+    assert [words in str(w.message) for w in seen] == [True]
 
 
 NARROW = """

@@ -1,7 +1,8 @@
-"""Load modules of compiled loops (numba, the extra `fast`), and run such loops on all threads of a run."""
+"""Load modules of compiled loops (numba), and run such loops on all threads of a run."""
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
+from multiprocessing import parent_process
 from types import ModuleType
 from typing import NamedTuple, TypeVar
 
@@ -23,14 +25,21 @@ SLICES = 4
 
 @cache
 def loops(module: str) -> ModuleType | None:
-    """A module of compiled loops; None without the extra `fast`. Warns if numba is installed and does not work."""
+    """A module of compiled loops; None where numba is not installed or does not work, with one warning for all modules."""
     try:
         return import_module(module)
     except (ImportError, RuntimeError) as error:  # numba needs another numpy, or finds no folder for compiled code
-        if getattr(error, "name", None) != "numba":
-            text = f"numba cannot be used ({error}); rounds take longer, with dense models two to eight times as long"
-            warnings.warn(text, stacklevel=3)
+        installed = getattr(error, "name", None) not in ("numba", "llvmlite")
+        _warn("numba cannot be used, `unalike doctor` says why" if installed else "numba is not installed")
         return None
+
+
+@cache
+def _warn(why: str) -> None:
+    """Warn once, in the process that leads the run."""
+    if parent_process() is None and os.environ.get("RANK", "0") == "0":
+        text = f"no compiled loops, {why}: rounds take longer, with dense models two to eight times as long"
+        warnings.warn(text, stacklevel=4)
 
 
 class Crew(NamedTuple):
