@@ -29,6 +29,7 @@ _HOMES = {
     "Method": "methods.method",
     "part": "methods.part",
     "plan": "methods.plan",
+    "Logits": "models.adapter",
     "model": "models.registry",
     "run": "runtime.round_loop",
     "aggregate": "training.functional",

@@ -14,6 +14,7 @@ from unalike.experiments.compare import compare, estimate
 from unalike.methods.method import Method
 from unalike.methods.part import part
 from unalike.methods.plan import plan
+from unalike.models.adapter import Logits
 from unalike.models.registry import model
 from unalike.runtime.round_loop import run
 from unalike.training.functional import aggregate, local_update
@@ -22,6 +23,7 @@ from unalike.training.wire import wire
 __all__ = [
     "ClientData",
     "Dataset",
+    "Logits",
     "Method",
     "Output",
     "PartitionPlan",

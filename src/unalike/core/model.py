@@ -364,5 +364,6 @@ def _logits(result: Any) -> Tensor:
     if isinstance(result, Tensor):
         return result
     raise UnalikeError(
-        f"the model returned {type(result).__name__}; expected a tensor of logits [batch, classes] or an unalike Output"
+        f"the model returned {type(result).__name__}; expected a tensor of logits [batch, classes] or an unalike Output: wrap "
+        "the module, as in ua.Logits(module, output='logits', input='pixel_values')"
     )
