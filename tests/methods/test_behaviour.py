@@ -357,7 +357,10 @@ def test_personal_model_frozen_parameter_stays_unchanged(text, part):
     module.body.weight.requires_grad_(False)
     sim = rounds(text, 2, module)
     assert same(sim.params["body.weight"], sim.settings.model.params["body.weight"])
-    assert same(sim.memory(0)[part]["body.weight"], sim.settings.model.params["body.weight"])
+    state, personal = sim.memory(0)[part], sim.method.personalizer.personal
+    assert "body.weight" not in state
+    own = personal(sim.settings.model, sim.params, state)
+    assert same(own["body.weight"], sim.settings.model.params["body.weight"])
 
 
 def test_apfl_gradient_clip_limits_step_of_personal_model():

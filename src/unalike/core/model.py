@@ -75,8 +75,7 @@ class Model:
             training: training mode; `Output.buffers` are then new tensors.
             weight: [B]; rows of weight 0 are padding and do not count in the buffers. None: every row counts.
         """
-        state = {n: params[n] for n in self.params}
-        state |= {n: b.clone() if training else b for n, b in buffers.items()}
+        state = params | ({n: b.clone() for n, b in buffers.items()} if training else buffers)
         call = Call(weight, mixes=self._format is torch.channels_last)
         token = CALL.set(call)
         try:

@@ -110,6 +110,11 @@ class ClientView(NamedTuple):
         """The model as a function of its parameters."""
         return self.settings.model
 
+    @property
+    def own(self) -> Tree:
+        """Parameters of the model in the part's client state; frozen ones, which no state holds, as training starts."""
+        return self.origin | self.state
+
     def out(self, batch: Batch, params: Tree | None = None) -> Output:
         """Output of the model in training mode on `batch`.
 
@@ -137,7 +142,7 @@ class ClientView(NamedTuple):
 
     def remembered(self, batch: Batch) -> Output:
         """Output of the model in the part's client state, in evaluation mode, without gradient."""
-        return self._frozen(self.state, self.buffers, batch)
+        return self._frozen(self.own, self.buffers, batch)
 
     def at(self, batch: Batch, params: Tree) -> Output:
         """Output of the model in training mode at any parameters; the new buffers are not kept."""

@@ -10,7 +10,7 @@ from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
 from unalike.core.tasks import Task, check_task
-from unalike.core.types import Batch, Context
+from unalike.core.types import Batch, Context, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.methods.default_parts import BySize, Mean, TaskLoss
@@ -188,6 +188,10 @@ class Method:
     def trains(self, name: str, model: Model) -> bool:
         """Whether a parameter ever moves."""
         return model.trainable(name) and all(p.trainable(name, model) for p in self.role(Personalizer))
+
+    def trained_params(self, model: Model) -> Tree:
+        """Initial values of the parameters that ever move: parts keep and send trees of these alone."""
+        return {n: w for n, w in model.params.items() if self.trains(n, model)}
 
     def local_work(self, work: Work) -> Work:
         """The work that clients do under this method."""

@@ -113,7 +113,7 @@ class Part:
         """Server state before the first round. Called once a stage. Default: empty.
 
         Args:
-            params: Initial parameters of the model.
+            params: Initial values of the parameters that clients train. Frozen ones are in `server.settings.model.params`.
 
         Returns:
             Any tree; its names and shapes stay the same in all rounds.
@@ -121,15 +121,15 @@ class Part:
         return {}
 
     def server_open(self, settings: StageSettings) -> Tree:
-        """Server state before the first round, for a part that needs the model or the seed. Default: `server_init`.
+        """More server state before the first round, for a part that needs the model or the seed. Default: empty.
 
         Args:
             settings: Model, task, work and seed of the stage.
 
         Returns:
-            Any tree, as `server_init`.
+            Any tree; it is joined with that of `server_init`.
         """
-        return self.server_init(settings.model.params)
+        return {}
 
     def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
         """Static facts of a client, by name. Called once per client and stage. Default: none.
@@ -149,7 +149,8 @@ class Part:
         """Client state before the client's first participation. Default: empty.
 
         Args:
-            params: Initial parameters of the run, those for which `keeps` holds.
+            params: Initial values of the parameters that the client trains and for which `keeps` holds. Frozen ones are in
+                `client.origin`.
 
         Returns:
             Any tree; its names and shapes stay the same in all rounds and are equal on all clients.
@@ -157,7 +158,7 @@ class Part:
         return {}
 
     def keeps(self, name: str, model: Model) -> bool:
-        """Whether `client_init` is given this parameter. Default: every parameter."""
+        """Whether `client_init` is given this parameter, if clients train it. Default: True."""
         return True
 
     def broadcast(self, server: ServerView) -> Tree:
@@ -261,12 +262,6 @@ class Part:
         Raises:
             UnalikeError: The combination has no meaning. Warn instead where a combination is only known to mislead.
         """
-
-
-def initial_part_states(parts: tuple[Part, ...], model: Model) -> PartTrees:
-    """Client state of each of these parts before the first participation; parts without any are left out."""
-    kept = {p.name: p.client_init({n: w for n, w in model.params.items() if p.keeps(n, model)}) for p in parts}
-    return {name: state for name, state in kept.items() if state}
 
 
 def parameters(part: Part) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTree
 from unalike.core.views import ClientBatches, ClientView, StageSettings
 from unalike.core.work import Work
 from unalike.methods.method import Method
-from unalike.methods.part import Part, initial_part_states
+from unalike.methods.part import Part
 from unalike.methods.roles import Personalizer, Phase, Upload
 from unalike.training.local_step import (
     MODEL,
@@ -341,7 +341,8 @@ def _sent(method: Method, settings: StageSettings, params: Tree) -> list[str]:
 
 def initial_client_state(method: Method, settings: StageSettings) -> PartTrees:
     """A client's state before its first participation, with every key that it will ever have: so states can be stacked."""
-    model, client_state = settings.model, initial_part_states(method.parts, settings.model)
+    model, params = settings.model, method.trained_params(settings.model)
+    client_state = {p.name: p.client_init({n: w for n, w in params.items() if p.keeps(n, model)}) for p in method.parts}
     client_state |= {f"{p.name}.{BUFFERS}": model.buffers for p in method.keepers}
     client_state[BUFFERS] = _split(method, settings, model.buffers)[1]
     if settings.work.keep_optimizer_state:
@@ -359,9 +360,7 @@ def initial_client_state(method: Method, settings: StageSettings) -> PartTrees:
 def _variables(method: Method, phase: Phase, model: Model, params: Tree, client_state: PartTrees) -> PartTrees:
     """The variables of the solver in a phase: the trainable parameters, and the models of the parts that train one."""
     variables = {MODEL: tree.shared(params, trained_names(method, phase, model))}
-    for p in method.trained:
-        variables[p.name] = {n: t for n, t in client_state[p.name].items() if n not in params or model.trainable(n)}
-    return variables
+    return variables | {p.name: client_state[p.name] for p in method.trained}
 
 
 def trained_names(method: Method, phase: Phase, model: Model) -> list[str]:

@@ -32,11 +32,13 @@ def initial_server_state(method: Method, settings: StageSettings, start: ServerS
     method.check_task(settings.task)
     model, found = settings.model, {} if start is None else start.part_states
     kept = {p.name: found.get(p.name) for p in method.parts if type(p).client_init is Part.client_init}
-    part_states = {p.name: m for p in method.parts if (m := kept.get(p.name) or p.server_open(settings))}
+    params = method.trained_params(model)
+    fresh = {p.name: p.server_init(params) | p.server_open(settings) for p in method.parts if not kept.get(p.name)}
+    part_states = {p.name: m for p in method.parts if (m := kept.get(p.name) or fresh[p.name])}
     if start is None:
         return ServerState(0, model.params, model.buffers, part_states)
-    params, buffers = tree.only(start.params, model.params), tree.only(start.buffers, model.buffers)
-    return ServerState(start.round, params, buffers, part_states)
+    values = tree.only(start.params, model.params), tree.only(start.buffers, model.buffers)
+    return ServerState(start.round, *values, part_states)
 
 
 def make_broadcast(

@@ -55,7 +55,7 @@ class CombinedHeads(Personalizer, ServerStep):
 
     def address(self, server: ServerView, client: int) -> Tree:
         model = server.settings.model
-        head = {n: w for n, w in model.params.items() if model.in_head(n)}
+        head = {n: w for n, w in model.params.items() if model.in_head(n) and model.trainable(n)}
         return {n: server.state.get(f"{client}/{n}", w) for n, w in head.items()}
 
     def begin(self, client: ClientView) -> tuple[Tree, Tree]:

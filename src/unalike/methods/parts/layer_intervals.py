@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unalike.core import tree
 from unalike.core.types import Tree
-from unalike.core.views import ClientView, Cohort, ServerView
+from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
 from unalike.methods.part import part
 from unalike.methods.parts.withheld_parameters import restored, withheld
 from unalike.methods.roles import Personalizer, ServerStep, Upload
@@ -42,8 +42,8 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
     rank: ClassVar[int] = Upload.WITHHOLD
     ROUND: ClassVar[str] = "interval.round"
 
-    def server_init(self, params: Tree) -> Tree:
-        count = len(tree.layers(params))
+    def server_open(self, settings: StageSettings) -> Tree:
+        count = len(tree.layers(settings.model.params))
         gap = torch.zeros(count, dtype=torch.float64)
         return {"gap": gap, "interval": torch.ones(count, dtype=torch.int64), "since": torch.zeros(count).long()}
 
@@ -58,12 +58,13 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
         own: Tree = {}
         for number, names in enumerate(tree.layers(client.model.params)):
             mine = client.state[self.ROUND] >= client.message["since"][number].to(client.state[self.ROUND].device)
-            own |= tree.where(mine, tree.only(client.state, names), tree.only(client.params, names))
+            kept = tree.shared(client.state, names)
+            own |= tree.where(mine, kept, tree.only(client.params, kept))
         return client.params | own, client.state
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         now = torch.full_like(client.state[self.ROUND], int(client.message["round"]))
-        kept = client.params | {self.ROUND: now}
+        kept = tree.shared(client.params, client.state) | {self.ROUND: now}
         return withheld(update, _named(client.model.params, ~client.message["due"])), kept
 
     def decode(self, update: Tree, params: Tree) -> Tree:

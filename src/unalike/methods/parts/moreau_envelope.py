@@ -46,10 +46,10 @@ class MoreauEnvelope(TaskObjective, Personalizer):
         return task(theta) + self.lam / 2 * tree.dot(drift, drift)
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        return self._minimizer(client.full_gradient, client.params, client.start), {}
+        return tree.only(self._minimizer(client.full_gradient, client.params, client.start), client.state), {}
 
     def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
-        return state
+        return params | state
 
     def check(self, method: PartLookup, work: Work) -> None:
         if work.optimizer == "sgd" and work.lr * self.lam >= 2:

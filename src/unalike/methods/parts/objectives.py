@@ -59,7 +59,8 @@ class ModelContrast(Objective):
         return self.mu * client.state[self.SEEN] * batch.mean(-F.log_softmax(similar, dim=1)[:, 0])
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        return client.params | {self.SEEN: torch.ones_like(client.state[self.SEEN])}, {}
+        own = tree.shared(client.params, client.state)
+        return own | {self.SEEN: torch.ones_like(client.state[self.SEEN])}, {}
 
 
 @part

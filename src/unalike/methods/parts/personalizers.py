@@ -32,11 +32,11 @@ class ProximalModel(PersonalModel):
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         drift = tree.sub(client.start, client.state)
-        task = client.task_loss(client.out(batch, client.state), batch)
+        task = client.task_loss(client.out(batch, client.own), batch)
         return task + self.lam / 2 * tree.dot(drift, drift)
 
     def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
-        return state
+        return params | state
 
 
 @validated
@@ -72,7 +72,7 @@ class ParameterMixture(Mixture):
 
     def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
         a = state[self.ALPHA]
-        return tree.map(lambda w, v: a * v + (1 - a) * w, params, state)
+        return params | {n: a * v + (1 - a) * params[n] for n, v in state.items() if n in params}
 
 
 @part
@@ -80,16 +80,17 @@ class OutputMixture(Mixture):
     """a f(v) + (1 - a) f(w): the personal model has mixed outputs, as in APFL's public code; equal for linear models."""
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        shared, own = client.out(batch).logits.detach(), client.out(batch, client.state)
+        shared, own = client.out(batch).logits.detach(), client.out(batch, client.own)
         return client.task_loss(self._mix(shared, own, client.state), batch)
 
     def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
         """v alone: mixed outputs have no parameters of their own; `predict` mixes."""
-        return {name: state[name] for name in params}
+        return params | tree.shared(state, params)
 
     def predict(self, model: Model, shared: Tree, state: Tree, own: Tree, x: Tensor, context: Context) -> Output:
         theirs = model(shared, x, buffers=tree.only(shared, model.buffers), context=context)
-        return self._mix(theirs.logits, model(state, x, buffers=own, context=context), state)
+        mine = model(shared | state, x, buffers=own, context=context)
+        return self._mix(theirs.logits, mine, state)
 
     def _mix(self, shared: Tensor, own: Output, state: Tree) -> Output:
         a = state[self.ALPHA]

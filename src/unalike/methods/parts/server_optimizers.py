@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 from torch import Tensor
 
@@ -67,7 +68,7 @@ class Adaptive(ServerOptimizer):
         return math.sqrt(1 - self.b2**t) / (1 - self.b1**t)
 
     def server_init(self, params: Tree) -> Tree:
-        steps = next(iter(params.values())).new_zeros(())
+        steps = torch.zeros((), dtype=tree.dtype(params))
         return tree.pack({"m": tree.zeros(params), "v": tree.zeros(params), "steps": {"t": steps}})
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
