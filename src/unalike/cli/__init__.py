@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from unalike._utils.errors import UnalikeError
-from unalike.cli import compare, dashboard, evaluate, federation, join, lists, partition, predict, report, run
+from unalike.cli import compare, dashboard, evaluate, federation, join, lists, partition, predict, report, run, study
 
 HELP = """Federated learning on heterogeneous data: find the method that suits your data.
 
@@ -28,7 +28,7 @@ INTERRUPTED = 130
 
 HOW_TO_CONTINUE = {
     **dict.fromkeys((run.NAME, compare.NAME), "; with --out, the same command continues from here"),
-    **dict.fromkeys((join.NAME, "federation"), "; the same command continues from here"),
+    **dict.fromkeys((join.NAME, "federation", study.NAME), "; the same command continues from here"),
 }
 """Command -> text to print after an interruption."""
 
@@ -41,6 +41,7 @@ for module in (compare, run, report, partition, evaluate, predict, join, dashboa
     app.command(module.NAME)(module.command)
 app.add_typer(lists.app, name="list")
 app.add_typer(federation.app, name="federation")
+app.add_typer(study.app, name=study.NAME)
 
 
 def _print_version(wanted: bool) -> None:

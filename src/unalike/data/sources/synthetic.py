@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from unalike._utils.errors import UnalikeError
 from unalike._utils.option_types import check_count, check_not_negative
 from unalike._utils.seeds import generator
 from unalike.data import array_checks
@@ -92,3 +93,39 @@ def synthetic(
     owner = [np.repeat(np.arange(clients), [len(y) for _, y in split]) for split in splits]
     names = [str(c) for c in range(classes)]
     return Dataset("synthetic", train, test, names, {"client": np.concatenate(owner)})
+
+
+@registry.register("fcube")
+def fcube(points: int = 1000, test: int = 1000, seed: int = 0) -> Dataset:
+    """FCUBE of NIID-Bench (Li et al. 2022): points of the cube [-1, 1]^3, labeled 0 where the first coordinate is above 0.
+
+    The planes through the origin cut the cube into eight parts. Each of four clients has `points` training samples from two
+    opposite parts, in turn of both labels: the labels are even, the inputs differ. The test points are uniform in the cube and
+    belong to no client.
+    """
+    check_count("fcube", points=points, test=test)
+    check_count("fcube", 0, seed=seed)
+    rng = generator(seed, "fcube")
+    side = np.where(np.arange(points) % 2, -1.0, 1.0)[:, None]
+    corners = np.array([[1, a, b] for a in (1, -1) for b in (1, -1)])
+    x = np.concatenate([side * corner * rng.random((points, 3)) for corner in corners])
+    held_out = rng.uniform(-1, 1, (test, 3))
+    parts = [array_checks.pair((x, (x[:, 0] <= 0).astype(np.int64)), "fcube") for x in (x, held_out)]
+    owner = np.concatenate([np.repeat(np.arange(len(corners)), points), np.full(test, -1)])
+    return Dataset("fcube", parts[0], parts[1], ["0", "1"], {"client": owner})
+
+
+@registry.register("quadratic")
+def quadratic(sizes: tuple[int, ...] = (600, *[60] * 9), optima: tuple[float, ...] = (10.0, *[0.0] * 9)) -> Dataset:
+    """One quadratic per client: (w + b - e_k)^2 of the model `linear`, where client k has `sizes[k]` equal samples of label e_k.
+
+    The objective, the mean over all samples, is least at w + b = sum_k p_k e_k. Clients with more samples make more steps of a
+    given batch size, so that FedAvg settles elsewhere: this is the objective inconsistency of Wang et al. 2020 (FedNova) in its
+    smallest form. The test samples are the training samples.
+    """
+    check_count("quadratic", **{f"sizes[{k}]": size for k, size in enumerate(sizes)})
+    if len(sizes) != len(optima):
+        raise UnalikeError(f"quadratic: found {len(sizes)} sizes and {len(optima)} optima, expected as many of both")
+    y = np.repeat(np.asarray(optima, np.float32), sizes)
+    pair = array_checks.pair((np.ones((len(y), 1), np.float32), y), "quadratic")
+    return Dataset("quadratic", pair, pair, groups={"client": np.tile(np.repeat(np.arange(len(sizes)), sizes), 2)})

@@ -1,0 +1,17 @@
+"""All studies by name."""
+
+from __future__ import annotations
+
+from unalike._utils.errors import unknown
+from unalike.studies.papers import fedmix, local_statistics, niid_bench, pfllib
+from unalike.studies.study import Study
+
+PAPERS = (fedmix, local_statistics, niid_bench, pfllib)
+STUDIES: dict[str, Study] = {study.name: study for paper in PAPERS for study in paper.STUDIES}
+
+
+def study(name: str) -> Study:
+    """The study of this name. Raises `UnalikeError` for an unknown one."""
+    if name not in STUDIES:
+        raise unknown("study", name, STUDIES)
+    return STUDIES[name]

@@ -1,0 +1,109 @@
+"""The cell of a study: one method in one setting under one seed, with everything that decides its result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from unalike._utils.errors import unknown
+from unalike.core.work import Work
+from unalike.data.dataset import Dataset
+from unalike.data.partitioning.partition import partition as divide
+from unalike.data.partitioning.partition import usual_clients
+from unalike.data.sources.load import load
+from unalike.runtime.records.run_directory import digest
+from unalike.runtime.run_config import RunConfig, prepare_run
+
+Options = Mapping[str, Any]
+
+DIVISION = ("clients", "split", "merge", "val", "min_test")
+"""Options of `ua.partition`."""
+RUN = (
+    "model",
+    "rounds",
+    "participation",
+    "executor",
+    "evaluate_every",
+    "protocol",
+    "buffers",
+    "transform",
+    "stop",
+    "select",
+)
+"""Options of `ua.run`."""
+OPTIONS = ("data", "partition", "work", "client_curves", *DIVISION, *RUN)
+"""Options of a cell. `work` is a mapping of the arguments of `ua.Work`; `{seed}` in `data` stands for the seed; with
+`client_curves`, a result keeps this column of every client for all evaluated rounds."""
+
+
+@dataclass(frozen=True)
+class StudyCell:
+    """One method in one setting under one seed."""
+
+    method: str
+    setting: str
+    seed: int
+    spec: str
+    options: Options
+
+    @cached_property
+    def digest(self) -> str:
+        """The hash of everything that decides the result. Labels and the executor do not count."""
+        deciding = {name: value for name, value in self.options.items() if name != "executor"}
+        return digest({"spec": self.spec, "seed": self.seed, **deciding})
+
+    @property
+    def kind(self) -> str:
+        """The cell without its seed: cells of a kind take about the same time."""
+        return f"{self.method}, {self.setting}"
+
+    @property
+    def file(self) -> str:
+        """The name of the file that keeps the result."""
+        return f"{_slug(self.setting)}-{_slug(self.method)}-seed{self.seed}.json"
+
+    def __str__(self) -> str:
+        return f"{self.kind}, seed {self.seed}"
+
+    def prepare(self, data_dir: str | Path | None = None) -> RunConfig:
+        """Load the data, divide it and check the run. Raises `UnalikeError`."""
+        options = self.options
+        data = _load(str(options["data"]).replace("{seed}", str(self.seed)), data_dir)
+        division = {name: options[name] for name in DIVISION if name in options}
+        division.setdefault("clients", usual_clients(options["partition"]))
+        population = divide(data, options["partition"], seed=self.seed, **division)
+        return prepare_run(
+            self.spec,
+            population,
+            seed=self.seed,
+            work=Work(**options.get("work", {})),
+            test=data.test if "server" in options.get("protocol", ()) else None,
+            **{name: options[name] for name in RUN if name in options},
+        )
+
+
+def merged(*layers: Options) -> dict[str, Any]:
+    """Options of several layers, of which later ones override earlier ones; `work` is merged entry by entry.
+
+    Raises `UnalikeError` for an option that no cell has.
+    """
+    options: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            if name not in OPTIONS:
+                raise unknown("option of a study", name, OPTIONS)
+            options[name] = options.get("work", {}) | dict(value) if name == "work" else value
+    return options
+
+
+def _slug(label: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") or "all"
+
+
+@cache
+def _load(name: str, data_dir: str | Path | None) -> Dataset:
+    return load(name, data_dir)

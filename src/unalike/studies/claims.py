@@ -1,0 +1,74 @@
+"""Claims of a paper, and the quantities that they are about: functions of the stored results that give one number per seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from unalike.studies.results import Results
+from unalike.studies.verdicts import Expectation, Finding, judge
+
+Quantity = Callable[[Results], dict[int, float]]
+"""From the results of a study to seed -> value. Seeds whose cells are not stored are missing."""
+
+NOT_AT_HAND = "not at hand"
+"""Stands for a published number that could not be read in a copy of the paper."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper.
+
+    Attributes:
+        text: the statement in one sentence.
+        quantity: what it is about, one value per seed.
+        expects: what the statement says about the quantity.
+        published: the paper's number as printed, or `NOT_AT_HAND`.
+        unit: the unit of the quantity as it is shown.
+        scale: factor between the stored and the shown numbers, such as 100 for per cent.
+        remark: a further remark for the ledger.
+    """
+
+    text: str
+    quantity: Quantity
+    expects: Expectation
+    published: str = NOT_AT_HAND
+    unit: str = "points of accuracy"
+    scale: float = 100
+    remark: str = ""
+
+    def finding(self, results: Results) -> Finding:
+        """The finding from stored results."""
+        return judge([self.scale * value for value in self.quantity(results).values()], self.expects)
+
+
+def score(method: str, setting: str, column: str = "accuracy", last: int = 10) -> Quantity:
+    """The score of a method: the mean of a column over the last evaluated rounds."""
+    return lambda results: results.scores(method, setting, column, last)
+
+
+def difference(first: Quantity, second: Quantity) -> Quantity:
+    """The difference of two quantities under the same seed."""
+
+    def values(results: Results) -> dict[int, float]:
+        a, b = first(results), second(results)
+        return {seed: a[seed] - b[seed] for seed in a if seed in b}
+
+    return values
+
+
+def gain(method: str, baseline: str, setting: str, column: str = "accuracy", last: int = 10) -> Quantity:
+    """The score of a method less that of a baseline in the same setting."""
+    return difference(score(method, setting, column, last), score(baseline, setting, column, last))
+
+
+def best(*quantities: Quantity) -> Quantity:
+    """The quantity with the largest mean of those whose seeds are all there: the best of several hyperparameters."""
+
+    def values(results: Results) -> dict[int, float]:
+        found = [quantity(results) for quantity in quantities]
+        if not found or len({tuple(sorted(one)) for one in found}) > 1 or not found[0]:
+            return {}
+        return max(found, key=lambda one: sum(one.values()))
+
+    return values

@@ -1,0 +1,56 @@
+"""Tables of methods and settings: mean and standard deviation over seeds, with the published numbers beside ours."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from unalike.studies.results import Results
+
+MISSING = "-"
+
+
+@dataclass(frozen=True)
+class MethodTable:
+    """One row per method, one column per setting; `published` holds the paper's entries as printed."""
+
+    title: str
+    column: str = "accuracy"
+    last: int = 10
+    scale: float = 100
+    digits: int = 2
+    published: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def table(self, results: Results) -> list[list[str]]:
+        """The rows of the table as text, its heading first. Published numbers stand in columns of their own."""
+        printed = {setting for _, setting in self.published}
+        head = ["method"]
+        for setting in results.settings:
+            head += [setting, *([f"{setting}, published"] if setting in printed else [])]
+        rows = [head]
+        for method in results.methods:
+            row = [method]
+            for setting in results.settings:
+                row.append(self.entry(list(results.scores(method, setting, self.column, self.last).values())))
+                if setting in printed:
+                    row.append(self.published.get((method, setting), MISSING))
+            rows.append(row)
+        return rows
+
+    def entry(self, values: Sequence[float]) -> str:
+        """`mean ± standard deviation (seeds)` of the values; `diverged` if one is NaN."""
+        if not values:
+            return MISSING
+        shown = [self.scale * value for value in values]
+        if any(value != value for value in shown):
+            return "diverged"
+        mean = f"{statistics.fmean(shown):.{self.digits}f}"
+        return mean if len(shown) == 1 else f"{mean} ± {statistics.stdev(shown):.{self.digits}f} ({len(shown)})"
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table of rows, of which the first is the heading."""
+    head, *body = [["" if cell is None else str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

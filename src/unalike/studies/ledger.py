@@ -1,0 +1,105 @@
+"""The ledger: one row per claim of the papers, with the verdict that its stored results give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from unalike.studies.claims import Claim
+from unalike.studies.layouts.tables import markdown
+from unalike.studies.results import Results
+from unalike.studies.study import Study
+from unalike.studies.verdicts import NOT_RUN, VERDICTS, Finding
+
+RUNS = ("paper", "small")
+"""Scales that give verdicts, the more faithful one first."""
+HEAD = ("study", "claim", "published", "ours", "95 % interval", "seeds", "scale", "verdict", "reduced; remarks")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A claim, and the finding of the most faithful scale that has results for it."""
+
+    study: Study
+    claim: Claim
+    scale: str
+    finding: Finding
+
+
+def entries(studies: Iterable[Study], folder: Path) -> list[Entry]:
+    """The entries of all claims, from the results below `folder`."""
+    return [_entry(study, claim, results_of(study, folder)) for study in studies for claim in study.claims]
+
+
+def results_of(study: Study, folder: Path) -> dict[str, Results]:
+    """Scale -> the study's stored results."""
+    return {
+        name: Results.read(folder / study.name / name, study.scale(name).cells) for name in RUNS if name in study.scales
+    }
+
+
+def _entry(study: Study, claim: Claim, results: Mapping[str, Results]) -> Entry:
+    found = {scale: claim.finding(stored) for scale, stored in results.items()}
+    scale = max(found, key=lambda name: (found[name].verdict != NOT_RUN, found[name].seeds))
+    return Entry(study, claim, scale if found[scale].seeds else "", found[scale])
+
+
+def page(studies: Iterable[Study], folder: Path) -> str:
+    """The Markdown page of the ledger."""
+    studies = list(studies)
+    found = entries(studies, folder)
+    counts = {verdict: sum(entry.finding.verdict == verdict for entry in found) for verdict in VERDICTS}
+    lines = [
+        "# Reproduction ledger",
+        "",
+        "<!-- Made by `unalike study ledger` from studies/results; do not edit. -->",
+        "",
+        "One row for each claim of the papers: the published number, ours at the scale that was run, the 95 % t interval over "
+        "seeds, and the verdict that [the rule](studies.md#verdicts) gives. A verdict needs at least three seeds.",
+        "",
+        markdown([["verdict", "claims"], *([verdict, str(count)] for verdict, count in counts.items())]),
+        "",
+    ]
+    for study in studies:
+        own = [entry for entry in found if entry.study is study]
+        if own:
+            lines += [f"## {study.name}", "", f"{study.title}. {study.paper}.", ""]
+            lines += [study.notes, ""] if study.notes else []
+            lines += [markdown([HEAD[1:], *map(_row, own)]), "", *_spent(study, folder)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _row(entry: Entry) -> list[str]:
+    claim, finding = entry.claim, entry.finding
+    known = finding.seeds > 0
+    reduced = entry.study.scales[entry.scale].reduced if entry.scale else ""
+    return [
+        claim.text,
+        claim.published,
+        f"{number(finding.mean)} {claim.unit}" if known else "-",
+        f"{number(finding.low)} to {number(finding.high)}" if math.isfinite(finding.low) else "-",
+        str(finding.seeds) if known else "-",
+        entry.scale or "-",
+        finding.verdict,
+        "; ".join(text for text in (reduced, claim.remark) if text) or "-",
+    ]
+
+
+def _spent(study: Study, folder: Path) -> list[str]:
+    """One line per scale with results: how many cells there are, and the seconds that they took."""
+    lines = []
+    for name, results in results_of(study, folder).items():
+        if len(results):
+            cells = len(study.scale(name).cells)
+            lines += [f"Scale {name}: {len(results)} of {cells} cells, {results.seconds:,.0f} seconds.", ""]
+    return lines
+
+
+def number(value: float) -> str:
+    """A number with about three significant digits."""
+    if not math.isfinite(value):
+        return "-"
+    digits = 2 if abs(value) >= 1 else 4
+    return f"{value:.{digits}f}" if value else "0"

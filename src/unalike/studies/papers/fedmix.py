@@ -1,0 +1,241 @@
+"""FedMix ("Toward Data Heterogeneity of Federated Learning"): figures 2 to 7, its identities, and objective inconsistency."""
+
+from __future__ import annotations
+
+from unalike.studies.claims import Claim, Quantity, difference, gain, score
+from unalike.studies.layouts.tables import MethodTable
+from unalike.studies.study import Scale, Study
+from unalike.studies.verdicts import Above, Below, Same
+
+PAPER = "Toward Data Heterogeneity of Federated Learning (FedMix), arXiv:2212.08944, 2022"
+NUMBERS = (
+    "The paper prints curves and no numbers, and reports for each client the accuracy of its model after local training, on the "
+    "last batch of its test samples; here it is measured on all of them (`local_accuracy`). With the paper's clients every client "
+    "makes the same number of steps, so that FedNova is FedAvg and FedMix is FedProx."
+)
+METHODS = {"FedAvg": "fedavg", "FedProx": "fedprox(mu=0.001)", "FedNova": "fednova", "FedMix": "fedmix(mu=0.001)"}
+SKEWS = {
+    "10 even-more": {"partition": "mixture(even_more=10)"},
+    "1 zipf-more, 9 even-more": {"partition": "mixture(zipf_more=1, even_more=9)"},
+    "1 even-less, 9 even-more": {"partition": "mixture(even_less=1, even_more=9)"},
+}
+MIXES = {
+    "1 zipf-more, 9 even-more": {"partition": "mixture(zipf_more=1, even_more=9)"},
+    "5 zipf-more, 5 even-more": {"partition": "mixture(zipf_more=5, even_more=5)"},
+    "9 zipf-more, 1 even-more": {"partition": "mixture(zipf_more=9, even_more=1)"},
+}
+TENFOLD = {"9 even-less, 1 even-more": {"partition": "mixture(even_less=9, even_more=1)"}}
+
+WORK = {"batch_size": 100, "lr": 0.01, "optimizer": "adam"}
+EMNIST = {
+    "data": "emnist(split='byclass')",
+    "model": "emnist_cnn",
+    "rounds": 16,
+    "work": WORK,
+    "protocol": ("clients", "local"),
+    "client_curves": "local_accuracy",
+}
+GLYPHS = EMNIST | {"data": "glyphs(train=70000, test=12000)"}
+TOY = EMNIST | {"data": "glyphs(train=6000, test=1200)", "model": "mlp(hidden=32)", "rounds": 3}
+ON_GLYPHS = (
+    "glyphs (distorted printed characters) instead of EMNIST: results on glyphs say nothing about the accuracies on EMNIST. A "
+    "zipf-more client has about 3,400 training samples instead of 5,973, because a class of glyphs has no more"
+)
+SMOKE = "few glyphs, 3 rounds and a small network: shows that the study runs, nothing else"
+
+_LESS = {name: {"partition": str(options["partition"]).replace("more", "less")} for name, options in MIXES.items()}
+
+
+def _scales(methods: dict[str, str], settings: dict[str, dict[str, str]]) -> dict[str, Scale]:
+    toy = {name: {"partition": options["partition"].replace("more", "less")} for name, options in settings.items()}
+    return {
+        "smoke": Scale(methods, toy, TOY, seeds=(0,), reduced=SMOKE),
+        "small": Scale(methods, settings, GLYPHS, reduced=ON_GLYPHS),
+        "paper": Scale(methods, settings, EMNIST),
+    }
+
+
+def _local(method: str, setting: str) -> Quantity:
+    return score(method, setting, "local_accuracy", last=1)
+
+
+def _figure(number: int, method: str) -> Study:
+    return Study(
+        f"fedmix-figure{number}",
+        f"{method} on mixes of 1, 5 and 9 zipf-more clients with even-more ones: accuracy of every client by round",
+        PAPER,
+        _scales({"FedAvg": "fedavg"} | {method: METHODS[method]}, MIXES),
+        ()
+        if method == "FedAvg"
+        else tuple(
+            Claim(
+                f"{method} is no significant improvement on FedAvg, {setting}",
+                difference(_local(method, setting), _local("FedAvg", setting)),
+                Same(1.0),
+                "curves without numbers",
+            )
+            for setting in MIXES
+        ),
+        (MethodTable("Accuracy after local training in the last round, %", "local_accuracy", last=1),),
+        NUMBERS,
+    )
+
+
+FIGURE3_CLAIMS = (
+    Claim(
+        "One client with skewed labels among ten lowers FedAvg's accuracy on the shared test samples of all clients",
+        difference(score("FedAvg", "1 zipf-more, 9 even-more", last=1), score("FedAvg", "10 even-more", last=1)),
+        Below(),
+        "curves without numbers",
+    ),
+    Claim(
+        "One client with a tenth of the samples among ten leaves FedAvg's accuracy as it is",
+        difference(score("FedAvg", "1 even-less, 9 even-more", last=1), score("FedAvg", "10 even-more", last=1)),
+        Same(1.0),
+        "curves without numbers",
+    ),
+)
+
+IDENTITY = {
+    "data": "glyphs(train=14000, test=2500)",
+    "model": "mlp(hidden=(64, 64))",
+    "rounds": 16,
+    "work": WORK | {"lr": 0.003, "batch_size": 20},
+    "protocol": ("clients", "local"),
+}
+IDENTITIES = _LESS | TENFOLD
+TEN = "9 even-less, 1 even-more"
+
+IDENTITY_CLAIMS = (
+    *(
+        Claim(
+            f"With equal steps FedNova is FedAvg, {setting}",
+            gain("FedNova", "FedAvg", setting, "loss", last=1),
+            Same(1e-4),
+            "0 (follows from the equations)",
+            "loss",
+            scale=1,
+        )
+        for setting in MIXES
+    ),
+    *(
+        Claim(
+            f"With equal steps FedMix is FedProx, {setting}",
+            gain("FedMix", "FedProx", setting, "loss", last=1),
+            Same(1e-4),
+            "0 (follows from the equations)",
+            "loss",
+            scale=1,
+        )
+        for setting in MIXES
+    ),
+    Claim(
+        "With local steps that differ tenfold FedNova is better than FedAvg",
+        gain("FedNova", "FedAvg", TEN, last=1),
+        Above(),
+        "not in the paper",
+    ),
+    Claim(
+        "With local steps that differ tenfold FedMix is better than FedProx",
+        gain("FedMix", "FedProx", TEN, last=1),
+        Above(),
+        "not in the paper",
+    ),
+)
+
+QUADRATIC = {
+    "data": "quadratic",
+    "partition": "natural",
+    "model": "linear",
+    "rounds": 300,
+    "evaluate_every": 20,
+    "work": {"batch_size": 10, "lr": 0.001},
+    "split": 1.0,
+    "merge": False,
+    "protocol": "server",
+}
+QUADRATICS = {"600 and 9 x 60 samples": {}, "equal samples": {"data": "quadratic(sizes=(60, 60), optima=(10.0, 0.0))"}}
+UNEQUAL = "600 and 9 x 60 samples"
+QUADRATIC_METHODS = METHODS | {"pooled": "centralised"}
+
+QUADRATIC_CLAIMS = (
+    Claim(
+        "FedAvg settles away from the optimum where clients make unequal numbers of steps (objective inconsistency)",
+        gain("FedAvg", "pooled", UNEQUAL, "rmse", last=1),
+        Above(),
+        "not in the paper",
+        "rmse",
+        scale=1,
+    ),
+    Claim(
+        "FedNova's objective is consistent: it settles nearer to the optimum than FedAvg",
+        gain("FedNova", "FedAvg", UNEQUAL, "rmse", last=1),
+        Below(),
+        "not in the paper",
+        "rmse",
+        scale=1,
+    ),
+    Claim(
+        "FedMix settles nearer to the optimum than FedProx",
+        gain("FedMix", "FedProx", UNEQUAL, "rmse", last=1),
+        Below(),
+        "not in the paper",
+        "rmse",
+        scale=1,
+    ),
+)
+
+STUDIES = (
+    Study(
+        "fedmix-figure3",
+        "FedAvg on 10 even-more clients, with one zipf-more client, and with one even-less client",
+        PAPER,
+        _scales({"FedAvg": "fedavg"}, SKEWS),
+        FIGURE3_CLAIMS,
+        (
+            MethodTable("Accuracy of the shared model after the last round, %", last=1),
+            MethodTable("Accuracy after local training in the last round, %", "local_accuracy", last=1),
+        ),
+        NUMBERS,
+    ),
+    *(_figure(number, method) for number, method in zip((4, 5, 6, 7), ("FedAvg", "FedNova", "FedProx", "FedMix"))),
+    Study(
+        "fedmix-identities",
+        "FedNova and FedAvg, FedMix and FedProx: identical for equal steps, different for steps that differ tenfold",
+        PAPER,
+        {
+            "smoke": Scale(
+                METHODS, IDENTITIES, IDENTITY | {"data": TOY["data"], "rounds": 2}, seeds=(0,), reduced=SMOKE
+            ),
+            "small": Scale(
+                METHODS,
+                IDENTITIES,
+                IDENTITY,
+                reduced="glyphs instead of EMNIST, an MLP instead of the CNN, and zipf-less instead of zipf-more clients: "
+                "identities hold for any model and data; of the differences under unequal steps only the sign carries over",
+            ),
+            "paper": Scale(METHODS, MIXES | TENFOLD, EMNIST),
+        },
+        IDENTITY_CLAIMS,
+        (
+            MethodTable("Accuracy of the shared model after the last round, %", last=1),
+            MethodTable("Loss of the shared model after the last round", "loss", last=1, scale=1, digits=4),
+        ),
+        NUMBERS,
+    ),
+    Study(
+        "fedmix-quadratic",
+        "Objective inconsistency on quadratics: where methods settle when one client makes ten times the steps of nine others",
+        "Wang et al.: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, 2020",
+        {
+            "smoke": Scale(
+                QUADRATIC_METHODS, QUADRATICS, QUADRATIC | {"rounds": 60}, reduced="60 rounds instead of 300"
+            ),
+            "small": Scale(QUADRATIC_METHODS, QUADRATICS, QUADRATIC),
+            "paper": Scale(QUADRATIC_METHODS, QUADRATICS, QUADRATIC),
+        },
+        QUADRATIC_CLAIMS,
+        (MethodTable("Root of the objective after the last round", "rmse", last=1, scale=1, digits=4),),
+        "The seed decides the initial weights alone.",
+    ),
+)

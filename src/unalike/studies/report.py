@@ -1,0 +1,64 @@
+"""The report of one study: its tables, the findings on its claims, and its figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import write_bytes
+from unalike.studies.layouts.tables import markdown
+from unalike.studies.ledger import number
+from unalike.studies.results import Results
+from unalike.studies.run_study import estimates
+from unalike.studies.study import Study
+
+
+def write_report(study: Study, scale: str, folder: Path) -> tuple[str, list[Path]]:
+    """Write report.md and the figures of a study into its folder of results.
+
+    Returns:
+        The text of the report, and the files of the figures.
+
+    Raises:
+        UnalikeError: the folder has no result of the study.
+    """
+    results = Results.read(folder, study.scale(scale).cells)
+    if not len(results):
+        raise UnalikeError(
+            f"{folder} holds no result of {study.name}; run `unalike study run {study.name} --scale {scale}`"
+        )
+    text = render(study, scale, results, estimates(folder))
+    write_bytes(folder / "report.md", text.encode())
+    return text, []
+
+
+def render(study: Study, scale: str, results: Results, estimated: dict[str, float]) -> str:
+    """The report as Markdown."""
+    chosen = study.scale(scale)
+    cells = len(chosen.cells)
+    lines = [f"# {study.name}, scale {scale}", "", f"{study.title}. {study.paper}.", ""]
+    lines += [study.notes, ""] if study.notes else []
+    lines += [f"Reduced: {chosen.reduced}.", ""] if chosen.reduced else []
+    for layout in study.layouts:
+        lines += [f"## {layout.title}", "", markdown(layout.table(results)), ""]
+    if study.claims:
+        rows = [["claim", "published", "ours", "95 % interval", "seeds", "verdict"]]
+        for claim in study.claims:
+            found = claim.finding(results)
+            interval = f"{number(found.low)} to {number(found.high)}"
+            rows.append(
+                [
+                    claim.text,
+                    claim.published,
+                    f"{number(found.mean)} {claim.unit}",
+                    interval,
+                    str(found.seeds),
+                    found.verdict,
+                ]
+            )
+        lines += ["## Claims", "", markdown(rows), ""]
+    known = {cell.kind: estimated[cell.kind] for cell in chosen.cells if cell.kind in estimated}
+    expected = sum(known.get(f"{cell.method}, {cell.setting}", 0.0) for cell in results.cells)
+    spent = f"{len(results)} of {cells} cells took {results.seconds:,.0f} seconds"
+    lines += [f"{spent}; estimated were {expected:,.0f}." if known else f"{spent}.", ""]
+    return "\n".join(lines)

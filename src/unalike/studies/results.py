@@ -1,0 +1,152 @@
+"""Results of cells: small JSON files under studies/results/NAME/SCALE, written as cells end, and read for tables and verdicts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import write_bytes
+from unalike.studies.cells import StudyCell
+
+FOLDER = Path("studies", "results")
+"""The folder of results, below the root of the repository."""
+DIGITS = 7
+"""Significant digits that are kept of a number, as many as a float32 has."""
+
+Columns = dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """The result of one cell.
+
+    Attributes:
+        method: label of the method.
+        setting: label of the setting.
+        seed: the seed.
+        digest: hash of everything that decides the result.
+        spec: the method with all its parts and fields.
+        options: the options of the cell.
+        seconds: wall-clock seconds of the whole cell.
+        ended: why the run ended.
+        versions: versions of the software.
+        machine: number of threads, and the device.
+        notes: the run's warnings.
+        rounds: the history, column by column.
+        clients: one entry per client: means over the last 10 evaluated rounds.
+        curves: round by round the values of one column for every client, where the cell asks for them.
+        label_counts: client by client the training samples of each class, for at most 1,000 numbers.
+    """
+
+    method: str
+    setting: str
+    seed: int
+    digest: str
+    spec: str
+    options: dict[str, Any]
+    seconds: float
+    ended: str
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    rounds: Columns = field(default_factory=dict)
+    clients: Columns = field(default_factory=dict)
+    curves: list[list[float | None]] = field(default_factory=list)
+    label_counts: list[list[int]] = field(default_factory=list)
+
+    def score(self, column: str, last: int) -> float:
+        """The mean of a column over the last evaluated rounds; NaN where there is none."""
+        trained = [
+            value for number, value in zip(self.rounds.get("round", []), self.rounds.get(column, [])) if number > 0
+        ]
+        found = [value for value in trained if value is not None][-last:]
+        return sum(found) / len(found) if found else math.nan
+
+    def save(self, path: Path) -> None:
+        """Write the result, one line a field."""
+        fields = [f"{json.dumps(name)}: {json.dumps(compact(value))}" for name, value in asdict(self).items()]
+        write_bytes(path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
+
+    @classmethod
+    def load(cls, path: Path) -> CellResult:
+        """Read a result. Raises `UnalikeError` for a damaged file."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise UnalikeError(f"cannot read {path}: {error}; delete it, and run its study again") from None
+
+
+def compact(value: Any) -> Any:
+    """The value with floats rounded to `DIGITS` significant digits, and None for those that are not finite."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): compact(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [compact(entry) for entry in value]
+    return value
+
+
+@dataclass(frozen=True)
+class Results:
+    """The stored results of a study at one scale that belong to its present cells."""
+
+    cells: tuple[CellResult, ...]
+
+    @classmethod
+    def read(cls, folder: Path, cells: Iterable[StudyCell]) -> Results:
+        """Read the results of `cells` from a folder. A file whose digest is another one is not read."""
+        return cls(tuple(found for cell in cells if (found := stored(folder, cell)) is not None))
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def of(self, method: str, setting: str) -> dict[int, CellResult]:
+        """Seed -> result of a method in a setting."""
+        return {cell.seed: cell for cell in self.cells if (cell.method, cell.setting) == (method, setting)}
+
+    def scores(self, method: str, setting: str, column: str = "accuracy", last: int = 10) -> dict[int, float]:
+        """Seed -> mean of a column over the last evaluated rounds."""
+        return {seed: cell.score(column, last) for seed, cell in self.of(method, setting).items()}
+
+    @property
+    def methods(self) -> list[str]:
+        """The labels of the methods, in the order of the study."""
+        return list(dict.fromkeys(cell.method for cell in self.cells))
+
+    @property
+    def settings(self) -> list[str]:
+        """The labels of the settings, in the order of the study."""
+        return list(dict.fromkeys(cell.setting for cell in self.cells))
+
+    @property
+    def seconds(self) -> float:
+        """The wall-clock seconds of all cells together."""
+        return sum(cell.seconds for cell in self.cells)
+
+
+def stored(folder: Path, cell: StudyCell) -> CellResult | None:
+    """The stored result of a cell; None if there is none, or one of another digest."""
+    path = folder / cell.file
+    if not path.exists():
+        return None
+    found = CellResult.load(path)
+    return found if found.digest == cell.digest else None
+
+
+def adopt(root: Path, folder: Path, cell: StudyCell) -> CellResult | None:
+    """Copy the result of the same cell from another study or scale below `root`; None if there is none.
+
+    Figures of a paper share cells, such as those of their baseline.
+    """
+    for path in sorted(root.glob(f"*/*/{cell.file}")):
+        found = CellResult.load(path)
+        if found.digest == cell.digest:
+            found.save(folder / cell.file)
+            return found
+    return None

@@ -1,0 +1,178 @@
+"""Run the cells of a study that have no stored result, and store each as it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import write_bytes
+from unalike.experiments.comparison import last_rounds
+from unalike.experiments.cost_estimate import calibrate
+from unalike.experiments.facts import versions
+from unalike.runtime.model_group import Diverged
+from unalike.runtime.records.history import DIVERGED, Row
+from unalike.runtime.round_loop import execute
+from unalike.runtime.run_config import RunConfig
+from unalike.runtime.run_recorder import Run
+from unalike.studies.cells import StudyCell
+from unalike.studies.results import CellResult, adopt, stored
+
+ESTIMATES = "estimates.json"
+IN_ONE_PROCESS = "distributed(workers=1)"
+"""The executor of a cell that runs beside others: the automatic choice, but no further processes."""
+MOST_COUNTS = 1000
+"""Above this many numbers, label counts are not stored."""
+
+
+def missing(cells: Iterable[StudyCell], folder: Path) -> list[StudyCell]:
+    """The cells without a stored result of their digest."""
+    return [cell for cell in cells if stored(folder, cell) is None]
+
+
+def run_cells(
+    cells: Iterable[StudyCell],
+    folder: Path,
+    *,
+    root: Path | None = None,
+    data_dir: str | Path | None = None,
+    jobs: int = 1,
+) -> Iterator[CellResult]:
+    """Run cells one after another, or `jobs` at a time in processes of their own; store each result as its cell ends.
+
+    Args:
+        cells: the cells; those with a stored result are not run again.
+        folder: the folder of results.
+        root: the folder of all studies; a cell that another study has a result of is copied from there.
+        data_dir: folder of data files; $UNALIKE_DATA by default.
+        jobs: the number of processes. The threads of the machine are shared out among them.
+
+    Yields:
+        Each new result.
+
+    Raises:
+        UnalikeError: a cell cannot be run as it stands, such as for data that is missing.
+    """
+    todo = missing(cells, folder)
+    for cell in todo:
+        if root is not None and (found := adopt(root, folder, cell)) is not None:
+            yield found
+    todo = missing(todo, folder)
+    if jobs < 1:
+        raise UnalikeError(f"found jobs={jobs}, expected the number of processes, 1 or more")
+    if jobs == 1:
+        for cell in todo:
+            yield run_cell(cell, folder, data_dir)
+        return
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    todo = [replace(cell, options={"executor": IN_ONE_PROCESS, **cell.options}) for cell in todo]
+    with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+        try:
+            for done in as_completed([pool.submit(run_cell, cell, folder, data_dir) for cell in todo]):
+                yield done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def run_cell(cell: StudyCell, folder: Path, data_dir: str | Path | None = None) -> CellResult:
+    """Run one cell and store its result. A run that diverges is a result, too: its history is empty."""
+    started = time.perf_counter()
+    run_config = cell.prepare(data_dir)
+    try:
+        run = execute(run_config)
+    except Diverged as error:
+        result = _result(cell, run_config, time.perf_counter() - started, DIVERGED, notes=[str(error)])
+    else:
+        result = _of_run(cell, run, time.perf_counter() - started)
+    result.save(folder / cell.file)
+    return result
+
+
+def estimate(cells: Iterable[StudyCell], folder: Path, data_dir: str | Path | None = None) -> dict[str, float]:
+    """Estimate the seconds of one cell of every method and setting from a few rounds each, and keep them in the folder.
+
+    Returns:
+        "METHOD, SETTING" -> seconds.
+    """
+    found = estimates(folder)
+    for cell in cells:
+        if cell.kind not in found:
+            started = time.perf_counter()
+            run_config = cell.prepare(data_dir)
+            setup = time.perf_counter() - started
+            cost = calibrate(run_config.key, {cell.kind: run_config}, 1, lambda row, what="": None)
+            found[cell.kind] = setup + cost.seconds
+            write_bytes(folder / ESTIMATES, (json.dumps(found, indent=1) + "\n").encode())
+    return found
+
+
+def estimates(folder: Path) -> dict[str, float]:
+    """The estimates that a folder keeps: "METHOD, SETTING" -> seconds of one cell."""
+    path = folder / ESTIMATES
+    try:
+        return {} if not path.exists() else {str(name): float(s) for name, s in json.loads(path.read_text()).items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise UnalikeError(f"cannot read {path}: {error}; delete it") from None
+
+
+def _of_run(cell: StudyCell, run: Run, seconds: float) -> CellResult:
+    population = run.run_config.population
+    finals = last_rounds(run.history, population.names).dropna(axis=1, how="all")
+    rows = [row for row in run.history.rows if "loss" in row]  # the evaluated ones
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return _result(
+        cell,
+        run.run_config,
+        seconds,
+        run.ended,
+        notes=list(run.notes),
+        rounds={name: [row.get(name) for row in rows] for name in columns},
+        clients={str(name): finals[name].tolist() for name in finals},
+        curves=_curves(run, cell.options.get("client_curves")),
+        label_counts=_label_counts(run.run_config),
+    )
+
+
+def _result(cell: StudyCell, run_config: RunConfig, seconds: float, ended: str, **found: object) -> CellResult:
+    machine = {"threads": torch.get_num_threads(), "device": run_config.options.device}
+    return CellResult(
+        cell.method,
+        cell.setting,
+        cell.seed,
+        cell.digest,
+        repr(run_config.plan),
+        dict(cell.options),
+        seconds,
+        ended,
+        versions(),
+        machine,
+        **found,  # type: ignore[arg-type]
+    )
+
+
+def _curves(run: Run, column: str | None) -> list[list[float | None]]:
+    """For each evaluated round the column's value of every client."""
+    if column is None:
+        return []
+    by_round: dict[int, list[float | None]] = {}
+    row: Row
+    for row in run.history.clients.to_dict("records"):  # type: ignore[assignment]
+        by_round.setdefault(int(row["round"]), []).append(row.get(column))
+    return list(by_round.values())
+
+
+def _label_counts(run_config: RunConfig) -> list[list[int]]:
+    population = run_config.population
+    if population.classes is None or len(population) * len(population.classes) > MOST_COUNTS:
+        return []
+    counts: list[list[int]] = population.label_counts().tolist()
+    return counts

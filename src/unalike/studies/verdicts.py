@@ -1,0 +1,124 @@
+"""The rule from numbers to verdicts.
+
+A claim is about one quantity, of which every seed gives one value: a difference of two methods under the same seed, or the score
+of one method. From the n values follow their mean and its 95 % t interval. What the claim expects of them is an `Expectation`.
+
+No verdict but `not run` is given for fewer than three seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from unalike.metrics.inference import t_test
+
+REPRODUCED, SAME_DIRECTION = "reproduced", "same direction"
+NO_EFFECT, CONTRADICTED, NOT_RUN = "no effect", "contradicted", "not run"
+VERDICTS = (REPRODUCED, SAME_DIRECTION, NO_EFFECT, CONTRADICTED, NOT_RUN)
+LEAST_SEEDS = 3
+"""The number of seeds below which there is no verdict."""
+
+
+class Expectation(Protocol):
+    """The statement of a claim about a quantity."""
+
+    def verdict(self, mean: float, low: float, high: float) -> str:
+        """The verdict for the mean of the quantity and its interval."""
+
+
+@dataclass(frozen=True)
+class Above:
+    """The quantity is above 0; by `published` where the paper prints a number.
+
+    reproduced      the interval lies above 0, and it reaches the published number
+    same direction  the interval lies above 0, and all of it is smaller than the published number
+    no effect       the interval contains 0
+    contradicted    the interval lies below 0
+    """
+
+    published: float | None = None
+
+    def verdict(self, mean: float, low: float, high: float) -> str:
+        """The verdict for the mean of the quantity and its interval."""
+        if low > 0:
+            return REPRODUCED if self.published is None or high >= self.published else SAME_DIRECTION
+        return CONTRADICTED if high < 0 else NO_EFFECT
+
+
+@dataclass(frozen=True)
+class Below:
+    """The quantity is below 0; by `published` where the paper prints a number. The mirror image of `Above`."""
+
+    published: float | None = None
+
+    def verdict(self, mean: float, low: float, high: float) -> str:
+        """The verdict for the mean of the quantity and its interval."""
+        return Above(None if self.published is None else -self.published).verdict(-mean, -high, -low)
+
+
+@dataclass(frozen=True)
+class Near:
+    """The quantity is `published`, up to `margin`.
+
+    reproduced      the mean is within the margin, and so is the interval or the published number lies in it
+    same direction  the mean is outside the margin, but the interval contains the published number
+    no effect       the mean is within the margin, but the interval misses the published number and leaves the margin
+    contradicted    the mean is outside the margin, and the interval misses the published number
+    """
+
+    published: float
+    margin: float
+
+    def verdict(self, mean: float, low: float, high: float) -> str:
+        """The verdict for the mean of the quantity and its interval."""
+        is_near, contains = abs(mean - self.published) <= self.margin, low <= self.published <= high
+        is_inside = self.published - self.margin <= low and high <= self.published + self.margin
+        if is_near:
+            return REPRODUCED if is_inside or contains else NO_EFFECT
+        return SAME_DIRECTION if contains else CONTRADICTED
+
+
+@dataclass(frozen=True)
+class Same:
+    """The quantity, a difference, is 0 up to `margin`: two methods are equally good.
+
+    reproduced      the interval lies within the margin
+    same direction  the interval contains 0 or the mean is within the margin, but the interval leaves the margin
+    contradicted    the interval misses 0, and the mean is outside the margin
+    """
+
+    margin: float
+
+    def verdict(self, mean: float, low: float, high: float) -> str:
+        """The verdict for the mean of the quantity and its interval."""
+        if -self.margin <= low and high <= self.margin:
+            return REPRODUCED
+        return SAME_DIRECTION if low <= 0 <= high or abs(mean) <= self.margin else CONTRADICTED
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The quantity of a claim over seeds, and the verdict. `mean`, `low` and `high` are NaN where they are not known."""
+
+    seeds: int
+    mean: float
+    low: float
+    high: float
+    verdict: str
+
+
+def judge(values: Sequence[float], expectation: Expectation) -> Finding:
+    """The finding from one value of the quantity for each seed: the verdict is that of `expectation`.
+
+    Fewer than `LEAST_SEEDS` values, or a value that is not finite, give `not run`. Where all values are equal, the interval
+    is that one number.
+    """
+    mean, low, high, _ = t_test(values)
+    if len(values) < LEAST_SEEDS or not math.isfinite(mean):
+        return Finding(len(values), mean, low, high, NOT_RUN)
+    if math.isnan(low):
+        low = high = mean
+    return Finding(len(values), mean, low, high, expectation.verdict(mean, low, high))

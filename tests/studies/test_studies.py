@@ -1,0 +1,172 @@
+"""Studies: cells, stored results, resumption, reports and the ledger."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from unalike import UnalikeError
+from unalike.studies.catalogue import STUDIES, study
+from unalike.studies.claims import Claim, best, gain, score
+from unalike.studies.layouts.tables import MethodTable
+from unalike.studies.ledger import entries, page
+from unalike.studies.results import FOLDER, CellResult, Results, stored
+from unalike.studies.run_study import missing, run_cells
+from unalike.studies.study import Scale, Study, Variant
+from unalike.studies.verdicts import LEAST_SEEDS, NOT_RUN, Above, Same
+
+ROOT = Path(__file__).parents[2]
+COMMON = {"data": "quadratic", "partition": "natural", "split": 1.0, "merge": False, "protocol": "server"}
+COMMON |= {"model": "linear", "rounds": 3, "work": {"batch_size": 60, "lr": 0.001}}
+
+
+@pytest.fixture
+def small():
+    """A study of two equal methods and a third in two settings, which runs in a moment."""
+    methods = {"FedAvg": "fedavg", "again": "fedprox(mu=0)", "SGD": Variant("fedavg", {"work": {"lr": 0.01}})}
+    settings = {"unequal": {}, "equal": {"data": "quadratic(sizes=(60, 60), optima=(10.0, 0.0))"}}
+    claims = (
+        Claim("mu = 0 is FedAvg", gain("again", "FedAvg", "unequal", "rmse"), Same(1e-6), unit="rmse", scale=1),
+        Claim("A larger rate is worse", gain("SGD", "FedAvg", "unequal", "rmse"), Above(), unit="rmse", scale=1),
+    )
+    scales = {"small": Scale(methods, settings, COMMON, reduced="everything")}
+    return Study("toy-table1", "A toy", "Nobody, 2026", scales, claims, (MethodTable("Rmse", "rmse", scale=1),))
+
+
+def test_run_cells_stores_each_result_and_runs_none_twice(small, tmp_path):
+    cells = small.scale("small").cells
+    assert len(cells) == 3 * 2 * 3
+    first = list(run_cells(cells[:4], tmp_path))
+    written = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert sorted(written) == sorted(cell.file for cell in cells[:4])
+    rest = list(run_cells(cells, tmp_path))
+    assert len(first) + len(rest) == len(cells) and not missing(cells, tmp_path)
+    assert all((tmp_path / name).stat().st_mtime_ns == time for name, time in written.items())
+
+
+def test_stored_result_holds_what_the_cell_was(small, tmp_path):
+    [cell, *_] = small.scale("small").cells
+    [result] = run_cells([cell], tmp_path)
+    found = stored(tmp_path, cell)
+    assert (found.method, found.setting, found.seed, found.digest) == ("FedAvg", "unequal", 0, cell.digest)
+    assert found.rounds["round"] == [0, 1, 2, 3] and found.seconds > 0 and found.versions["unalike"]
+    assert found.score("rmse", 1) == pytest.approx(result.rounds["rmse"][-1], rel=1e-6)
+
+
+def test_stored_result_of_another_digest_is_run_again(small, tmp_path):
+    [cell, *_] = small.scale("small").cells
+    list(run_cells([cell], tmp_path))
+    path = tmp_path / cell.file
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"digest": "0" * 16}))
+    assert stored(tmp_path, cell) is None and missing([cell], tmp_path) == [cell]
+
+
+def test_damaged_result_says_which_file(small, tmp_path):
+    [cell, *_] = small.scale("small").cells
+    (tmp_path / cell.file).write_text("{")
+    with pytest.raises(UnalikeError, match=cell.file):
+        stored(tmp_path, cell)
+
+
+def test_cell_of_another_study_with_the_same_digest_is_copied(small, tmp_path):
+    [cell, *_] = small.scale("small").cells
+    list(run_cells([cell], tmp_path / "one" / "small"))
+    [again] = run_cells([cell], tmp_path / "two" / "small", root=tmp_path)
+    assert again.seconds == CellResult.load(tmp_path / "one" / "small" / cell.file).seconds
+
+
+def test_diverged_cell_is_a_result_without_a_score(small, tmp_path):
+    scale = Scale({"FedAvg": "fedavg"}, {"all": {"work": {"lr": 1e9}}}, COMMON | {"rounds": 20}, seeds=(0,))
+    [result] = run_cells(scale.cells, tmp_path)
+    assert result.ended == "diverged" and result.notes and result.score("rmse", 1) != result.score("rmse", 1)
+
+
+def test_scale_with_unknown_option_is_refused():
+    with pytest.raises(UnalikeError, match="'batchsize'"):
+        _ = Scale({"FedAvg": "fedavg"}, {"all": {"batchsize": 3}}, COMMON).cells
+
+
+def test_digest_changes_with_options_and_not_with_labels():
+    def digest(label, **options):
+        [cell] = Scale({label: "fedavg"}, {"all": options}, COMMON, seeds=(0,)).cells
+        return cell.digest
+
+    assert digest("a") == digest("b") == digest("a", executor="loop")
+    assert len({digest("a"), digest("a", rounds=4), digest("a", work={"lr": 0.5})}) == 3
+
+
+def test_ledger_gives_verdicts_from_three_seeds_on(small, tmp_path):
+    folder = tmp_path / "toy-table1" / "small"
+    list(run_cells([cell for cell in small.scale("small").cells if cell.seed < 2], folder))
+    assert [entry.finding.verdict for entry in entries([small], tmp_path)] == [NOT_RUN, NOT_RUN]
+    list(run_cells(small.scale("small").cells, folder))
+    same, better = entries([small], tmp_path)
+    assert same.finding.verdict == "reproduced" and same.finding.mean == 0
+    assert better.finding.verdict in ("reproduced", "contradicted") and better.finding.seeds == 3
+    text = page([small], tmp_path)
+    assert "| mu = 0 is FedAvg | not at hand | 0 rmse | 0 to 0 | 3 | small | reproduced | everything |" in text
+
+
+def test_ledger_without_results_says_not_run(small, tmp_path):
+    assert page([small], tmp_path).count("| not run | - |") == 2
+
+
+def test_best_is_the_method_of_the_largest_mean_and_needs_all_seeds():
+    def result(method, seed, value):
+        rounds = {"round": [0, 1], "accuracy": [0.0, value]}
+        return CellResult(method, "all", seed, "", "", {}, 1.0, "", {}, {}, rounds=rounds)
+
+    cells = (result("a", 0, 0.1), result("a", 1, 0.4), result("b", 0, 0.3), result("b", 1, 0.3))
+    quantity = best(score("a", "all"), score("b", "all"))
+    assert quantity(Results(cells)) == {0: 0.3, 1: 0.3}
+    assert quantity(Results(cells[:3])) == {}
+
+
+def test_method_table_has_published_numbers_in_columns_of_their_own():
+    rounds = {"round": [1], "accuracy": [0.5]}
+    cells = tuple(CellResult("a", "s", seed, "", "", {}, 1.0, "", {}, {}, rounds=rounds) for seed in (0, 1))
+    table = MethodTable("t", published={("a", "s"): "51.0"}).table(Results(cells))
+    assert table == [["method", "s", "s, published"], ["a", "50.00 ± 0.00 (2)", "51.0"]]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_has_smoke_and_paper_scales_with_distinct_cells(name):
+    for scale in (study(name).scale(scale) for scale in ("smoke", "small", "paper")):
+        files = [cell.file for cell in scale.cells]
+        assert len(set(files)) == len(files)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_claim_is_about_cells_that_exist(name):
+    """With a made-up result in every cell, each claim has as many values as there are seeds."""
+    for scale in ("small", "paper"):
+        cells = study(name).scale(scale).cells
+        columns = {c: [0.0, 0.5] for c in ("accuracy", "local_accuracy", "rmse", "loss")}
+        found = tuple(
+            CellResult(c.method, c.setting, c.seed, "", "", {}, 1.0, "", {}, {}, rounds={"round": [0, 1], **columns})
+            for c in cells
+        )
+        for claim in study(name).claims:
+            assert claim.finding(Results(found)).seeds >= LEAST_SEEDS, claim.text
+
+
+def test_unknown_study_is_answered_with_the_nearest_names():
+    with pytest.raises(UnalikeError, match="fedmix-figure4"):
+        study("fedmix-figur4")
+
+
+def test_committed_results_are_readable_and_belong_to_their_studies():
+    """No verdict of the ledger rests on anything else than a stored result."""
+    for path in (ROOT / FOLDER).glob("*/*/*-seed*.json"):
+        name, scale = path.parts[-3:-1]
+        assert stored(path.parent, _cell(study(name).scale(scale), path)) is not None, path
+
+
+def _cell(scale, path):
+    return next(cell for cell in scale.cells if cell.file == path.name)
+
+
+def test_ledger_page_is_that_of_the_committed_results():
+    assert (ROOT / "docs" / "reproduction.md").read_text() == page(STUDIES.values(), ROOT / FOLDER), (
+        "run `unalike study ledger`"
+    )
