@@ -13,6 +13,8 @@ Quantity = Callable[[Results], dict[int, float]]
 
 NOT_AT_HAND = "not at hand"
 """Stands for a published number that could not be read in a copy of the paper."""
+OURS = "a question of ours, no statement of the paper"
+"""The remark on a claim that was put by us."""
 
 
 @dataclass(frozen=True)

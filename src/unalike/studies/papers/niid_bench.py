@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unalike.studies.claims import Claim, Quantity, best, difference, score
+from unalike.studies.claims import OURS, Claim, Quantity, best, difference, score
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.study import Scale, Study
 from unalike.studies.verdicts import Above, Near, Same
@@ -122,6 +122,7 @@ FCUBE_CLAIMS = (
             f"{method} is as good as FedAvg under synthetic feature skew",
             difference(_last(method, "FCUBE"), _last("FedAvg", "FCUBE")),
             Same(1.0),
+            remark=OURS,
         )
         for method in ("FedProx, mu 0.01", "SCAFFOLD", "FedNova")
     ),
@@ -129,6 +130,7 @@ FCUBE_CLAIMS = (
         "Synthetic feature skew costs FedAvg no accuracy",
         difference(_last("FedAvg", "FCUBE"), _last("FedAvg", "iid")),
         Same(1.0),
+        remark=OURS,
     ),
 )
 
