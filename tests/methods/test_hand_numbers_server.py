@@ -124,6 +124,17 @@ def test_fednova_solver_weights_equal_hand_numbers():
     np.testing.assert_array_equal(entries(advanced("fednova", weight=[7, 7])), entries(advanced("fedavg")))
 
 
+@pytest.mark.parametrize("spec", ["fednova", "fedmix(mu=0.5)"])
+def test_fednova_normalized_by_steps_equals_hand_numbers_whatever_the_solver_weights(spec):
+    """p = (1/4, 3/4), tau = (2, 6): w + 5 (1/4 g_A / 2 + 3/4 g_B / 6)."""
+    by_steps = Method.parse(spec).swap("normalized_mean(normalize_by='steps')")
+    expected = W + 5 * (G[0] / 8 + G[1] / 8)
+    np.testing.assert_allclose(entries(advanced(by_steps, steps=[2, 6], weight=[1, 9])), expected, rtol=1e-7)
+    assert Method.parse("fedmix(normalize_by='steps')") == Method.parse("fedprox + fednova(normalize_by='steps')")
+    with pytest.raises(UnalikeError, match="normalize_by='steps'"):
+        Method.parse("fednova(prox_aware=True, normalize_by='steps')")
+
+
 def test_fednova_prox_aware_tiny_mu_is_numerically_stable():
     """alpha = lr mu = 1e-5 (the defaults) and 1e-9: (1 - (1 - alpha)^tau) / alpha = tau - alpha tau (tau - 1) / 2 +
     ...: with tau = (1, 4) w + 5/2 (1/2 * 1 + 1/2 * 2/4), to 1e-4, what is left of alpha and of float32."""

@@ -132,15 +132,15 @@ def fedprox(mu: float = 0.001) -> Method:
 
 
 @method
-def fednova(prox_aware: bool = False) -> Method:
-    """Updates normalized by the clients' local progress (Wang et al. 2020)."""
-    return Method(NormalizedMean(prox_aware=prox_aware))
+def fednova(prox_aware: bool = False, normalize_by: Literal["series", "steps"] = "series") -> Method:
+    """Updates normalized by the clients' local progress (Wang et al. 2020), or by their steps alone."""
+    return Method(NormalizedMean(prox_aware=prox_aware, normalize_by=normalize_by))
 
 
 @method
-def fedmix(mu: float = 0.001) -> Method:
-    """FedProx on the clients, FedNova on the server (the FedMix paper)."""
-    return fedprox(mu) + fednova()
+def fedmix(mu: float = 0.001, normalize_by: Literal["series", "steps"] = "series") -> Method:
+    """FedProx on the clients, FedNova on the server (the FedMix paper, in which figure 1 normalizes by steps)."""
+    return fedprox(mu) + fednova(normalize_by=normalize_by)
 
 
 @method

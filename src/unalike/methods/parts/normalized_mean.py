@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
@@ -22,17 +23,26 @@ class NormalizedMean(LinearAggregator):
     """w+ = w + tau_eff sum_k p_k (w_k - w) / ||a_k||_1, tau_eff = sum_k p_k ||a_k||_1 (FedNova, Wang et al. 2020).
 
     ||a_k||_1 is the accumulated weight of the local solver: the steps tau_k for plain SGD, the momentum series with momentum.
-    The proximal term does not enter it (the form of the FedMix paper) unless `prox_aware`: then, with alpha = lr mu,
-    ||a_k||_1 = (1 - (1 - alpha)^tau_k) / alpha and tau_eff = sum_k p_k tau_k, as in the authors' code. Equal steps give FedAvg.
+    With `normalize_by` "steps" it is tau_k under every solver (the FedMix paper, figure 1). The proximal term does not enter it
+    (the form of the FedMix paper) unless `prox_aware`: then, with alpha = lr mu, ||a_k||_1 = (1 - (1 - alpha)^tau_k) / alpha and
+    tau_eff = sum_k p_k tau_k, as in the authors' code. Equal steps give FedAvg.
     """
 
     needs_steps: ClassVar[bool] = True
 
     prox_aware: bool = False
+    normalize_by: Literal["series", "steps"] = "series"
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> NormalizedMean:
+        if self.prox_aware and self.normalize_by == "steps":
+            raise ValueError("prox_aware=True has a series of its own, which normalize_by='steps' would leave out")
+        return self
 
     def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
-        a = self._proximal_weight(server, cohort.steps) if self.prox_aware else cohort.solver_weights
-        tau = cohort.steps if self.prox_aware else a
+        a = tau = cohort.steps if self.normalize_by == "steps" else cohort.solver_weights
+        if self.prox_aware:
+            a, tau = self._proximal_weight(server, cohort.steps), cohort.steps
         return (weights * tau).sum() * torch.where(a > 0, weights / a, 0.0)
 
     def needs_rate(self, method: PartLookup) -> bool:
@@ -44,6 +54,8 @@ class NormalizedMean(LinearAggregator):
                 f"normalized_mean(prox_aware=True) with momentum={work.momentum} would count the momentum twice; "
                 "set momentum to 0 or prox_aware to False"
             )
+        if self.normalize_by == "steps":
+            return
         if work.momentum and work.keep_optimizer_state:
             warnings.warn(
                 "normalized_mean: the accumulated weight of steps is that of a momentum buffer which starts at 0, and "
