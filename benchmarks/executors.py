@@ -24,10 +24,11 @@ from torch import nn
 import unalike as ua
 from unalike.engine.threads import keep_freed_memory
 from unalike.methods.plan import steps_of
+from unalike.runtime.local_backend import LocalBackend
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
-from unalike.runtime.worker_loop import announce_stage, make_stage_runner, worker_pool_for
+from unalike.runtime.worker_loop import worker_pool_for
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,9 @@ def ours(stack: ExitStack, clients: list[ua.ClientData], load: Workload, contend
     )
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
     if not executor.startswith("distributed"):
-        return partial(run_round, StageRunner(stage, run_config.settings, run_config.population, executor=executor))
+        return partial(run_round, StageRunner(run_config, stage))
     worker_pool = stack.enter_context(worker_pool_for(run_config))
-    runner = make_stage_runner(run_config, stage, 0, executor.split("'")[1], None, worker_pool)
-    announce_stage(worker_pool, None)
+    runner = LocalBackend(run_config, worker_pool).stage(stage, 0, None)
     runner.start()
     return partial(run_round, runner)
 

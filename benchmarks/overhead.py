@@ -52,13 +52,8 @@ def stage_runner(name: str, executor: str) -> StageRunner:
     """FedAvg on the workload with an executor."""
     clients = [ua.ClientData(train=(torch.from_numpy(x), torch.from_numpy(y))) for x, y in zip(*arrays(name))]
     work = ua.Work(batch_size=WORKLOADS[name].batch, lr=LR, momentum=MOMENTUM)
-    run_config = prepare_run("fedavg", clients, model=network(name), rounds=1, work=work)
-    return StageRunner(
-        next(steps_of(run_config.plan, run_config.plan_inputs)),
-        run_config.settings,
-        run_config.population,
-        executor=executor,
-    )
+    run_config = prepare_run("fedavg", clients, model=network(name), rounds=1, work=work, executor=executor)
+    return StageRunner(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
 
 
 def compiled(name: str, spent: list[float]) -> Callable[[], object] | None:

@@ -45,12 +45,15 @@ def measured(method: str, clients: int, cohort: int) -> dict[str, float]:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
     run_config = prepare_run(
-        method, population(clients), model="linear", rounds=ROUNDS, work=ua.Work(batch_size=EACH, lr=0.05)
+        method,
+        population(clients),
+        model="linear",
+        rounds=ROUNDS,
+        work=ua.Work(batch_size=EACH, lr=0.05),
+        executor="batched",
+        participation=cohort / clients,
     )
-    stage = next(steps_of(run_config.plan, run_config.plan_inputs))
-    runner = StageRunner(
-        stage, run_config.settings, run_config.population, executor="batched", participation=cohort / clients
-    )
+    runner = StageRunner(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
     setup, seconds = time.perf_counter() - started, []
     for _ in range(ROUNDS):
         done = run_round(runner)

@@ -59,10 +59,15 @@ def folded(method: str) -> Callable[[], object]:
 def trained(method: str) -> tuple[StageRunner, ServerState, Cohort]:
     """A stage runner, its initial server state, and the client updates of a round."""
     run_config = prepare_run(
-        method, clients(CLIENTS, (3, 8, 8)), model=resnet18(), rounds=1, work=ua.Work(batch_size=2)
+        method,
+        clients(CLIENTS, (3, 8, 8)),
+        model=resnet18(),
+        rounds=1,
+        work=ua.Work(batch_size=2),
+        executor="loop",
     )
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
-    runner = StageRunner(stage, run_config.settings, run_config.population, executor="loop")
+    runner = StageRunner(run_config, stage)
     [group] = runner.state.groups.values()
     state, ids = initial_server_state(stage.method, runner.state.settings), list(range(CLIENTS))
     broadcast = make_broadcast(stage.method, runner.state.settings, state, CLIENTS, ids)

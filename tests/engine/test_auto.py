@@ -37,13 +37,9 @@ def measures(monkeypatch):
 
 
 def runner_of(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", method="fedavg", **more):
-    run_config = prepare_run(method, people, model=model, rounds=rounds, work=ua.Work(batch_size=5), **more)
-    return StageRunner(
-        next(steps_of(run_config.plan, run_config.plan_inputs)),
-        run_config.settings,
-        run_config.population,
-        executor=executor,
-    )
+    work = ua.Work(batch_size=5)
+    run_config = prepare_run(method, people, model=model, rounds=rounds, work=work, executor=executor, **more)
+    return StageRunner(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
 
 
 def test_auto_short_run_is_decided_by_rule(monkeypatch):

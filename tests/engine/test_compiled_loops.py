@@ -221,9 +221,8 @@ def test_compiled_loops_summed_updates_equal_sum_of_updates(method, sick, monkey
     torch.manual_seed(0)
     sizes = [1 + k % 7 for k in range(40)]
     people = [ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3)) for n in sizes]
-    run_config = prepare_run(
-        method, people, model="mlp(hidden=(8,))", rounds=2, work=ua.Work(lr=0.1, momentum=0.9, batch_size=3)
-    )
+    work = ua.Work(lr=0.1, momentum=0.9, batch_size=3)
+    run_config = prepare_run(method, people, model="mlp(hidden=(8,))", rounds=2, work=work, executor="batched")
     if sick:
         run_config.population.x[run_config.population.train[3]] = float("nan")
     chunks, plain = [], StreamingSum.add
@@ -234,10 +233,7 @@ def test_compiled_loops_summed_updates_equal_sum_of_updates(method, sick, monkey
 
     monkeypatch.setattr(StreamingSum, "add", add)
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
-    runs = [
-        stage_runner.StageRunner(stage, run_config.settings, run_config.population, executor="batched")
-        for _ in range(2)
-    ]
+    runs = [stage_runner.StageRunner(run_config, stage) for _ in range(2)]
     runs[0].single = True
     for _ in range(2):
         for run in runs:
@@ -288,13 +284,8 @@ def test_compiled_loops_threads_change_no_bit(method, monkeypatch, three_threads
 
 def test_compiled_loops_error_in_thread_is_raised(three_threads):
     people = [ua.ClientData(train=(torch.randn(6, 4), torch.arange(6) % 3)) for _ in range(6)]
-    run_config = prepare_run("fedavg", people, model="mlp(hidden=(8,))", rounds=1)
-    simulation = stage_runner.StageRunner(
-        next(steps_of(run_config.plan, run_config.plan_inputs)),
-        run_config.settings,
-        run_config.population,
-        executor="batched",
-    )
+    run_config = prepare_run("fedavg", people, model="mlp(hidden=(8,))", rounds=1, executor="batched")
+    simulation = stage_runner.StageRunner(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
     run_config.population.y[-1] = 7
     with threads_for(run_config.model), pytest.raises(IndexError, match="label"):
         run_round(simulation)

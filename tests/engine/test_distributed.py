@@ -23,12 +23,12 @@ from unalike.engine.base import client_costs
 from unalike.engine.multiprocess.codec import packed, unpacked
 from unalike.engine.multiprocess.distributed import assign_clients
 from unalike.engine.multiprocess.worker_pool import WorkerPool, start_pool
-from unalike.methods.method import Method
 from unalike.methods.plan import plan, steps_of
+from unalike.runtime.local_backend import LocalBackend
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner
-from unalike.runtime.worker_loop import announce_stage, make_stage_runner, require_folder, serve
+from unalike.runtime.worker_loop import require_folder, serve
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
@@ -84,17 +84,14 @@ def test_client_costs_count_steps_and_their_samples():
 def test_two_processes_every_method_equals_loop(norm):
     """All in one pair of processes: the worker is told of one method after the other."""
     names = list(METHODS)
-    run_configs = {name: job_of(METHODS[name], norm) for name in names}
+    run_configs = {name: job_of(METHODS[name], norm, executor="loop") for name in names}
     worker_pool = start_pool(2, partial(_serve_all, run_configs), torch.device("cpu"))
     try:
         for name, run_config in run_configs.items():
             stage = next(steps_of(run_config.plan, run_config.plan_inputs))
-            shared = make_stage_runner(
-                run_config, stage, 0, "loop", worker_pool.folder / name.replace("/", "-"), worker_pool
-            )
-            announce_stage(worker_pool, worker_pool.folder / name.replace("/", "-"))
+            shared = LocalBackend(run_config, worker_pool).stage(stage, 0, worker_pool.folder / name.replace("/", "-"))
             shared.start()
-            alone = make_stage_runner(run_config, stage, 0, "loop", None, None)
+            alone = StageRunner(run_config, stage)
             mine, theirs = rounds(shared), rounds(alone)
             # averages over few steps of a generator amplify a last bit; everything else is at rounding
             states_agree(shared, alone, 1e-4 if "generator" in name or "gen" in name or norm else 2e-6)
@@ -504,11 +501,3 @@ def test_two_processes_with_one_client_complete_the_run():
     one = Population.of(people()[:1])
     run = ua.run("fedavg", one, model="linear", rounds=1, executor="distributed(workers=2)")
     assert len(run.history) == 2
-
-
-def test_stage_runner_without_worker_pool_uses_one_process():
-    run_config = job_of(Method())
-    assert isinstance(
-        make_stage_runner(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)), 0, "auto", None, None),
-        StageRunner,
-    )

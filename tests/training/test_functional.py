@@ -76,12 +76,7 @@ def test_local_update_and_aggregate_for_three_rounds_equal_engine_run(people, sp
     norm, module = kind == "norm", network(kind == "norm")
     next(module.parameters()).requires_grad_(kind != "frozen")
     run_config = prepare_run(spec, people, model=module, rounds=3, work=WORK, executor="loop")
-    sim = StageRunner(
-        next(steps_of(run_config.plan, run_config.plan_inputs)),
-        run_config.settings,
-        run_config.population,
-        executor="loop",
-    )
+    sim = StageRunner(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
     site = next(iter(sim.state.groups.values())).executor.client_pool
     params, state, client_states = module.state_dict(), None, [None] * 3
     for number in range(3):

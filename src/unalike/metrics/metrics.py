@@ -24,6 +24,9 @@ Metrics = dict[str, float]
 Custom = Mapping[str, Callable[[np.ndarray, np.ndarray, np.ndarray], float]]
 """Name -> user-defined metric of labels [n], predictions [n] and logits ([n] for binary tasks and regression, else [n, C])."""
 
+PROTOCOLS = ("server", "clients", "personal", "local")
+"""Evaluation protocols: the shared model on the server's test set or on the clients' test data, each client's personal model, each
+participant's model after local training."""
 USUAL = ("loss", "accuracy", "macro_f1", "rmse")
 """Metrics that come first among the columns."""
 BLOCK = 2**22

@@ -21,10 +21,7 @@ import pandas as pd
 
 from unalike._utils.errors import UnalikeError
 from unalike.metrics.inference import ROUNDING, holm, paired
-
-PROTOCOLS = ("server", "clients", "personal", "local")
-"""Evaluation protocols: the shared model on the server's test set or on the clients' test data, each client's personal model, each
-participant's model after local training."""
+from unalike.metrics.metrics import PROTOCOLS
 
 
 def prefixes(plain: str = "clients") -> dict[str, str]:

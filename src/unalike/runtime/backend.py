@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from unalike.core.types import Tree
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
 from unalike.runtime.model_group import GroupUpdates
-from unalike.runtime.run_recorder import RunRecorder
 from unalike.runtime.stage_state import Facts, RoundResult, StageState
 
 Row = dict[str, Any]
@@ -58,8 +58,12 @@ class StageBackend(Protocol):
 class Backend(Protocol[S]):
     """Runs the steps of a plan: on this machine (`LocalBackend`), or at the sites of a federation."""
 
-    def stage(self, stage: Stage, index: int, recorder: RunRecorder) -> S:
-        """The clients of a stage, the `index`-th step of the plan."""
+    @property
+    def notes(self) -> Sequence[str]:
+        """Warnings to record with the run."""
+
+    def stage(self, stage: Stage, index: int, folder: Path | None) -> S:
+        """The clients of a stage, the `index`-th step of the plan; `folder` keeps the clients' states."""
 
     def evaluate(self, clients: S, result: RoundResult | None, *, train_next: bool) -> tuple[Row, list[Row]]:
         """The metrics after a round (None: before training), and one row per client.

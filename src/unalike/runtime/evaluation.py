@@ -19,15 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
-from unalike.data.transforms import TransformChain
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.methods.return_checks import untouched
-from unalike.metrics.metrics import USUAL, Custom, Metrics, measure, metric_names, per_client
+from unalike.metrics.metrics import USUAL, Metrics, measure, metric_names, per_client
 from unalike.metrics.scoring import Predict, Scores, SharedModel, score
+from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_runner import StageRunner
 from unalike.runtime.stage_state import RoundResult, StageState
 from unalike.runtime.worker_handlers import own_models
@@ -97,32 +97,15 @@ MANY = 10_000
 class Evaluator:
     """Evaluates the models of a stage under the protocols asked for. The first one fills the plain columns."""
 
-    def __init__(
-        self,
-        population: Population,
-        protocols: Sequence[str],
-        test: tuple[Tensor, Tensor] | None = None,
-        prepare: TransformChain | None = None,
-        custom: Custom | None = None,
-    ):
-        for name in protocols:
-            if name not in PROTOCOLS:
-                raise unknown("protocol", name, PROTOCOLS)
-        if "server" in protocols and test is None:
-            raise UnalikeError(
-                "protocol 'server' needs a held-out test set: give test=(x, y), or choose protocol='clients'"
-            )
-        if not protocols:
-            raise UnalikeError(f"found no protocol; expected one or more of {', '.join(PROTOCOLS)}")
-        self.population = population
-        self.protocols = tuple(dict.fromkeys(protocols))
-        self.prepare = prepare
-        self.custom = custom
+    def __init__(self, run_config: RunConfig):
+        population, chain = run_config.population, run_config.options.chain
+        self.population, self.protocols, self.custom = population, run_config.options.protocols, run_config.metrics
+        self.prepare = None if chain is None else chain.fixed
         self.splits: dict[str, Split] = {"test": ClientSplit(population, population.test)}
         if len(population.val.values):
             self.splits["val"] = ClientSplit(population, population.val)
-        if test is not None:
-            self.splits["server"] = ServerSplit(test)
+        if run_config.test is not None:
+            self.splits["server"] = ServerSplit(run_config.test)
 
     def names(self, stage: StageState) -> tuple[str, ...]:
         """The protocols to record: those asked for, and "personal" where clients have something of their own."""
@@ -138,20 +121,16 @@ class Evaluator:
         self, stage: StageState, result: RoundResult | None, measured: Callable[[str], MeasuredSplits]
     ) -> tuple[Row, list[Row]]:
         """The same, where `measured` gives the metrics under each protocol."""
-        values = {f"{group}: {n}": t for group, state in stage.states.items() for n, t in state.params.items()}
-        with untouched(stage.method, values):
-            return self._tables(stage, result, measured)
-
-    def _tables(
-        self, stage: StageState, result: RoundResult | None, measured: Callable[[str], MeasuredSplits]
-    ) -> tuple[Row, list[Row]]:
         clients_shown = shown(stage, result)
         nothing = dict.fromkeys(metric_names(self.population.task, self.custom), float("nan"))
+        values = {f"{group}: {n}": t for group, state in stage.states.items() for n, t in state.params.items()}
+        with untouched(stage.method, values):
+            splits = {name: measured(name) for name in self.names(stage)}
         row: Row = {}
         table: dict[str, list[Metrics]] = {}
-        for place, name in enumerate(self.names(stage)):
+        for place, (name, of) in enumerate(splits.items()):
             plain = place == 0
-            for infix, found in measured(name).items():
+            for infix, found in of.items():
                 prefix = infix if plain else f"{name}_{infix}"
                 row |= {prefix + k: v for k, v in (nothing if found is None else found.together).items()}
                 if found is not None and found.clients is not None:
@@ -169,7 +148,7 @@ class Evaluator:
             return dict.fromkeys(splits)
         if protocol == "personal" and runner.state.is_personal and worker_pool is not None and not worker_pool.closed:
             return self._measures(splits, self._own(splits, runner, clients_shown, worker_pool), clients_shown)
-        return self.scored(splits, PROTOCOLS[protocol](runner, result), clients_shown, worker_pool)
+        return self.scored(splits, MODELS[protocol](runner, result), clients_shown, worker_pool)
 
     def scored(
         self,
@@ -346,7 +325,7 @@ def _local(runner: StageRunner, result: RoundResult | None) -> Models | None:
     return (([k], runner.local_model(result, k)) for k in result.trained)
 
 
-PROTOCOLS: dict[str, Callable[[StageRunner, RoundResult | None], Models | None]] = {
+MODELS: dict[str, Callable[[StageRunner, RoundResult | None], Models | None]] = {
     "server": lambda runner, result: server_models(runner.state),
     "clients": _clients,
     "personal": _personal,

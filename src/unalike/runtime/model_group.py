@@ -72,7 +72,6 @@ class ModelGroup:
         transform: changes training batches.
         start: the server state that the group goes on from.
         worker_pool: the processes that share the work.
-        place: the group's number in the stage.
     """
 
     def __init__(
@@ -85,7 +84,6 @@ class ModelGroup:
         transform: BatchTransform | None,
         start: ServerState | None = None,
         worker_pool: WorkerPool | None = None,
-        place: int = 0,
     ):
         self.method = stage.method
         self.settings = settings
@@ -94,12 +92,12 @@ class ModelGroup:
         self.accepted: AcceptedRounds = {}
         self.client_states = ClientStates(initial_client_state(self.method, settings), folder)
         if worker_pool is not None and worker_pool.rank == 0:
-            address = {"stage": settings.stage, "group": place}
+            address = {"stage": settings.stage, "group": settings.group}
             self.client_states = SharedClientStates(
                 self.client_states, worker_pool, address, client_costs(self.method, settings.work, source.sizes)
             )
         self.client_pool = ClientPool(self.method, settings, source, self.client_states, transform)
-        self.worker_pool, self.place, self._chosen = worker_pool, place, chosen
+        self.worker_pool, self._chosen = worker_pool, chosen
 
     @cached_property
     def executor(self) -> Executor:
@@ -107,7 +105,7 @@ class ModelGroup:
         inner = build(self._chosen(), self.client_pool)
         if self.worker_pool is None or self.worker_pool.rank:
             return inner
-        return Distributed(self.client_pool, inner, self.worker_pool, self.place)
+        return Distributed(self.client_pool, inner, self.worker_pool, self.settings.group)
 
     def broadcast(self, ids: Sequence[int], population: int) -> Broadcast:
         """The broadcast of the next round, with the part messages addressed to the clients `ids`."""
@@ -245,12 +243,8 @@ class ModelGroup:
         return self.personal_models(mine, broadcast, executor.inner), others
 
     def _own_model(self, client: int) -> Predict:
-        model, part, params, context = (
-            self.settings.model,
-            self.method.personalizer,
-            self.state.params,
-            self.context(client),
-        )
+        model, part = self.settings.model, self.method.personalizer
+        params, context = self.state.params, self.context(client)
         mine, buffers, own = self.belongings(client)
         if part is None:
             return SharedModel(model, params, buffers, context)

@@ -227,8 +227,9 @@ def _stages(run_config: RunConfig, backend: Backend[Any], recorder: RunRecorder)
     """The stages of the plan with their step numbers. Client queries between them are asked on the way."""
     steps = steps_of(run_config.plan, run_config.plan_inputs)
     step, index = next(steps, None), 0
-    if run_config.ending.warning:
-        recorder.note(run_config.ending.warning)
+    for note in (run_config.ending.warning, *backend.notes):
+        if note:
+            recorder.note(note)
     while step is not None:
         outcome: Answers | StageResults
         if isinstance(step, QueryStep):
@@ -277,7 +278,7 @@ def _begin_stage(
     for warning in caught:
         recorder.note(str(warning.message))
         warnings.warn(str(warning.message), stacklevel=4)
-    clients = backend.stage(stage, index, recorder)
+    clients = backend.stage(stage, index, None if recorder.directory is None else recorder.directory.memory)
     settings = clients.state.settings
     if stage.start is not None and settings.buffers == "local" and settings.model.buffers:
         recorder.note(

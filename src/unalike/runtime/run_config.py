@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from unalike._utils import seeds as seeds
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.validated import explain_errors
 from unalike._utils.version import __version__
 from unalike.core.model import Model, Precision
@@ -29,7 +29,7 @@ from unalike.data.transforms import TransformChain
 from unalike.data.transforms import transform as chain_of
 from unalike.methods.plan import Plan, PlanInputs, Stage, Step, method_of, steps_of
 from unalike.methods.plan import plan as plan_of
-from unalike.metrics.metrics import Custom, metric_names
+from unalike.metrics.metrics import PROTOCOLS, Custom, metric_names
 from unalike.models.conditional import fitted
 from unalike.models.registry import model as build_model
 from unalike.runtime.model_checks import check_fit, check_repeats
@@ -64,14 +64,15 @@ class RunOptions:
     budget: str | None = None
     select: Literal["last", "best"] = "last"
 
-    @property
+    @cached_property
     def chain(self) -> TransformChain | None:
         """The transform of training batches. Evaluation applies only its steps without random draws."""
         return None if self.transform is None else chain_of(self.transform)
 
     @property
     def protocols(self) -> tuple[str, ...]:
-        return (self.protocol,) if isinstance(self.protocol, str) else self.protocol
+        """The protocols, each once."""
+        return (self.protocol,) if isinstance(self.protocol, str) else tuple(dict.fromkeys(self.protocol))
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,7 @@ def prepare_run(
         raise UnalikeError(explain_errors(error)) from None
     if not isinstance(work, Work | None):
         raise UnalikeError(f"work={work!r}: expected ua.Work(epochs=1, batch_size=32, lr=0.01, ...)")
+    _check_protocols(chosen.protocols, test)
     population = clients if isinstance(clients, Population) else Population.of(clients)
     _check_device(chosen.device)
     _check_modes(torch.device(chosen.device).type)
@@ -274,6 +276,18 @@ def _filled(module: nn.Module) -> Model:
             "the model has lazy layers, whose size is not known yet; call it once with a few samples first"
         )
     return Model(module)
+
+
+def _check_protocols(protocols: Sequence[str], test: Pair | None) -> None:
+    if not protocols:
+        raise UnalikeError(f"found no protocol; expected one or more of {', '.join(PROTOCOLS)}")
+    for name in protocols:
+        if name not in PROTOCOLS:
+            raise unknown("protocol", name, PROTOCOLS)
+    if "server" in protocols and test is None:
+        raise UnalikeError(
+            "protocol 'server' needs a held-out test set: give test=(x, y), or choose protocol='clients'"
+        )
 
 
 def _check_device(name: str) -> None:

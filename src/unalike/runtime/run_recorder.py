@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from torch import nn
 
@@ -21,31 +21,17 @@ from unalike.core.types import Tree
 from unalike.core.views import ServerState
 from unalike.data.ragged import NumberedNames
 from unalike.methods.plan import Answers
+from unalike.runtime.backend import StageBackend
 from unalike.runtime.records.history import History, given
 from unalike.runtime.records.run_directory import RunDirectory
-from unalike.runtime.stage_state import StageState
+from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stopping import ALL_DONE, best_row
 from unalike.training.wire import Item
-
-if TYPE_CHECKING:
-    from unalike.runtime.run_config import RunConfig
 
 VALIDATED = re.compile("([a-z]+_)?val_(accuracy|rmse)")
 """Columns that `select="best"` compares rounds by."""
 CHECKPOINT_SECONDS = 10.0
 """A run that is written to a folder checkpoints at most this often, and when it ends, is interrupted or fails."""
-
-
-class Clients(Protocol):
-    """The clients of a stage as they are recorded: a `StageBackend`."""
-
-    state: StageState
-
-    @property
-    def why(self) -> str: ...
-    def personal(self, client: int) -> Tree: ...
-    def state_dict(self) -> tuple[Tree, list[dict[str, Any]]]: ...
-    def load_state_dict(self, tensors: Tree, facts: list[dict[str, Any]]) -> None: ...
 
 
 class Run:
@@ -59,7 +45,7 @@ class Run:
     def __init__(
         self,
         run_config: RunConfig,
-        clients: Clients,
+        clients: StageBackend,
         history: History,
         notes: Sequence[str],
         out: Path | None,
@@ -150,7 +136,7 @@ class RunRecorder:
         self.ended = ""
         """The reason why the run ends before the last round of its plan; empty while it goes on."""
         self.saved: tuple[Tree, dict[str, Any]] | None = None
-        self._stages: dict[int, tuple[Clients, tuple[Tree, list[dict[str, Any]]]]] = {}
+        self._stages: dict[int, tuple[StageBackend, tuple[Tree, list[dict[str, Any]]]]] = {}
         self._answers: dict[int, Answers] = {}
         self._best: BestRound | None = None
         self._unpaid = {"bytes_down": 0, "bytes_up": 0}
@@ -173,7 +159,7 @@ class RunRecorder:
         elif directory is not None and not isinstance(run_config.population.names, NumberedNames):
             directory.write_names(run_config.population.names)
 
-    def restore(self, index: int, clients: Clients) -> None:
+    def restore(self, index: int, clients: StageBackend) -> None:
         """Bring a stage to where the checkpoint has it."""
         found = self._found(index)
         if found is None:
@@ -232,7 +218,7 @@ class RunRecorder:
             self.directory.event(kind, **facts)
 
     @profiled_function("bookkeeping")
-    def add(self, index: int, clients: Clients, row: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    def add(self, index: int, clients: StageBackend, row: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         """Take in a round that is complete; checkpoint when it is time."""
         staged = {"stage": index} if index else {}
         self.history.add(row | {way: row[way] + cost for way, cost in self._unpaid.items()} | staged, rows)
@@ -246,7 +232,7 @@ class RunRecorder:
         if time.monotonic() - self._time > CHECKPOINT_SECONDS:
             self.checkpoint()
 
-    def _choose(self, index: int, clients: Clients, row: dict[str, Any]) -> None:
+    def _choose(self, index: int, clients: StageBackend, row: dict[str, Any]) -> None:
         """Keep the round if it is the best of its stage so far by the validation samples of some protocol.
 
         The models that are kept are those of the round that is best for the personal models, or without them for the shared one.
@@ -269,7 +255,7 @@ class RunRecorder:
         clients.state.pin_client_states(groups)
         self._best = BestRound(index, rows, main, tensors, groups)
 
-    def hold(self, index: int, clients: Clients) -> None:
+    def hold(self, index: int, clients: StageBackend) -> None:
         """Checkpoint a round before its row exists, because its evaluation sends it to other machines."""
         if self.directory is not None:
             self._stages[index] = clients, clients.state_dict()
@@ -297,7 +283,7 @@ class RunRecorder:
             clients.state.prune_client_states(groups)
         self._written, self._time = self._round, time.monotonic()
 
-    def finish(self, clients: Clients) -> Run:
+    def finish(self, clients: StageBackend) -> Run:
         """The run, with its last checkpoint and its model written."""
         self.checkpoint()
         path = None if self.directory is None else self.directory.path

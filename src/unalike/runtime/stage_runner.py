@@ -8,15 +8,14 @@ from pathlib import Path
 
 from unalike._utils import spec
 from unalike.core.types import Broadcast, Tree
-from unalike.core.views import ServerState, StageSettings
-from unalike.data.population import Population
+from unalike.core.views import ServerState
 from unalike.engine.auto import Choice, decide
-from unalike.engine.base import BatchTransform
 from unalike.engine.multiprocess.worker_pool import WorkerPool
 from unalike.methods.plan import Stage
 from unalike.metrics.scoring import Predict
 from unalike.runtime.model_group import GroupUpdates, ModelGroup
 from unalike.runtime.query_runner import ask_client
+from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import Facts, RoundResult, StageState, wire_bytes
 
 
@@ -24,14 +23,10 @@ class StageRunner:
     """Trains the clients of a stage here (a `StageBackend`).
 
     Args:
+        run_config: the run.
         stage: the stage of the plan.
-        settings: those of the run.
-        population: all clients.
-        executor: the executor that the user asked for.
-        participation: the share of clients in a round.
-        folder: where client states are stored; None keeps them in memory.
-        transform: changes training batches.
-        single: whether each client's update is kept after the round.
+        index: its number among the steps of the plan.
+        folder: keeps the clients' states of the run; None: memory does.
         worker_pool: the processes that share the work.
     """
 
@@ -39,29 +34,17 @@ class StageRunner:
 
     def __init__(
         self,
+        run_config: RunConfig,
         stage: Stage,
-        settings: StageSettings,
-        population: Population,
-        *,
-        executor: str = "auto",
-        participation: float = 1.0,
+        index: int = 0,
         folder: Path | None = None,
-        transform: BatchTransform | None = None,
-        single: bool = False,
         worker_pool: WorkerPool | None = None,
     ):
-        self.worker_pool, self.single = worker_pool, single
-        self._wanted, self._participation, self._transform = executor, participation, transform
+        self.run_config, self.worker_pool = run_config, worker_pool
+        self.single = "local" in run_config.options.protocols  # each client's update is kept after the round
         self._choice: Choice | None = None
         self.state = StageState(
-            stage,
-            settings,
-            population,
-            participation=participation,
-            folder=folder,
-            transform=transform,
-            executor=lambda: self.choice.executor,
-            worker_pool=worker_pool,
+            run_config, stage, index, folder=folder, executor=lambda: self.choice.executor, worker_pool=worker_pool
         )
         self.state.choose = self._choose
         context = next(iter(self.state.groups.values())).client_pool.some_context
@@ -97,11 +80,11 @@ class StageRunner:
 
     def _choose(self, client: int) -> str:
         """The group with the model that gives the smallest answer to the stage's query on the client's samples."""
-        query, state = self.state.stage.chooses, self.state
+        query, state, chain = self.state.stage.chooses, self.state, self.run_config.options.chain
         assert query is not None
 
         def answer(of: ServerState) -> float:
-            [number] = ask_client(query, state.settings, of, state.population, client, self._transform).values()
+            [number] = ask_client(query, state.settings, of, state.population, client, chain).values()
             return float(number)
 
         return min(state.groups, key=lambda name: answer(state.groups[name].state))
@@ -114,17 +97,23 @@ class StageRunner:
         if self._choice is None:
             state = self.state
             largest = max(state.all_members, key=lambda name: len(state.all_members[name]))
-            share = round(self._participation * len(state.all_members[largest]))
+            share = round(self.run_config.options.participation * len(state.all_members[largest]))
             count = 1 if state.stage.pooled else max(1, share)
             each = -(-count // self.worker_pool.size) if self.worker_pool is not None else count
-            self._choice = decide(
-                self._wanted, state.groups[largest].client_pool, each, state.stage.rounds - state.done
-            )
+            rounds = state.stage.rounds - state.done
+            self._choice = decide(self._wanted, state.groups[largest].client_pool, each, rounds)
         return self._choice
 
     @choice.setter
     def choice(self, choice: Choice) -> None:
         self._choice = choice
+
+    @property
+    def _wanted(self) -> str:
+        """The executor that the user asked for in each process."""
+        text = self.run_config.options.executor
+        call = spec.parse_one(text)
+        return str(call.parameters.get("inner", "auto")) if call.name == "distributed" else text
 
     @property
     def why(self) -> str:
@@ -191,9 +180,8 @@ class StageRunner:
         """Go back to where `state_dict` was called. Raises `UnalikeError` if the tensors are not those of this stage."""
         self.state.load_state_dict(tensors, facts)
         if "executor" in facts[0] and spec.parse_one(self._wanted).name == "auto":
-            self._choice = Choice(
-                *facts[0]["executor"]
-            )  # a new measurement might choose another executor with results that differ in the last bits
+            # a new measurement might choose another executor, with results that differ in the last bits
+            self._choice = Choice(*facts[0]["executor"])
 
     def collect_client_states(self) -> None:
         """Before the worker processes leave: bring the states of all clients to where this process finds them."""

@@ -16,11 +16,11 @@ from unalike.core import tree
 from unalike.core.types import Context, Tree
 from unalike.core.views import Cohort, ServerState, StageSettings
 from unalike.data.population import Population
-from unalike.engine.base import BatchTransform
 from unalike.engine.multiprocess.worker_pool import WorkerPool
 from unalike.methods.plan import Stage
 from unalike.runtime.model_group import ModelGroup
 from unalike.runtime.query_runner import with_shared
+from unalike.runtime.run_config import RunConfig
 from unalike.training.wire import stage_wire
 
 Facts = dict[str, Any]
@@ -68,35 +68,35 @@ class StageState:
     """The groups of a stage in progress.
 
     Args:
+        run_config: the run; a stage may bring another model.
         stage: the stage of the plan.
-        settings: those of the run; a stage may bring another model.
-        population: all clients.
-        participation: the share of clients in a round, at least one of them.
-        folder: keeps the clients' states; None: memory does.
-        transform: changes training batches.
+        index: its number among the steps of the plan.
+        folder: keeps the clients' states of the run; None: memory does.
         executor: the name of the executor that trains the groups, asked for when it is first needed.
         worker_pool: the processes that share the work.
     """
 
     def __init__(
         self,
+        run_config: RunConfig,
         stage: Stage,
-        settings: StageSettings,
-        population: Population,
+        index: int = 0,
         *,
-        participation: float = 1.0,
         folder: Path | None = None,
-        transform: BatchTransform | None = None,
         executor: Callable[[], str] = lambda: "loop",
         worker_pool: WorkerPool | None = None,
     ):
-        self.stage, self.method, self.population = stage, stage.method, population
-        model = (stage.model or settings.model).at(settings.model.precision)
-        buffers = (
-            "average" if stage.pooled else settings.buffers
-        )  # a pooled stage has one client, which owns the shared buffers
-        self.settings = replace(settings, model=model, work=stage.method.local_work(settings.work), buffers=buffers)
-        self.method.require(settings.proxy)
+        self.stage, self.method = stage, stage.method
+        self.population = population = run_config.population
+        self.settings = replace(
+            run_config.settings,
+            stage=index,
+            model=(stage.model or run_config.model).at(run_config.model.precision),
+            work=stage.method.local_work(run_config.work),
+            # a pooled stage has one client, which owns the shared buffers
+            buffers="average" if stage.pooled else run_config.options.buffers,
+        )
+        self.method.require(self.settings.proxy)
         self.done = 0
         self.pending: RoundResult | None = None
         """A round that the groups' states contain, and that has no row in the history yet."""
@@ -107,7 +107,7 @@ class StageState:
             raise UnalikeError(
                 f"stage {stage.name!r} pools the clients' data and {stage.method!r} describes each client; train one or the other"
             )
-        self.cohort_size = max(1, int(participation * len(self.eligible) + 0.5))
+        self.cohort_size = max(1, int(run_config.options.participation * len(self.eligible) + 0.5))
         """Clients in a round."""
         self.all_members = stage.members(len(population))
         # very many clients are in one group, which needs no table
@@ -126,11 +126,10 @@ class StageState:
                 replace(self.settings, group=i),
                 self._source(ids),
                 executor,
-                None if folder is None else folder / f"group-{i:04d}",
-                transform,
+                None if folder is None else folder / f"stage-{index}" / f"group-{i:04d}",
+                run_config.options.chain,
                 None if stage.start is None else stage.start[name],
                 worker_pool,
-                i,
             )
             for i, (name, ids) in enumerate(self.all_members.items())
         }

@@ -90,54 +90,6 @@ def require_folder(run_config: RunConfig, out: str | Path | None) -> None:
             )
 
 
-def inner_executor(executor: str) -> str:
-    """The executor inside each process."""
-    call = spec.parse_one(executor)
-    return str(call.parameters.get("inner", "auto")) if call.name == "distributed" else executor
-
-
-def make_stage_runner(
-    run_config: RunConfig, stage: Stage, index: int, executor: str, folder: Path | None, worker_pool: WorkerPool | None
-) -> StageRunner:
-    """A stage of the run's plan; `folder` keeps the clients' states."""
-    return StageRunner(
-        stage,
-        replace(run_config.settings, stage=index),
-        run_config.population,
-        executor=executor,
-        participation=run_config.options.participation,
-        folder=None if folder is None else folder / f"stage-{index}",
-        transform=run_config.options.chain,
-        single="local" in run_config.options.protocols,
-        worker_pool=worker_pool,
-    )
-
-
-def make_evaluator(run_config: RunConfig) -> Evaluator:
-    """The evaluator of the run."""
-    chain = run_config.options.chain
-    return Evaluator(
-        run_config.population, run_config.options.protocols, run_config.test, chain and chain.fixed, run_config.metrics
-    )
-
-
-def announce_stage(worker_pool: WorkerPool | None, folder: Path | None) -> None:
-    """Tell the worker processes that a stage begins, and where clients' states are kept."""
-    if worker_pool is not None:
-        worker_pool.tell({"do": "stage", "folder": None if folder is None else str(folder)})
-
-
-def announce_outcome(worker_pool: WorkerPool | None, outcome: StageResults | Answers) -> None:
-    """Tell the worker processes the outcome of a step of the plan, so that they know the next one."""
-    if worker_pool is None:
-        return
-    if isinstance(outcome, StageResults):
-        states = {name: state._asdict() for name, state in outcome.items()}
-        worker_pool.tell({"do": "next", "states": states, "rounds": outcome.rounds})
-    else:
-        worker_pool.tell({"do": "next", "answers": [list(outcome.clients), outcome.tree]})
-
-
 def serve(run_config: RunConfig, worker_pool: WorkerPool) -> None:
     """A worker process: follow the plan as the leading process carries it out, and do this process's share of it."""
     with threads_for(run_config.model, alone=False):
@@ -148,7 +100,7 @@ class Worker:
     """The place of a worker process in the run's plan."""
 
     def __init__(self, run_config: RunConfig, worker_pool: WorkerPool):
-        self.run_config, self.worker_pool, self.evaluator = run_config, worker_pool, make_evaluator(run_config)
+        self.run_config, self.worker_pool, self.evaluator = run_config, worker_pool, Evaluator(run_config)
         self._steps = steps_of(run_config.plan, run_config.plan_inputs)
         self._step, self._index = next(self._steps, None), 0
         self._stages: dict[int, StageRunner] = {}  # also those that are over: a checkpoint holds their client states
@@ -156,9 +108,7 @@ class Worker:
     def begin_stage(self, message: Message) -> None:
         folder = None if message["folder"] is None else Path(message["folder"])
         assert isinstance(self._step, Stage)
-        self._stages[self._index] = make_stage_runner(
-            self.run_config, self._step, self._index, "loop", folder, self.worker_pool
-        )
+        self._stages[self._index] = StageRunner(self.run_config, self._step, self._index, folder, self.worker_pool)
 
     def take_executor(self, message: Message) -> None:
         self._stages[self._index].choice = Choice(message["executor"], "as the leader says")

@@ -30,7 +30,7 @@ from unalike.runtime.backend import Row
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.round_loop import Stop, execute
 from unalike.runtime.run_config import Pair, RunConfig
-from unalike.runtime.run_recorder import Run, RunRecorder
+from unalike.runtime.run_recorder import Run
 from unalike.runtime.stage_state import RoundResult
 from unalike.training.validation import RefusedUpdate, check_answer
 from unalike.training.wire import unasked
@@ -148,18 +148,19 @@ class _Sites:
 
     def __init__(self, run_config: RunConfig, mailbox: Mailbox, arrived: Path):
         self.run_config, self.mailbox, self.arrived = run_config, mailbox, arrived
-        chain = run_config.options.chain
-        self.evaluator = FederatedEvaluator(
-            run_config.population, run_config.options.protocols, run_config.test, chain and chain.fixed
-        )
+        self.evaluator = FederatedEvaluator(run_config)
         self._steps: list[RemoteStage | None] = []
 
-    def stage(self, stage: Stage, index: int, recorder: RunRecorder) -> RemoteStage:
-        if self.run_config.population.task.name == "binary":
-            recorder.note(
-                f"{' and '.join(AREAS)} of all sites together follow from no sums and counts and stay empty: each site's own are "
-                "in the table of clients"
-            )
+    @property
+    def notes(self) -> list[str]:
+        if self.run_config.population.task.name != "binary":
+            return []
+        return [
+            f"{' and '.join(AREAS)} of all sites together follow from no sums and counts and stay empty: each site's own are "
+            "in the table of clients"
+        ]
+
+    def stage(self, stage: Stage, index: int, folder: Path | None) -> RemoteStage:
         made = RemoteStage(
             stage=stage,
             run_config=self.run_config,

@@ -19,22 +19,6 @@ Make = Callable[[], Request]
 """Makes a request when it is sent: not all of them lie in memory at once."""
 
 
-def _no_others(attempt: int, lacking: int) -> Mapping[str, Make]:
-    return {}
-
-
-def _keep_as_is(site: str, value: T) -> T:
-    return value
-
-
-def _refuse_none(values: Mapping[str, object]) -> Mapping[str, str]:
-    return {}
-
-
-def _ignore(site: str) -> None:
-    pass
-
-
 @dataclass
 class Exchange(Generic[T]):
     """Requests to many sites, and their answers.
@@ -64,10 +48,10 @@ class Exchange(Generic[T]):
     read: Callable[[str, Facts, Tree], T]
     counts: set[str] = field(default_factory=set)
     quorum: int = 0
-    more: Callable[[int, int], Mapping[str, Make]] = _no_others
-    sift: Callable[[Mapping[str, T]], Mapping[str, str]] = _refuse_none
-    keep: Callable[[str, T], T] = _keep_as_is
-    unable: Callable[[str], None] = _ignore
+    more: Callable[[int, int], Mapping[str, Make]] = lambda attempt, lacking: {}
+    sift: Callable[[Mapping[str, T]], Mapping[str, str]] = lambda values: {}
+    keep: Callable[[str, T], T] = lambda site, value: value
+    unable: Callable[[str], None] = lambda site: None
     values: dict[str, T] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
     willing: set[str] = field(default_factory=set)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from operator import add
 
-from torch import Tensor
-
 from unalike._utils.profiler_regions import profiled
-from unalike.data.population import Population
-from unalike.data.transforms import TransformChain
 from unalike.federation.coordinator.remote_stage import RemoteStage
 from unalike.federation.coordinator.round_request import SplitSums
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import metric_names
 from unalike.runtime.evaluation import Evaluator, MeasuredSplits, ProtocolMetrics, Row, server_models
+from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import RoundResult, StageState
 
 PARTS = {"": "test", "val_": "val"}
@@ -23,32 +19,17 @@ PARTS = {"": "test", "val_": "val"}
 
 
 class FederatedEvaluator:
-    """Evaluates models at the sites, and on the server's own test set.
+    """Evaluates models at the sites, and on the server's own test set."""
 
-    Args:
-        population: placeholders of the sites' samples.
-        protocols: those asked for.
-        test: the server's test set.
-        prepare: changes the server's samples before evaluation.
-    """
-
-    def __init__(
-        self,
-        population: Population,
-        protocols: Sequence[str],
-        test: tuple[Tensor, Tensor] | None = None,
-        prepare: TransformChain | None = None,
-    ):
-        self.population = population
-        self._here = Evaluator(population, protocols, test, prepare)  # checks the protocols, lays out the tables
+    def __init__(self, run_config: RunConfig):
+        self.population = run_config.population
+        self._here = Evaluator(run_config)  # lays out the tables
 
     def __call__(self, remote: RemoteStage, result: RoundResult | None, *, train_next: bool) -> tuple[Row, list[Row]]:
         """The metrics of a round (None: before training), and one row per client; with `train_next` sites train the next round."""
         with profiled("evaluation"):
             found = remote.evaluate_sites(self._here.names(remote.state), result, train_next=train_next)
-            return self._here.tables(
-                remote.state, result, lambda protocol: self._measured(protocol, remote.state, found)
-            )
+            return self._here.tables(remote.state, result, lambda name: self._measured(name, remote.state, found))
 
     def _measured(
         self, protocol: str, stage: StageState, found: dict[str, dict[int, SplitSums] | None]

@@ -81,7 +81,7 @@ class RemoteStage:
         self.mailbox, self.federation, self.index = mailbox, mailbox.federation, index
         self.step, self._offset = step, offset
         self.evaluates_local = "local" in run_config.options.protocols
-        self.state = StageState(stage, replace(run_config.settings, stage=index), run_config.population)
+        self.state = StageState(run_config, stage, index)
         self._bytes = wire_bytes(stage, self.state.settings, self._some_context())
         self._exchange: Exchange[SiteReply] | None = None
         self._exchange_seconds = 0.0

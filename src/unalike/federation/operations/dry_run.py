@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator
 from unalike.federation.coordinator.remote_stage import check_stage
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders, run_config_of
@@ -23,7 +22,6 @@ def check_terms_run(federation: Federation, own: Mapping[str, Pair | None]) -> N
     one = SampleCounts(train=1, test=1, val=int(federation.val > 0))
     population = placeholders(federation, Roster("", {site.name: one for site in federation.sites}))
     run_config = run_config_of(federation, population, own.get("test"), own.get("proxy"), coordinated=True)
-    FederatedEvaluator(population, run_config.options.protocols, run_config.test)  # raises for unknown protocols
     for step in run_config.outline:
         if isinstance(step, Stage):
             check_stage(step, run_config)

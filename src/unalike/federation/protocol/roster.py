@@ -7,7 +7,6 @@ import secrets
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -103,12 +102,12 @@ def run_config_of(
     coordinated: bool = False,
     device: str = "cpu",
 ) -> RunConfig:
-    """The federation as a run config. `coordinated` adds the rules that only the coordinator applies: stop, budget, select.
+    """The federation as a run config. `coordinated` adds what only the coordinator applies: protocol, stop, budget, select.
 
     Raises `UnalikeError` for terms that cannot be run.
     """
     share, eligible = federation.participation, max(1, int(np.count_nonzero(population.sizes)))
-    ends: dict[str, Any] = {"stop": federation.stop, "budget": federation.budget, "select": federation.select}
+    applied = ("protocol", "stop", "budget", "select") if coordinated else ()
     return prepare_run(
         federation.method,
         population,
@@ -122,8 +121,7 @@ def run_config_of(
         executor="loop",
         device=device,
         evaluate_every=federation.evaluate_every,
-        protocol=federation.protocol,
         buffers=federation.buffers,
         transform=federation.transform,
-        **(ends if coordinated else {}),
+        **{name: getattr(federation, name) for name in applied},
     )
