@@ -160,9 +160,10 @@ def test_worker_processes_have_own_devices(method, nccl, tmp_path):
 def train_in_a_team(method, nccl, folder):
     second, follow = Path(folder) / "second", worker_loop._follow
 
-    def noted(worker):
+    def noted(worker_pool, make):
+        worker = make()
         second.write_text(str(worker.run_config.population.x.device))
-        follow(worker)
+        follow(worker_pool, lambda: worker)
 
     worker_loop._follow, nccl_module.BACKENDS[KIND] = noted, Wires
     with pretended():

@@ -17,6 +17,6 @@ class InvalidValue(UnalikeError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnalikeError:
     """The error for a name that no registry holds, with the nearest names that it does hold."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(names)}"
     return UnalikeError(f"unknown {kind} {name!r}; {hint}")

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from unalike._utils.errors import InvalidValue, UnalikeError, unknown
+from unalike._utils.keywords import hint
 from unalike._utils.option_types import check_kinds
 from unalike._utils.spec import Call
 from unalike._utils.validated import explain_errors
@@ -56,7 +57,9 @@ class Registry:
         try:
             inspect.signature(builder).bind(**context, **call.parameters)
         except TypeError as error:
-            raise UnalikeError(f"{call}: {error}; it takes {self.usage(call.name)}") from None
+            strange = next((n for n in call.parameters if n not in inspect.signature(builder).parameters), "")
+            meant = hint(strange, self._written(call.name)).replace("?", "; ")
+            raise UnalikeError(f"{call}: {error}; {meant}it takes {self.usage(call.name)}") from None
         try:
             check_kinds(builder, call.parameters)
             return builder(**context, **call.parameters)
@@ -67,12 +70,15 @@ class Registry:
 
     def usage(self, name: str) -> str:
         """`proximal(mu=0.001)`: the name with the parameters a person may write and their defaults."""
-        parameters = list(inspect.signature(self[name]).parameters.values())
-        # builders that also take what the person does not write (labels, shapes) mark what they may write as keyword-only
-        written = [p for p in parameters if p.kind is p.KEYWORD_ONLY] or [
-            p for p in parameters if p.default is not p.empty
-        ]
+        written = self._written(name).values()
         return f"{name}({', '.join(p.name if p.default is p.empty else f'{p.name}={p.default!r}' for p in written)})"
+
+    def _written(self, name: str) -> dict[str, inspect.Parameter]:
+        """The parameters that a person may write."""
+        parameters = inspect.signature(self[name]).parameters
+        # builders that also take what the person does not write (labels, shapes) mark what they may write as keyword-only
+        named = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+        return named or {n: p for n, p in parameters.items() if p.default is not p.empty}
 
     def summary(self, name: str) -> str:
         """The first line of the builder's docstring."""

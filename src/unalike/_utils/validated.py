@@ -8,6 +8,7 @@ from typing import Any, TypeVar, dataclass_transform
 import pydantic
 
 from unalike._utils.errors import InvalidValue
+from unalike._utils.keywords import check_keywords, fields_of
 
 C = TypeVar("C", bound=type)
 
@@ -19,8 +20,11 @@ def validated(cls: C) -> C:
     made: Any = pydantic.dataclasses.dataclass(frozen=True, config=config)(cls)
     validated = made.__init__
 
+    known = fields_of(made)
+
     @wraps(validated)
     def clear(self: Any, *args: Any, **kwargs: Any) -> None:
+        check_keywords(f"{'ua.' if made.__name__ == 'Work' else ''}{made.__name__}", kwargs, known)
         try:
             validated(self, *args, **kwargs)
         except pydantic.ValidationError as error:

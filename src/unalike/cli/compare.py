@@ -56,8 +56,10 @@ def command(
     from unalike._utils.progress import progress_bar
     from unalike.cli.terminal_tables import estimate_table, summary_table
     from unalike.experiments.compare import prepare_experiment, read_seeds
+    from unalike.runtime.run_config import check_request
 
     numbers = read_seeds(seeds)
+    check_request(method, has_test=True, **training)
     dataset, proxy_samples, test_samples = o.dataset(data, data_dir, proxy, test, training["protocol"])
     planned = None if plan is None else o.divided(dataset, partition, plan, clients, 0, val)
     flags = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}

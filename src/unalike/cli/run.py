@@ -53,12 +53,13 @@ def command(
     from unalike.experiments.experiment_facts import save_run_facts
     from unalike.runtime.records.profiling import Profile
     from unalike.runtime.round_loop import execute
-    from unalike.runtime.run_config import prepare_run
+    from unalike.runtime.run_config import check_request, prepare_run
     from unalike.runtime.worker_loop import follow_leader
 
     if dry_run and profile:
         raise UnalikeError("found --profile with --dry-run, which trains no run to profile; leave one of the two out")
     rounds = training["rounds"]
+    check_request([method], has_test=True, **training)
     dataset, proxy_samples, test_samples = o.dataset(data, data_dir, proxy, test, training["protocol"])
     population = o.divided(dataset, partition, plan, clients, seed, val)
     run_config = prepare_run(method, population, seed=seed, proxy=proxy_samples, test=test_samples, **training)

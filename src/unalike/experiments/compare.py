@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from inspect import signature
 from operator import index
 from pathlib import Path
 from typing import Any
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import ProgressCallback, progress_bar, progress_reporting
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
-from unalike.data.partitioning.partition import USUAL, divided_already, usual_clients
-from unalike.data.partitioning.partition import partition as divide
-from unalike.data.population import Population
-from unalike.data.sources.load import load
+from unalike.data.partitioning.given_clients import Clients, given_clients
+from unalike.data.partitioning.partition import USUAL
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.cost_estimate import Estimate
 from unalike.experiments.experiment import Cell, Experiment
 from unalike.experiments.experiment_facts import facts_of, method_text
 from unalike.metrics.metrics import Custom
-from unalike.runtime.run_config import Clients, ModelLike, Pair, RunConfig, prepare_run
+from unalike.runtime.run_config import MODEL, ROUNDS, ModelLike, Pair, RunConfig, RunOptions, check_request, prepare_run
 
 __all__ = ["compare", "estimate", "facts_of", "prepare_experiment", "read_seeds"]
 
@@ -35,8 +34,8 @@ def compare(
     data_dir: str | Path | None = None,
     partition: str = USUAL,
     val: float = 0.0,
-    model: ModelLike = "mlp",
-    rounds: int = 50,
+    model: ModelLike = MODEL,
+    rounds: int = ROUNDS,
     seeds: int | Sequence[int] = 3,
     work: Work | None = None,
     baseline: str | None = None,
@@ -62,7 +61,7 @@ def compare(
         seeds: the number of seeds (0, 1, ...), or a list of them.
         work: the local training of the clients.
         baseline: label of the method that the others are compared with; the first method unless given.
-        test: test samples of the server, for `protocol="server"`.
+        test: test samples of the server, for `protocol="server"`; with `data` its published test set unless given.
         proxy: samples of the server, for methods that train on the server.
         metrics: metrics of your own, as for `ua.run`. Finished cells in `out` are identified by the names of metrics
             only: a changed function needs another name or folder.
@@ -141,8 +140,8 @@ def prepare_experiment(
     data_dir: str | Path | None = None,
     partition: str = USUAL,
     val: float = 0.0,
-    model: ModelLike = "mlp",
-    rounds: int = 50,
+    model: ModelLike = MODEL,
+    rounds: int = ROUNDS,
     seeds: int | Sequence[int] = 3,
     work: Work | None = None,
     baseline: str | None = None,
@@ -161,21 +160,16 @@ def prepare_experiment(
     seed_list = _seed_list(seeds)
     baseline = baseline or next(iter(by_label), "")
     _check_selection(by_label, seed_list, baseline)
-    dataset = load(data, data_dir) if isinstance(data, str) else data
-    population_of = _populations(clients, dataset, partition, val)
+    own = dict.fromkeys([*signature(compare).parameters, *fields_of(RunOptions)])
+    check_keywords("ua.compare", options, own.keys() - {"options", "seed"}, fields_of(Work))
     protocol = _shared_model_first(options.get("protocol", "clients"))
-    run_options = {
-        **options,
-        "model": model,
-        "work": work,
-        "test": test,
-        "proxy": proxy,
-        "metrics": metrics,
-        "rounds": rounds,
-        "protocol": protocol,
-    }
+    training = {**options, "model": model, "work": work, "rounds": rounds, "protocol": protocol}
+    has_test = test is not None or data is not None
+    needs_test = "server" in check_request(by_label.values(), has_test=has_test, **training).protocols
+    given = given_clients(clients, data, data_dir, partition, val, test, needs_test=needs_test)
+    run_options = {**training, "test": given.test, "proxy": proxy, "metrics": metrics}
     cells = [
-        Cell(label, seed, prepare_run(method, population_of(seed), seed=seed, **run_options))
+        Cell(label, seed, prepare_run(method, given.of(seed), seed=seed, **run_options))
         for seed in seed_list
         for label, method in by_label.items()
     ]
@@ -259,28 +253,6 @@ def _shared_model_first(protocol: str | Sequence[str]) -> tuple[str, ...]:
     if not protocols or protocols[0] in ("clients", "server"):
         return protocols
     return tuple(dict.fromkeys(("clients", *protocols)))
-
-
-def _populations(
-    clients: Clients | int | None, data: Dataset | None, partition: str, val: float
-) -> Callable[[int], Population]:
-    """Seed -> clients: a partition of the data for each seed, or always the given clients."""
-    count = clients if isinstance(clients, int) else None
-    given = None if isinstance(clients, int) else clients
-    if data is not None:
-        if given is not None:
-            raise UnalikeError(
-                "found both data= and clients; give the number of clients with data=, or the clients without it"
-            )
-        number = usual_clients(partition) if count is None else count
-        return cache(lambda seed: divide(data, partition, number, seed=seed, val=val))
-    if given is None:
-        raise UnalikeError(
-            "found no data; give clients (from ua.partition, or a list of ua.ClientData) or data='digits'"
-        )
-    divided_already("clients", "make them with it: ua.partition(..., val=0.1)", partition, val)
-    fixed = given if isinstance(given, Population) else Population.of(given)
-    return lambda seed: fixed
 
 
 def _source_flags(

@@ -6,12 +6,17 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import ProgressCallback, progress_reporting
 from unalike.core.work import Work
+from unalike.data.dataset import Dataset
+from unalike.data.partitioning.given_clients import Clients, given_clients
+from unalike.data.partitioning.partition import USUAL as USUAL_PARTITION
 from unalike.engine.threads import threads_for
 from unalike.methods.plan import Answers, PlanSteps, QueryStep, Stage, StageResults, next_step, steps_of
 from unalike.methods.return_checks import untouched
@@ -21,7 +26,7 @@ from unalike.runtime.local_backend import LocalBackend
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.records.history import DIVERGED, History, Row
 from unalike.runtime.records.run_directory import RunDirectory
-from unalike.runtime.run_config import Clients, ModelLike, Pair, RunConfig, prepare_run
+from unalike.runtime.run_config import MODEL, ROUNDS, ModelLike, Pair, RunConfig, check_request, prepare_run
 from unalike.runtime.run_recorder import Run, RunRecorder
 from unalike.runtime.stage_state import RoundResult, StageState
 from unalike.runtime.worker_loop import follow_leader, require_folder, worker_pool_for
@@ -33,10 +38,14 @@ Stop = Callable[[dict[str, Any]], bool]
 
 def run(
     spec: object,
-    clients: Clients,
+    clients: Clients | int | None = None,
     *,
-    model: ModelLike,
-    rounds: int,
+    data: Dataset | str | None = None,
+    data_dir: str | Path | None = None,
+    partition: str = USUAL_PARTITION,
+    val: float = 0.0,
+    model: ModelLike = MODEL,
+    rounds: int = ROUNDS,
     work: Work | None = None,
     seed: int = 0,
     participation: float = 1.0,
@@ -56,12 +65,18 @@ def run(
     out: str | Path | None = None,
     resume: bool = True,
     progress: ProgressCallback | bool | None = None,
+    **unknown: Any,
 ) -> Run:
     """Train `spec` on `clients` for `rounds` rounds and evaluate it as it goes.
 
     Args:
         spec: text such as "fedprox(mu=0.1) + lws", a method, a part or a plan.
-        clients: the result of `ua.partition`, or a list of `ua.ClientData`.
+        clients: the result of `ua.partition`, or a list of `ua.ClientData`. With `data`: the number of clients (10, or as many
+            as the data set defines, unless given).
+        data: a data set or its name, instead of clients.
+        data_dir: folder of data files.
+        partition: the partition of `data`, drawn with `seed`.
+        val: share of each client's training samples used for validation; only with `data`.
         model: a name such as "mlp(hidden=(64, 32))", a module (its weights are the start; it is not changed), or a function
             that makes one.
         rounds: number of rounds, over all stages of a plan.
@@ -70,8 +85,8 @@ def run(
         participation: the share of clients in a round, drawn without replacement.
         executor: "auto", "loop", "batched" or "distributed(workers=2)".
         evaluate_every: evaluate every so many rounds, and always at the end of a stage.
-        protocol: "clients", "server" (needs `test`), "personal", "local", or several. The first fills the plain columns.
-        test: (x, y), the server's test set.
+        protocol: "clients", "server", "personal", "local", or several. The first fills the plain columns.
+        test: (x, y), the server's test set. With `data` and protocol="server": the published test set of the data unless given.
         proxy: (x, y) on the server, for methods that learn from it.
         device: a torch device such as "cpu" or "cuda".
         buffers: "average", "local" or "first".
@@ -88,7 +103,8 @@ def run(
             metric by its name alone: give a changed function another name or another folder.
         out: a folder that keeps the run. A folder that holds the beginning of the same run is resumed.
         resume: False refuses a folder that already holds this run.
-        progress: called with each row; by default a bar if standard error is a terminal; False for none.
+        progress: called with each row; by default a bar on a terminal and in a notebook; False for none.
+        unknown: no other keyword is taken; a misspelt one gets a suggestion.
 
     Returns:
         The finished run: its history, models and warnings.
@@ -97,35 +113,39 @@ def run(
         UnalikeError: the run is impossible as requested; the message says what was found, what was expected and what to do.
 
     Examples:
-        >>> run = ua.run("fedprox(mu=0.1)", clients, model="mlp", rounds=50)  # doctest: +SKIP
+        >>> run = ua.run("fedprox(mu=0.1)", clients, model="cnn", rounds=30)  # doctest: +SKIP
+        >>> run = ua.run("fedprox(mu=0.1)", data="digits")  # doctest: +SKIP
         >>> run.history.rounds  # doctest: +SKIP
     """
     if not (stop is None or isinstance(stop, str) or callable(stop)):
         raise UnalikeError(
             f"stop={stop!r}: expected a rule such as 'accuracy >= 0.9', or a function of a row of the history"
         )
+    check_keywords("ua.run", unknown, [n for n in signature(run).parameters if n != "unknown"], fields_of(Work))
+    options: dict[str, Any] = {
+        "rounds": rounds,
+        "seed": seed,
+        "participation": participation,
+        "executor": executor,
+        "evaluate_every": evaluate_every,
+        "protocol": protocol if isinstance(protocol, str) else tuple(protocol),
+        "device": device,
+        "buffers": buffers,
+        "transform": transform,
+        "precision": precision,
+        "stop": stop if isinstance(stop, str) else None,
+        "budget": budget,
+        "select": select,
+    }
+    has_test = test is not None or data is not None
+    asked = check_request([spec], model=model, work=work, has_test=has_test, **options)
+    needs_test = "server" in asked.protocols
+    given = given_clients(clients, data, data_dir, partition, val, test, needs_test=needs_test)
     run_config = prepare_run(
-        spec,
-        clients,
-        model=model,
-        work=work,
-        test=test,
-        proxy=proxy,
-        metrics=metrics,
-        rounds=rounds,
-        seed=seed,
-        participation=participation,
-        executor=executor,
-        evaluate_every=evaluate_every,
-        protocol=protocol if isinstance(protocol, str) else tuple(protocol),
-        device=device,
-        buffers=buffers,
-        transform=transform,
-        precision=precision,
-        stop=stop if isinstance(stop, str) else None,
-        budget=budget,
-        select=select,
+        spec, given.of(seed), model=model, work=work, test=given.test, proxy=proxy, metrics=metrics, **options
     )
+    for note in run_config.warnings:
+        warnings.warn(note, stacklevel=2)
     require_folder(run_config, out)
     follow_leader([run_config])
     called = None if isinstance(stop, str) else stop
@@ -227,9 +247,8 @@ def _stages(run_config: RunConfig, backend: Backend[Any], recorder: RunRecorder)
     """The stages of the plan with their step numbers. Client queries between them are asked on the way."""
     steps = steps_of(run_config.plan, run_config.plan_inputs)
     step, index = next(steps, None), 0
-    for note in (run_config.ending.warning, *backend.notes):
-        if note:
-            recorder.note(note)
+    for note in (*run_config.warnings, *backend.notes):
+        recorder.note(note)
     while step is not None:
         outcome: Answers | StageResults
         if isinstance(step, QueryStep):

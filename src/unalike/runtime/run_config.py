@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from unalike._utils import seeds as seeds
 from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.spec import parse_one
 from unalike._utils.validated import explain_errors
 from unalike._utils.version import __version__
 from unalike.core.model import Model, Precision
@@ -22,24 +23,28 @@ from unalike.core.types import Batch, Context
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.data import array_checks
-from unalike.data.client_data import ClientData
+from unalike.data.partitioning.given_clients import Clients
 from unalike.data.population import Population
 from unalike.data.training_vocabulary import replace_untrained, trained_words
 from unalike.data.transforms import TransformChain
 from unalike.data.transforms import transform as chain_of
+from unalike.engine.auto import EXECUTORS
 from unalike.methods.plan import Plan, PlanInputs, Stage, Step, method_of, steps_of
 from unalike.methods.plan import plan as plan_of
 from unalike.metrics.metrics import PROTOCOLS, Custom, metric_names
 from unalike.models.conditional import fitted
 from unalike.models.registry import model as build_model
+from unalike.models.registry import read
+from unalike.models.registry import registry as models
 from unalike.runtime.model_checks import check_fit, check_repeats
 from unalike.runtime.records.run_directory import Config, digest, fingerprint
-from unalike.runtime.stopping import KnownColumns, StopRules
+from unalike.runtime.stopping import Budget, KnownColumns, StopRules
 from unalike.training.wire import Item, plan_outline, plan_wire
 
 ModelLike = str | nn.Module | Callable[[], nn.Module]
-Clients = Population | Sequence[ClientData]
 Pair = tuple[Any, Any]
+MODEL, ROUNDS = "mlp", 50
+"""The defaults of runs and comparisons."""
 
 
 @validated(frozen=True, config=ConfigDict(extra="forbid"))
@@ -50,7 +55,7 @@ class RunOptions:
     the best by the validation samples.
     """
 
-    rounds: NonNegativeInt
+    rounds: NonNegativeInt = ROUNDS
     seed: NonNegativeInt = Field(default=0, lt=2**63)
     participation: float = Field(default=1.0, gt=0, le=1)
     executor: str = "auto"
@@ -141,6 +146,13 @@ class RunConfig:
         return StopRules(options.stop, options.budget, known)
 
     @property
+    def warnings(self) -> list[str]:
+        """What the user should know of this configuration, although it can be run."""
+        nothing = "rounds=0 trains nothing: the run holds the initial model and its evaluation; expected 1 or more"
+        found = [nothing] if not self.options.rounds else []
+        return found + ([self.ending.warning] if self.ending.warning else [])
+
+    @property
     def plan_inputs(self) -> PlanInputs:
         """The inputs that a plan builds its stages from."""
         people, options = self.population, self.options
@@ -184,6 +196,42 @@ class RunConfig:
         return replace(self, population=population, model=model, test=test, proxy=proxy)
 
 
+def check_request(
+    specs: Iterable[object], *, model: ModelLike = MODEL, work: Work | None = None, has_test: bool, **options: Any
+) -> RunOptions:
+    """Check everything that needs no data, so that a mistake is reported before data is read.
+
+    Args:
+        specs: the methods.
+        model: the model.
+        work: the local training.
+        has_test: whether the server has test samples, or gets some.
+        options: the fields of `RunOptions`.
+
+    Returns:
+        The options.
+
+    Raises:
+        UnalikeError: something in it is unknown or out of range.
+    """
+    try:
+        chosen = RunOptions(**options)
+    except ValidationError as error:
+        raise UnalikeError(explain_errors(error)) from None
+    if not isinstance(work, Work | None):
+        raise UnalikeError(f"work={work!r}: expected ua.Work(epochs=1, batch_size=32, lr=0.01, ...)")
+    for spec in specs:
+        plan_of(spec)
+    if isinstance(model, str):
+        _ = models[read(model).name]
+    _check_protocols(chosen.protocols, has_test)
+    _check_executor(chosen.executor)
+    _check_device(chosen.device)
+    _check_modes(torch.device(chosen.device).type)
+    _ = chosen.chain, chosen.budget and Budget(chosen.budget)
+    return chosen
+
+
 def prepare_run(
     spec: object,
     clients: Clients,
@@ -196,16 +244,8 @@ def prepare_run(
     **options: Any,
 ) -> RunConfig:
     """Check everything that can be checked before training. Raises `UnalikeError`."""
-    try:
-        chosen = RunOptions(**options)
-    except ValidationError as error:
-        raise UnalikeError(explain_errors(error)) from None
-    if not isinstance(work, Work | None):
-        raise UnalikeError(f"work={work!r}: expected ua.Work(epochs=1, batch_size=32, lr=0.01, ...)")
-    _check_protocols(chosen.protocols, test)
+    chosen = check_request([spec], model=model, work=work, has_test=test is not None, **options)
     population = clients if isinstance(clients, Population) else Population.of(clients)
-    _check_device(chosen.device)
-    _check_modes(torch.device(chosen.device).type)
     plan = plan_of(spec)
     context = _context(plan, population)
     made, name = _model(fitted(model, context) if isinstance(model, str) else model, population, chosen.seed)
@@ -278,13 +318,22 @@ def _filled(module: nn.Module) -> Model:
     return Model(module)
 
 
-def _check_protocols(protocols: Sequence[str], test: Pair | None) -> None:
+def _check_executor(text: str) -> None:
+    """Whether there are executors of these names, in each process too."""
+    call, names = parse_one(text), {*EXECUTORS, "auto", "distributed"}
+    if call.name not in names:
+        raise unknown("executor", call.name, names)
+    if call.name == "distributed" and isinstance(inner := call.parameters.get("inner"), str):
+        _check_executor(inner)
+
+
+def _check_protocols(protocols: Sequence[str], has_test: bool) -> None:
     if not protocols:
         raise UnalikeError(f"found no protocol; expected one or more of {', '.join(PROTOCOLS)}")
     for name in protocols:
         if name not in PROTOCOLS:
             raise unknown("protocol", name, PROTOCOLS)
-    if "server" in protocols and test is None:
+    if "server" in protocols and not has_test:
         raise UnalikeError(
             "protocol 'server' needs a held-out test set: give test=(x, y), or choose protocol='clients'"
         )

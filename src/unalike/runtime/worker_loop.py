@@ -93,7 +93,7 @@ def require_folder(run_config: RunConfig, out: str | Path | None) -> None:
 def serve(run_config: RunConfig, worker_pool: WorkerPool) -> None:
     """A worker process: follow the plan as the leading process carries it out, and do this process's share of it."""
     with threads_for(run_config.model, alone=False):
-        _follow(Worker(run_config.here(worker_pool.place), worker_pool))
+        _follow(worker_pool, lambda: Worker(run_config.here(worker_pool.place), worker_pool))
 
 
 class Worker:
@@ -134,22 +134,35 @@ ANNOUNCEMENTS: dict[str, Callable[[Worker, Message], None]] = {
 """Messages that every worker process takes in; all others are questions to some of them."""
 
 
-def _follow(worker: Worker) -> None:
-    """The worker process's event loop."""
-    worker_pool = worker.worker_pool
-    failed = ""  # an error that no process waits to hear of is the answer to the next question
+def _follow(worker_pool: WorkerPool, make: Callable[[], Worker]) -> None:
+    """The worker process's event loop.
+
+    Whatever fails, the process stays until the run ends, and the error is the answer to the next question: a process that exits
+    while others connect makes them fail with an error of the transport.
+    """
+    worker, failed = None, ""
+    try:
+        worker = make()
+    except Exception as error:
+        failed = _explained(error)
     while (message := worker_pool.hear())["do"] != "end":
+        is_asked = worker_pool.rank in message["asked"]
         try:
-            if message["do"] in ANNOUNCEMENTS:
+            if failed or worker is None:
+                answer: Message = {"error": failed}
+            elif message["do"] in ANNOUNCEMENTS:
                 ANNOUNCEMENTS[message["do"]](worker, message)
-            elif failed:
-                raise UnalikeError(failed)
-            elif worker_pool.rank in message["asked"]:
-                worker_pool.reply(worker.answer(message))
-        except Exception as error:  # whatever it is, the leader must not wait for an answer that never comes
-            failed = str(error) if isinstance(error, UnalikeError) else f"{type(error).__name__}: {error}"
-            if worker_pool.rank in message["asked"]:
-                worker_pool.reply({"error": failed})
+            elif is_asked:
+                answer = worker.answer(message)
+        except Exception as error:
+            failed = _explained(error)
+            answer = {"error": failed}
+        if is_asked:
+            worker_pool.reply(answer)
+
+
+def _explained(error: Exception) -> str:
+    return str(error) if isinstance(error, UnalikeError) else f"{type(error).__name__}: {error}"
 
 
 def _outcome(message: Message) -> StageResults | Answers:

@@ -1,0 +1,69 @@
+"""Errors for keywords that a function does not take: misspelt ones, and those of other libraries."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable
+from dataclasses import fields
+from typing import Any
+
+from unalike._utils.errors import InvalidValue
+
+FOREIGN = {
+    "batch": "batch_size",
+    "minibatch": "batch_size",
+    "learning_rate": "lr",
+    "epoch": "epochs",
+    "local_epochs": "epochs",
+    "num_epochs": "epochs",
+    "optimiser": "optimizer",
+    "round": "rounds",
+    "num_rounds": "rounds",
+    "global_rounds": "rounds",
+    "num_clients": "clients",
+    "n_clients": "clients",
+    "client_fraction": "participation",
+    "fraction_fit": "participation",
+    "dataset": "data",
+    "folder": "out",
+    "validation": "val",
+}
+"""Keywords that people know from elsewhere, and ours."""
+
+
+def check_keywords(owner: str, given: Iterable[str], known: Collection[str], work: Collection[str] = ()) -> None:
+    """Check the keywords given to a function.
+
+    Args:
+        owner: The function as users write it: "ua.run".
+        given: The keywords that it was given.
+        known: Those that it takes.
+        work: The fields of `ua.Work`, if the function takes `work`.
+
+    Raises:
+        InvalidValue: One of them is not known. The message suggests the one that was meant.
+    """
+    for name in given:
+        if name in known:
+            continue
+        in_work = meant(name, work)
+        if FOREIGN.get(name, name) in work:
+            raise InvalidValue(f"{owner} takes no keyword {name!r}; write work=ua.Work({in_work}=...)")
+        raise InvalidValue(f"{owner} takes no keyword {name!r}; {hint(name, known) or 'it takes ' + ', '.join(known)}")
+
+
+def fields_of(kind: type[Any]) -> list[str]:
+    """The names of a dataclass's fields."""
+    return [field.name for field in fields(kind)]
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """The suggestion for a keyword that is not among the known ones; empty if none of them is close."""
+    found = meant(name, known)
+    return f"did you mean {found!r}?" if found else ""
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The known keyword that was meant; empty if none is close."""
+    wanted = FOREIGN.get(name, name)
+    return next(iter(difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)), "")
