@@ -147,7 +147,7 @@ class RunConfig:
 
     @property
     def warnings(self) -> list[str]:
-        """What the user should know of this configuration, although it can be run."""
+        """Warnings about a configuration that can be run."""
         nothing = "rounds=0 trains nothing: the run holds the initial model and its evaluation; expected 1 or more"
         found = [nothing] if not self.options.rounds else []
         return found + ([self.ending.warning] if self.ending.warning else [])

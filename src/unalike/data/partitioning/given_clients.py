@@ -42,7 +42,7 @@ def given_clients(
     *,
     needs_test: bool,
 ) -> GivenClients:
-    """Read the arguments of `ua.run` and `ua.compare` that say who trains.
+    """Read the arguments of `ua.run` and `ua.compare` that name the clients.
 
     Args:
         clients: The clients, or with `data` their number.
