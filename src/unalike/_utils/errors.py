@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 
 class UnalikeError(ValueError):
@@ -20,3 +21,10 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UnalikeError:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(names)}"
     return UnalikeError(f"unknown {kind} {name!r}; {hint}")
+
+
+def require_extra(extra: str, *modules: str, what: str) -> None:
+    """Raise `UnalikeError` if one of the modules that an extra installs is missing. `what` needs them."""
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise UnalikeError(f"{what} needs {' and '.join(missing)}; install the extra: pip install 'unalike[{extra}]'")

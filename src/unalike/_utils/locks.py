@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -11,6 +11,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from unalike._utils.errors import UnalikeError
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _acquire(handle: int, shared: bool) -> None:
+        """Lock the file's first byte; locks are never shared. Raises `BlockingIOError` where another process has it."""
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except PermissionError as error:
+            raise BlockingIOError(*error.args) from None
+
+else:
+    import fcntl
+
+    def _acquire(handle: int, shared: bool) -> None:
+        """Lock the file. Raises `BlockingIOError` where another process has a lock that excludes this one."""
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+
 
 LOOK = 0.05
 """Seconds to wait for a process that only tests the lock (`is_locked`)."""
@@ -39,7 +57,7 @@ def is_locked(folder: Path) -> bool | None:
     except OSError:
         return None
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _acquire(handle, shared=True)
     except BlockingIOError:
         return True
     except OSError:
@@ -52,10 +70,10 @@ def is_locked(folder: Path) -> bool | None:
 def _take(handle: int, folder: Path, otherwise: str) -> None:
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _acquire(handle, shared=False)
         except BlockingIOError:  # perhaps by a process that only tests the lock (`is_locked`)
             time.sleep(LOOK)
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _acquire(handle, shared=False)
     except BlockingIOError:
         raise UnalikeError(otherwise) from None
     except OSError as error:  # as on file systems of some clusters

@@ -8,12 +8,26 @@ from __future__ import annotations
 
 import sys
 import warnings
+from io import TextIOWrapper
 
 import typer
 import typer.core
 
 from unalike._utils.errors import UnalikeError
-from unalike.cli import compare, dashboard, evaluate, federation, join, lists, partition, predict, report, run, study
+from unalike.cli import (
+    compare,
+    dashboard,
+    doctor,
+    evaluate,
+    federation,
+    join,
+    lists,
+    partition,
+    predict,
+    report,
+    run,
+    study,
+)
 
 HELP = """Federated learning on heterogeneous data: find the method that suits your data.
 
@@ -37,7 +51,7 @@ typer.core.HAS_RICH = False  # plain help text; with Rich, Typer up to 0.20 prin
 app = typer.Typer(
     help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
-for module in (compare, run, report, partition, evaluate, predict, join, dashboard):
+for module in (compare, run, report, partition, evaluate, predict, join, dashboard, doctor):
     app.command(module.NAME)(module.command)
 app.add_typer(lists.app, name="list")
 app.add_typer(federation.app, name="federation")
@@ -63,6 +77,9 @@ def _options(
 
 def main() -> None:
     """Entry point. Exit status: 0 done, 2 invalid input, 130 interrupted, 1 any other error."""
+    for stream in (sys.stdout, sys.stderr):  # where a terminal lacks a character, print a question mark
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)
     try:
         app()

@@ -22,7 +22,7 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     if path is None:
         return None
     try:
-        found = tomllib.loads(path.read_text())
+        found = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UnalikeError(f"cannot read {path}: {error}; expected a TOML file of flags, such as rounds = 50") from None
     known = {p.name for p in context.command.params}
@@ -65,7 +65,7 @@ def _flags_of(file: Path, found: dict[str, Any], known: set[str]) -> dict[str, A
 def kept_flags(folder: Path) -> dict[str, Any]:
     """The flags of the command that wrote a folder; empty if a program wrote it."""
     try:
-        return tomllib.loads(json.loads((folder / "comparison.json").read_text())["config"])
+        return tomllib.loads(json.loads((folder / "comparison.json").read_text("utf-8"))["config"])
     except (OSError, ValueError, KeyError):
         return {}
 

@@ -114,7 +114,7 @@ class Followed:
         if terms:
             return [str(site["name"]) for site in terms.get("sites", [])]
         try:
-            return [str(n) for n in json.loads((self.run / "comparison.json").read_text())["clients"]]
+            return [str(n) for n in json.loads((self.run / "comparison.json").read_text("utf-8"))["clients"]]
         except (OSError, ValueError, KeyError):
             return RunDirectory(self.run).names or []
 
@@ -127,7 +127,7 @@ def _method(asked: str, config: dict[str, Any]) -> str:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
 

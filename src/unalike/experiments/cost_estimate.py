@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import resource
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unalike._utils.machine import peak_memory_mb
 from unalike._utils.progress import ProgressCallback
 from unalike._utils.tensor_files import write_bytes
 from unalike.core import tree
@@ -53,7 +52,7 @@ class Estimate:
         key: hash of everything that decides the result of the comparison.
         seeds: number of seeds.
         costs: the cost of one run of each method.
-        memory_mb: peak memory of the process, in MB.
+        memory_mb: peak memory of the process, in MB; None where the system does not say it (Windows).
 
     Example:
         >>> clients = ua.partition("digits", "iid", clients=3)  # doctest: +SKIP
@@ -63,7 +62,7 @@ class Estimate:
     key: str
     seeds: int
     costs: list[Cost]
-    memory_mb: float
+    memory_mb: float | None
 
     @property
     def seconds(self) -> float:
@@ -97,7 +96,7 @@ class Estimate:
     def load(cls, folder: Path, key: str) -> Estimate | None:
         """Read the estimate of the comparison `key` from a folder; None if the folder has none."""
         try:
-            found = json.loads((folder / FILE).read_text())
+            found = json.loads((folder / FILE).read_text("utf-8"))
             made = cls(**found | {"costs": [Cost(**cost) for cost in found["costs"]]})
         except (OSError, ValueError, TypeError, KeyError):
             return None
@@ -111,13 +110,8 @@ def calibrate(key: str, run_configs: dict[str, RunConfig], seeds: int, progress:
     for label, run_config in run_configs.items():
         costs.append(_cost(label, run_config, progress))
         memory = max(memory, _client_states_mb(run_config))
-    return Estimate(key, seeds, costs, peak_mb() + memory)
-
-
-def peak_mb() -> float:
-    """Peak memory of this process so far, in MB."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+    peak = peak_memory_mb()
+    return Estimate(key, seeds, costs, None if peak is None else peak + memory)
 
 
 def _cost(label: str, run_config: RunConfig, progress: ProgressCallback) -> Cost:

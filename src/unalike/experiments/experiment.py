@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.machine import peak_memory_mb
 from unalike._utils.progress import ProgressCallback
 from unalike._utils.tensor_files import write_bytes
 from unalike.experiments.comparison import Comparison, labelled, last_rounds
-from unalike.experiments.cost_estimate import ROUNDS, Estimate, calibrate, peak_mb
+from unalike.experiments.cost_estimate import ROUNDS, Estimate, calibrate
 from unalike.experiments.facts import FILE, ComparisonFacts
 from unalike.experiments.standings import PlannedCell, save_cells
 from unalike.runtime.model_group import Diverged
@@ -140,7 +141,7 @@ class Experiment:
         comparison = results.comparison(self.facts)
         if folder is None:
             return comparison
-        comparison = self._with_estimate(comparison, folder, peak_mb() if trained == len(self.cells) else None)
+        comparison = self._with_estimate(comparison, folder, peak_memory_mb() if trained == len(self.cells) else None)
         comparison.save(folder)
         comparison.report(folder / "report.html")
         write_bytes(folder / "config.toml", self.facts.config.encode())

@@ -171,7 +171,7 @@ def _mean(values: Iterable[float]) -> float:
 
 def _planned(folder: Path) -> tuple[str, list[PlannedCell]]:
     try:
-        content = json.loads((folder / FILE).read_text())
+        content = json.loads((folder / FILE).read_text("utf-8"))
         return content["baseline"], [PlannedCell(**cell) for cell in content["cells"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UnalikeError(

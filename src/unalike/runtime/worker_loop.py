@@ -15,6 +15,7 @@ import numpy as np
 
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
+from unalike._utils.machine import cores
 from unalike._utils.spec import Call
 from unalike.engine.auto import Choice, work_seconds
 from unalike.engine.base import ClientPool
@@ -176,8 +177,7 @@ def _started(run_config: RunConfig) -> WorkerPool | None:
     call = _distributed(run_config)
     if call is None:
         return None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = call.parameters.get("workers", cores)
+    workers = call.parameters.get("workers", cores())
     if workers == 1 or (call.name == "auto" and not _is_worth_a_pool(run_config)):
         return None
     return start_pool(workers, partial(serve, run_config), run_config.device, _nccl(run_config))

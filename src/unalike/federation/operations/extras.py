@@ -1,14 +1,17 @@
-"""Check that optional dependencies are installed."""
+"""Check that this machine can run a federation: optional dependencies, and the operating system."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import sys
 
+from unalike._utils import errors
 from unalike._utils.errors import UnalikeError
 
 
 def require_extra(*modules: str, what: str = "a federation") -> None:
     """Raise `UnalikeError` if one of the modules (those of a federation by default) is not installed."""
-    missing = [name for name in modules or ("cryptography", "flwr") if find_spec(name) is None]
-    if missing:
-        raise UnalikeError(f"{what} needs {' and '.join(missing)}; install the extra: pip install 'unalike[flower]'")
+    errors.require_extra("flower", *modules or ("cryptography", "flwr"), what=what)
+    if not modules and sys.platform != "linux":
+        raise UnalikeError(
+            f"a federation needs Linux, found {sys.platform}: it supervises its processes by /proc and prctl; simulations run here"
+        )

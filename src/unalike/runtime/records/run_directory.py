@@ -40,7 +40,7 @@ class RunDirectory:
         """The configuration of the run that the folder holds; None for a new folder."""
         file = self.path / "config.toml"
         try:
-            return tomllib.loads(file.read_text())
+            return tomllib.loads(file.read_text("utf-8"))
         except FileNotFoundError:
             return None
         except NotADirectoryError:
@@ -99,14 +99,14 @@ class RunDirectory:
     def names(self) -> list[str] | None:
         """The names that were kept; None where there are none."""
         file = self.path / "names.json"
-        return json.loads(file.read_text()) if file.exists() else None
+        return json.loads(file.read_text("utf-8")) if file.exists() else None
 
     def event(self, kind: str, **facts: Any) -> None:
         """Append a line to `events.jsonl`."""
         line = json.dumps({"time": round(time.time(), 3), "event": kind, **facts})
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with open(self.path / "events.jsonl", "a") as file:
+            with open(self.path / "events.jsonl", "a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError as error:
             raise UnalikeError(f"cannot write {self.path / 'events.jsonl'}: {error.strerror}") from error

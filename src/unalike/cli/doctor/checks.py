@@ -1,0 +1,149 @@
+"""The facts of `unalike doctor` as plain values."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+Facts = dict[str, Any]
+
+MODULES = {"scikit-learn": "sklearn", "pillow": "PIL", "tomli-w": "tomli_w"}
+"""Library -> its module, where the names differ."""
+
+
+def examined(data_dir: Path | None = None) -> Facts:
+    """The facts, as plain values. `broken` lists what a default installation needs and does not have."""
+    from unalike._utils.version import __version__
+
+    libraries, broken = _libraries()
+    trial = {} if any(line.startswith("torch") for line in broken) else _trial()
+    outcomes = {name: trial.get(name, "works") for name in ("training", "compiled loops")}
+    broken += [f"{name}: {outcome}" for name, outcome in outcomes.items() if outcome != "works"]
+    return {
+        "unalike": __version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "machine": _machine(),
+        "libraries": libraries,
+        "trial": trial,
+        "extras": _extras(),
+        "data": _data(data_dir),
+        "broken": broken,
+    }
+
+
+def _machine() -> Facts:
+    """Cores, memory and accelerators, as this process can use them."""
+    from unalike._utils.machine import cores, memory_mb
+
+    found: Facts = {"cores": cores(), "memory_mb": memory_mb()}
+    try:
+        import torch
+    except (ImportError, OSError):  # `broken` says so
+        return found
+    gpus = (
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    )
+    gpus += ["Apple GPU (mps)"] if torch.backends.mps.is_available() else []
+    return found | {
+        "vectors": torch.backends.cpu.get_cpu_capability(),
+        "gpus": gpus,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _requirements(extra: str = "") -> list[Requirement]:
+    """The requirements of the default installation on this platform, or those that an extra adds."""
+    from packaging.requirements import Requirement
+
+    listed = [Requirement(line) for line in metadata.requires("unalike") or ()]
+    default = [r for r in listed if r.marker is None or r.marker.evaluate({"extra": ""})]
+    if not extra:
+        return default
+    return [r for r in listed if r not in default and r.marker is not None and r.marker.evaluate({"extra": extra})]
+
+
+def _version(name: str) -> str | None:
+    """The installed version of a library; None if it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _libraries() -> tuple[dict[str, str | None], list[str]]:
+    """The libraries of the default installation with their versions, and what is wrong with them."""
+    try:
+        requirements = _requirements()
+    except metadata.PackageNotFoundError:
+        return {}, ["unalike: it is imported from a folder and not installed; install it: pip install unalike"]
+    versions = {r.name: _version(r.name) for r in requirements}
+    broken = []
+    for requirement in requirements:
+        name, version = requirement.name, versions[requirement.name]
+        if version is None:
+            broken.append(f"{name}: not installed; pip install '{name}{requirement.specifier}'")
+        elif not requirement.specifier.contains(version, prereleases=True):
+            broken.append(f"{name}: found {version}, expected {requirement.specifier}")
+        elif why := _import_error(MODULES.get(name, name)):
+            broken.append(f"{name} {version}: {why}")
+    return versions, broken
+
+
+def _import_error(module: str) -> str:
+    """Why a module cannot be imported; empty if it can."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever a broken library raises
+        return f"cannot be imported ({type(error).__name__}: {error})"
+    return ""
+
+
+def _trial() -> Facts:
+    """Train one round of a tiny dense model: whether training works, and with compiled loops."""
+    import torch
+
+    import unalike as ua
+
+    started = time.perf_counter()
+    labels = torch.arange(8) % 2
+    sample = (torch.nn.functional.one_hot(labels, 4).float(), labels)
+    clients = [ua.ClientData(train=sample, test=sample) for _ in range(2)]
+    try:
+        ua.run("fedavg", clients, model="mlp(hidden=(4,))", rounds=1, executor="batched", progress=False)
+    except Exception as error:  # whatever a broken library raises
+        return {"training": f"{type(error).__name__}: {error}"}
+    found: Facts = {"training": "works", "seconds": round(time.perf_counter() - started, 1)}
+    if _version("numba") is not None:  # where the platform has no numba, nothing is broken
+        found["compiled loops"] = _import_error("unalike.engine.dense.kernels") or "works"
+    return found
+
+
+def _extras() -> dict[str, Facts]:
+    """Extra -> the libraries that it lacks, and the command that installs it."""
+    try:
+        names = metadata.metadata("unalike").get_all("Provides-Extra") or []
+        missing = {n: [r.name for r in _requirements(n) if r.name != "unalike" and not _version(r.name)] for n in names}
+    except metadata.PackageNotFoundError:
+        return {}
+    return {n: {"missing": lacking, "install": f"pip install 'unalike[{n}]'"} for n, lacking in missing.items()}
+
+
+def _data(data_dir: Path | None) -> Facts:
+    """The folder of data files, and what is in it that can be read."""
+    from unalike.data.sources.registry import FOLDER, data_folder, ending
+    from unalike.data.sources.registry import registry as names
+
+    folder = data_folder(data_dir)
+    embedded = [name for name in ("digits", "glyphs") if name in names]
+    found: Facts = {"variable": FOLDER, "folder": folder and str(folder.resolve()), "embedded": embedded, "files": []}
+    if folder is None or not folder.is_dir():
+        return found
+    return found | {"files": sorted(p.name for p in folder.iterdir() if p.is_dir() or ending(p.name) is not None)}
