@@ -54,7 +54,7 @@ class Batched(BaseExecutor):
     Args:
         client_pool: the clients.
         chunk: clients per chunk; None: as many as fit the cache, or the accelerator's memory.
-        compiled_loops: whether compiled loops may train dense models (they need the extra `fast`, see `engine.dense`).
+        compiled_loops: whether compiled loops may train dense models (see `engine.dense`).
     """
 
     client_pool: ClientPool
