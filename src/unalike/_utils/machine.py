@@ -1,4 +1,4 @@
-"""What the machine offers to this process; None where the system does not say."""
+"""Cores and memory of this machine, as the process may use them; None where the system does not say."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _print(facts: dict[str, Any]) -> None:
 
 
 def _where(data: dict[str, Any]) -> str:
-    """Where data files are looked for, and what is there."""
+    """The folder of data files, and its contents, as a line."""
     embedded = f"embedded: {', '.join(data['embedded'])}"
     if data["folder"] is None:
         return f"{embedded}; no folder of data files: set {data['variable']}, or use --data-dir"
