@@ -8,7 +8,7 @@ import time
 import pytest
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.locks import is_locked, locked
+from unalike._utils.system.locks import is_locked, locked
 
 
 def test_lock_held_twice_raises_and_passes_inner_errors(tmp_path):

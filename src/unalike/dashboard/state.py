@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.locks import is_locked
+from unalike._utils.system.locks import is_locked
 from unalike.federation.operations.commands import NoAnswer, command
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unalike._utils.machine import peak_memory_mb
 from unalike._utils.progress import ProgressCallback
+from unalike._utils.system.machine import peak_memory_mb
 from unalike._utils.tensor_files import write_bytes
 from unalike.core import tree
 from unalike.methods.plan import Stage

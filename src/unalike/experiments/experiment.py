@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.machine import peak_memory_mb
 from unalike._utils.progress import ProgressCallback
+from unalike._utils.system.machine import peak_memory_mb
 from unalike._utils.tensor_files import write_bytes
 from unalike.experiments.comparison import Comparison, labelled, last_rounds
 from unalike.experiments.cost_estimate import ROUNDS, Estimate, calibrate

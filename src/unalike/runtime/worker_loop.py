@@ -15,8 +15,8 @@ import numpy as np
 
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
-from unalike._utils.machine import cores
 from unalike._utils.spec import Call
+from unalike._utils.system.machine import cores
 from unalike.engine.auto import Choice, work_seconds
 from unalike.engine.base import ClientPool
 from unalike.engine.batched import Batched

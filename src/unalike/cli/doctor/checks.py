@@ -41,7 +41,7 @@ def examined(data_dir: Path | None = None) -> Facts:
 
 def _machine() -> Facts:
     """Cores, memory and accelerators, as this process can use them."""
-    from unalike._utils.machine import cores, memory_mb
+    from unalike._utils.system.machine import cores, memory_mb
 
     found: Facts = {"cores": cores(), "memory_mb": memory_mb()}
     try:

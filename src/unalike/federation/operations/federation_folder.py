@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from unalike._utils.errors import UnalikeError, unknown
-from unalike._utils.locks import locked
+from unalike._utils.system.locks import locked
 from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
 from unalike.data.array_checks import Pair
 from unalike.federation.operations.dry_run import check_terms_run

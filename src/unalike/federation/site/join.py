@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.locks import locked
+from unalike._utils.system.locks import locked
 from unalike.federation.operations import local_socket
 from unalike.federation.operations.processes import Supervisor
 from unalike.federation.protocol.federation_file import Federation

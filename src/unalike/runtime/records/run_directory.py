@@ -18,7 +18,7 @@ from typing import Any
 import tomli_w
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.locks import locked
+from unalike._utils.system.locks import locked
 from unalike._utils.tensor_files import read_tensors, rounds_of, write_bytes, write_tensors
 from unalike.core.types import Tree
 from unalike.runtime.records.history import DIVERGED
