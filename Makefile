@@ -51,7 +51,7 @@ types: $(READY)  ## check types
 
 docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(READY)  ## build the documentation site into site/ and check its links
-	$(BIN)/mkdocs build --quiet
+	$(BIN)/mkdocs build
 
 docs-serve: $(READY)  ## show the documentation site at http://127.0.0.1:8000, and rebuild it as you write
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve

@@ -1,4 +1,4 @@
-"""Summary of a method in words and numbers, for `unalike list methods` and docs/methods.md."""
+"""Summary of a method in words and numbers, for `unalike list methods` and the pages in docs/methods."""
 
 from __future__ import annotations
 

@@ -1,0 +1,50 @@
+"""Files and names that a page takes for granted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import unalike as ua
+
+
+def data(names: dict[str, Any]) -> None:
+    """A table of patients, reviews as JSON lines, and arrays for a folder of `.npy` files."""
+    rows = [
+        f"{i},{30 + i % 50},{20 + i % 7},{'ill' if i % 3 else 'well'},{'north' if i % 2 else 'south'}"
+        for i in range(80)
+    ]
+    Path("patients.csv").write_text("\n".join(["id,age,bmi,outcome,hospital", *rows]) + "\n")
+    Path("others.csv").write_text(
+        "\n".join(["age,bmi,outcome", *(f"{40 + i},{22},ill" for i in range(9)), "50,20,well"])
+    )
+    texts = [
+        f'{{"review": "a {"good" if i % 2 else "bad"} book number {i % 5}", "stars": {1 + i % 2}}}' for i in range(40)
+    ]
+    Path("reviews.jsonl").write_text("\n".join(texts) + "\n")
+    Path("big").mkdir()
+    rng = np.random.default_rng(0)
+    names |= {"numpy": np, "x": rng.normal(size=(50, 3)).astype(np.float32), "y": np.arange(50) % 2}
+
+
+def models(names: dict[str, Any]) -> None:
+    """Two clients with a few images each."""
+    images, labels = ua.load("digits").train
+    names["clients"] = [ua.ClientData((images[k : k + 20], labels[k : k + 20])) for k in (0, 20)]
+    names["x"] = torch.rand(4, 3, 32, 32)
+
+
+def coordinator(names: dict[str, Any]) -> None:
+    """A file that `unalike federation init --like` takes the shape of samples from."""
+    np.savez("sample.npz", x=np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32), y=np.arange(20) % 2)
+
+
+@pytest.fixture
+def prepared() -> dict[str, Callable[[dict[str, Any]], None]]:
+    """Page -> function that makes its files in the current folder and its names in a dictionary."""
+    return {"docs/data.md": data, "docs/models.md": models, "docs/federation/coordinator.md": coordinator}
