@@ -17,7 +17,8 @@ from unalike.methods.method import Method
 from unalike.methods.part import Part, parameters
 from unalike.methods.roles import Aggregator, BaseWeights, Objective, ServerStep, Weighting
 from unalike.training.aggregation import decode_updates
-from unalike.training.client_update import BUFFERS, SOLVER
+from unalike.training.client_task import BUFFERS
+from unalike.training.client_update import SOLVER
 from unalike.training.server_update import advance, make_broadcast
 from unalike.training.validation import refusals
 from unalike.training.wire import SCALARS, wire

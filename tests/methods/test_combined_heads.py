@@ -9,7 +9,7 @@ from simulation import Clients, Simulation, mlp
 import unalike as ua
 from unalike.core.views import ClientBatches
 from unalike.methods.parts.combined_heads import combinations
-from unalike.training.client_update import begin_training
+from unalike.training.client_task import ClientTask
 from unalike.training.server_update import make_broadcast
 from unalike.training.wire import SCALARS, wire
 
@@ -87,7 +87,8 @@ def test_combined_heads_address_sends_each_client_its_own_head():
             made[k] = {n: np.tensordot(alpha[i], t, 1) for n, t in heads.items()}
         order = make_broadcast(sim.method, sim.settings, sim.state, 3, range(3))
         for k in range(3):
-            start, _ = begin_training(sim.method, sim.settings, order.to(k), sim.memory(k), ClientBatches(()), {})
+            data, one = ClientBatches(()), torch.ones(())
+            start = ClientTask(sim.method, sim.settings, order.to(k), sim.memory(k), data, {}, one).begin().start
             for n in HEAD:
                 np.testing.assert_allclose(start[n].numpy(), made[k][n], rtol=1e-7)
             assert torch.equal(start["body.weight"], sim.params["body.weight"])

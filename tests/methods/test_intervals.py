@@ -135,10 +135,11 @@ def test_fedlama_client_that_missed_synchronization_takes_shared_layer():
     assert order.messages[part.name]["since"].tolist() == [4, 4]
     for client in range(4):
         from unalike.core.views import ClientBatches
-        from unalike.training.client_update import begin_training
+        from unalike.training.client_task import ClientTask
 
-        params, _ = begin_training(sim.method, sim.settings, order, sim.memory(client), ClientBatches(()), {})
-        assert same(params, sim.params)
+        data, one = ClientBatches(()), torch.ones(())
+        task = ClientTask(sim.method, sim.settings, order, sim.memory(client), data, {}, one)
+        assert same(task.begin().start, sim.params)
 
 
 def test_fedlama_withheld_layers_are_equal_in_both_executors():

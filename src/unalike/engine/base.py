@@ -24,6 +24,7 @@ from unalike.methods.method import Method
 from unalike.methods.roles import Conditioner, Phase
 from unalike.training.aggregation import UpdateBuffer, UpdateSink
 from unalike.training.client_states import ClientStates
+from unalike.training.client_task import ClientTask
 from unalike.training.validation import expected_steps
 
 AcceptedRounds = dict[int, int]
@@ -203,6 +204,20 @@ class ClientPool:
         sizes = [size for part in parts for size in part.sizes]
         drawn = iter(self.transform.numbers(self.settings.seed, round, client, sum(sizes)).split(sizes))
         return [[next(drawn) for _ in part] for part in parts]
+
+    def task(
+        self,
+        client: int,
+        size: Tensor,
+        broadcast: Broadcast,
+        batches: list[Batches],
+        accepted: int | None,
+        settings: StageSettings,
+    ) -> ClientTask:
+        """A client's task with these batches; `accepted` is the round of its last accepted update."""
+        state, context = self.client_states.get(client, accepted), self.context(client)
+        data = self.data(client, broadcast.round, batches, settings.model)
+        return ClientTask(self.method, settings, broadcast.to(client), state, data, context, size)
 
     def sizes_of(self, ids: Sequence[int]) -> Tensor:
         """The numbers of training samples of these clients, [K] floats."""

@@ -22,8 +22,8 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled_function
 from unalike.core import tree
 from unalike.core.nests import join_nests
-from unalike.core.types import Broadcast, ClientUpdate, PartTrees, Tree
-from unalike.core.views import ClientBatches, StageSettings
+from unalike.core.types import Broadcast, ClientUpdate, Tree
+from unalike.core.views import StageSettings
 from unalike.core.work import Batches
 from unalike.engine.base import AcceptedRounds, BaseExecutor, ClientPool, client_costs
 from unalike.engine.batch_schedule import BatchSchedule
@@ -33,7 +33,7 @@ from unalike.engine.threads import KEPT
 from unalike.methods.method import Method
 from unalike.methods.roles import Personalizer, Phase
 from unalike.training.aggregation import UpdateSink
-from unalike.training.client_update import begin_training, train, tune
+from unalike.training.client_update import train, tune
 from unalike.training.local_step import functional_gradient
 from unalike.training.update_checks import find_faults
 
@@ -150,34 +150,20 @@ class Batched(BaseExecutor):
         schedules = client_pool.schedules(ids, broadcast.round)
         with self._chunk(broadcast, "dropout of chunks", ids, schedules, accepted) as chunk:
             if self._in_loops(method, method.phases, chunk):
-                train = partial(compiled_training.train, method, self.settings, chunk)
-                client_update, kept, summed = train(sink.factors(ids))
+                client_update, kept, summed = compiled_training.train(chunk, sink.factors(ids))
                 if summed and find_faults(ids, client_update):  # each client's own update shows which one is at fault
-                    client_update, kept, summed = train()
+                    client_update, kept, summed = compiled_training.train(chunk)
             else:
-                client_update, kept = chunk.each(self._trained)
+                client_update, kept = chunk.each(partial(train, gradient=functional_gradient))
         client_pool.client_states.put_stacked(ids, broadcast.round, kept, accepted)
         return client_update, summed
-
-    def _trained(
-        self, given: ClientInputs, broadcast: Broadcast, data: ClientBatches
-    ) -> tuple[ClientUpdate, PartTrees]:
-        client_state, context, size = (given[name] for name in ("client_state", "context", "size"))
-        method, begun = self.client_pool.method, given.get("begun")
-        return train(method, self.settings, broadcast, client_state, size, data, context, functional_gradient, begun)
 
     def _tune(self, broadcast: Broadcast, accepted: AcceptedRounds, ids: list[int]) -> Tree:
         method, schedules = self.client_pool.method, self.client_pool.tuning_schedules(ids, broadcast.round)
         with self._chunk(broadcast, "dropout of tuned chunks", ids, schedules, accepted) as chunk:
             if method.tuning is not None and self._in_loops(method.tuner, (method.tuning,), chunk):
-                return compiled_training.tune(method.tuner, method.tuning, self.settings, chunk)
-            return chunk.each(self._tuned)
-
-    def _tuned(self, given: ClientInputs, broadcast: Broadcast, data: ClientBatches) -> Tree:
-        client_state, context, begun = given["client_state"], given["context"], given.get("begun")
-        return tune(
-            self.client_pool.method, self.settings, broadcast, client_state, data, context, functional_gradient, begun
-        )
+                return compiled_training.tune(chunk)
+            return chunk.each(partial(tune, gradient=functional_gradient))
 
     @contextmanager
     def _chunk(
@@ -203,7 +189,7 @@ class Batched(BaseExecutor):
             given |= join_nests(
                 [self._given(k, broadcast, batches, accepted.get(k)) for k, *batches in own], torch.stack
             )
-            yield ClientChunk(broadcast, given, phases, whole)
+            yield ClientChunk(client_pool.method, self.settings, broadcast, given, phases, whole)
 
     @cached_property
     def _begins_stacked(self) -> bool:
@@ -216,16 +202,12 @@ class Batched(BaseExecutor):
 
     def _given(self, client: int, broadcast: Broadcast, batches: list[Batches], accepted: int | None) -> ClientInputs:
         """A client's inputs beside its state and size; with the parameters it begins with, if `begin` cannot be stacked."""
-        client_pool, context = self.client_pool, self.client_pool.context(client)
-        given = {"context": context, "messages": broadcast.own.get(client, {})}
+        client_pool, messages = self.client_pool, broadcast.own.get(client, {})
         if self._begins_stacked:
-            return given
-        client_state = client_pool.client_states.get(client, accepted)
-        data = client_pool.data(client, broadcast.round, batches, client_pool.settings.model)
-        begun, client_state = begin_training(
-            client_pool.method, client_pool.settings, broadcast.to(client), client_state, data, context
-        )
-        return given | {"begun": begun, "client_state": client_state}
+            return {"context": client_pool.context(client), "messages": messages}
+        [size] = client_pool.sizes_of([client])
+        task = client_pool.task(client, size, broadcast, batches, accepted, client_pool.settings).begin()
+        return {"context": task.context, "messages": messages, "begun": task.begun, "client_state": task.client_state}
 
     @profiled_function("data")
     def _batches(self, round: int, ids: list[int], parts: list[BatchSchedule]) -> list[StackedBatches]:

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from unalike.core import tree
 from unalike.core.types import Batch, Broadcast
-from unalike.core.views import ClientBatches
+from unalike.core.views import ClientBatches, StageSettings
 from unalike.engine.batch_schedule import BatchSchedule
+from unalike.methods.method import Method
+from unalike.training.client_task import ClientTask
 
 ClientInputs = dict[str, Any]
-"""The arguments of `training.client_update.train` for a client, by name; stacked, every tensor has a leading [K]."""
+"""`client_state`, `size`, `context`, `messages` and perhaps `begun` of a client; stacked, every tensor has a leading [K]."""
 Rows = Mapping[str, Tensor]
 """Batches of one client: `x` [T, B, ...], `y` [T, B], and `weight` [T, B] where some rows are padding."""
 
@@ -108,12 +110,16 @@ class ClientChunk:
     """Stacked clients.
 
     Args:
+        method: the method whose parts take part.
+        settings: the stage's settings.
         broadcast: the server's broadcast, the same for all of them.
         given: each client's inputs.
         phases: the batches of each phase.
         whole: all of the clients' samples once, for methods that need them.
     """
 
+    method: Method
+    settings: StageSettings
     broadcast: Broadcast
     given: ClientInputs
     phases: Sequence[StackedBatches]
@@ -122,8 +128,14 @@ class ClientChunk:
     def __len__(self) -> int:
         return len(self.given["size"])
 
+    @property
+    def task(self) -> ClientTask:
+        """The task of all clients at once, with stacked batches."""
+        data = ClientBatches([BatchSequence(rows, rows.paddings) for rows in self.phases])
+        return self._task(self.given, self.broadcast, data)
+
     def each(self, function: Callable[..., Any], *stacked: Any) -> Any:
-        """`function(given, broadcast, data, *own)` of every client by `torch.vmap`, stacked; `own` are its entries of `stacked`."""
+        """`function(task, *own)` of every client by `torch.vmap`, stacked; `own` are its entries of `stacked`."""
         # batch norms update buffers in place, which needs a row of them for each client
         buffers = tree.map(lambda b: b.expand(len(self), *b.shape), self.broadcast.buffers)
         phases, whole = [dict(rows) for rows in self.phases], dict(self.whole)
@@ -132,9 +144,13 @@ class ClientChunk:
             batches = [BatchSequence(rows, known.paddings) for rows, known in zip(phases, self.phases, strict=True)]
             data = ClientBatches(batches, BatchSequence(whole, self.whole.paddings))
             broadcast = self.broadcast.with_messages(given["messages"])._replace(buffers=buffers)
-            return function(given, broadcast, data, *own)
+            return function(self._task(given, broadcast, data), *own)
 
         return torch.vmap(one, randomness="different")(self.given, buffers, phases, whole, *stacked)
+
+    def _task(self, given: ClientInputs, broadcast: Broadcast, data: ClientBatches) -> ClientTask:
+        state, context, size = given["client_state"], given["context"], given["size"]
+        return ClientTask(self.method, self.settings, broadcast, state, data, context, size, given.get("begun"))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from unalike.methods.plan import Stage
 from unalike.metrics.scoring import Predict, SharedModel
 from unalike.training.aggregation import StreamingSum, SumWeights, UpdateBuffer, UpdateSums, decode_updates
 from unalike.training.client_states import ClientStates
-from unalike.training.client_update import BUFFERS, initial_client_state
+from unalike.training.client_task import BUFFERS
+from unalike.training.client_update import initial_client_state
 from unalike.training.server_update import advance, advance_from_sums, initial_server_state, make_broadcast, sum_weights
 from unalike.training.validation import refusals
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,12 +14,12 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.nests import map_tensors
-from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTrees, Tree
-from unalike.core.views import ClientBatches, ClientView, StageSettings
+from unalike.core.types import ClientUpdate, PartTrees, Tree
+from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.methods.method import Method
-from unalike.methods.part import Part
-from unalike.methods.roles import Personalizer, Phase, Upload
+from unalike.methods.roles import Phase, Upload
+from unalike.training.client_task import BUFFERS, ClientTask
 from unalike.training.local_step import (
     MODEL,
     Gradient,
@@ -27,14 +27,11 @@ from unalike.training.local_step import (
     StepState,
     StepSums,
     TrainerFactory,
-    ViewFunction,
     autograd_gradient,
     initial_solver_state,
     merge_states,
 )
 
-BUFFERS = "buffers"
-"""Key of a client's own buffers in its state (`buffers="local"`); a part's model keeps its buffers under `<part>.buffers`."""
 SOLVER = "solver"
 """Key of the solver's state in a client's state (`keep_optimizer_state`)."""
 
@@ -65,72 +62,39 @@ class TrainedClient(NamedTuple):
     loss: Tensor
 
 
-def train(
-    method: Method,
-    settings: StageSettings,
-    broadcast: Broadcast,
-    client_state: PartTrees,
-    size: Tensor,
-    data: ClientBatches,
-    context: Context,
-    gradient: Gradient,
-    begun: Tree | None = None,
-) -> tuple[ClientUpdate, PartTrees]:
+def train(task: ClientTask, gradient: Gradient) -> tuple[ClientUpdate, PartTrees]:
     """One client's round: train locally on what the server broadcast.
 
     Pure, and written once for one client: executors call it as it is, or stacked with `torch.vmap`. A step whose rows all have
     weight 0 changes nothing.
 
     Args:
-        method: the method whose parts take part.
-        settings: what stays the same during the stage.
-        broadcast: what the server sent to this client.
-        client_state: what the client kept since its last participation.
-        size: the number of its training samples, a scalar.
-        data: its batches of this round, by phase.
-        context: its static facts.
+        task: the client's inputs.
         gradient: `autograd_gradient`, or under `torch.vmap` `functional_gradient`.
-        begun: the parameters to start from, where the executor has called `begin_training` already.
 
     Returns:
         The client update for the server, and the client's new state.
     """
-    if begun is None:
-        begun, client_state = begin_training(method, settings, broadcast, client_state, data, context)
-    view_of = view_function(method, settings, broadcast, begun, client_state, data, context)
-    make_trainer = _trainer_factory(method, settings, begun, view_of, gradient)
-    training = LocalTraining(method, settings, broadcast, begun, client_state)
-    for phase, batches in zip(method.phases, data.batches, strict=True):
+    task = task.begin()
+    make_trainer, training = _trainer_factory(task, gradient), LocalTraining(task)
+    for phase, batches in zip(task.method.phases, task.data.batches, strict=True):
         work, before = training.start(phase)
         trainer = make_trainer(work, params=training.params, client_state=training.client_state)
         training.end(*trainer.phase(before, batches), moved=bool(batches))
-    return make_client_update(method, settings, broadcast, size, context, view_of, training.trained)
+    return make_client_update(task, training.trained)
 
 
-def make_client_update(
-    method: Method,
-    settings: StageSettings,
-    broadcast: Broadcast,
-    size: Tensor,
-    context: Context,
-    view_of: ViewFunction,
-    trained: TrainedClient,
-) -> tuple[ClientUpdate, PartTrees]:
+def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[ClientUpdate, PartTrees]:
     """The client update and the client's new state after training. Stacked clients work if no part is `closing`."""
-    params, buffers, steps, sent = (
-        trained.params,
-        trained.buffers,
-        trained.steps,
-        _sent(method, settings, trained.params),
-    )
+    method, settings, broadcast, size, sent = task.method, task.settings, task.broadcast, task.size, task.sent
+    params, buffers, steps = trained.params, trained.buffers, trained.steps
     messages, kept = {}, {}
     for member in method.parts:
         keeps = trained.own[member.name] if member.trains else buffers
         kept[member.name] = trained.client_state.get(member.name, {})
         if member in method.closing:
-            kept[member.name], message = member.finish(
-                view_of(member, params, keeps, trained.client_state, steps=steps)
-            )
+            view = task.view_of(member, params, keeps, trained.client_state, steps=steps)
+            kept[member.name], message = member.finish(view)
             messages[member.name] = {n: t for n, t in message.items() if n in sent or n not in params}
         if member in method.keepers:
             kept[f"{member.name}.{BUFFERS}"] = keeps
@@ -143,39 +107,27 @@ def make_client_update(
     update = {n: spare[n].sub_(broadcast.params[n]) if n in spare else params[n] - broadcast.params[n] for n in rest}
     update = tree.only(update | trained.gained, sent)
     for upload in method.role(Upload):
-        local = view_of(upload, params, buffers, trained.client_state, steps=steps)
-        update, kept[upload.name] = upload.encode(local, update)
-    shared = {name: context[name] for member in method.parts for name in member.shares}
+        view = task.view_of(upload, params, buffers, trained.client_state, steps=steps)
+        update, kept[upload.name] = upload.encode(view, update)
+    shared = {name: task.context[name] for member in method.parts for name in member.shares}
     made = torch.as_tensor(steps, dtype=size.dtype, device=size.device)
     weight = settings.work.solver.weight(made)
-    return ClientUpdate(update, shared_buffers, _filled(messages), size, made, weight, trained.loss, shared), _filled(
-        kept
-    )
+    client_update = ClientUpdate(update, shared_buffers, _filled(messages), size, made, weight, trained.loss, shared)
+    return client_update, _filled(kept)
 
 
-def tune(
-    method: Method,
-    settings: StageSettings,
-    broadcast: Broadcast,
-    client_state: PartTrees,
-    data: ClientBatches,
-    context: Context,
-    gradient: Gradient,
-    begun: Tree | None = None,
-) -> Tree:
+def tune(task: ClientTask, gradient: Gradient) -> Tree:
     """The parameters and buffers that a client is evaluated with after the method's fine-tuning; its state stays as it is.
 
     Fine-tuning starts from the broadcast model with a fresh solver, and minimizes the task's loss alone. The arguments are those
     of `train`.
     """
-    if method.tuning is None:
-        raise UnalikeError(f"{method!r} has no fine-tuning; add local_finetune")
-    tuner, client_state = method.tuner, without_solver_state(client_state)
-    if begun is None:
-        begun, client_state = begin_training(tuner, settings, broadcast, client_state, data, context)
-    view_of = view_function(tuner, settings, broadcast, begun, client_state, data, context)
-    make = _trainer_factory(tuner, settings, begun, view_of, gradient)
-    trained = run_phases(tuner, (method.tuning,), settings, broadcast, begun, client_state, data.batches, make)
+    phase = task.method.tuning
+    if phase is None:
+        raise UnalikeError(f"{task.method!r} has no fine-tuning; add local_finetune")
+    fresh = without_solver_state(task.client_state)
+    task = replace(task, method=task.method.tuner, client_state=fresh).begin()
+    trained = run_phases(task, (phase,), _trainer_factory(task, gradient))
     return trained.params | trained.buffers
 
 
@@ -184,74 +136,11 @@ def without_solver_state(client_state: PartTrees) -> PartTrees:
     return {name: mine for name, mine in client_state.items() if name != SOLVER}
 
 
-def begin_training(
-    method: Method,
-    settings: StageSettings,
-    broadcast: Broadcast,
-    client_state: PartTrees,
-    data: ClientBatches,
-    context: Context,
-) -> tuple[Tree, PartTrees]:
-    """The parameters that the client's training starts from, and its state at that point."""
-    received, params = broadcast.buffers | client_state.get(BUFFERS, {}), broadcast.params
-    view_of = _view_function(settings, broadcast, params, params, received, data, context)
-    for part in method.role(Personalizer):
-        params, mine = part.begin(view_of(part, params, received, client_state))
-        client_state = client_state | {part.name: mine}
-    return params, client_state
-
-
-def view_function(
-    method: Method,
-    settings: StageSettings,
-    broadcast: Broadcast,
-    params: Tree,
-    client_state: PartTrees,
-    data: ClientBatches,
-    context: Context,
-) -> ViewFunction:
-    """Makes the parts' views of a client whose training starts from `params`."""
-    start = tree.only(broadcast.params, _sent(method, settings, params))
-    received = broadcast.buffers | client_state.get(BUFFERS, {})
-    return _view_function(settings, broadcast, start, params, received, data, context)
-
-
-def _view_function(
-    settings: StageSettings,
-    broadcast: Broadcast,
-    start: Tree,
-    origin: Tree,
-    received: Tree,
-    data: ClientBatches,
-    context: Context,
-) -> ViewFunction:
-    def view_of(
-        part: Part,
-        params: Tree,
-        buffers: Tree,
-        client_state: PartTrees,
-        lr: float | None = None,
-        cache: dict[str, Any] | None = None,
-        **now: Any,
-    ) -> ClientView:
-        name = part.name
-        message, mine = broadcast.messages.get(name, {}), client_state.get(name, {})
-        lr, cache = broadcast.lr if lr is None else lr, {} if cache is None else cache
-        return ClientView(
-            settings, name, start, origin, received, params, buffers, message, mine, context, lr, data, cache, **now
-        )
-
-    return view_of
-
-
-def _trainer_factory(
-    method: Method, settings: StageSettings, params: Tree, view_of: ViewFunction, gradient: Gradient
-) -> TrainerFactory:
+def _trainer_factory(task: ClientTask, gradient: Gradient) -> TrainerFactory:
     """Makes the trainer of each phase, step by step with this gradient."""
     # steps may overwrite copies of parameters, but a part that trains still reads the values before a step
-    leaf = settings.model.leaf if gradient is autograd_gradient and not method.trained else None
-    sent = _sent(method, settings, params)
-    return partial(LocalStep, method, view_of=view_of, sent=sent, gradient=gradient, leaf=leaf)
+    leaf = task.settings.model.leaf if gradient is autograd_gradient and not task.method.trained else None
+    return partial(LocalStep, task.method, view_of=task.view_of, sent=task.sent, gradient=gradient, leaf=leaf)
 
 
 class LocalTraining:
@@ -260,21 +149,13 @@ class LocalTraining:
     `params`, `buffers` and `client_state` are the current values.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        settings: StageSettings,
-        broadcast: Broadcast,
-        params: Tree,
-        client_state: PartTrees,
-    ):
-        self.method, self.model, self.params, self.client_state = method, settings.model, params, client_state
-        self.sent = _sent(method, settings, params)
-        self.buffers = broadcast.buffers | client_state.get(BUFFERS, {})
-        work = settings.work
-        self._work = work if broadcast.lr == work.lr else replace(work, lr=broadcast.lr)
-        self._own = _own_buffers(method, client_state)
-        self._solver_states = _unpack_solver_states(client_state.get(SOLVER, {}))
+    def __init__(self, task: ClientTask):
+        self.method, self.model, self.sent = task.method, task.settings.model, task.sent
+        self.params, self.client_state, self.buffers = task.start, task.client_state, task.buffers
+        work, lr = task.settings.work, task.broadcast.lr
+        self._work = work if lr == work.lr else replace(work, lr=lr)
+        self._own = {p.name: task.client_state.get(f"{p.name}.{BUFFERS}", {}) for p in task.method.keepers}
+        self._solver_states = _unpack_solver_states(task.client_state.get(SOLVER, {}))
         self._sums: list[StepSums] = []
         self._states: list[dict[str, PartTrees]] = []
         self._moved: Tree = {}
@@ -316,27 +197,14 @@ class LocalTraining:
         )
 
 
-def run_phases(
-    method: Method,
-    phases: Sequence[Phase],
-    settings: StageSettings,
-    broadcast: Broadcast,
-    params: Tree,
-    client_state: PartTrees,
-    schedules: Sequence[Sequence[Batch]],
-    make: TrainerFactory,
-) -> TrainedClient:
+def run_phases(task: ClientTask, phases: Sequence[Phase], make: TrainerFactory) -> TrainedClient:
     """The same loop over phases as in `train`, with any trainer: `make(work, params=, client_state=)`."""
-    training = LocalTraining(method, settings, broadcast, params, client_state)
-    for phase, batches in zip(phases, schedules, strict=True):
+    training = LocalTraining(task)
+    for phase, batches in zip(phases, task.data.batches, strict=True):
         work, before = training.start(phase)
         trainer = make(work, params=training.params, client_state=training.client_state)
         training.end(*trainer.phase(before, batches), moved=bool(batches))
     return training.trained
-
-
-def _sent(method: Method, settings: StageSettings, params: Tree) -> list[str]:
-    return method.sent(params, settings.model)
 
 
 def initial_client_state(method: Method, settings: StageSettings) -> PartTrees:
@@ -378,11 +246,6 @@ def _split(method: Method, settings: StageSettings, buffers: Tree) -> tuple[Tree
     """The buffers that are sent, and those that stay on the client."""
     sent = {} if settings.buffers == "local" else tree.only(buffers, method.sent(buffers, settings.model))
     return sent, {n: b for n, b in buffers.items() if n not in sent}
-
-
-def _own_buffers(method: Method, client_state: PartTrees) -> PartTrees:
-    """The buffers of the parts' models, by part."""
-    return {part.name: client_state.get(f"{part.name}.{BUFFERS}", {}) for part in method.keepers}
 
 
 def _pack_solver_states(states: Sequence[dict[str, PartTrees]]) -> Tree:

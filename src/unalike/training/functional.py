@@ -24,6 +24,7 @@ from unalike.methods.method import Method
 from unalike.methods.part import Part
 from unalike.methods.plan import plan
 from unalike.training.aggregation import decode_updates
+from unalike.training.client_task import ClientTask
 from unalike.training.client_update import initial_client_state, train
 from unalike.training.local_step import autograd_gradient
 from unalike.training.server_update import advance, initial_server_state, make_broadcast
@@ -195,16 +196,9 @@ def local_update(
     broadcast = Broadcast(0, held, rest, messages, lr)
     kept = initial_client_state(method, settings) if client_state is None else client_state
     with torch.no_grad():
-        client_update, kept = train(
-            method,
-            settings,
-            broadcast,
-            kept,
-            size,
-            ClientBatches([data] * len(method.phases), data),
-            facts,
-            autograd_gradient,
-        )
+        drawn = ClientBatches([data] * len(method.phases), data)
+        task = ClientTask(method, settings, broadcast, kept, drawn, facts, size)
+        client_update, kept = train(task, autograd_gradient)
         stacked = tree.map(lambda t: t[None], client_update.update)
         moved = tree.row(decode_updates(method, stacked, tree.only(held, held)), 0)
     new = held | {n: held[n] + u for n, u in moved.items()} | rest | client_update.buffers

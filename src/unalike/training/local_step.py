@@ -78,7 +78,7 @@ class LocalStep:
     Args:
         method: the method whose losses and corrections apply.
         work: the phase's work (solver, learning rate, clipping).
-        view_of: makes a part's view of the client (`training.client_update.view_function`).
+        view_of: makes a part's view of the client (`ClientTask.view_of`).
         params: all parameters at the start of the phase.
         client_state: the client's state at the start of the phase.
         sent: names of the shared parameters.

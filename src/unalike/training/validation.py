@@ -10,6 +10,7 @@ from unalike.core import tree
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, Tree
 from unalike.core.views import ClientBatches, Cohort, StageSettings
 from unalike.methods.method import Method
+from unalike.training.client_task import ClientTask
 from unalike.training.client_update import initial_client_state, train
 from unalike.training.local_step import autograd_gradient
 from unalike.training.update_checks import find_faults
@@ -35,9 +36,8 @@ def expected_update(
     data = ClientBatches([[padding] for _ in method.phases])
     size = torch.ones((), dtype=tree.dtype(settings.model.params))
     with seeds.isolated(0), torch.no_grad():
-        return train(
-            method, settings, broadcast, initial_client_state(method, settings), size, data, context, autograd_gradient
-        )[0]
+        state = initial_client_state(method, settings)
+        return train(ClientTask(method, settings, broadcast, state, data, context, size), autograd_gradient)[0]
 
 
 def expected_steps(method: Method, settings: StageSettings, samples: int) -> int:

@@ -13,13 +13,13 @@ from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.tasks import TASKS
 from unalike.core.types import Context, Tree
-from unalike.core.views import ClientBatches, ClientView, StageSettings
+from unalike.core.views import ClientBatches, StageSettings
 from unalike.core.work import Work
 from unalike.methods.client_query import QueryInputs
 from unalike.methods.method import Method, as_method
-from unalike.methods.part import Part
 from unalike.methods.plan import Answers, Plan, PlanInputs, QueryStep, Stage, StageResults, Step, steps_of
 from unalike.methods.roles import Upload
+from unalike.training.client_task import ClientTask
 from unalike.training.client_update import initial_client_state
 from unalike.training.server_update import initial_server_state, make_broadcast
 
@@ -58,27 +58,20 @@ def wire(method: Method | str, model: nn.Module | Model, context: Context | None
     """
     method, model = as_method(method), model if isinstance(model, Model) else Model(model)
     settings = StageSettings(model, TASKS["classification"], Work())
-    broadcast, client_state = (
-        make_broadcast(method, settings, initial_server_state(method, settings), 1, [0]).to(0),
-        initial_client_state(method, settings),
-    )
-    params = tree.only(model.params, method.sent(model.params, model))
+    broadcast = make_broadcast(method, settings, initial_server_state(method, settings), 1, [0]).to(0)
+    client_state, nothing = initial_client_state(method, settings), ClientBatches(())
+    task = ClientTask(method, settings, broadcast, client_state, nothing, {}, torch.ones(()), begun=model.params)
+    params = tree.only(model.params, task.sent)
     buffers = tree.only(model.buffers, method.sent(model.buffers, model))
-    down = [("parameters", params), ("buffers", buffers)] + [
-        (f"message of {p}", t) for p, t in broadcast.messages.items()
-    ]
-    update = tree.map(
-        lambda w: w.to("meta"), params
-    )  # shapes and types alone: encoding costs nothing and draws nothing
+    messages = [(f"message of {p}", t) for p, t in broadcast.messages.items()]
+    down = [("parameters", params), ("buffers", buffers), *messages]
+    update = tree.map(_without_values, params)  # encoding shapes and types alone costs nothing and draws nothing
     for upload in method.role(Upload):
-        mine = tree.map(lambda t: t.to("meta"), client_state.get(upload.name, {}))
-        update, _ = upload.encode(
-            _view(settings, upload, params, broadcast.messages.get(upload.name, {}), mine), update
-        )
+        mine = tree.map(_without_values, client_state.get(upload.name, {}))
+        update, _ = upload.encode(task.view_of(upload, model.params, model.buffers, {upload.name: mine}), update)
     up = [("update", update), ("buffers", buffers)]
     for p in method.parts:
-        local = _view(settings, p, params, broadcast.messages.get(p.name, {}), client_state.get(p.name, {}))
-        message = p.finish(local)[1]
+        message = p.finish(task.view_of(p, model.params, model.buffers, client_state, steps=1.0))[1]
         up.append((f"message of {p.name}", {n: t for n, t in message.items() if n in params or n not in model.params}))
         up += [(f"{name} of the training data", (context or {}).get(name, {})) for name in p.shares]
     items = [
@@ -90,25 +83,8 @@ def wire(method: Method | str, model: nn.Module | Model, context: Context | None
     return [*items, Item("up", "counts and loss", SCALARS)] if items else []
 
 
-def _view(settings: StageSettings, p: Part, params: Tree, messages: Tree, client_state: Tree) -> ClientView:
-    """The view of a client that has not trained."""
-    start, buffers = settings.model.params, settings.model.buffers
-    return ClientView(
-        settings,
-        p.name,
-        params,
-        start,
-        buffers,
-        start,
-        buffers,
-        messages,
-        client_state,
-        {},
-        1.0,
-        ClientBatches(()),
-        {},
-        steps=1.0,
-    )
+def _without_values(t: Tensor) -> Tensor:
+    return t.to("meta")
 
 
 def stage_wire(stage: Stage, model: Model, context: Context | None = None) -> list[Item]:

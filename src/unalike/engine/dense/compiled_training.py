@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
-from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -20,24 +19,18 @@ from unalike._utils import compiled_loops
 from unalike._utils.profiler_regions import profiled
 from unalike.core import tree
 from unalike.core.solvers import SGD
-from unalike.core.types import Batch, Broadcast, ClientUpdate, PartTrees, Tree
-from unalike.core.views import ClientBatches, StageSettings
+from unalike.core.types import Batch, ClientUpdate, PartTrees, Tree
+from unalike.core.views import StageSettings
 from unalike.core.work import Work
-from unalike.engine.client_chunk import BatchSequence, ClientChunk, ClientInputs, StackedBatches
+from unalike.engine.client_chunk import BatchSequence, ClientChunk, StackedBatches
 from unalike.engine.dense.layout import Layout, layout_of, padded
 from unalike.methods.default_parts import TaskLoss
 from unalike.methods.method import Method
 from unalike.methods.part import Part, Pull
 from unalike.methods.roles import Correction, Personalizer, Phase
-from unalike.training.client_update import (
-    TrainedClient,
-    begin_training,
-    make_client_update,
-    run_phases,
-    view_function,
-    without_solver_state,
-)
-from unalike.training.local_step import MODEL, LocalTrainer, StepState, StepSums, ViewFunction
+from unalike.training.client_task import ClientTask
+from unalike.training.client_update import TrainedClient, make_client_update, run_phases, without_solver_state
+from unalike.training.local_step import MODEL, LocalTrainer, StepState, StepSums
 
 TILE = 2**17
 """Largest batch, in floats of its widest layer: a part of the second-level cache. On larger ones torch is as fast."""
@@ -90,126 +83,83 @@ def _only_pulls(part: Part) -> bool:
     return "pull" in vars(definer) and definer is not Part
 
 
-def train(
-    method: Method, settings: StageSettings, chunk: ClientChunk, factors: Tensor | None = None
-) -> tuple[ClientUpdate, PartTrees, bool]:
+def train(chunk: ClientChunk, factors: Tensor | None = None) -> tuple[ClientUpdate, PartTrees, bool]:
     """The clients' round, as `training.client_update.train` computes it for one client.
 
     Args:
-        method: a method that `supports` accepts.
-        settings: the stage's settings.
-        chunk: the stacked clients.
+        chunk: the stacked clients, with a method that `supports` accepts.
         factors: weights [K] of the updates in the server's sum; None keeps every update.
 
     Returns:
         The client updates [K, ...], the client states [K, ...], and whether the updates were summed: then `update` is the sum
         with these factors, [1, ...].
     """
-    sizes, contexts = chunk.given["size"], chunk.given["context"]
-    start = _start(method, settings, chunk)
+    method, chunk = chunk.method, _begun(chunk)
     if method.closing:  # parts look at the trained parameters of each client
-
-        def one(view_of: ViewFunction, broadcast: Broadcast, size: Tensor, context: Any, trained: TrainedClient) -> Any:
-            return make_client_update(method, settings, broadcast, size, context, view_of, trained)
-
-        trained = _run(method, method.phases, settings, chunk, start)
-        return *_each(method, settings, chunk, start, one, sizes, contexts, trained), False
+        return *chunk.each(make_client_update, _run(chunk, method.phases)), False
     summed = factors is not None and method.only_adds
-    trained = _run(method, method.phases, settings, chunk, start, method.only_adds, factors if summed else None)
-    return *make_client_update(method, settings, chunk.broadcast, sizes, contexts, _no_view, trained), summed
+    trained = _run(chunk, method.phases, method.only_adds, factors if summed else None)
+    return *make_client_update(chunk.task, trained), summed
 
 
-def tune(method: Method, phase: Phase, settings: StageSettings, chunk: ClientChunk) -> Tree:
-    """The parameters and buffers of clients after fine-tuning by `method` (`Method.tuner`) in one phase, [K, ...]."""
-    fresh = without_solver_state(chunk.given["client_state"])
-    chunk = replace(chunk, given=chunk.given | {"client_state": fresh})
-    trained = _run(method, (phase,), settings, chunk, _start(method, settings, chunk))
+def tune(chunk: ClientChunk) -> Tree:
+    """The parameters and buffers of clients after the method's fine-tuning, [K, ...]."""
+    assert chunk.method.tuning is not None
+    given = chunk.given | {"client_state": without_solver_state(chunk.given["client_state"])}
+    trained = _run(_begun(replace(chunk, method=chunk.method.tuner, given=given)), (chunk.method.tuning,))
     return trained.params | trained.buffers
 
 
-def _start(method: Method, settings: StageSettings, chunk: ClientChunk) -> tuple[Tree, PartTrees]:
-    """The parameters that each client starts from, and its state by then."""
-    given = chunk.given
-    if "begun" in given:
-        return given["begun"], given["client_state"]
-    if not method.role(Personalizer):
-        return tree.map(lambda w: w.expand(len(chunk), *w.shape), chunk.broadcast.params), given["client_state"]
+def _begun(chunk: ClientChunk) -> ClientChunk:
+    """The chunk with the parameters that each client starts from, and its state by then."""
+    if "begun" in chunk.given:
+        return chunk
+    if chunk.method.role(Personalizer):
+        begun, states = chunk.each(_begin)
+    else:
+        begun = tree.map(lambda w: w.expand(len(chunk), *w.shape), chunk.broadcast.params)
+        states = chunk.given["client_state"]
+    return replace(chunk, given=chunk.given | {"begun": begun, "client_state": states})
 
-    def one(given: ClientInputs, broadcast: Broadcast, data: ClientBatches) -> tuple[Tree, PartTrees]:
-        return begin_training(method, settings, broadcast, given["client_state"], data, given["context"])
 
-    return chunk.each(one)
+def _begin(task: ClientTask) -> tuple[Tree, PartTrees]:
+    task = task.begin()
+    return task.start, task.client_state
 
 
 def _run(
-    method: Method,
-    phases: Sequence[Phase],
-    settings: StageSettings,
-    chunk: ClientChunk,
-    start: tuple[Tree, PartTrees],
-    differences: bool = False,
-    factors: Tensor | None = None,
+    chunk: ClientChunk, phases: Sequence[Phase], differences: bool = False, factors: Tensor | None = None
 ) -> TrainedClient:
     """The clients after their training; `differences` and `factors` as in `CompiledTrainer`."""
-    shared = tree.only(chunk.broadcast.params, method.sent(start[0], settings.model))
+    task = chunk.task
+    shared = tree.only(chunk.broadcast.params, task.sent)
 
     def make(work: Work, params: Tree, client_state: PartTrees) -> LocalTrainer:
-        pull = _pull(method, settings, chunk, start, work, params, client_state)
-        return CompiledTrainer(settings, work, params, shared, pull, differences, factors)
+        pull = _pull(chunk, work, params, client_state)
+        return CompiledTrainer(chunk.settings, work, params, shared, pull, differences, factors)
 
-    batches = [BatchSequence(rows, rows.paddings) for rows in chunk.phases]
-    trained = run_phases(method, phases, settings, chunk.broadcast, *start, batches, make)
-    device = chunk.given["size"].device
-    steps, loss = (torch.as_tensor(t, device=device).expand(len(chunk)) for t in (trained.steps, trained.loss))
+    trained = run_phases(task, phases, make)
+    steps, loss = (
+        torch.as_tensor(t, device=task.size.device).expand(len(chunk)) for t in (trained.steps, trained.loss)
+    )
     return trained._replace(steps=steps, loss=loss)
 
 
-def _pull(
-    method: Method,
-    settings: StageSettings,
-    chunk: ClientChunk,
-    start: tuple[Tree, PartTrees],
-    work: Work,
-    params: Tree,
-    client_state: PartTrees,
-) -> Pull:
+def _pull(chunk: ClientChunk, work: Work, params: Tree, client_state: PartTrees) -> Pull:
     """The sum of the parts' pulls: the strength, which is the same for all clients, and the constants [K, ...]."""
-    parts = pulling_parts(method, work)
+    parts = pulling_parts(chunk.method, work)
     if not parts:
         return Pull()
 
-    def one(view_of: ViewFunction, _: Broadcast, params: Tree, client_state: PartTrees) -> list[tuple[Tensor, Tree]]:
-        pulls = [p.pull(view_of(p, params, {}, client_state, lr=work.lr)) for p in parts]
+    def one(task: ClientTask, params: Tree, client_state: PartTrees) -> list[tuple[Tensor, Tree]]:
+        pulls = [p.pull(task.view_of(p, params, {}, client_state, lr=work.lr)) for p in parts]
         return [(torch.tensor(pull.strength, dtype=torch.float64), pull.constant) for pull in pulls]
 
-    found = _each(method, settings, chunk, start, one, params, client_state)
+    found = chunk.each(one, params, client_state)
     total: Tree = {}
     for _, constant in found:
         total = tree.add(total, constant) if total and constant else total or constant
     return Pull(sum(float(strengths[0]) for strengths, _ in found), total)
-
-
-def _each(
-    method: Method,
-    settings: StageSettings,
-    chunk: ClientChunk,
-    start: tuple[Tree, PartTrees],
-    function: Callable[..., Any],
-    *stacked: Any,
-) -> Any:
-    """`function(view_of, broadcast, *own)` of every client, stacked; `own` are its entries of the `stacked` things."""
-
-    def one(
-        given: ClientInputs, broadcast: Broadcast, data: ClientBatches, params: Tree, state: PartTrees, *own: Any
-    ) -> Any:
-        view_of = view_function(method, settings, broadcast, params, state, data, given["context"])
-        return function(view_of, broadcast, *own)
-
-    return chunk.each(one, *start, *stacked)
-
-
-def _no_view(*_: Any, **__: Any) -> NoReturn:
-    raise LookupError("no part looks at a client after its training")
 
 
 @dataclass(frozen=True)
