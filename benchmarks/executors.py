@@ -24,7 +24,7 @@ from torch import nn
 import unalike as ua
 from unalike.engine.threads import keep_freed_memory
 from unalike.methods.plan import steps_of
-from unalike.runtime.local_backend import LocalBackend
+from unalike.runtime.backend import LocalBackend
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner

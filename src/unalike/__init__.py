@@ -31,6 +31,8 @@ _HOMES = {
     "plan": "methods.plan",
     "Logits": "models.adapter",
     "model": "models.registry",
+    "open_comparison": "experiments.comparison",
+    "open_run": "runtime.finished_run",
     "run": "runtime.round_loop",
     "aggregate": "training.functional",
     "local_update": "training.functional",

@@ -11,11 +11,13 @@ from unalike.data.partitioning.partition import partition, partition_labels
 from unalike.data.population import Population
 from unalike.data.sources.load import load
 from unalike.experiments.compare import compare, estimate
+from unalike.experiments.comparison import open_comparison
 from unalike.methods.method import Method
 from unalike.methods.part import part
 from unalike.methods.plan import plan
 from unalike.models.adapter import Logits
 from unalike.models.registry import model
+from unalike.runtime.finished_run import open_run
 from unalike.runtime.round_loop import run
 from unalike.training.functional import aggregate, local_update
 from unalike.training.wire import wire
@@ -37,6 +39,8 @@ __all__ = [
     "load",
     "local_update",
     "model",
+    "open_comparison",
+    "open_run",
     "part",
     "partition",
     "partition_labels",

@@ -24,7 +24,7 @@ from unalike.engine.multiprocess.codec import packed, unpacked
 from unalike.engine.multiprocess.distributed import assign_clients
 from unalike.engine.multiprocess.worker_pool import WorkerPool, start_pool
 from unalike.methods.plan import plan, steps_of
-from unalike.runtime.local_backend import LocalBackend
+from unalike.runtime.backend import LocalBackend
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.run_config import prepare_run
 from unalike.runtime.stage_runner import StageRunner

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.notebook import in_notebook, notebook_bar
 
 Row = dict[str, Any]
 
@@ -16,6 +17,10 @@ REST = 38
 """Width of the bar, the counts and the times, in characters."""
 QUIET_SECONDS = 5.0
 """Without a terminal, the least time between two lines."""
+
+
+DRAW_SECONDS = 0.2
+"""In a notebook, the least time between two drawings of the bar."""
 
 
 class ProgressCallback(Protocol):
@@ -47,6 +52,9 @@ def progress_bar(total: int, title: str, *, lines: bool) -> Iterator[ProgressCal
     if sys.stderr.isatty():
         with _bar(total, title) as update:
             yield update
+    elif in_notebook():
+        with notebook_bar(total, title) as draw:
+            yield _Throttled(total, draw)
     else:
         yield _Lines(total, title) if lines else _ignore
 
@@ -88,6 +96,21 @@ def shortened(text: str, room: int) -> str:
     return text if len(text) <= room else f"{text[: max(0, room - 1 - end)]}…{text[len(text) - end :]}"
 
 
+class _Throttled:
+    """Draws how many rounds are done, what runs and its score: at the first and the last round, and now and then between."""
+
+    def __init__(self, total: int, draw: Callable[[int, str], None]):
+        self.total, self.draw, self.last = total, draw, 0.0
+        self.done: dict[str, int] = {}
+
+    def __call__(self, row: Row, what: str = "") -> None:
+        self.done[what] = row["round"]
+        count = sum(self.done.values())
+        if count == self.total or time.monotonic() - self.last > DRAW_SECONDS:
+            self.last = time.monotonic()
+            self.draw(count, f"{what} {headline(row)}".strip())
+
+
 class _Lines:
     """Prints a line from time to time."""
 
@@ -109,6 +132,11 @@ class _Lines:
 
 def headline(row: Row) -> str:
     """The first metric of a row that is a number, as text: `accuracy 0.812`."""
+    found = score_name(row)
+    return f"{found.replace('_', ' ')} {row[found]:.3f}" if found else ""
+
+
+def score_name(row: Row) -> str:
+    """The column of the first metric of a row that is a number; empty if there is none."""
     names = ("accuracy", "rmse", "personal_accuracy", "personal_rmse", "loss")
-    found = next((n for n in names if row.get(n) is not None and row[n] == row[n]), None)
-    return "" if found is None else f"{found.replace('_', ' ')} {row[found]:.3f}"
+    return next((n for n in names if row.get(n) is not None and row[n] == row[n]), "")

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.figures import figures
+from unalike._utils.html import bubbles, paragraph
 from unalike.core.tasks import Task
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
@@ -22,9 +24,14 @@ from unalike.data.ragged import Ragged
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
     from unalike.data.partition_plan import PartitionPlan
     from unalike.data.table_encoding import Encoding
+
+
+SHOWN = 40
+"""Most clients and classes that a notebook draws at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +77,20 @@ class Population(Sequence[ClientData]):
     plan: PartitionPlan | None = field(default=None, repr=False)
     clusters: Sequence[int] | None = None
     encoding: Encoding | None = field(default=None, repr=False)
+
+    def plot(self) -> go.Figure:
+        """Draw the training samples by client and class, as the report does: a Plotly figure.
+
+        Raises `UnalikeError` where labels are no classes.
+        """
+        return figures["clients"](self)
+
+    def _repr_html_(self) -> str:
+        few = len(self) <= SHOWN and self.classes is not None and len(self.classes) <= SHOWN
+        if not few or self.classes is None:
+            return paragraph(repr(self))
+        counts = label_counts(self.y, self.classes, self.train).tolist()
+        return paragraph(repr(self)) + bubbles(counts, list(self.names), self.classes)
 
     def __repr__(self) -> str:
         samples = f"{len(self.train.values)} training and {len(self.test.values)} test samples"

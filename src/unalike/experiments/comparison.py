@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.html import paragraph
 from unalike._utils.tensor_files import write_bytes
 from unalike.experiments.facts import FILE, ComparisonFacts, read_facts
 from unalike.experiments.run_facts import facts_of_run
@@ -20,6 +21,7 @@ from unalike.runtime.records.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
     from unalike.reporting.content import ReportContent
 
@@ -29,7 +31,7 @@ LAST = 10
 """Number of evaluated rounds over which a run's result is averaged."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """The results of several methods under several seeds, as `ua.compare` returns them.
 
@@ -155,8 +157,54 @@ class Comparison:
             rounds, clients = (labelled(table, facts.methods[0]["label"], facts.seed) for table in (rounds, clients))
         return cls(rounds, clients, facts)
 
+    def plot(self, kind: str = "decision") -> go.Figure:
+        """Draw the comparison with the charts of the report.
+
+        Args:
+            kind: "decision" (differences to the baseline with their intervals), "curves" (the score over the rounds) or
+                "clients" (the scores of all clients).
+
+        Returns:
+            The Plotly figure.
+
+        Raises:
+            UnalikeError: the kind is unknown, or there is nothing to draw, such as differences of a single method.
+        """
+        from unalike.reporting.figures import comparison_figure
+
+        return comparison_figure(self.content(), self.summary, kind)
+
+    def __repr__(self) -> str:
+        from unalike.reporting.wording import plural
+
+        methods = ", ".join(method["label"] for method in self.facts.methods)
+        return f"<Comparison of {methods} on {self.name}, {plural(self.rounds['seed'].nunique(), 'seed')}>"
+
+    def _repr_html_(self) -> str:
+        rows = self.summary.dropna(axis=1, how="all")
+        return paragraph(repr(self)) + str(rows.to_html(index=False, na_rep="-", float_format="{:.4g}".format))
+
     def __str__(self) -> str:
         return self.summary.to_string(index=False, float_format=lambda v: f"{v:.4f}", na_rep="-")
+
+
+def open_comparison(folder: str | Path) -> Comparison:
+    """Read a comparison or a run again from its folder: its tables, its facts, its report.
+
+    Args:
+        folder: a folder that `ua.compare(..., out=folder)`, `unalike compare --out` or `ua.run(..., out=folder)` wrote.
+
+    Returns:
+        The comparison; a run is a comparison of one method under one seed.
+
+    Raises:
+        UnalikeError: the folder holds neither a finished comparison nor a run with at least one round.
+
+    Example:
+        >>> table = ua.open_comparison("results")  # doctest: +SKIP
+        >>> table.plot("curves")  # doctest: +SKIP
+    """
+    return Comparison.load(folder)
 
 
 def _check_columns(**tables: pd.DataFrame) -> None:

@@ -21,8 +21,7 @@ from unalike.engine.threads import threads_for
 from unalike.methods.plan import Answers, PlanSteps, QueryStep, Stage, StageResults, next_step, steps_of
 from unalike.methods.return_checks import untouched
 from unalike.metrics.metrics import USUAL, Custom
-from unalike.runtime.backend import Backend, StageBackend
-from unalike.runtime.local_backend import LocalBackend
+from unalike.runtime.backend import Backend, LocalBackend, StageBackend
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.records.history import DIVERGED, History, Row
 from unalike.runtime.records.run_directory import RunDirectory

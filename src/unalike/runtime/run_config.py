@@ -248,7 +248,7 @@ def prepare_run(
     population = clients if isinstance(clients, Population) else Population.of(clients)
     plan = plan_of(spec)
     context = _context(plan, population)
-    made, name = _model(fitted(model, context) if isinstance(model, str) else model, population, chosen.seed)
+    made, name = make_model(fitted(model, context) if isinstance(model, str) else model, population, chosen.seed)
     asked = model if isinstance(model, str) else name
     check_fit(made, population, context)
     if not isinstance(model, str):
@@ -289,7 +289,8 @@ def _context(plan: Plan, population: Population) -> Context:
     return method.describe(Batch(torch.as_tensor(x), torch.as_tensor(y)), population.outputs)
 
 
-def _model(given: ModelLike, population: Population, seed: int) -> tuple[Model, str]:
+def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Model, str]:
+    """The model that a user gave, and its name."""
     if isinstance(given, str):
         return Model(build_model(given, population.input_shape, population.outputs, seed)), given
     if isinstance(given, nn.Module):

@@ -5,24 +5,20 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
-
-from torch import nn
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled_function
 from unalike._utils.tensor_files import write_tensors
 from unalike.core import tree
-from unalike.core.model import Model
 from unalike.core.types import Tree
-from unalike.core.views import ServerState
 from unalike.data.ragged import NumberedNames
 from unalike.methods.plan import Answers
 from unalike.runtime.backend import StageBackend
-from unalike.runtime.records.history import History, given
+from unalike.runtime.finished_run import Run
+from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stopping import ALL_DONE, best_row
@@ -32,73 +28,6 @@ VALIDATED = re.compile("([a-z]+_)?val_(accuracy|rmse)")
 """Columns that `select="best"` compares rounds by."""
 CHECKPOINT_SECONDS = 10.0
 """A run that is written to a folder checkpoints at most this often, and when it ends, is interrupted or fails."""
-
-
-class Run:
-    """A finished run.
-
-    `history.rounds` and `history.clients` are its tables, `params` the shared model in state-dict order (parameters and
-    buffers), `module()` a module with it, `personal(k)` the model that client k evaluates with, `notes` the warnings, `ended` the
-    reason for its end. With `select="best"` the models are those of the round that `selected` names.
-    """
-
-    def __init__(
-        self,
-        run_config: RunConfig,
-        clients: StageBackend,
-        history: History,
-        notes: Sequence[str],
-        out: Path | None,
-        ended: str,
-    ):
-        self.method = repr(run_config.plan)
-        self.history = history
-        self.config = run_config.record
-        self.notes = tuple(notes)
-        self.out = out
-        self.ended = ended
-        self.run_config = run_config
-        self._runner = clients
-
-    @property
-    def executor(self) -> str:
-        """The executor that ran, and why it was chosen."""
-        return self._runner.why
-
-    @property
-    def selected(self) -> int | None:
-        """The round selected by validation samples, which the models come from; None if nothing was selected."""
-        return given(self.history.rows)
-
-    @property
-    def model(self) -> Model:
-        """The model of the last stage: the one given, or what the plan made of it."""
-        return self._runner.state.settings.model
-
-    @property
-    def params(self) -> Tree:
-        """The shared model of the last stage. Raises `UnalikeError` where its groups have one each: use `personal(k)`."""
-        state = self._state()
-        return self.model.state_dict(state.params | state.buffers)
-
-    def module(self) -> nn.Module:
-        """A module of the last stage's architecture with the shared model's values."""
-        state = self._state()
-        return self.model.module(state.params, state.buffers)
-
-    def personal(self, client: int | str) -> Tree:
-        """The model that a client (number or name) evaluates with: its own, or the shared one."""
-        return self._runner.personal(self.run_config.population.index(client))
-
-    def __repr__(self) -> str:
-        rounds = len(self.history) - 1
-        return f"<Run of {self.method} on {len(self.run_config.population)} clients, {rounds} rounds>"
-
-    def _state(self) -> ServerState:
-        states = self._runner.state.states
-        if len(states) > 1:
-            raise UnalikeError(f"{self.method} ends with {len(states)} models, one per group; use run.personal(client)")
-        return next(iter(states.values()))
 
 
 @dataclass(frozen=True)

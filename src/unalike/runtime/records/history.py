@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.figures import figures
+from unalike._utils.html import sparkline
+from unalike._utils.progress import score_name
 from unalike._utils.tensor_files import write_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
 Row = dict[str, Any]
 
@@ -44,6 +48,11 @@ class History:
         return self._rounds
 
     @property
+    def client_rows(self) -> list[Row]:
+        """The rows of `clients`, oldest first."""
+        return self._clients
+
+    @property
     def last_clients(self) -> list[Row]:
         """The rows of `clients` that belong to the newest round; none where it was not evaluated."""
         number, clients = self.last["round"], self._clients
@@ -72,6 +81,31 @@ class History:
         for column, best in rounds.items():
             for row in self._rounds:
                 row[f"{column.split('val_')[0]}selected"] = row["round"] == best
+
+    def plot(self, metric: str | None = None) -> go.Figure:
+        """Draw a metric over the rounds, as the report does.
+
+        Args:
+            metric: a column of `rounds`; the score unless given.
+
+        Returns:
+            The Plotly figure.
+
+        Raises:
+            UnalikeError: there is no such column, or it holds no number.
+        """
+        return figures["history"](self, metric, "run")
+
+    def sparkline(self) -> str:
+        """The score over the rounds as a small drawing in HTML."""
+        name = score_name(self.last)
+        return sparkline([row.get(name, float("nan")) for row in self._rounds], name.replace("_", " "))
+
+    def __repr__(self) -> str:
+        return f"<History of {len(self) - 1} rounds, {len(self._clients)} rows of clients>"
+
+    def _repr_html_(self) -> str:
+        return self.sparkline() + str(self.rounds.to_html(max_rows=12, na_rep="-", float_format="{:.4g}".format))
 
     def __len__(self) -> int:
         return len(self._rounds)

@@ -1,0 +1,61 @@
+"""The figures that runs, histories and clients draw of themselves in a notebook, with the charts of the report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.figures import figures
+from unalike._utils.progress import score_name
+from unalike.data.heterogeneity import label_counts
+from unalike.reporting import panels
+from unalike.reporting.charts import plotly_charts
+from unalike.reporting.charts.palette import looks
+
+if TYPE_CHECKING:
+    from unalike.data.population import Population
+    from unalike.reporting.content import ReportContent
+    from unalike.runtime.records.history import History
+
+
+@figures.register("history")
+def history_figure(history: History, metric: str | None, label: str) -> go.Figure:
+    """The curve of a metric over the rounds of a run."""
+    rounds = history.rounds
+    column = metric or score_name(history.last)
+    known = [str(name) for name in rounds if pd.api.types.is_float_dtype(rounds[name]) and rounds[name].notna().any()]
+    if column not in known:
+        raise unknown("metric of this run", column, known)
+    shown = rounds.assign(method=label, seed=0).dropna(subset=[column])
+    return plotly_charts.curves(shown, column, column.replace("_", " "), looks([label]))
+
+
+@figures.register("clients")
+def clients_figure(population: Population) -> go.Figure:
+    """Training samples by client and class."""
+    if population.classes is None:
+        raise UnalikeError("the labels are numbers and not classes, so there is nothing to draw; see population.sizes")
+    counts = label_counts(population.y, population.classes, population.train)
+    table = pd.DataFrame(counts, index=list(population.names), columns=population.classes)
+    return plotly_charts.labels(table)
+
+
+def comparison_figure(content: ReportContent, summary: pd.DataFrame, kind: str) -> go.Figure:
+    """The first chart of one of the report's panels."""
+    style = looks(content.labels)
+    drawn = {
+        "decision": lambda: panels.differences(content, summary, style),
+        "curves": lambda: panels.curves(content, style),
+        "clients": lambda: panels.distributions(content, style),
+    }
+    if kind not in drawn:
+        raise unknown("figure of a comparison", kind, drawn)
+    panel = drawn[kind]()
+    if panel is None:
+        raise UnalikeError(
+            f"there is nothing to draw for {kind!r}: the comparison holds no such scores; see table.summary"
+        )
+    return panel.views[0].figure

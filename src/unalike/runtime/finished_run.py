@@ -1,0 +1,244 @@
+"""A run with its result, as `ua.run` returns it, and as `open_run` reads it from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.figures import figures
+from unalike._utils.html import paragraph, table
+from unalike._utils.progress import headline
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.core.tasks import find_task
+from unalike.core.types import Tree
+from unalike.core.views import ServerState
+from unalike.core.work import Work
+from unalike.data.joining import LABELS
+from unalike.data.partition_plan import PartitionPlan
+from unalike.data.population import Population
+from unalike.data.ragged import NumberedNames, Ragged
+from unalike.methods.plan import Answers, QueryStep, StageResults, next_step, plan, steps_of
+from unalike.runtime.backend import StageBackend
+from unalike.runtime.records.history import History, given
+from unalike.runtime.records.run_directory import Config, RunDirectory
+from unalike.runtime.run_config import ModelLike, RunConfig, RunOptions, make_model
+from unalike.runtime.stage_runner import StageRunner
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+class Run:
+    """A finished run.
+
+    `history.rounds` and `history.clients` are its tables, `params` the shared model in state-dict order (parameters and
+    buffers), `module()` a module with it, `personal(k)` the model that client k evaluates with, `notes` the warnings, `ended` the
+    reason for its end. With `select="best"` the models are those of the round that `selected` names.
+    """
+
+    def __init__(
+        self,
+        run_config: RunConfig,
+        clients: StageBackend,
+        history: History,
+        notes: Sequence[str],
+        out: Path | None,
+        ended: str,
+        opened: Config | None = None,
+    ):
+        self.method = repr(run_config.plan)
+        self.history = history
+        self.config = run_config.record if opened is None else opened
+        self.notes = tuple(notes)
+        self.out = out
+        self.ended = ended
+        self.run_config = run_config
+        self._runner = clients
+        self._has_samples = opened is None
+
+    @property
+    def executor(self) -> str:
+        """The executor that ran, and why it was chosen."""
+        return self._runner.why
+
+    @property
+    def selected(self) -> int | None:
+        """The round selected by validation samples, which the models come from; None if nothing was selected."""
+        return given(self.history.rows)
+
+    @property
+    def model(self) -> Model:
+        """The model of the last stage: the one given, or what the plan made of it."""
+        return self._runner.state.settings.model
+
+    @property
+    def params(self) -> Tree:
+        """The shared model of the last stage. Raises `UnalikeError` where its groups have one each: use `personal(k)`."""
+        state = self._state()
+        return self.model.state_dict(state.params | state.buffers)
+
+    def module(self) -> nn.Module:
+        """A module of the last stage's architecture with the shared model's values."""
+        state = self._state()
+        return self.model.module(state.params, state.buffers)
+
+    def personal(self, client: int | str) -> Tree:
+        """The model that a client (number or name) evaluates with: its own, or the shared one.
+
+        Raises `UnalikeError` where it is at a site of a federation, or made of samples that a folder does not hold.
+        """
+        if "federation" in self.config:
+            raise UnalikeError("a client's own model is on its site; ask there")
+        if not self._has_samples and self._runner.state.method.tuning is not None:
+            raise UnalikeError(
+                f"{self.method} makes a client's model of its samples, which {self.out} does not hold; call ua.run with the "
+                "arguments of the run and out=, which trains nothing again"
+            )
+        return self._runner.personal(self.run_config.population.index(client))
+
+    def plot(self, metric: str | None = None) -> go.Figure:
+        """The curves of a metric over the rounds; see `History.plot`."""
+        return figures["history"](self.history, metric, self.run_config.asked)
+
+    def __repr__(self) -> str:
+        rounds, score = self.history.last["round"], headline(self.history.last)
+        clients = len(self.run_config.population)
+        return f"<Run of {self.run_config.asked} on {clients} clients, {rounds} rounds{score and ', '}{score}>"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "method": self.run_config.asked,
+            "model": self.run_config.model_name,
+            "clients": len(self.run_config.population),
+            "rounds": self.history.last["round"],
+            "score": headline(self.history.last),
+            "ended": self.ended,
+            "folder": self.out or "",
+        }
+        shown = [[name, value] for name, value in facts.items() if value != ""]
+        return table(["run", ""], shown) + self.history.sparkline() + "".join(map(paragraph, self.notes))
+
+    def _state(self) -> ServerState:
+        states = self._runner.state.states
+        if len(states) > 1:
+            raise UnalikeError(f"{self.method} ends with {len(states)} models, one per group; use run.personal(client)")
+        return next(iter(states.values()))
+
+
+def open_run(folder: str | Path, *, model: ModelLike | None = None) -> Run:
+    """Read a run again from its folder: its history, its model and the clients' models. Nothing is trained or written.
+
+    Args:
+        folder: the folder of `ua.run(..., out=folder)`, of `unalike run --out`, of one cell of a comparison, or the folder `run`
+            of a federation.
+        model: the module of the run, or a function that makes one, if the run was not given a model's name. Its values do not
+            matter.
+
+    Returns:
+        The run as it ended; one that has not ended stands at its last checkpoint.
+
+    Raises:
+        UnalikeError: the folder holds no run with a checkpoint, or the model or the method came from a program and is not known
+            here.
+
+    Examples:
+        >>> run = ua.open_run("runs/prox")  # doctest: +SKIP
+        >>> run.module(), run.personal(3), run.history.rounds  # doctest: +SKIP
+    """
+    directory = RunDirectory(folder)
+    config, saved = directory.config, None
+    if config is not None and not (directory.path / "cells").exists():
+        saved = directory.load_checkpoint()
+    if config is None or saved is None:
+        raise UnalikeError(
+            f"{folder} holds no run with a checkpoint; give the folder of ua.run(..., out=...) or `unalike run --out`"
+            + ("; a comparison is opened with ua.open_comparison" if (directory.path / "cells").exists() else "")
+        )
+    tensors, facts = saved
+    history = History.load(directory.path, facts["round"])
+    run_config = _run_config(directory, config, history, model)
+    clients = _last_stage(run_config, directory, tensors, facts["stages"])
+    best = facts.get("best")
+    if best is not None:
+        history.select({column: row["round"] for column, row in best["rows"].items()})
+        clients.load_state_dict(tree.under(tensors, "best/"), best["groups"])
+    ended = next((str(e.get("why", "")) for e in reversed(directory.events) if e["event"] == "finished"), "")
+    return Run(run_config, clients, history, directory.notes, directory.path, ended or "not finished", config)
+
+
+def _run_config(directory: RunDirectory, config: Config, history: History, model: ModelLike | None) -> RunConfig:
+    """The run config of a folder, with placeholders for the samples, which the folder does not hold."""
+    options = {f.name: config[f.name] for f in fields(RunOptions) if f.name in config}
+    options |= {"protocol": tuple(config["protocol"]), "device": "cpu"}
+    population, name = _placeholders(directory, config["data"], history), config["model"]["name"]
+    try:
+        made, _ = make_model(name if model is None else model, population, config["seed"])
+    except UnalikeError as error:
+        raise UnalikeError(
+            f"cannot build the model of {directory.path} ({error}); give it: ua.open_run(folder, model=...)"
+        ) from None
+    chosen, work = RunOptions(**options), Work(**{"batch_size": None} | config["work"])  # TOML leaves out None
+    proxy = (population.x, population.y) if "proxy" in config["data"] else None
+    made = made.at(chosen.precision)
+    return RunConfig(
+        plan(config["method"]), population, made, work, chosen, name, name, proxy=proxy, asked=directory.asked
+    )
+
+
+def _placeholders(directory: RunDirectory, data: Config, history: History) -> Population:
+    """The clients of a run with their numbers of samples; all indices refer to one sample of zeros."""
+    count, file = int(data["clients"]), directory.path / "plan.json"
+    division = PartitionPlan.load(file) if file.exists() else None
+    sizes = {part: np.ones(count, np.int64) for part in ("n_train", "n_test")}
+    for row in history.client_rows:
+        for part, of in sizes.items():
+            of[int(row["client"])] = row[part]
+    x = torch.zeros(1, *data["input_shape"])
+    y = torch.zeros(1, dtype=LABELS[data["task"]])
+    train, test = (Ragged.zeros(of) for of in sizes.values())
+    names = directory.names or (NumberedNames(count) if division is None else division.names)
+    clusters = None if division is None else division.clusters
+    return Population(
+        x, y, train, test, Ragged.empty(count), names, data.get("classes"), find_task(data["task"]), clusters=clusters
+    )
+
+
+def _last_stage(
+    run_config: RunConfig, directory: RunDirectory, tensors: Tree, stages: list[list[dict[str, Any]]]
+) -> StageRunner:
+    """The clients of the last stage in a checkpoint: the plan is followed with the results that the checkpoint holds."""
+    steps = steps_of(run_config.plan, run_config.plan_inputs)
+    step = next(steps, None)
+    for index, groups in enumerate(stages):
+        found = tree.under(tensors, f"{index}/")
+        assert step is not None
+        if isinstance(step, QueryStep):
+            step = next_step(steps, Answers(tuple(groups[0]["clients"]), found))
+            continue
+        clients = StageRunner(run_config, step, index, directory.memory)
+        clients.load_state_dict(found, groups)
+        _check_shapes(clients, directory.path)
+        if index + 1 < len(stages):
+            step = next_step(steps, StageResults(clients.state.states, clients.state.done))
+    return clients
+
+
+def _check_shapes(clients: StageRunner, folder: Path) -> None:
+    """Raise `UnalikeError` if the model that was built or given is not that of the checkpoint."""
+    model = clients.state.settings.model
+    for state in clients.state.states.values():
+        for name, values in (state.params | state.buffers).items():
+            wanted = (model.params | model.buffers)[name].shape
+            if values.shape != wanted:
+                raise UnalikeError(
+                    f"{folder} holds a model whose {name} has the shape {list(values.shape)}, and the model here has "
+                    f"{list(wanted)}; give the model of the run: ua.open_run(folder, model=...)"
+                )
