@@ -111,7 +111,7 @@ def test_open_run_other_folders_are_refused(people, tmp_path):
     with pytest.raises(ua.UnalikeError, match="holds no run with a checkpoint"):
         ua.open_run(tmp_path)
     ua.compare(["fedavg"], people, model="linear", rounds=1, seeds=1, out=tmp_path / "results", progress=False)
-    with pytest.raises(ua.UnalikeError, match="opened with ua.open_comparison"):
+    with pytest.raises(ua.UnalikeError, match=r"opened with ua\.open_comparison"):
         ua.open_run(tmp_path / "results")
 
 

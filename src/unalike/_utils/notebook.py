@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import escape
+from importlib import import_module
 from typing import Any
 
 
@@ -18,7 +19,7 @@ def in_notebook() -> bool:
 @contextmanager
 def notebook_bar(total: int, title: str) -> Iterator[Callable[[int, str], None]]:
     """Show a bar in the cell's output while the `with` block runs, then remove it. Yields (rounds done, text) -> None."""
-    display: Any = sys.modules["IPython"].display
+    display: Any = import_module("IPython.display")  # loaded already, as the kernel is
     shown = display.display(display.HTML(_bar(0, total, title)), display_id=True)
 
     def draw(done: int, text: str) -> None:

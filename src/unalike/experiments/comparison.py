@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 COLUMNS = {"rounds": {"round", "seconds", "bytes_down", "bytes_up"}, "clients": {"client", "n_train", "n_test"}}
 """Columns that each table must have."""
+SHOWN = (
+    *("method", "protocol", "seeds", "accuracy", "accuracy_sd", "rmse", "rmse_sd", "loss"),
+    *("difference", "ci_low", "ci_high", "p_holm", "better", "seconds"),
+)
+"""Columns of the summary that a notebook shows."""
 LAST = 10
 """Number of evaluated rounds over which a run's result is averaged."""
 
@@ -181,7 +186,7 @@ class Comparison:
         return f"<Comparison of {methods} on {self.name}, {plural(self.rounds['seed'].nunique(), 'seed')}>"
 
     def _repr_html_(self) -> str:
-        rows = self.summary.dropna(axis=1, how="all")
+        rows = self.summary.filter(items=SHOWN).dropna(axis=1, how="all")
         return paragraph(repr(self)) + str(rows.to_html(index=False, na_rep="-", float_format="{:.4g}".format))
 
     def __str__(self) -> str:
