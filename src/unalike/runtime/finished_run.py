@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from unalike._utils.display.figures import figures
+from unalike._utils.display.html import paragraph, table
 from unalike._utils.errors import UnalikeError
-from unalike._utils.figures import figures
-from unalike._utils.html import paragraph, table
 from unalike._utils.progress import headline
 from unalike.core import tree
 from unalike.core.model import Model
