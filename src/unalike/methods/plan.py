@@ -171,8 +171,8 @@ def plan(given: object) -> Plan:
     """
     if isinstance(given, str):
         built = [registry.build(call) for call in spec.parse(given)]
-        if len(built) == 1 and hasattr(built[0], "stages"):
-            return built[0]
+        if hasattr(built[0], "stages") and (len(built) == 1 or hasattr(built[0], "with_parts")):
+            return built[0] if len(built) == 1 else built[0].with_parts(built[1:])
         return sum((as_method(thing) for thing in built), start=Method())
     return given if hasattr(given, "stages") and not isinstance(given, type) else as_method(given)
 

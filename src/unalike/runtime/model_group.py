@@ -21,6 +21,7 @@ from unalike.engine.multiprocess.distributed import Distributed, SharedClientSta
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.methods.plan import Stage
 from unalike.metrics.scoring import Predict, SharedModel
+from unalike.runtime.pooled_facts import pooled_with_facts
 from unalike.training.aggregation import StreamingSum, SumWeights, UpdateBuffer, UpdateSums, decode_updates
 from unalike.training.client_states import ClientStates
 from unalike.training.client_task import BUFFERS
@@ -97,7 +98,9 @@ class ModelGroup:
             self.client_states = SharedClientStates(
                 self.client_states, worker_pool, address, client_costs(self.method, settings.work, source.sizes)
             )
-        self.client_pool = ClientPool(self.method, settings, source, self.client_states, transform)
+        self.client_pool = self._described = ClientPool(self.method, settings, source, self.client_states, transform)
+        if stage.pooled and settings.model.takes_context and self.method.conditioners:
+            self.client_pool = pooled_with_facts(self._described)
         self.worker_pool, self._chosen = worker_pool, chosen
 
     @cached_property
@@ -212,7 +215,7 @@ class ModelGroup:
 
     def context(self, client: int) -> Context:
         """The client's static facts."""
-        return self.client_pool.context(client) if self.method.conditioners else {}
+        return self._described.context(client) if self.method.conditioners else {}
 
     def shared_model(self, client: int) -> Predict:
         """The shared model as the client uses it: fed with its own facts, and with its own buffers where none are averaged."""

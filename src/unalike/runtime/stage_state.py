@@ -103,10 +103,6 @@ class StageState:
         self.eligible: Sequence[int] = with_samples(population.sizes)
         if not len(self.eligible):
             raise UnalikeError(f"none of the {len(population)} clients has a training sample")
-        if stage.pooled and self.is_conditioned:
-            raise UnalikeError(
-                f"stage {stage.name!r} pools the clients' data and {stage.method!r} describes each client; train one or the other"
-            )
         self.cohort_size = max(1, int(run_config.options.participation * len(self.eligible) + 0.5))
         """Clients in a round."""
         self.all_members = stage.members(len(population))
@@ -138,7 +134,7 @@ class StageState:
         """The clients of a group as they train: with shared samples, or pooled into one."""
         if self.stage.shared is not None:
             return with_shared(self.population, self.stage.shared)
-        if not self.stage.pooled:
+        if not self.stage.pooled or self.is_conditioned:  # samples with facts are pooled by their group
             return self.population
         is_whole = len(ids) == len(self.population)
         return (self.population if is_whole else Population.of([self.population[k] for k in ids])).pooled()

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from unalike._utils.errors import UnalikeError
 from unalike.methods.method import Method
+from unalike.methods.part import Part
 from unalike.methods.plan import PlanInputs, PlanSteps, Stage
 from unalike.methods.plans.staged_plan import MethodText, StagedPlan, grouped, staged_plan
+from unalike.methods.roles import Conditioner
 
 
 @staged_plan
 class Centralised(StagedPlan):
-    """Reference with all data in one place: one model trained on the union of the clients' data."""
+    """Reference with all data in one place: one model trained on the union of the clients' data.
+
+    With a conditioner, `centralised + conditional`, each sample comes with the statistic of the client that it belongs to (the
+    Local Statistics paper). `method` may have nothing else that changes training.
+    """
+
+    method: MethodText = "fedavg"
+
+    def with_parts(self, parts: Sequence[Part]) -> Centralised:
+        """The reference with conditioners: `centralised + conditional`."""
+        return Centralised(method=repr(Method(*Method.parse(self.method).parts, *parts)))
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
-        yield Stage("train", Method(), plan_inputs.rounds, pooled=True)
+        method = Method.parse(self.method)
+        if other := [part for part in method.parts if part not in Method().parts and not isinstance(part, Conditioner)]:
+            raise UnalikeError(
+                f"centralised trains on pooled data, where {other[0]!r} has nothing to do; expected a conditioner, as in "
+                "'centralised + conditional', or no method"
+            )
+        yield Stage("train", method, plan_inputs.rounds, pooled=True)
 
 
 @staged_plan
