@@ -1,4 +1,4 @@
-"""Training on pooled data with each sample's own facts: the samples of all clients as one client's, with the facts of their owner.
+"""Training on pooled data with each sample's own facts: the samples of all clients as those of one, with the facts of their owner.
 
 The facts are appended to the flattened sample, so that any executor can train on them. A module that splits them off again, and
 calls the model for each sample with its facts, stands in for the model during training; both have the same parameters by name.
