@@ -19,9 +19,9 @@ from unalike.engine.auto import build
 from unalike.engine.base import AcceptedRounds, BatchTransform, ClientPool, Executor, client_costs
 from unalike.engine.multiprocess.distributed import Distributed, SharedClientStates
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
+from unalike.engine.pooled_facts import pooled_with_facts
 from unalike.methods.plan import Stage
 from unalike.metrics.scoring import Predict, SharedModel
-from unalike.runtime.pooled_facts import pooled_with_facts
 from unalike.training.aggregation import StreamingSum, SumWeights, UpdateBuffer, UpdateSums, decode_updates
 from unalike.training.client_states import ClientStates
 from unalike.training.client_task import BUFFERS
