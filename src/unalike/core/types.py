@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor
@@ -123,13 +123,3 @@ class ClientUpdate(NamedTuple):
     def numbers(self) -> ClientUpdate:
         """The client update without its update, buffers and messages."""
         return self._replace(update={}, buffers={}, messages={})
-
-    def map(self, f: Callable[[Tensor], Tensor]) -> ClientUpdate:
-        """The client update with `f` applied to each tensor."""
-        messages, shared = (
-            {p: {n: f(t) for n, t in d.items()} for p, d in g.items()} for g in (self.messages, self.shared)
-        )
-        update, buffers = ({n: f(t) for n, t in d.items()} for d in (self.update, self.buffers))
-        return ClientUpdate(
-            update, buffers, messages, f(self.size), f(self.steps), f(self.weight), f(self.loss), shared
-        )

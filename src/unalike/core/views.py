@@ -17,7 +17,7 @@ from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
-from unalike.core.nests import select_rows
+from unalike.core.nests import map_tensors, select_rows
 from unalike.core.tasks import Task
 from unalike.core.types import Batch, ClientUpdate, Context, Output, PartTrees, Tree
 from unalike.core.update_spread import spread
@@ -282,7 +282,7 @@ class Cohort:
     def one(self, client: int) -> ClientUpdate:
         """The client update of one client, without the leading [K]."""
         row = self.ids.index(client)
-        return self.stacked.map(lambda t: t[row])
+        return map_tensors(lambda t: t[row], self.stacked)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
@@ -12,8 +12,23 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 from unalike._utils.validated import validated
 from unalike.core.solvers import SGD, Adam, AdamW, Solver
 
+T = TypeVar("T")
 
-class Batches(Sequence[np.ndarray]):
+
+class LazySequence(Sequence[T]):
+    """A sequence that makes its items while it is iterated over; a subclass defines `__iter__` and `__len__`."""
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, t: int) -> T: ...
+    @overload
+    def __getitem__(self, t: slice) -> list[T]: ...
+    def __getitem__(self, t: int | slice) -> T | list[T]:
+        return [*self][t]
+
+
+class Batches(LazySequence[np.ndarray]):
     """Sample indices in the order of training, cut into batches of these `sizes`; `batches[t]` is a view."""
 
     __slots__ = ("rows", "sizes")
@@ -23,13 +38,6 @@ class Batches(Sequence[np.ndarray]):
 
     def __len__(self) -> int:
         return len(self.sizes)
-
-    @overload
-    def __getitem__(self, t: int) -> np.ndarray: ...
-    @overload
-    def __getitem__(self, t: slice) -> list[np.ndarray]: ...
-    def __getitem__(self, t: int | slice) -> np.ndarray | list[np.ndarray]:
-        return [*self][t]
 
     def __iter__(self) -> Iterator[np.ndarray]:
         start = 0

@@ -62,42 +62,6 @@ class SampleSource(Protocol):
     def __len__(self) -> int: ...
 
 
-class Executor(Protocol):
-    """Trains the clients of a round. It owns the client states; everything that it calls is pure."""
-
-    @property
-    def client_pool(self) -> ClientPool: ...
-    def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
-        """Train the clients `ids` and pass each update to the sink when it is there.
-
-        Args:
-            broadcast: what the server sends.
-            ids: the clients.
-            accepted: the round of each client's last accepted update; its state of that round is the current one.
-            sink: takes the updates.
-        """
-
-    def run(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, population: int) -> Cohort:
-        """Train the clients `ids` and return all updates as a cohort of a population of this size, in the order of `ids`."""
-
-    def tune(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> Iterator[tuple[int, Tree]]:
-        """Fine-tune the clients and yield each with its parameters and buffers; their states stay as they are."""
-
-
-class BaseExecutor:
-    """`run` by way of `feed`."""
-
-    def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
-        raise NotImplementedError
-
-    def run(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, population: int) -> Cohort:
-        client_updates = UpdateBuffer(ids)
-        self.feed(broadcast, ids, accepted, client_updates)
-        taken = client_updates.taken
-        assert taken is not None and taken.ids == list(ids)
-        return Cohort(tuple(ids), taken.stacked, population)
-
-
 class BatchTransform(Protocol):
     """A change of training samples by random numbers drawn per client and round: normalization, crop, flip."""
 
@@ -284,3 +248,37 @@ class ClientPool:
     def _samples(self, rows: np.ndarray) -> Batch:
         index = torch.from_numpy(rows)
         return Batch(self.source.x[index], self.source.y[index])
+
+
+@dataclass(frozen=True)
+class Executor:
+    """Trains the clients of a round. It owns the client states; everything that it calls is pure.
+
+    Args:
+        client_pool: the clients.
+    """
+
+    client_pool: ClientPool
+
+    def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
+        """Train the clients `ids` and pass each update to the sink when it is there.
+
+        Args:
+            broadcast: what the server sends.
+            ids: the clients.
+            accepted: the round of each client's last accepted update; its state of that round is the current one.
+            sink: takes the updates.
+        """
+        raise NotImplementedError
+
+    def tune(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds) -> Iterator[tuple[int, Tree]]:
+        """Fine-tune the clients and yield each with its parameters and buffers; their states stay as they are."""
+        raise NotImplementedError
+
+    def run(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, population: int) -> Cohort:
+        """Train the clients `ids` and return all updates as a cohort of a population of this size, in the order of `ids`."""
+        client_updates = UpdateBuffer(ids)
+        self.feed(broadcast, ids, accepted, client_updates)
+        taken = client_updates.taken
+        assert taken is not None and taken.ids == list(ids)
+        return Cohort(tuple(ids), taken.stacked, population)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import zip_longest
-from typing import Protocol, TypeGuard, overload
+from itertools import pairwise, zip_longest
+from typing import Protocol, TypeGuard
 
 import numpy as np
 
 from unalike._utils import compiled_loops, seeds
-from unalike.core.work import Batches, Work
+from unalike.core.work import Batches, LazySequence, Work
 
 MANY = 32
 """Clients from which on the compiled loops are loaded: loading takes as long as NumPy takes to draw for hundreds."""
@@ -47,7 +47,7 @@ def distinct(numbers: np.ndarray) -> tuple[list[int], np.ndarray]:
     return kinds.tolist(), which
 
 
-class BatchSchedule(Sequence[Batches]):
+class BatchSchedule(LazySequence[Batches]):
     """The batches of clients in one phase of a round.
 
     Args:
@@ -102,12 +102,6 @@ class BatchSchedule(Sequence[Batches]):
     def __len__(self) -> int:
         return len(self.which)
 
-    @overload
-    def __getitem__(self, i: int) -> Batches: ...
-    @overload
-    def __getitem__(self, i: slice) -> list[Batches]: ...
-    def __getitem__(self, i: int | slice) -> Batches | list[Batches]:
-        if isinstance(i, slice):
-            return [self[j] for j in range(*i.indices(len(self)))]
-        i = range(len(self))[i]
-        return Batches(self.rows[self.ends[i] : self.ends[i + 1]], self.kinds[self.which[i]])
+    def __iter__(self) -> Iterator[Batches]:
+        for (start, end), kind in zip(pairwise(self.ends.tolist()), self.which.tolist(), strict=True):
+            yield Batches(self.rows[start:end], self.kinds[kind])

@@ -25,7 +25,7 @@ from unalike.core.nests import join_nests
 from unalike.core.types import Broadcast, ClientUpdate, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Batches
-from unalike.engine.base import AcceptedRounds, BaseExecutor, ClientPool, client_costs
+from unalike.engine.base import AcceptedRounds, Executor, client_costs
 from unalike.engine.batch_schedule import BatchSchedule
 from unalike.engine.client_chunk import ClientChunk, ClientInputs, StackedBatches, is_out_of_memory
 from unalike.engine.dense import compiled_training
@@ -34,7 +34,6 @@ from unalike.methods.method import Method
 from unalike.methods.roles import Personalizer, Phase
 from unalike.training.aggregation import UpdateSink
 from unalike.training.client_update import train, tune
-from unalike.training.local_step import functional_gradient
 from unalike.training.update_checks import find_faults
 
 CACHE = 15 * 2**20
@@ -48,16 +47,14 @@ STRETCH = 2**36
 
 
 @dataclass(frozen=True)
-class Batched(BaseExecutor):
+class Batched(Executor):
     """Trains chunks of stacked clients.
 
     Args:
-        client_pool: the clients.
         chunk: clients per chunk; None: as many as fit the cache, or the accelerator's memory.
         compiled_loops: whether compiled loops may train dense models (see `engine.dense`).
     """
 
-    client_pool: ClientPool
     chunk: int | None = None
     compiled_loops: bool = True
     _fits: list[int] = field(default_factory=list, compare=False)  # smaller widths, found when memory ran out
@@ -154,7 +151,7 @@ class Batched(BaseExecutor):
                 if summed and find_faults(ids, client_update):  # each client's own update shows which one is at fault
                     client_update, kept, summed = compiled_training.train(chunk)
             else:
-                client_update, kept = chunk.each(partial(train, gradient=functional_gradient))
+                client_update, kept = chunk.each(partial(train, stacked=True))
         client_pool.client_states.put_stacked(ids, broadcast.round, kept, accepted)
         return client_update, summed
 
@@ -163,7 +160,7 @@ class Batched(BaseExecutor):
         with self._chunk(broadcast, "dropout of tuned chunks", ids, schedules, accepted) as chunk:
             if method.tuning is not None and self._in_loops(method.tuner, (method.tuning,), chunk):
                 return compiled_training.tune(chunk)
-            return chunk.each(partial(tune, gradient=functional_gradient))
+            return chunk.each(partial(tune, stacked=True))
 
     @contextmanager
     def _chunk(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Batch, Broadcast
 from unalike.core.views import ClientBatches, StageSettings
+from unalike.core.work import LazySequence
 from unalike.engine.batch_schedule import BatchSchedule
 from unalike.methods.method import Method
 from unalike.training.client_task import ClientTask
@@ -154,7 +155,7 @@ class ClientChunk:
 
 
 @dataclass(frozen=True)
-class BatchSequence(Sequence[Batch]):
+class BatchSequence(LazySequence[Batch]):
     """One client's batches, each cut out of `rows` when it is asked for; `paddings` as in `StackedBatches`."""
 
     rows: Rows
@@ -163,16 +164,10 @@ class BatchSequence(Sequence[Batch]):
     def __len__(self) -> int:
         return len(self.paddings)
 
-    @overload
-    def __getitem__(self, t: int) -> Batch: ...
-    @overload
-    def __getitem__(self, t: slice) -> list[Batch]: ...
-    def __getitem__(self, t: int | slice) -> Batch | list[Batch]:
-        if isinstance(t, slice):
-            return [self[i] for i in range(*t.indices(len(self)))]
-        full, idle = self.paddings[t]
-        weight = None if full or "weight" not in self.rows else self.rows["weight"][t]
-        return Batch(self.rows["x"][t], self.rows["y"][t], weight, idle)
+    def __iter__(self) -> Iterator[Batch]:
+        for t, (full, idle) in enumerate(self.paddings):
+            weight = None if full or "weight" not in self.rows else self.rows["weight"][t]
+            yield Batch(self.rows["x"][t], self.rows["y"][t], weight, idle)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

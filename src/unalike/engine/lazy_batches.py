@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import overload
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from unalike._utils.profiler_regions import profiled
 from unalike.core.types import Batch
-from unalike.core.work import Batches
+from unalike.core.work import Batches, LazySequence
 
 AT_ONCE = 2**23
 """Bytes of samples fetched at once (or one batch, if it is larger): one large gather is faster than many small ones."""
 
 
-class LazyBatches(Sequence[Batch]):
+class LazyBatches(LazySequence[Batch]):
     """Batches of samples that are not kept, however many epochs there are.
 
     Args:
@@ -39,13 +38,6 @@ class LazyBatches(Sequence[Batch]):
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    @overload
-    def __getitem__(self, t: int) -> Batch: ...
-    @overload
-    def __getitem__(self, t: slice) -> list[Batch]: ...
-    def __getitem__(self, t: int | slice) -> Batch | list[Batch]:
-        return [*self][t]
 
     def __iter__(self) -> Iterator[Batch]:
         index, change = torch.from_numpy(self.rows.rows).to(self.x.device), self.change

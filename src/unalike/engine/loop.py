@@ -14,17 +14,14 @@ from unalike.core import tree
 from unalike.core.nests import map_tensors
 from unalike.core.types import Broadcast, Tree
 from unalike.core.views import StageSettings
-from unalike.engine.base import AcceptedRounds, BaseExecutor, ClientPool
+from unalike.engine.base import AcceptedRounds, Executor
 from unalike.training.aggregation import UpdateSink
 from unalike.training.client_update import train, tune
-from unalike.training.local_step import autograd_gradient
 
 
 @dataclass(frozen=True)
-class Loop(BaseExecutor):
+class Loop(Executor):
     """Trains each client by itself with ordinary autograd."""
-
-    client_pool: ClientPool
 
     def feed(self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink) -> None:
         pool = self.client_pool
@@ -35,7 +32,7 @@ class Loop(BaseExecutor):
             for client, size, dropout, *batches in zip(ids, sizes, dropouts, *schedules, strict=True):
                 task = pool.task(client, size, broadcast, batches, accepted.get(client), self.settings)
                 start(dropout)
-                update, kept = train(task, autograd_gradient)
+                update, kept = train(task)
                 pool.client_states.put(client, broadcast.round, kept, accepted.get(client))
                 sink.add([client], map_tensors(lambda t: t.unsqueeze(0), update))
 
@@ -45,7 +42,7 @@ class Loop(BaseExecutor):
             task = pool.task(client, size, broadcast, batches, accepted.get(client), self.settings)
             dropout = seeds.number(pool.settings.seed, "dropout of tuning", broadcast.round, client)
             with seeds.isolated(dropout, pool.source.x.device), torch.no_grad():
-                tuned = tune(task, autograd_gradient)
+                tuned = tune(task)
             yield client, tree.map(Tensor.contiguous, tuned)
 
     @cached_property

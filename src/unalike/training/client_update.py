@@ -22,12 +22,10 @@ from unalike.methods.roles import Phase, Upload
 from unalike.training.client_task import BUFFERS, ClientTask
 from unalike.training.local_step import (
     MODEL,
-    Gradient,
     LocalStep,
     StepState,
     StepSums,
     TrainerFactory,
-    autograd_gradient,
     initial_solver_state,
     merge_states,
 )
@@ -62,7 +60,7 @@ class TrainedClient(NamedTuple):
     loss: Tensor
 
 
-def train(task: ClientTask, gradient: Gradient) -> tuple[ClientUpdate, PartTrees]:
+def train(task: ClientTask, stacked: bool = False) -> tuple[ClientUpdate, PartTrees]:
     """One client's round: train locally on what the server broadcast.
 
     Pure, and written once for one client: executors call it as it is, or stacked with `torch.vmap`. A step whose rows all have
@@ -70,13 +68,13 @@ def train(task: ClientTask, gradient: Gradient) -> tuple[ClientUpdate, PartTrees
 
     Args:
         task: the client's inputs.
-        gradient: `autograd_gradient`, or under `torch.vmap` `functional_gradient`.
+        stacked: whether it is called under `torch.vmap`.
 
     Returns:
         The client update for the server, and the client's new state.
     """
     task = task.begin()
-    make_trainer, training = _trainer_factory(task, gradient), LocalTraining(task)
+    make_trainer, training = _trainer_factory(task, stacked), LocalTraining(task)
     for phase, batches in zip(task.method.phases, task.data.batches, strict=True):
         work, before = training.start(phase)
         trainer = make_trainer(work, params=training.params, client_state=training.client_state)
@@ -116,7 +114,7 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     return client_update, _filled(kept)
 
 
-def tune(task: ClientTask, gradient: Gradient) -> Tree:
+def tune(task: ClientTask, stacked: bool = False) -> Tree:
     """The parameters and buffers that a client is evaluated with after the method's fine-tuning; its state stays as it is.
 
     Fine-tuning starts from the broadcast model with a fresh solver, and minimizes the task's loss alone. The arguments are those
@@ -127,7 +125,7 @@ def tune(task: ClientTask, gradient: Gradient) -> Tree:
         raise UnalikeError(f"{task.method!r} has no fine-tuning; add local_finetune")
     fresh = without_solver_state(task.client_state)
     task = replace(task, method=task.method.tuner, client_state=fresh).begin()
-    trained = run_phases(task, (phase,), _trainer_factory(task, gradient))
+    trained = run_phases(task, (phase,), _trainer_factory(task, stacked))
     return trained.params | trained.buffers
 
 
@@ -136,11 +134,11 @@ def without_solver_state(client_state: PartTrees) -> PartTrees:
     return {name: mine for name, mine in client_state.items() if name != SOLVER}
 
 
-def _trainer_factory(task: ClientTask, gradient: Gradient) -> TrainerFactory:
-    """Makes the trainer of each phase, step by step with this gradient."""
+def _trainer_factory(task: ClientTask, stacked: bool) -> TrainerFactory:
+    """Makes the trainer of each phase, step by step."""
     # steps may overwrite copies of parameters, but a part that trains still reads the values before a step
-    leaf = task.settings.model.leaf if gradient is autograd_gradient and not task.method.trained else None
-    return partial(LocalStep, task.method, view_of=task.view_of, sent=task.sent, gradient=gradient, leaf=leaf)
+    leaf = None if stacked or task.method.trained else task.settings.model.leaf
+    return partial(LocalStep, task.method, view_of=task.view_of, sent=task.sent, stacked=stacked, leaf=leaf)
 
 
 class LocalTraining:

@@ -26,7 +26,6 @@ from unalike.methods.plan import plan
 from unalike.training.aggregation import decode_updates
 from unalike.training.client_task import ClientTask
 from unalike.training.client_update import initial_client_state, train
-from unalike.training.local_step import autograd_gradient
 from unalike.training.server_update import advance, initial_server_state, make_broadcast
 from unalike.training.validation import refusals
 
@@ -198,7 +197,7 @@ def local_update(
     with torch.no_grad():
         drawn = ClientBatches([data] * len(method.phases), data)
         task = ClientTask(method, settings, broadcast, kept, drawn, facts, size)
-        client_update, kept = train(task, autograd_gradient)
+        client_update, kept = train(task)
         stacked = tree.map(lambda t: t[None], client_update.update)
         moved = tree.row(decode_updates(method, stacked, tree.only(held, held)), 0)
     new = held | {n: held[n] + u for n, u in moved.items()} | rest | client_update.buffers

@@ -24,8 +24,6 @@ from unalike.methods.roles import Correction
 MODEL = "model"
 """Name of the shared model among the variables of the solver; the others are models of parts, under the parts' names."""
 
-Loss = Callable[[PartTrees], tuple[Tensor, Any]]
-Gradient = Callable[[Loss], Callable[[PartTrees], tuple[PartTrees, Any]]]
 ViewFunction = Callable[..., "ClientView"]
 Leaf = Callable[[Tensor], Tensor]
 TrainerFactory = Callable[..., "LocalTrainer"]
@@ -82,7 +80,7 @@ class LocalStep:
         params: all parameters at the start of the phase.
         client_state: the client's state at the start of the phase.
         sent: names of the shared parameters.
-        gradient: `autograd_gradient` or `functional_gradient`.
+        stacked: whether `torch.vmap` stacks clients: then gradients are functional, and solvers use no fused kernels.
         leaf: copies a parameter, so that steps may overwrite it in place; None: steps make new tensors.
     """
 
@@ -95,14 +93,14 @@ class LocalStep:
         params: Tree,
         client_state: PartTrees,
         sent: list[str],
-        gradient: Gradient,
+        stacked: bool,
         leaf: Leaf | None = None,
     ):
         self.solver, self.leaf = work.solver, leaf
         self.losses, self.trained, self.corrections = method.losses, method.trained, method.role(Correction)
         self.params, self.client_state, self.sent = params, client_state, sent
         self.view_of, self.clip = partial(view_of, lr=work.lr), work.clip
-        self.gradient, self.stacked = gradient, gradient is not autograd_gradient
+        self.stacked = stacked
         self.find = _backward if method.plain else _gradients_of
         self.solve = partial(work.solver.step, lr=work.lr, fused=not self.stacked)
 
@@ -136,9 +134,9 @@ class LocalStep:
         """
         with profiled("forward and backward"):
             if self.stacked:
-                find = self.gradient(partial(self._loss, before, batch, number))
+                find = grad_and_value(partial(self._loss, before, batch, number), has_aux=True)
                 grads, (_, (value, buffers, own)) = find(before.variables)
-            else:  # the same as `autograd_gradient` of `_loss`, in one frame: it is on the way of every step
+            else:  # ordinary autograd is faster for one client; in one frame, as it is on the way of every step
                 leaves, terms = _leaves_of(before.variables), []
                 with torch.enable_grad():
                     views, output, cache = self._views(before, batch, number, leaves)
@@ -227,20 +225,6 @@ def _backward(value: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
     return found
 
 
-def autograd_gradient(
-    function: Loss, find: Callable[[Tensor, list[Tensor]], Sequence[Tensor | None]] = _gradients_of
-) -> Callable[[PartTrees], tuple[PartTrees, Any]]:
-    """`torch.func.grad_and_value(function, has_aux=True)` by ordinary autograd, which is faster for one client at a time."""
-
-    def run(variables: PartTrees) -> tuple[PartTrees, Any]:
-        leaves = _leaves_of(variables)
-        with torch.enable_grad():
-            value, aux = function(leaves)
-        return _gradients(value, leaves, find), (value.detach(), aux)
-
-    return run
-
-
 def _leaves_of(variables: PartTrees) -> PartTrees:
     """The variables as leaves of a new graph."""
     return {
@@ -256,11 +240,6 @@ def _gradients(
     flat = [t for v in leaves.values() for t in v.values()]
     grads = (torch.zeros_like(t) if g is None else g for g, t in zip(find(value, flat), flat, strict=True))
     return {d: {n: next(grads) for n in v} for d, v in leaves.items()}
-
-
-def functional_gradient(function: Loss) -> Callable[[PartTrees], tuple[PartTrees, Any]]:
-    """The gradient that `torch.vmap` can stack."""
-    return grad_and_value(function, has_aux=True)
 
 
 def merge_states(client_state: PartTrees, variables: PartTrees) -> PartTrees:

@@ -7,12 +7,12 @@ import torch
 from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
+from unalike.core.nests import map_tensors
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, Tree
 from unalike.core.views import ClientBatches, Cohort, StageSettings
 from unalike.methods.method import Method
 from unalike.training.client_task import ClientTask
 from unalike.training.client_update import initial_client_state, train
-from unalike.training.local_step import autograd_gradient
 from unalike.training.update_checks import find_faults
 
 
@@ -37,7 +37,7 @@ def expected_update(
     size = torch.ones((), dtype=tree.dtype(settings.model.params))
     with seeds.isolated(0), torch.no_grad():
         state = initial_client_state(method, settings)
-        return train(ClientTask(method, settings, broadcast, state, data, context, size), autograd_gradient)[0]
+        return train(ClientTask(method, settings, broadcast, state, data, context, size))[0]
 
 
 def expected_steps(method: Method, settings: StageSettings, samples: int) -> int:
@@ -65,7 +65,7 @@ def check_update(found: Tree, like: ClientUpdate, settings: StageSettings, sampl
     if not bool(found["loss"].isfinite()):
         raise RefusedUpdate(f"loss {found['loss'].item()}; expected a finite number")
     client_update = nested(found)
-    refused = refusals(Cohort((0,), client_update.map(lambda t: t[None]), 1))
+    refused = refusals(Cohort((0,), map_tensors(lambda t: t[None], client_update), 1))
     if refused:
         raise RefusedUpdate(refused[0])
     for fact, facts in client_update.shared.items():

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from unalike.core.types import Broadcast, ClientUpdate, PartTrees, Tree
-from unalike.engine.base import AcceptedRounds, BaseExecutor, ClientPool, Executor, client_costs
+from unalike.engine.base import AcceptedRounds, ClientPool, Executor, client_costs
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.training.aggregation import BufferedUpdates, StreamingSum, UpdateSink, UpdateSums
 from unalike.training.client_states import ClientStates
@@ -32,10 +32,9 @@ KEEPING: dict[str, Callable[[ClientStates, AcceptedRounds], None]] = {
 
 
 @dataclass(frozen=True)
-class Distributed(BaseExecutor):
+class Distributed(Executor):
     """Shares out the clients; `inner` trains those of this process. `group` is the place of its group in the stage."""
 
-    client_pool: ClientPool
     inner: Executor
     worker_pool: WorkerPool
     group: int
