@@ -192,7 +192,7 @@ class Model:
 
         Modules without that method and frozen parameters keep their values.
         """
-        module = copy.deepcopy(self._plain)
+        module = self.module(self.params, self.buffers)
         with isolated(number):
             for m in module.modules():
                 if callable(reset := getattr(m, "reset_parameters", None)):
@@ -215,6 +215,15 @@ class Model:
     def state_dict(self, values: Tree) -> Tree:
         """Parameters and buffers in state-dict order, tied ones under each of their names."""
         return {entry: values[name] for entry, name in self._entries.items()}
+
+    def starting_from(self, entries: Tree) -> Model:
+        """The same model with the values of these state-dict entries as initial values; the others keep theirs."""
+        found = {self._entries[entry]: t.detach().clone() for entry, t in entries.items()}
+        started = copy.copy(self)
+        started.params, started.buffers = (
+            {n: found.get(n, t) for n, t in v.items()} for v in (self.params, self.buffers)
+        )
+        return started
 
     def trainable(self, name: str) -> bool:
         """Whether the module itself lets the parameter train (`requires_grad`)."""

@@ -1,0 +1,101 @@
+"""Initial weights from a file: safetensors, a state dict saved by torch, or the folder of a run."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike.core.model import Model
+from unalike.core.types import Tree
+
+RUN_FILE = "model.safetensors"
+"""The file of a run's folder with the weights of its shared model."""
+
+
+def start_from(model: Model, path: str | Path, partial: bool = False) -> tuple[Model, str]:
+    """The model with the weights of a file, and a sentence that says which of its tensors the file had.
+
+    Args:
+        model: The model.
+        path: A file (`.safetensors`, or any file that `torch.save(module.state_dict(), FILE)` wrote), or a run's folder.
+        partial: Take the tensors that fit by name and shape, and leave all others as initialized.
+
+    Returns:
+        The model, and "18 of 20 tensors; left as initialized: head.weight, head.bias".
+
+    Raises:
+        UnalikeError: The file cannot be read, does not fit the model (unless `partial`), or has no tensor that fits.
+    """
+    found, own = read_state_dict(path), model.state_dict(model.params | model.buffers)
+    fitting = {n: t.to(own[n].dtype) for n, t in found.items() if n in own and _fits(t, own[n])}
+    lacking = [n for n in own if n not in found]
+    unused = [n for n in found if n not in fitting]
+    if not partial and (lacking or unused):
+        raise UnalikeError(
+            f"{path} does not fit the model: {_mismatch(own, found, lacking, unused)}; give a checkpoint of the same model, or "
+            f"start_partial=True (--start-partial) to take the {len(fitting)} of {len(own)} tensors that fit"
+        )
+    if not fitting:
+        raise UnalikeError(
+            f"{path} has no tensor that fits the model by name and shape: it has {_listed(list(found))}; expected "
+            f"{_listed(list(own))}"
+        )
+    broken = next((n for n, t in fitting.items() if not t.isfinite().all()), None)
+    if broken is not None:
+        raise UnalikeError(f"{path}: {broken} has numbers that are not finite; expected a checkpoint of a sound model")
+    return model.starting_from(fitting), _summary(own, found, fitting)
+
+
+def read_state_dict(path: str | Path) -> Tree:
+    """Tensors by name of a file or of a run's folder. Raises `UnalikeError`; nothing in the file is executed."""
+    file = Path(path) / RUN_FILE if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise UnalikeError(
+            f"found no {file}; give a file of weights (.safetensors, or a state dict saved by torch.save), or the folder of a "
+            "finished run with a shared model"
+        )
+    is_torch = file.suffix != ".safetensors"
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True) if is_torch else load_file(file)
+    except (OSError, EOFError, RuntimeError, ValueError, KeyError, SafetensorError, pickle.UnpicklingError) as error:
+        why = str(error).split("\n")[0][:120]
+        raise UnalikeError(
+            f"cannot read {file} ({why}); expected .safetensors, or what torch.save(module.state_dict(), FILE) wrote: tensors "
+            "alone, since nothing else is read"
+        ) from None
+    if not isinstance(found, dict) or not found or not all(isinstance(t, Tensor) for t in found.values()):
+        kinds = f"a dict with {_listed(list(map(str, found)))}" if isinstance(found, dict) else type(found).__name__
+        raise UnalikeError(f"{file} holds {kinds}; expected tensors by name: torch.save(module.state_dict(), FILE)")
+    return found
+
+
+def _fits(found: Tensor, own: Tensor) -> bool:
+    """Whether a tensor of a file can take the place of the model's: same shape, and both floating or both integers."""
+    return found.shape == own.shape and found.is_floating_point() == own.is_floating_point()
+
+
+def _summary(own: Tree, found: Tree, fitting: Tree) -> str:
+    rest = {
+        "left as initialized": [n for n in own if n not in fitting],
+        "not used": [n for n in found if n not in own],
+    }
+    lists = (f"; {what}: {_listed(names, 10)}" for what, names in rest.items() if names)
+    return f"{len(fitting)} of {len(own)} tensors" + "".join(lists)
+
+
+def _mismatch(own: Tree, found: Tree, lacking: list[str], unused: list[str]) -> str:
+    unknown = [n for n in unused if n not in own]
+    other = [f"{n} {list(found[n].shape)} instead of {list(own[n].shape)}" for n in unused if n in own]
+    parts = [("it lacks", lacking), ("the model has no", unknown), ("other shapes or types:", other)]
+    return ", ".join(f"{what} {_listed(names)}" for what, names in parts if names)
+
+
+def _listed(names: list[str], most: int = 4) -> str:
+    few = ", ".join(names[:most])
+    return few + (f" and {len(names) - most} more" if len(names) > most else "")
