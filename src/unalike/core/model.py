@@ -358,8 +358,8 @@ def _catch(features: Tensor) -> None:
 
 def _find_head(module: nn.Module) -> tuple[str, nn.Module | None]:
     declared = getattr(module, "head", None)
-    if isinstance(declared, nn.Module):
-        return "head", declared
+    if isinstance(declared, nn.Module):  # a wrapper such as peft's answers for a module that lies deeper
+        return next((name for name, m in module.named_modules() if m is declared), "head"), declared
     linear = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.Linear) and name]
     return linear[-1] if linear else ("", None)
 

@@ -1,0 +1,80 @@
+"""Low-rank adapters: examples/lora.py, and the library peft where it is installed."""
+
+import importlib.util
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+
+import unalike as ua
+from unalike.core.model import Model
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "lora.py"
+NUMBERS = 4 * 4
+"""Bytes of size, steps, weight and loss in a client update."""
+SMALL = "vit(patch=4, width=8, depth=1, heads=2)"
+
+
+@pytest.fixture(scope="module")
+def lora():
+    spec = importlib.util.spec_from_file_location("lora", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def clients(lora):
+    return ua.partition(lora.digits(5), "dirichlet(alpha=0.3)", clients=3)
+
+
+def trained(module, clients, method, rounds=1):
+    work = ua.Work(lr=0.1, batch_size=32)
+    return ua.run(method, clients, model=module, rounds=rounds, work=work, progress=False).module()
+
+
+def test_adapters_change_nothing_before_they_are_trained(lora):
+    net, x = ua.model(SMALL, (1, 8, 8), 5), torch.rand(3, 1, 8, 8)
+    assert torch.equal(lora.with_adapters(deepcopy(net))(x), net(x))
+
+
+def test_adapters_and_head_alone_cross_the_wire(lora):
+    net = ua.model("vit(patch=2, width=48, depth=2, heads=4)", (1, 8, 8), 5)
+    assert lora.kilobytes("fedavg", net) == (2 * 4 * 57_989 + NUMBERS) / 1000
+    # rank 4: 4 (48 + 144) + 4 (48 + 48) + 2 * 4 (48 + 192) = 3,072 in each of two blocks, 245 in the head
+    assert lora.kilobytes("fedavg", lora.with_adapters(net)) == (2 * 4 * (2 * 3_072 + 245) + NUMBERS) / 1000
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_adapters_train_and_the_backbone_keeps_its_bits(lora, clients, method):
+    net = lora.with_adapters(ua.model(SMALL, (1, 8, 8), 5), rank=2)
+    before, after = net.state_dict(), trained(net, clients, method).state_dict()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {n for n, p in net.named_parameters() if p.requires_grad}
+    assert {name.rpartition(".")[2] for name in moved if not name.startswith("head")} == {"a", "b"}
+
+
+def test_adapters_of_a_pretrained_model_learn_new_classes(lora, clients):
+    source = ua.partition(lora.digits(0), "iid", clients=1)
+    work = ua.Work(lr=0.003, batch_size=32, optimizer="adam")
+    spec = "vit(patch=4, width=16, depth=1, heads=2)"
+    net = ua.run("fedavg", source, model=spec, rounds=4, work=work, progress=False).module()
+    run = ua.run("fedavg", clients, model=lora.with_adapters(net), rounds=4, work=work, progress=False)
+    assert run.history.last["accuracy"] > 0.4 > run.history[0]["accuracy"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedrep(epochs=1)"])
+def test_peft_adapters_train_and_the_backbone_keeps_its_bits(lora, clients, method):
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=list(lora.LAYERS), modules_to_save=["head"])
+    net = peft.get_peft_model(ua.model(SMALL, (1, 8, 8), 5), config)
+    after = trained(net, clients, method)
+    assert isinstance(after, peft.PeftModel)
+    before, after = net.state_dict(), after.state_dict()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved and all(net.get_parameter(name).requires_grad for name in moved)
+    model = Model(net)
+    heads = {n for n in model.params if model.in_head(n) and model.trainable(n)}
+    assert {name.rpartition(".")[2] for name in heads} == {"weight", "bias"}
+    assert heads & moved == (set() if method.startswith("fedrep") else heads)
