@@ -720,3 +720,28 @@ def test_run_stop_and_select_flags_work(cli, small, tmp_path):
     code, shown, err = cli("compare", "--config", out / "config.toml", "--out", out)
     assert code == 0, err
     assert len(list((out / "cells").iterdir())) == 1  # the same cell, read back
+
+
+def test_run_and_compare_start_from_a_finished_run(cli, small, tmp_path):
+    first, second, table = tmp_path / "first", tmp_path / "second", tmp_path / "table"
+    assert cli("run", *small, "--out", first)[0] == 0
+    assert cli("run", *small, "--start", first, "--out", second)[0] == 0
+    ends, begins = (pd.read_parquet(f / "rounds.parquet")["accuracy"] for f in (first, second))
+    assert begins.iloc[0] == ends.iloc[-1]
+    code, _, _ = cli("compare", *small, "--method", "fedavg", "--seeds", "1", "--start", first, "--out", table)
+    facts = json.loads((table / "comparison.json").read_text())
+    assert code == 0 and f"--start {first}" in facts["command"]
+    code, out, _ = cli("compare", "--config", table / "config.toml", "--out", table)
+    assert code == 0 and "fedavg" in out
+
+
+def test_partial_start_on_the_command_line_says_what_was_taken(cli, small, tmp_path):
+    first = tmp_path / "first"
+    assert cli("run", *small, "--out", first)[0] == 0
+    other = [word if word != "linear" else "mlp(hidden=(6,))" for word in small]
+    code, _, err = cli("run", *other, "--start", first)
+    assert code == 2 and "--start-partial" in err
+    code, out, err = cli("run", *other, "--start", first, "--start-partial")
+    assert code == 0 and "2 of 4 tensors; left as initialized: body.1.weight, body.1.bias" in re.sub(
+        r"\s+", " ", out + err
+    )

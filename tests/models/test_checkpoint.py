@@ -26,8 +26,8 @@ def file(request, tmp_path):
 
 
 def test_start_from_file_of_the_same_model_takes_every_tensor(file):
-    started, text = start_from(Model(network()), file)
-    assert text == "4 of 4 tensors"
+    started, start = start_from(Model(network()), file)
+    assert start.taken == "4 of 4 tensors"
     wanted = network(seed=7).state_dict()
     assert all(torch.equal(t, wanted[n]) for n, t in started.params.items())
     assert all(torch.equal(t, wanted[n]) for n, t in started.module(started.params, {}).state_dict().items())
@@ -40,8 +40,8 @@ def test_start_from_leaves_the_given_model_as_it_is(file):
 
 
 def test_partial_start_leaves_a_head_of_other_classes_as_initialized(file):
-    started, text = start_from(Model(network(classes=3)), file, partial=True)
-    assert text == "2 of 4 tensors; left as initialized: head.weight, head.bias"
+    started, start = start_from(Model(network(classes=3)), file, partial=True)
+    assert start.taken == "2 of 4 tensors; left as initialized: head.weight, head.bias"
     old, new = network(seed=7).state_dict(), network(classes=3).state_dict()
     for name, tensor in started.params.items():
         assert torch.equal(tensor, new[name] if name.startswith("head") else old[name])
@@ -57,10 +57,16 @@ def test_start_from_other_model_says_what_does_not_fit(file):
         start_from(Model(model("linear", (4,), 10)), file)
 
 
+def test_partial_start_leaves_a_layer_as_a_whole(file):
+    wider = Model(model("mlp(hidden=(6, 5))", (4,), 10))  # its head has the file's bias [10], and a weight [10, 5]
+    _, start = start_from(wider, file, partial=True)
+    assert start.taken == ("2 of 6 tensors; left as initialized: body.3.weight, body.3.bias, head.weight, head.bias")
+
+
 def test_partial_start_names_tensors_of_the_file_that_are_not_used(file):
-    _, text = start_from(Model(nn.ModuleDict({"head": nn.Linear(6, 10)})), file, partial=True)
-    assert sorted(text.split(": ")[1].split(", ")) == ["body.1.bias", "body.1.weight"]
-    assert text.startswith("2 of 2 tensors; not used: ")
+    _, start = start_from(Model(nn.ModuleDict({"head": nn.Linear(6, 10)})), file, partial=True)
+    assert sorted(start.taken.split(": ")[1].split(", ")) == ["body.1.bias", "body.1.weight"]
+    assert start.taken.startswith("2 of 2 tensors; not used: ")
 
 
 def test_partial_start_without_a_fitting_tensor_raises(file):
@@ -83,8 +89,8 @@ def test_start_from_reads_buffers_half_precision_and_tied_parameters(tmp_path):
     source.norm.running_mean.fill_(3.0)
     source.norm.num_batches_tracked.fill_(5)
     torch.save({n: t.half() if t.is_floating_point() else t for n, t in source.state_dict().items()}, tmp_path / "w")
-    started, text = start_from(Model(Tied()), tmp_path / "w")
-    assert text == "7 of 7 tensors"
+    started, start = start_from(Model(Tied()), tmp_path / "w")
+    assert start.taken == "7 of 7 tensors"
     assert torch.equal(started.buffers["norm.running_mean"], torch.full((4,), 3.0))
     assert started.buffers["norm.num_batches_tracked"] == 5
     assert started.params["first.weight"].dtype == torch.float32

@@ -61,7 +61,8 @@ def test_adapters_of_a_pretrained_model_learn_new_classes(lora, clients):
     spec = "vit(patch=4, width=16, depth=1, heads=2)"
     net = ua.run("fedavg", source, model=spec, rounds=4, work=work, progress=False).module()
     run = ua.run("fedavg", clients, model=lora.with_adapters(net), rounds=4, work=work, progress=False)
-    assert run.history.last["accuracy"] > 0.4 > run.history[0]["accuracy"]
+    accuracy = run.history.rounds["accuracy"]
+    assert accuracy.iloc[-1] > 0.4 > accuracy.iloc[0]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedrep(epochs=1)"])

@@ -108,6 +108,16 @@ Clients = Annotated[
     typer.Option(help="Number of clients; 10 unless given, or as many as the data set defines.", show_default=False),
 ]
 Model = Annotated[str, typer.Option(help="Model, such as 'mlp(hidden=(64, 32))' (see `unalike list models`).")]
+Start = Annotated[
+    Path | None,
+    typer.Option(
+        help="Initial weights: a file (.safetensors, or a state dict saved by torch) or the folder of a finished run."
+    ),
+]
+StartPartial = Annotated[
+    bool,
+    typer.Option("--start-partial", help="Take what fits of --start, and leave the rest as initialized."),
+]
 Rounds = Annotated[int, typer.Option(help="Number of rounds.")]
 Seed = Annotated[int, typer.Option(help="Seed of partition, weights, cohorts and batches.")]
 Val = Annotated[
@@ -226,6 +236,8 @@ def work(
 @uses_flags(work=work)
 def training(
     model: Model = "mlp",
+    start: Start = None,
+    start_partial: StartPartial = False,
     rounds: Rounds = 50,
     protocol: Protocol = ["clients"],  # noqa: B006  (Typer copies it)
     participation: Participation = 1.0,

@@ -35,6 +35,8 @@ def compare(
     partition: str = USUAL,
     val: float = 0.0,
     model: ModelLike = MODEL,
+    start: str | Path | None = None,
+    start_partial: bool = False,
     rounds: int = ROUNDS,
     seeds: int | Sequence[int] = 3,
     work: Work | None = None,
@@ -57,6 +59,8 @@ def compare(
         partition: the partition of `data`.
         val: share of each client's training samples used for validation; only with `data`.
         model: as for `ua.run`.
+        start: initial weights of every run, as for `ua.run`.
+        start_partial: as for `ua.run`.
         rounds: rounds of each run.
         seeds: the number of seeds (0, 1, ...), or a list of them.
         work: the local training of the clients.
@@ -91,6 +95,8 @@ def compare(
         partition=partition,
         val=val,
         model=model,
+        start=start,
+        start_partial=start_partial,
         rounds=rounds,
         seeds=seeds,
         work=work,
@@ -141,6 +147,8 @@ def prepare_experiment(
     partition: str = USUAL,
     val: float = 0.0,
     model: ModelLike = MODEL,
+    start: str | Path | None = None,
+    start_partial: bool = False,
     rounds: int = ROUNDS,
     seeds: int | Sequence[int] = 3,
     work: Work | None = None,
@@ -163,7 +171,8 @@ def prepare_experiment(
     own = dict.fromkeys([*signature(compare).parameters, *fields_of(RunOptions)])
     check_keywords("ua.compare", options, own.keys() - {"options", "seed"}, fields_of(Work))
     protocol = _shared_model_first(options.get("protocol", "clients"))
-    training = {**options, "model": model, "work": work, "rounds": rounds, "protocol": protocol}
+    network = {"model": model, "start": start, "start_partial": start_partial}
+    training = {**options, **network, "work": work, "rounds": rounds, "protocol": protocol}
     has_test = test is not None or data is not None
     needs_test = "server" in check_request(by_label.values(), has_test=has_test, **training).protocols
     given = given_clients(clients, data, data_dir, partition, val, test, needs_test=needs_test)

@@ -99,11 +99,15 @@ def _config(
     """The configuration with the flags of the command line as keys; `unalike compare --config` reads it."""
     options, work = asdict(run_config.options), asdict(run_config.work)
     protocols = run_config.options.protocols
+    started = (
+        {} if run_config.start is None else {"start": run_config.start.path, "start_partial": run_config.start.partial}
+    )
     return {
         **source,
         "method": [method_text(method) for method in methods.values()],
         "baseline": None if baseline == next(iter(methods)) else method_text(methods[baseline]),
         "model": run_config.model_name,
+        **started,
         "rounds": options["rounds"],
         "seeds": write_seeds(seeds),
         **{name: options[name] for name in OPTIONS},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,27 +19,48 @@ RUN_FILE = "model.safetensors"
 """The file of a run's folder with the weights of its shared model."""
 
 
-def start_from(model: Model, path: str | Path, partial: bool = False) -> tuple[Model, str]:
-    """The model with the weights of a file, and a sentence that says which of its tensors the file had.
+@dataclass(frozen=True)
+class Start:
+    """Where the initial weights of a run come from.
+
+    Attributes:
+        path: The file or folder.
+        partial: Whether a part of the tensors was enough.
+        taken: The tensors, such as "18 of 20 tensors; left as initialized: head.weight, head.bias".
+    """
+
+    path: str
+    partial: bool
+    taken: str
+
+
+def start_from(model: Model, path: str | Path, partial: bool = False) -> tuple[Model, Start]:
+    """The model with the weights of a file, and which of its tensors the file had.
 
     Args:
         model: The model.
         path: A file (`.safetensors`, or any file that `torch.save(module.state_dict(), FILE)` wrote), or a run's folder.
-        partial: Take the tensors that fit by name and shape, and leave all others as initialized.
+        partial: Take the tensors that fit by name and shape, and leave all others as initialized. A layer with a tensor of
+            another shape is left as a whole.
 
     Returns:
-        The model, and "18 of 20 tensors; left as initialized: head.weight, head.bias".
+        A model with these initial values, and what was taken from where.
 
     Raises:
         UnalikeError: The file cannot be read, does not fit the model (unless `partial`), or has no tensor that fits.
     """
     found, own = read_state_dict(path), model.state_dict(model.params | model.buffers)
-    fitting = {n: t.to(own[n].dtype) for n, t in found.items() if n in own and _fits(t, own[n])}
+    other = [n for n, t in found.items() if n in own and not _fits(t, own[n])]
+    layers = {_layer(n) for n in other}  # the bias of another layer would mean nothing beside this one's weight
+    fitting = {n: t.to(own[n].dtype) for n, t in found.items() if n in own and _layer(n) not in layers}
     lacking = [n for n in own if n not in found]
-    unused = [n for n in found if n not in fitting]
-    if not partial and (lacking or unused):
+    unknown = [n for n in found if n not in own]
+    if not partial and (lacking or unknown or other):
+        shapes = [f"{n} {list(found[n].shape)} instead of {list(own[n].shape)}" for n in other]
+        parts = {"it lacks": lacking, "the model has no": unknown, "other shapes or types:": shapes}
+        why = ", ".join(f"{what} {_listed(names)}" for what, names in parts.items() if names)
         raise UnalikeError(
-            f"{path} does not fit the model: {_mismatch(own, found, lacking, unused)}; give a checkpoint of the same model, or "
+            f"{path} does not fit the model: {why}; give a checkpoint of the same model, or "
             f"start_partial=True (--start-partial) to take the {len(fitting)} of {len(own)} tensors that fit"
         )
     if not fitting:
@@ -49,7 +71,7 @@ def start_from(model: Model, path: str | Path, partial: bool = False) -> tuple[M
     broken = next((n for n, t in fitting.items() if not t.isfinite().all()), None)
     if broken is not None:
         raise UnalikeError(f"{path}: {broken} has numbers that are not finite; expected a checkpoint of a sound model")
-    return model.starting_from(fitting), _summary(own, found, fitting)
+    return model.starting_from(fitting), Start(str(path), partial, _summary(own, found, fitting))
 
 
 def read_state_dict(path: str | Path) -> Tree:
@@ -89,11 +111,8 @@ def _summary(own: Tree, found: Tree, fitting: Tree) -> str:
     return f"{len(fitting)} of {len(own)} tensors" + "".join(lists)
 
 
-def _mismatch(own: Tree, found: Tree, lacking: list[str], unused: list[str]) -> str:
-    unknown = [n for n in unused if n not in own]
-    other = [f"{n} {list(found[n].shape)} instead of {list(own[n].shape)}" for n in unused if n in own]
-    parts = [("it lacks", lacking), ("the model has no", unknown), ("other shapes or types:", other)]
-    return ", ".join(f"{what} {_listed(names)}" for what, names in parts if names)
+def _layer(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _listed(names: list[str], most: int = 4) -> str:

@@ -45,6 +45,8 @@ def run(
     val: float = 0.0,
     model: ModelLike = MODEL,
     rounds: int = ROUNDS,
+    start: str | Path | None = None,
+    start_partial: bool = False,
     work: Work | None = None,
     seed: int = 0,
     participation: float = 1.0,
@@ -79,6 +81,9 @@ def run(
         model: a name such as "mlp(hidden=(64, 32))", a module (its weights are the start; it is not changed), or a function
             that makes one.
         rounds: number of rounds, over all stages of a plan.
+        start: initial weights: a file (safetensors, or a state dict saved by torch) or the folder of a finished run.
+        start_partial: take the tensors of `start` that fit by name and shape, and leave the others as initialized; a note of the
+            run lists these.
         work: local training of a client; the default is `ua.Work()`.
         seed: seed of all random numbers.
         participation: the share of clients in a round, drawn without replacement.
@@ -136,12 +141,13 @@ def run(
         "budget": budget,
         "select": select,
     }
+    network: dict[str, Any] = {"model": model, "start": start, "start_partial": start_partial}
     has_test = test is not None or data is not None
-    asked = check_request([spec], model=model, work=work, has_test=has_test, **options)
+    asked = check_request([spec], work=work, has_test=has_test, **network, **options)
     needs_test = "server" in asked.protocols
     given = given_clients(clients, data, data_dir, partition, val, test, needs_test=needs_test)
     run_config = prepare_run(
-        spec, given.of(seed), model=model, work=work, test=given.test, proxy=proxy, metrics=metrics, **options
+        spec, given.of(seed), work=work, test=given.test, proxy=proxy, metrics=metrics, **network, **options
     )
     for note in run_config.warnings:
         warnings.warn(note, stacklevel=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -32,6 +33,7 @@ from unalike.engine.auto import EXECUTORS
 from unalike.methods.plan import Plan, PlanInputs, Stage, Step, method_of, steps_of
 from unalike.methods.plan import plan as plan_of
 from unalike.metrics.metrics import PROTOCOLS, Custom, metric_names
+from unalike.models.checkpoint import Start, read_state_dict, start_from
 from unalike.models.conditional import fitted
 from unalike.models.registry import model as build_model
 from unalike.models.registry import read
@@ -85,7 +87,7 @@ class RunConfig:
     """Everything that decides the numbers of a run. A run folder keeps `record`; `key` is its hash.
 
     `model_name` is the model as the user wrote it; `model_text` adds the length of the client statistics. `asked` is the method
-    as typed: shown, not hashed.
+    as typed: shown, not hashed. `start` says where the initial weights came from; their hash is in `record`.
     """
 
     plan: Plan
@@ -99,6 +101,7 @@ class RunConfig:
     proxy: tuple[torch.Tensor, torch.Tensor] | None = None
     metrics: Custom = field(default_factory=dict)
     asked: str = ""
+    start: Start | None = None
 
     @cached_property
     def record(self) -> Config:
@@ -150,6 +153,8 @@ class RunConfig:
         """Warnings about a configuration that can be run."""
         nothing = "rounds=0 trains nothing: the run holds the initial model and its evaluation; expected 1 or more"
         found = [nothing] if not self.options.rounds else []
+        if self.start is not None and self.start.partial:
+            found.append(f"the run starts from {self.start.path}: {self.start.taken}")
         return found + ([self.ending.warning] if self.ending.warning else [])
 
     @property
@@ -197,13 +202,22 @@ class RunConfig:
 
 
 def check_request(
-    specs: Iterable[object], *, model: ModelLike = MODEL, work: Work | None = None, has_test: bool, **options: Any
+    specs: Iterable[object],
+    *,
+    model: ModelLike = MODEL,
+    start: str | Path | None = None,
+    start_partial: bool = False,
+    work: Work | None = None,
+    has_test: bool,
+    **options: Any,
 ) -> RunOptions:
     """Check everything that needs no data, so that a mistake is reported before data is read.
 
     Args:
         specs: the methods.
         model: the model.
+        start: the file or folder of initial weights.
+        start_partial: whether a part of them is enough.
         work: the local training.
         has_test: whether the server has test samples, or gets some.
         options: the fields of `RunOptions`.
@@ -224,6 +238,10 @@ def check_request(
         plan_of(spec)
     if isinstance(model, str):
         _ = models[read(model).name]
+    if start is not None:
+        read_state_dict(start)
+    elif start_partial:
+        raise UnalikeError("found start_partial=True without start; give start=FILE, or leave start_partial out")
     _check_protocols(chosen.protocols, has_test)
     _check_executor(chosen.executor)
     _check_device(chosen.device)
@@ -237,6 +255,8 @@ def prepare_run(
     clients: Clients,
     *,
     model: ModelLike,
+    start: str | Path | None = None,
+    start_partial: bool = False,
     work: Work | None = None,
     test: Pair | None = None,
     proxy: Pair | None = None,
@@ -250,6 +270,9 @@ def prepare_run(
     context = _context(plan, population)
     made, name = make_model(fitted(model, context) if isinstance(model, str) else model, population, chosen.seed)
     asked = model if isinstance(model, str) else name
+    started = None
+    if start is not None:
+        made, started = start_from(made, start, start_partial)
     check_fit(made, population, context)
     if not isinstance(model, str):
         check_repeats(made, population, context)
@@ -264,7 +287,7 @@ def prepare_run(
     held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)
     words = spec if isinstance(spec, str) else repr(plan)
     run_config = RunConfig(
-        plan, population, made, work or Work(), chosen, asked, name, held_out, public, metrics or {}, words
+        *(plan, population, made, work or Work(), chosen, asked, name, held_out, public, metrics or {}, words, started)
     )
     _ = run_config.ending
     if chosen.select == "best" and not run_config.ending.known.validated:
