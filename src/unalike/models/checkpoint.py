@@ -21,7 +21,7 @@ RUN_FILE = "model.safetensors"
 
 @dataclass(frozen=True)
 class Start:
-    """Where the initial weights of a run come from.
+    """The source of the initial weights of a run.
 
     Attributes:
         path: The file or folder.
