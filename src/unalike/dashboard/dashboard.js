@@ -22,13 +22,14 @@ const clock = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleTimeStrin
 const short = (value) => (value === null || value === undefined ? "–" : Number(value).toFixed(3));
 const whole = (value) => (value === null || value === undefined ? "–" : String(value));
 
-function curve(found) {
+// `range`: the lowest and highest value of the axis; that of the curve itself unless given.
+function curve(found, range) {
   const [width, height, left, bottom] = [420, 180, 44, 24];
   const figure = element("figure");
   const rounds = found.points.map((p) => p[0]);
   const values = found.points.map((p) => p[1]);
   const last = values[values.length - 1];
-  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const [low, high] = range || [Math.min(...values), Math.max(...values)];
   const span = high - low || Math.abs(high) || 1;
   const end = Math.max(...rounds, 1);
   const x = (r) => left + (r / end) * (width - left - 10);
@@ -86,14 +87,39 @@ function event(e) {
   return made;
 }
 
+const signed = (value) => (value === null ? "–" : `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`);
+
+function duration(seconds) {
+  if (seconds === null) return "–";
+  if (seconds < 90) return `${Math.ceil(seconds)} s`;
+  return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+}
+
+function standings(state) {
+  const scored = state.standings.find((m) => m.metric);
+  at("score").textContent = scored ? scored.metric.replaceAll("_", " ") : "score";
+  at("left").textContent = state.state === "finished" ? "Every planned run has ended." : state.left === null
+    ? "The time left is known after the first finished run." : `About ${duration(state.left)} left at the pace so far.`;
+  at("standings").replaceChildren(...state.standings.map((m) => row([
+    element("th", m.method, { scope: "row" }),
+    ...[`${m.seeds_done} of ${m.seeds}${m.diverged ? `, ${m.diverged} diverged` : ""}`, `${m.rounds_done} of ${m.rounds}`, short(m.score),
+      m.method === state.baseline ? "baseline" : signed(m.difference), duration(m.seconds_left)].map((text) => element("td", text, { class: "number" })),
+  ])));
+}
+
 function show(state) {
-  document.title = `${state.title}: round ${state.done} of ${state.rounds}`;
+  for (const section of document.querySelectorAll(".of-run")) section.hidden = "standings" in state;
+  for (const section of document.querySelectorAll(".of-comparison")) section.hidden = !("standings" in state);
+  document.title = `${state.title}: ${state.done} of ${state.rounds} rounds`;
   for (const id of ["kind", "title", "method", "model", "state"]) at(id).textContent = state[id];
   at("done").textContent = `${state.done} of ${state.rounds} rounds done`;
   at("progress").value = state.rounds ? state.done / state.rounds : 0;
+  const values = state.curves.flatMap((found) => found.points.map((p) => p[1]));
+  const range = "standings" in state ? [Math.min(...values), Math.max(...values)] : null; // methods are compared on one axis
+  at("curves").replaceChildren(...state.curves.map((found) => curve(found, range)));
+  if ("standings" in state) { standings(state); return; }
   running = state.running;
   tick();
-  at("curves").replaceChildren(...state.curves.map(curve));
   at("sites").replaceChildren(...state.sites.map((site) => row([
     element("th", site.name, { scope: "row" }), element("td", site.state, { class: `state-${site.state}` }),
     ...[site.train, site.test, site.refused].map((n) => element("td", whole(n), { class: "number" })),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
+import socket
 from collections.abc import AsyncIterator
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
@@ -17,7 +20,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from unalike.dashboard.state import Followed
+from unalike._utils.errors import UnalikeError
+from unalike.dashboard.comparison_state import FollowedComparison
+from unalike.dashboard.state import Followed, State
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 COOKIE = "unalike-dashboard"
@@ -35,7 +40,23 @@ HEADERS = {
 TYPES = {"page.html": "text/html", "dashboard.css": "text/css", "dashboard.js": "text/javascript"}
 
 
-def app(followed: Followed, token: str | None, hosts: list[str]) -> Starlette:
+class Follows(Protocol):
+    """A folder that the page follows."""
+
+    @property
+    def stamp(self) -> tuple[Any, ...]:
+        """A value that changes whenever something that is shown changes."""
+
+    def state(self) -> State:
+        """Everything that the page shows, as JSON values."""
+
+
+def followed_folder(path: Path) -> Follows:
+    """The run, federation or comparison in a folder. Raises `UnalikeError` if there is none."""
+    return FollowedComparison(path) if (path / "cells").is_dir() else Followed(path)
+
+
+def app(followed: Follows, token: str | None, hosts: list[str]) -> Starlette:
     """The web application. With a token, every request needs the token or the cookie that it sets."""
 
     def allowed(request: Request) -> bool:
@@ -72,9 +93,20 @@ def app(followed: Followed, token: str | None, hosts: list[str]) -> Starlette:
     return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)])
 
 
-def serve(followed: Followed, host: str, port: int, token: str | None) -> None:
-    """Serve until interrupted. An address that other machines can reach needs a token; one is made unless given."""
+def serve(followed: Follows, host: str, port: int, token: str | None) -> None:
+    """Serve until interrupted. An address that other machines can reach needs a token; one is made unless given.
+
+    Raises `UnalikeError` where this process cannot listen at the address.
+    """
     import uvicorn
+
+    try:
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            pass
+    except OSError as error:
+        raise UnalikeError(
+            f"cannot listen at {host}:{port}: {os.strerror(error.errno or 0)}; choose another --port or --host"
+        ) from None
 
     token = token or (None if host in LOOPBACK else secrets.token_urlsafe(24))
     hosts = ["*"] if host in ("0.0.0.0", "::") else [*dict.fromkeys([host, *(LOOPBACK if host in LOOPBACK else ())])]
@@ -83,7 +115,7 @@ def serve(followed: Followed, host: str, port: int, token: str | None) -> None:
     uvicorn.run(app(followed, token, hosts), host=host, port=port, log_level="warning", timeout_graceful_shutdown=1)
 
 
-async def _states(followed: Followed, request: Request) -> AsyncIterator[str]:
+async def _states(followed: Follows, request: Request) -> AsyncIterator[str]:
     seen: Any = None
     silent = 0.0
     yield "retry: 1000\n\n"
@@ -104,7 +136,7 @@ def _same(given: str, token: str) -> bool:
     return secrets.compare_digest(given.encode(), token.encode())
 
 
-def _text(followed: Followed) -> str:
+def _text(followed: Follows) -> str:
     return json.dumps(followed.state(), allow_nan=False, default=str)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,6 @@ class Followed:
             raise UnalikeError(
                 f"{self.path} is not a folder; give one that `unalike run --out` or `unalike federation init` wrote"
             )
-        if (self.path / "cells").is_dir():
-            some = ", ".join(str(cell) for cell in sorted((self.path / "cells").iterdir())[:3])
-            raise UnalikeError(f"{self.path} holds a comparison, that is, many runs; give one of them: {some}")
         self.federation = self.path / "federation.toml"
         self.run = self.path / "run" if self.federation.exists() else self.path
         if not self.federation.exists() and not (self.run / "config.toml").exists():
@@ -44,13 +42,7 @@ class Followed:
     @property
     def stamp(self) -> tuple[Any, ...]:
         """A value that changes whenever something that is shown changes."""
-        found = []
-        for file in (self.federation, *(self.run / name for name in FOLLOWED)):
-            try:
-                about = file.stat()
-                found.append((about.st_mtime_ns, about.st_size))
-            except OSError:
-                found.append((0, 0))
+        found = [stamp_of(file) for file in (self.federation, *(self.run / name for name in FOLLOWED))]
         return (*found, is_locked(self.run), json.dumps(self._live(), sort_keys=True))
 
     def state(self) -> State:
@@ -58,7 +50,7 @@ class Followed:
         config, terms = _toml(self.run / "config.toml"), _toml(self.federation)
         events, live = self._events(), self._live()
         names = self._names(terms)
-        rounds, clients = (_table(self.run / f"{name}.parquet") for name in ("rounds", "clients"))
+        rounds, clients = (table_rows(self.run / f"{name}.parquet") for name in ("rounds", "clients"))
         metric = next(
             (m for m in ("accuracy", "rmse", "personal_accuracy", "personal_rmse") if _any(rounds, m)), "accuracy"
         )
@@ -119,6 +111,15 @@ class Followed:
             return RunDirectory(self.run).names or []
 
 
+def stamp_of(file: Path) -> tuple[int, int]:
+    """A value that changes whenever the file does."""
+    try:
+        about = file.stat()
+        return about.st_mtime_ns, about.st_size
+    except OSError:
+        return 0, 0
+
+
 def _method(asked: str, config: dict[str, Any]) -> str:
     """The method as the user wrote it, and with every field."""
     spec = str(config.get("method", ""))
@@ -132,7 +133,7 @@ def _toml(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _table(path: Path) -> list[dict[str, Any]]:
+def table_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a table; none if the file does not exist yet. Files are replaced atomically, so none is half written."""
     import pandas as pd
 
@@ -143,13 +144,13 @@ def _table(path: Path) -> list[dict[str, Any]]:
     return [{str(k): v for k, v in row.items()} for row in rows]
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
     """The value if it is a finite number, which JSON can represent; otherwise None."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _any(rows: list[dict[str, Any]], name: str) -> bool:
-    return any(_number(row.get(name)) is not None for row in rows)
+    return any(number(row.get(name)) is not None for row in rows)
 
 
 def _prefixes(metric: str) -> tuple[str, ...]:
@@ -159,10 +160,12 @@ def _prefixes(metric: str) -> tuple[str, ...]:
 
 def _curves(rows: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
     wanted = [metric, f"personal_{metric}", "loss", "train_loss"]
-    found = [
-        {"name": n, "points": [[int(r["round"]), _number(r.get(n))] for r in rows]} for n in wanted if _any(rows, n)
-    ]
-    return [c | {"points": [p for p in c["points"] if p[1] is not None]} for c in found]
+    return [curve(n, [(int(r["round"]), r.get(n)) for r in rows]) for n in wanted if _any(rows, n)]
+
+
+def curve(name: str, points: Iterable[tuple[int, Any]]) -> dict[str, Any]:
+    """A curve as the page draws it, without the rounds that have no number."""
+    return {"name": name, "points": [[r, value] for r, v in points if (value := number(v)) is not None]}
 
 
 def _state(events: list[dict[str, Any]], live: dict[str, Any], federated: bool, written: bool | None) -> str:
@@ -239,7 +242,7 @@ def _by_round(clients: list[dict[str, Any]], names: list[str], metric: str) -> d
     rounds = sorted({int(row["round"]) for row in clients}, reverse=True)[:COLUMNS]
     rows: dict[str, dict[int, Any]] = {}
     for row in clients:
-        value, status = _number(row.get(metric)), str(row.get("status", ""))
+        value, status = number(row.get(metric)), str(row.get("status", ""))
         rows.setdefault(_name(row["client"], names), {})[int(row["round"])] = [value, status]
     cells = {name: [found.get(r, [None, "absent"]) for r in rounds] for name, found in rows.items()}
     return {"metric": metric, "rounds": rounds, "rows": [{"name": n, "cells": c} for n, c in cells.items()]}

@@ -105,7 +105,7 @@ def standings(folder: str | Path) -> Standings:
         UnalikeError: if the folder holds no comparison that has begun.
     """
     folder = Path(folder)
-    baseline, cells = _planned(folder)
+    baseline, cells = planned(folder)
     found = {(cell.method, cell.seed): _progress(folder / cell.folder) for cell in cells}
     methods = dict.fromkeys(cell.method for cell in cells)
     scores = {name: _scores(found, name) for name in methods}
@@ -169,7 +169,8 @@ def _mean(values: Iterable[float]) -> float:
     return sum(listed) / len(listed) if listed else math.nan
 
 
-def _planned(folder: Path) -> tuple[str, list[PlannedCell]]:
+def planned(folder: Path) -> tuple[str, list[PlannedCell]]:
+    """The baseline and the cells of a comparison. Raises `UnalikeError` if none has begun in the folder."""
     try:
         content = json.loads((folder / FILE).read_text("utf-8"))
         return content["baseline"], [PlannedCell(**cell) for cell in content["cells"]]

@@ -27,6 +27,8 @@ Log = Callable[[str], None]
 LATECOMERS = 60.0
 """Seconds to wait for the remaining sites once a quorum is connected."""
 POLL = 0.5
+REPEAT = 10.0
+"""Seconds after which the log says again how many sites are connected."""
 EXPIRY_WARNING = 60
 """Days before the server's certificate expires from which on `up` warns."""
 
@@ -194,7 +196,8 @@ class OperatorCommands:
     def wait_for_sites(self, log: Log, check: Callable[[], None]) -> None:
         """Wait until the operator lets the run begin and all sites are connected, or a quorum for `LATECOMERS` seconds."""
         names = [site.name for site in self.federation.sites if not site.revoked]
-        enough, since, logged = self.federation.enough(len(names)), time.monotonic(), ""
+        enough, since = self.federation.enough(len(names)), time.monotonic()
+        logged, logged_at = "", time.monotonic()
         while True:
             check()
             self.control.wait()
@@ -202,13 +205,14 @@ class OperatorCommands:
             missing = [name for name in names if name not in connected]
             if len(connected) < enough:
                 since = time.monotonic()
+            line = f"{len(connected)} of {len(names)} sites are connected"
+            line += f", waiting for {', '.join(missing[:10])}" if missing else ""
+            if not missing and not self._begin.is_set():
+                line += "; waiting for `unalike federation run`"
+            if line != logged or (missing and time.monotonic() - logged_at > REPEAT):
+                log(line)
+                logged, logged_at = line, time.monotonic()
             if self._begin.is_set() and (not missing or time.monotonic() - since > LATECOMERS):
                 self._sites_ready = True
                 return
-            line = f"{len(connected)} of {len(names)} sites are connected" + (
-                f", waiting for {', '.join(missing[:10])}" if missing else "; waiting for `unalike federation run`"
-            )
-            if line != logged:
-                log(line)
-                logged = line
             time.sleep(POLL)

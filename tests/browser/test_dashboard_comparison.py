@@ -1,0 +1,110 @@
+"""The dashboard of a comparison: its standings while it runs, when it is interrupted and at its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+sys.path[:0] = [os.path.dirname(__file__)]
+from test_dashboard import UNALIKE, Dashboard, get, visit  # noqa: F401
+
+import unalike as ua
+from unalike.dashboard.server import followed_folder
+
+METHODS = ["fedavg", "fedadam"]
+
+
+@pytest.fixture(scope="module")
+def clients():
+    return ua.partition(ua.load("digits"), "dirichlet(alpha=0.3)", clients=4)
+
+
+def compare(clients, out, **options):
+    return ua.compare(METHODS, clients, model="linear", rounds=3, seeds=2, out=out, **options)
+
+
+@pytest.fixture(scope="module")
+def results(clients, tmp_path_factory):
+    out = tmp_path_factory.mktemp("comparison") / "results"
+    compare(clients, out, progress=False)
+    return out
+
+
+def test_state_of_a_finished_comparison_ranks_its_methods(results):
+    state = followed_folder(results).state()
+    table = ua.open_comparison(results).summary.set_index("method")
+    assert (state["kind"], state["state"], state["done"], state["rounds"]) == ("comparison", "finished", 12, 12)
+    assert state["left"] == 0 and state["baseline"] == "fedavg" and state["model"] == "linear"
+    assert [row["method"] for row in state["standings"]] == table["accuracy"].sort_values(
+        ascending=False
+    ).index.tolist()
+    for row in state["standings"]:
+        assert (row["seeds_done"], row["seeds"], row["metric"]) == (2, 2, "accuracy")
+        assert row["score"] == pytest.approx(table.loc[row["method"], "accuracy"])
+    assert [c["name"] for c in state["curves"]] == ["accuracy of fedavg", "accuracy of fedadam"]
+    assert all([r for r, _ in c["points"]] == [0, 1, 2, 3] for c in state["curves"])
+    json.dumps(state, allow_nan=False)
+
+
+def test_state_of_a_comparison_tells_running_from_interrupted(clients, tmp_path):
+    seen = []
+
+    def watch(row, what=""):
+        seen.append(followed_folder(tmp_path).state())
+        if what == "fedadam (seed 0)":
+            raise KeyboardInterrupt
+
+    stamp = None
+    with pytest.raises(KeyboardInterrupt):
+        compare(clients, tmp_path, progress=watch)
+    assert {state["state"] for state in seen} == {"running"}
+    followed = followed_folder(tmp_path)
+    state, stamp = followed.state(), followed.stamp
+    assert state["state"] == "not finished, and no process continues it"
+    first, second = state["standings"]
+    assert (first["method"], first["seeds_done"], second["method"], second["score"]) == ("fedavg", 1, "fedadam", None)
+    compare(clients, tmp_path, progress=False)
+    assert followed.stamp != stamp and followed.state()["state"] == "finished"
+
+
+def test_dashboard_shows_the_standings_of_a_comparison(results, visit):  # noqa: F811
+    server = Dashboard(results)
+    try:
+        assert json.loads(get(server.url + "state")[2])["kind"] == "comparison"
+        page = visit(server.url, width=390)
+        page.get_by_text("Every planned run has ended.").wait_for()
+        rows = page.locator("#standings tr")
+        assert rows.count() == 2 and "2 of 2" in rows.first.inner_text() and "baseline" in rows.last.inner_text()
+        assert page.locator("figure svg").count() == 2
+        assert page.locator("#sites").is_hidden() and page.locator("#log").is_hidden()
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("folder", ["nothing", "empty", "results"])
+def test_dashboard_of_another_folder_refuses_in_one_line(folder, tmp_path):
+    for name in ("empty", "results/cells"):
+        (tmp_path / name).mkdir(parents=True)
+    done = subprocess.run([*UNALIKE, "dashboard", str(tmp_path / folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+def test_dashboard_of_a_taken_port_refuses_in_one_line(results):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [*UNALIKE, "dashboard", str(results), "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: cannot listen at 127.0.0.1:{port}: Address already in use; choose another --port or --host\n"
+    )
