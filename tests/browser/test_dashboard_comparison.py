@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
-import sys
 
 import pytest
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-sys.path[:0] = [os.path.dirname(__file__)]
 from test_dashboard import UNALIKE, Dashboard, get, visit  # noqa: F401
 
 import unalike as ua

@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from unalike.cli import app
 from unalike.dashboard.state import Followed
 from unalike.federation.coordinator.control import Stopped
 from unalike.federation.flower.flower_processes import check_port
+from unalike.federation.operations import run_coordinator
 from unalike.federation.operations.commands import listening
 from unalike.federation.operations.federation_folder import FederationFolder
 from unalike.federation.operations.local_federation import write_site
@@ -290,3 +292,25 @@ def test_status_without_sites_is_waiting(tmp_path):
         absent.offline.clear()
         desk.wait_for_sites(lambda line: None, lambda: None)
         assert seen() == ("running", 3)
+
+
+def test_coordinator_log_counts_sites_until_all_are_connected(monkeypatch):
+    monkeypatch.setattr(run_coordinator, "POLL", 0.0)
+    federation = federation_of(make_clients(((20, 8), (12, 6), (6, 3))))
+    names, log = [site.name for site in federation.sites], []
+    seen = iter([[], [], names[:1], names[:2], names])
+    growing = SimpleNamespace(sites=lambda: next(seen))
+    OperatorCommands(federation, growing, wait=False).wait_for_sites(log.append, lambda: None)
+    assert [line.split(",")[0] for line in log] == [f"{n} of 3 sites are connected" for n in range(4)]
+    assert log[1] == f"1 of 3 sites are connected, waiting for {names[1]}, {names[2]}"
+
+
+def test_coordinator_log_repeats_how_many_sites_are_connected(monkeypatch):
+    monkeypatch.setattr(run_coordinator, "POLL", 0.0)
+    monkeypatch.setattr(run_coordinator, "REPEAT", -1.0)
+    federation = federation_of(make_clients(((20, 8), (12, 6))))
+    names, log = [site.name for site in federation.sites], []
+    seen = iter([[], [], names])
+    desk = OperatorCommands(federation, SimpleNamespace(sites=lambda: next(seen)), wait=False)
+    desk.wait_for_sites(log.append, lambda: None)
+    assert [line[:6] for line in log] == ["0 of 2", "0 of 2", "2 of 2"]
