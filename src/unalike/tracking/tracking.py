@@ -1,0 +1,103 @@
+"""The trackers of one run while it goes: they begin with its first row, and one that fails is left out."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from unalike._utils.tensor_files import write_bytes
+from unalike.tracking.tracker import Row, TrackedRun, Tracker
+
+FILE = "tracking.json"
+"""File in a run's folder: tracker -> the name by which it knows the run."""
+
+
+class Tracking:
+    """The trackers of a run; without any, nothing happens."""
+
+    def __init__(self, trackers: Sequence[Tracker], run: TrackedRun):
+        self._waiting, self._trackers = list(trackers), list[Tracker]()
+        self._run, self._sent = run, 0
+
+    def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Log the rows that are new. The first call begins the trackers' runs, also with the rows that a resumed run read back."""
+        self._begin()
+        if self._trackers:
+            for row in rows[self._sent :]:
+                numbers = _numbers(row)
+                self._each(lambda tracker, numbers=numbers: tracker.log(numbers))  # type: ignore[misc]
+            self._sent = len(rows)
+
+    def finish(self, files: Sequence[Path] = ()) -> None:
+        """End the trackers' runs and keep files with them."""
+        self._each(lambda tracker: tracker.end([file for file in files if file.exists()], True))
+        self._trackers = []
+
+    def fail(self) -> None:
+        """End the trackers' runs as those of a run that did not finish."""
+        self._each(lambda tracker: tracker.end([], False))
+        self._trackers = []
+
+    def begin(self) -> Tracking:
+        """Begin the trackers' runs without a row."""
+        self._begin()
+        return self
+
+    def _begin(self) -> None:
+        if not self._waiting:
+            return
+        known, folder = self._known(), self._run.folder
+        self._trackers, self._waiting = self._waiting, []
+
+        def start(tracker: Tracker) -> None:
+            key = repr(tracker)
+            run = TrackedRun(**vars(self._run) | {"config": flat(self._run.config), "known_as": known.get(key)})
+            known[key] = tracker.begin(run)
+
+        self._each(start)
+        if folder is not None:
+            write_bytes(folder / FILE, (json.dumps(known, indent=1) + "\n").encode())
+
+    def _known(self) -> dict[str, str]:
+        if self._run.folder is not None:
+            with suppress(OSError, ValueError):
+                return dict(json.loads((self._run.folder / FILE).read_text("utf-8")))
+        return {}
+
+    def _each(self, act: Callable[[Tracker], None]) -> None:
+        """Act on every tracker; those that raise an exception are left out from now on."""
+        for tracker in list(self._trackers):
+            try:
+                act(tracker)
+            except Exception as error:  # whatever it is, it must not stop the run
+                self._trackers.remove(tracker)
+                why = f"{type(error).__name__}: {str(error)[:300]}"
+                warnings.warn(f"{tracker!r} fails and is left out, the run goes on without it ({why})", stacklevel=4)
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, with dots in the names; lists become text, and what is not set is left out.
+
+    >>> flat({"rounds": 5, "work": {"lr": 0.1, "clip": None}, "protocol": ["clients", "server"]})
+    {'rounds': 5, 'work.lr': 0.1, 'protocol': 'clients, server'}
+    """
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        elif isinstance(value, list | tuple):
+            found[prefix + name] = ", ".join(map(str, value))
+        elif value is not None:
+            found[prefix + name] = value
+    return found
+
+
+def _numbers(row: Mapping[str, Any]) -> Row:
+    """The columns that are finite numbers; a round without an evaluation has NaN."""
+    return {k: float(v) for k, v in row.items() if isinstance(v, Real) and math.isfinite(v)}
