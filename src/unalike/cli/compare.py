@@ -37,6 +37,7 @@ def command(
     *,
     training: dict[str, Any],
     out: o.Out = Path("results"),
+    track: o.Track = [],  # noqa: B006  (Typer copies it)
     dry_run: o.DryRun = False,
     config: o.Config = None,
 ) -> None:
@@ -57,8 +58,9 @@ def command(
     from unalike.cli.terminal_tables import estimate_table, summary_table
     from unalike.experiments.compare import prepare_experiment, read_seeds
     from unalike.runtime.run_config import check_request
+    from unalike.tracking.tracking import Trackers, group_of
 
-    numbers = read_seeds(seeds)
+    trackers, numbers = Trackers.of(track, group_of(out)), read_seeds(seeds)
     check_request(method, has_test=True, **training)
     dataset, proxy_samples, test_samples = o.dataset(data, data_dir, proxy, test, training["protocol"])
     planned = None if plan is None else o.divided(dataset, partition, plan, clients, 0, val)
@@ -85,7 +87,7 @@ def command(
             estimate.save(out)
         return
     with progress_bar(experiment.rounds, "comparing", lines=True) as progress:
-        comparison = experiment.run(out, progress)
+        comparison = experiment.run(out, progress, trackers)
     summary_table(comparison)
     if out is not None:
         print(f"report: {(out / 'report.html').resolve()}")

@@ -179,6 +179,14 @@ Clip = Annotated[float | None, typer.Option(help="Largest gradient norm of a ste
 KeepOptimizerState = Annotated[
     bool, typer.Option("--keep-optimizer-state", help="Keep the state of the local optimizer between rounds.")
 ]
+Track = Annotated[
+    list[str],
+    typer.Option(
+        help="Tracker that follows the run: tensorboard, \"mlflow(uri='sqlite:///mlflow.db')\", \"wandb(mode='offline')\"; repeat "
+        "for several.",
+        show_default=False,
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option(

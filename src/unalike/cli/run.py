@@ -33,6 +33,7 @@ def command(
     *,
     training: dict[str, Any],
     out: o.Out = None,
+    track: o.Track = [],  # noqa: B006  (Typer copies it)
     dry_run: o.DryRun = False,
     profile: o.Profile = False,
     config: o.Config = None,
@@ -55,9 +56,11 @@ def command(
     from unalike.runtime.round_loop import execute
     from unalike.runtime.run_config import check_request, prepare_run
     from unalike.runtime.worker_loop import follow_leader
+    from unalike.tracking.tracking import Trackers
 
     if dry_run and profile:
         raise UnalikeError("found --profile with --dry-run, which trains no run to profile; leave one of the two out")
+    trackers = Trackers.of(track)
     rounds = training["rounds"]
     check_request([method], has_test=True, **training)
     dataset, proxy_samples, test_samples = o.dataset(data, data_dir, proxy, test, training["protocol"])
@@ -69,7 +72,7 @@ def command(
         follow_leader([run_config])
         with Profile(rounds) if profile else nullcontext() as profiler:
             callback = progress if profiler is None else profiler.watching(progress)
-            result = execute(run_config, out=out, progress=callback)
+            result = execute(run_config, out=out, progress=callback, trackers=trackers)
     run_table(result)
     if profiler is not None and not profiler.rounds:
         print("no trace: this run trained no round after the first, which only warms up", file=sys.stderr)

@@ -22,6 +22,8 @@ from unalike.experiments.experiment import Cell, Experiment
 from unalike.experiments.experiment_facts import facts_of, method_text
 from unalike.metrics.metrics import Custom
 from unalike.runtime.run_config import MODEL, ROUNDS, ModelLike, Pair, RunConfig, RunOptions, check_request, prepare_run
+from unalike.tracking.tracker import Track
+from unalike.tracking.tracking import Trackers, group_of
 
 __all__ = ["compare", "estimate", "facts_of", "prepare_experiment", "read_seeds"]
 
@@ -45,6 +47,7 @@ def compare(
     proxy: Pair | None = None,
     metrics: Custom | None = None,
     out: str | Path | None = None,
+    track: Track | None = None,
     progress: ProgressCallback | bool | None = None,
     **options: Any,
 ) -> Comparison:
@@ -71,6 +74,8 @@ def compare(
             only: a changed function needs another name or folder.
         out: folder that keeps one cell per method and seed. Finished cells are read and not run again; an interrupted
             cell continues where it stopped.
+        track: trackers as for `ua.run`. Each cell is a run of its own, in a group with the name of `out`; one more run keeps
+            the report.
         progress: a function called with each new row of a history, or False for no progress bar.
         options: further arguments of `ua.run`: `participation`, `executor`, `evaluate_every`, `protocol`, `device`,
             `buffers`, `transform`, `precision`, `stop` (as text), `budget`, `select`. With `budget`, methods are compared at
@@ -87,6 +92,7 @@ def compare(
         >>> table = ua.compare(["fedavg", "fedmix"], data="digits", clients=5, rounds=20)  # doctest: +SKIP
         >>> print(table)  # doctest: +SKIP
     """
+    trackers = Trackers.of(track, group_of(out))
     experiment = prepare_experiment(
         methods,
         clients,
@@ -107,7 +113,7 @@ def compare(
         **options,
     )
     with progress_reporting(progress, experiment.rounds, "comparing") as callback:
-        return experiment.run(out, callback)
+        return experiment.run(out, callback, trackers)
 
 
 def estimate(

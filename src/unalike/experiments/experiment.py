@@ -25,6 +25,7 @@ from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.run_recorder import Run
 from unalike.runtime.worker_loop import follow_leader
+from unalike.tracking.tracking import NO_TRACKERS, Trackers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,7 +120,7 @@ class Experiment:
         """Estimate the cost of `run` from a few rounds of each method."""
         return calibrate(self.key, self.run_configs, len(self.cells) // len(self.run_configs), progress)
 
-    def run(self, out: str | Path | None, progress: ProgressCallback) -> Comparison:
+    def run(self, out: str | Path | None, progress: ProgressCallback, trackers: Trackers = NO_TRACKERS) -> Comparison:
         """Run every cell without a result in the folder `out`, and combine the results of all cells."""
         folder = None if out is None else Path(out)
         if folder is not None and (folder / "checkpoints").exists():
@@ -132,7 +133,7 @@ class Experiment:
         results, trained = _CellResults(), 0
         for cell in self.cells:
             try:
-                run, has_trained = _run_cell(cell, folder, progress)
+                run, has_trained = _run_cell(cell, folder, progress, trackers)
             except Diverged as error:
                 results.add_diverged(cell, error)
                 continue
@@ -145,6 +146,7 @@ class Experiment:
         comparison.save(folder)
         comparison.report(folder / "report.html")
         write_bytes(folder / "config.toml", self.facts.config.encode())
+        trackers.follow("comparison", tomllib.loads(self.facts.config), folder).keep([folder / "report.html"])
         return comparison
 
     def _with_estimate(self, comparison: Comparison, folder: Path, memory: float | None) -> Comparison:
@@ -158,7 +160,7 @@ class Experiment:
         return replace(comparison, facts=replace(comparison.facts, estimate=beside))
 
 
-def _run_cell(cell: Cell, folder: Path | None, progress: ProgressCallback) -> tuple[Run, bool]:
+def _run_cell(cell: Cell, folder: Path | None, progress: ProgressCallback, trackers: Trackers) -> tuple[Run, bool]:
     """Run a cell, or read its result if it has run before. Returns the run, and whether a round was trained."""
     trained_rounds = 0
 
@@ -167,7 +169,8 @@ def _run_cell(cell: Cell, folder: Path | None, progress: ProgressCallback) -> tu
         trained_rounds += 1
         progress(row, f"{cell.label} (seed {cell.seed})")
 
-    run = execute(cell.run_config, out=None if folder is None else _cell_folder(folder, cell), progress=count)
+    out = None if folder is None else _cell_folder(folder, cell)
+    run = execute(cell.run_config, out=out, progress=count, trackers=trackers)
     has_trained = trained_rounds > 0
     if not has_trained:  # the result was read: report its last row once
         count(run.history.last)

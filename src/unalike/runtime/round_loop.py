@@ -29,6 +29,8 @@ from unalike.runtime.run_config import MODEL, ROUNDS, ModelLike, Pair, RunConfig
 from unalike.runtime.run_recorder import Run, RunRecorder
 from unalike.runtime.stage_state import RoundResult, StageState
 from unalike.runtime.worker_loop import follow_leader, require_folder, worker_pool_for
+from unalike.tracking.tracker import Track
+from unalike.tracking.tracking import NO_TRACKERS, Trackers
 from unalike.training.wire import query_wire, stage_wire
 
 Stop = Callable[[dict[str, Any]], bool]
@@ -65,6 +67,7 @@ def run(
     metrics: Custom | None = None,
     out: str | Path | None = None,
     resume: bool = True,
+    track: Track | None = None,
     progress: ProgressCallback | bool | None = None,
     **unknown: Any,
 ) -> Run:
@@ -107,6 +110,8 @@ def run(
             metric by its name alone: give a changed function another name or another folder.
         out: a folder that keeps the run. A folder that holds the beginning of the same run is resumed.
         resume: False refuses a folder that already holds this run.
+        track: trackers that follow the run: "tensorboard", "mlflow(uri='sqlite:///mlflow.db')", "wandb(mode='offline')", an object
+            with the methods of `unalike.tracking.tracker.Tracker`, or a list of them. A resumed run continues its tracker's run.
         progress: called with each row; by default a bar on a terminal and in a notebook; False for none.
         unknown: no other keyword is taken; a misspelt one gets a suggestion.
 
@@ -125,6 +130,7 @@ def run(
         raise UnalikeError(
             f"stop={stop!r}: expected a rule such as 'accuracy >= 0.9', or a function of a row of the history"
         )
+    trackers = Trackers.of(track)
     check_keywords("ua.run", unknown, [n for n in signature(run).parameters if n != "unknown"], fields_of(Work))
     options: dict[str, Any] = {
         "rounds": rounds,
@@ -155,7 +161,7 @@ def run(
     follow_leader([run_config])
     called = None if isinstance(stop, str) else stop
     with progress_reporting(progress, rounds, "training") as report:
-        return execute(run_config, out=out, resume=resume, stop=called, progress=report)
+        return execute(run_config, out=out, resume=resume, stop=called, progress=report, trackers=trackers)
 
 
 def execute(
@@ -166,13 +172,14 @@ def execute(
     resume: bool = True,
     stop: Stop | None = None,
     progress: ProgressCallback = lambda row, what="": None,
+    trackers: Trackers = NO_TRACKERS,
 ) -> Run:
     """Carry out a run: each stage of its plan, round after round. If `out` holds the beginning of the run, it is resumed.
 
     A round is trained (`run_round`), evaluated and recorded; then the stop rules are asked. Under `torchrun` only the leading
     process gets here (`worker_loop.follow_leader`).
     """
-    with _opened(run_config, backend, out, resume) as (run_config, backend, recorder):
+    with _opened(run_config, backend, out, resume, trackers) as (run_config, backend, recorder):
         for index, clients in _stages(run_config, backend, recorder):
             stage = clients.state
             _begin_history(run_config, clients, index, recorder, backend, stop)
@@ -224,7 +231,7 @@ def run_round(clients: StageBackend) -> RoundResult:
 
 @contextmanager
 def _opened(
-    run_config: RunConfig, backend: Backend[Any] | None, out: str | Path | None, resume: bool
+    run_config: RunConfig, backend: Backend[Any] | None, out: str | Path | None, resume: bool, trackers: Trackers
 ) -> Iterator[tuple[RunConfig, Backend[Any], RunRecorder]]:
     """Everything that a run needs while it goes: worker processes, its folder, its recorder, threads.
 
@@ -236,7 +243,7 @@ def _opened(
         nullcontext() if directory is None else directory.held(),
     ):
         run_config = run_config.here(0 if worker_pool is None else worker_pool.place)
-        recorder = RunRecorder(directory, run_config, resume)
+        recorder = RunRecorder(directory, run_config, resume, trackers)
         try:
             with threads_for(run_config.model, alone=worker_pool is None):
                 yield run_config, backend or LocalBackend(run_config, worker_pool), recorder
@@ -245,6 +252,7 @@ def _opened(
                 recorder.event(DIVERGED, round=recorder.history.last["round"] + 1, why=str(error))
             with suppress(UnalikeError):
                 recorder.checkpoint()
+            recorder.tracking.fail()
             raise
 
 

@@ -22,6 +22,7 @@ from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stopping import ALL_DONE, best_row
+from unalike.tracking.tracking import Trackers
 from unalike.training.wire import Item
 
 VALIDATED = re.compile("([a-z]+_)?val_(accuracy|rmse)")
@@ -57,7 +58,7 @@ class BestRound:
 class RunRecorder:
     """Records a run while it goes: its history and notes, and in a folder its checkpoints and events."""
 
-    def __init__(self, directory: RunDirectory | None, run_config: RunConfig, resume: bool):
+    def __init__(self, directory: RunDirectory | None, run_config: RunConfig, resume: bool, trackers: Trackers):
         self.directory = directory
         self.run_config = run_config
         self.notes: list[str] = []
@@ -75,6 +76,8 @@ class RunRecorder:
             self.saved = directory.load_checkpoint()
             directory.write_config(run_config.record)  # a resumed run may change some options
         self.event("begun", method=run_config.asked)
+        name = f"{run_config.asked} (seed {run_config.options.seed})"
+        self.tracking = trackers.follow(name, run_config.record, None if directory is None else directory.path)
         if directory is not None and run_config.population.encoding is not None:
             run_config.population.encoding.save(directory.path / "encoding.json")
         if self.saved is not None and directory is not None:
@@ -154,6 +157,7 @@ class RunRecorder:
         self._unpaid, self._owed = dict.fromkeys(self._unpaid, 0), dict.fromkeys(self._unpaid, 0)
         self._round = row["round"]
         self._choose(index, clients, row)
+        self.tracking.log(self.history.rows)
         if self.directory is None:
             clients.state.prune_client_states()
             return
@@ -221,11 +225,13 @@ class RunRecorder:
             clients.load_state_dict(self._best.tensors, self._best.groups)
             if path is not None:
                 self.history.save(path)
-        ended = self.ended or ALL_DONE
+        ended, files = self.ended or ALL_DONE, list[Path]()
         run = Run(self.run_config, clients, self.history, self.notes, path, ended)
         if path is not None:
             for name, state in clients.state.states.items():
-                file = "model.safetensors" if len(clients.state.states) == 1 else f"model-{name}.safetensors"
-                write_tensors(path / file, run.model.state_dict(state.params | state.buffers))
+                file = path / ("model.safetensors" if len(clients.state.states) == 1 else f"model-{name}.safetensors")
+                files.append(file)
+                write_tensors(file, run.model.state_dict(state.params | state.buffers))
             self.event("finished", round=self._round, why=ended)
+        self.tracking.finish(files)
         return run

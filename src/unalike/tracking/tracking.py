@@ -7,15 +7,41 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from unalike._utils.tensor_files import write_bytes
-from unalike.tracking.tracker import Row, TrackedRun, Tracker
+from unalike.tracking.tracker import Row, Track, TrackedRun, Tracker, trackers
 
 FILE = "tracking.json"
 """File in a run's folder: tracker -> the name by which it knows the run."""
+
+
+@dataclass(frozen=True)
+class Trackers:
+    """The trackers that follow runs, and the name of the comparison that the runs belong to."""
+
+    listed: tuple[Tracker, ...] = ()
+    group: str = ""
+
+    @classmethod
+    def of(cls, track: Track | None, group: str = "") -> Trackers:
+        """The trackers that `track=` asks for. Raises `UnalikeError` if one is unknown or lacks its extra."""
+        return cls(tuple(trackers(track)), group)
+
+    def follow(self, name: str, config: dict[str, Any], folder: Path | None) -> Tracking:
+        """They follow one run from now on."""
+        return Tracking(self.listed, TrackedRun(name, config, folder, self.group))
+
+
+NO_TRACKERS = Trackers()
+
+
+def group_of(out: str | Path | None) -> str:
+    """The name of a comparison: that of its folder."""
+    return "comparison" if out is None else Path(out).resolve().name
 
 
 class Tracking:
@@ -34,8 +60,13 @@ class Tracking:
                 self._each(lambda tracker, numbers=numbers: tracker.log(numbers))  # type: ignore[misc]
             self._sent = len(rows)
 
+    def keep(self, files: Sequence[Path]) -> None:
+        """Begin runs without rows that hold only files, and end them."""
+        self._begin()
+        self.finish(files)
+
     def finish(self, files: Sequence[Path] = ()) -> None:
-        """End the trackers' runs and keep files with them."""
+        """End the trackers' runs and keep files with them. Runs without a new row have not begun, and stay as they are."""
         self._each(lambda tracker: tracker.end([file for file in files if file.exists()], True))
         self._trackers = []
 
@@ -43,11 +74,6 @@ class Tracking:
         """End the trackers' runs as those of a run that did not finish."""
         self._each(lambda tracker: tracker.end([], False))
         self._trackers = []
-
-    def begin(self) -> Tracking:
-        """Begin the trackers' runs without a row."""
-        self._begin()
-        return self
 
     def _begin(self) -> None:
         if not self._waiting:

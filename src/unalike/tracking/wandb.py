@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from unalike._utils.errors import UnalikeError, require_extra
 from unalike.tracking.tracker import Row, TrackedRun, registry
@@ -29,7 +30,7 @@ class WeightsAndBiases:
     def begin(self, run: TrackedRun) -> str:
         import wandb
 
-        name = run.known_as or wandb.util.generate_id()
+        name = run.known_as or uuid4().hex[:8]
         self._run = wandb.init(
             project=self.project,
             entity=self.entity,
