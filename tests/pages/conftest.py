@@ -44,7 +44,18 @@ def coordinator(names: dict[str, Any]) -> None:
     np.savez("sample.npz", x=np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32), y=np.arange(20) % 2)
 
 
+def trackers(names: dict[str, Any]) -> None:
+    """Skip the page where the libraries of its trackers are not installed."""
+    pytest.importorskip("tensorboard")
+    pytest.importorskip("mlflow")
+
+
 @pytest.fixture
 def prepared() -> dict[str, Callable[[dict[str, Any]], None]]:
     """Page -> function that makes its files in the current folder and its names in a dictionary."""
-    return {"docs/data.md": data, "docs/models.md": models, "docs/federation/coordinator.md": coordinator}
+    return {
+        "docs/data.md": data,
+        "docs/models.md": models,
+        "docs/federation/coordinator.md": coordinator,
+        "docs/how_to/track.md": trackers,
+    }

@@ -32,6 +32,7 @@ SLOW = {
     "README.md",
     "docs/quick_start.md",
     "docs/how_to/stored_folders.md",
+    "docs/how_to/track.md",
     "docs/tutorials/compare_methods.md",
     "docs/tutorials/own_table.md",
     "docs/tutorials/write_your_own_method.md",
