@@ -225,13 +225,12 @@ class RunRecorder:
             clients.load_state_dict(self._best.tensors, self._best.groups)
             if path is not None:
                 self.history.save(path)
-        ended, files = self.ended or ALL_DONE, list[Path]()
+        ended = self.ended or ALL_DONE
         run = Run(self.run_config, clients, self.history, self.notes, path, ended)
         if path is not None:
             for name, state in clients.state.states.items():
-                file = path / ("model.safetensors" if len(clients.state.states) == 1 else f"model-{name}.safetensors")
-                files.append(file)
-                write_tensors(file, run.model.state_dict(state.params | state.buffers))
+                file = "model.safetensors" if len(clients.state.states) == 1 else f"model-{name}.safetensors"
+                write_tensors(path / file, run.model.state_dict(state.params | state.buffers))
             self.event("finished", round=self._round, why=ended)
-        self.tracking.finish(files)
+        self.tracking.finish([] if path is None else sorted(path.glob("model*.safetensors")))
         return run
