@@ -32,7 +32,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         markdown = site_cli.page() if source == "reference/command_line.md" else markdown
         folder = posixpath.join("docs", posixpath.dirname(source))
     here = posixpath.join("docs", posixpath.dirname(source))
-    return LINK.sub(lambda link: _target(link[1], folder, here, config["repo_url"]) + (link[2] or ""), markdown)
+    return LINK.sub(lambda link: _target(link[1], folder, here, config["extra"]["repository"]) + (link[2] or ""), markdown)
 
 
 def _target(link: str, folder: str, here: str, repository: str) -> str:

@@ -20,6 +20,13 @@ def test_reference_has_every_public_name():
     assert set(ua.__all__) - {"__version__"} - listed == set(), "add `::: module.name` to a page of docs/reference"
 
 
+def test_every_page_is_in_the_navigation_of_the_site():
+    listed = set(re.findall(r"^ +- (?:[^#\n]+: )?(\S+\.md)$", (DOCS.parent / "mkdocs.yml").read_text(), re.MULTILINE))
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert pages - listed == set(), "add the page to `nav` in mkdocs.yml"
+    assert listed - pages == set()
+
+
 def test_page_of_the_command_line_has_every_command_and_option():
     spec = importlib.util.spec_from_file_location("site_cli", DOCS / "site_cli.py")
     script = importlib.util.module_from_spec(spec)
