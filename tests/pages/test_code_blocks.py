@@ -40,6 +40,7 @@ SLOW = {
 """Pages that take more than ten seconds."""
 
 NOT_RUN = {
+    "README.md": ["network", "needs several machines"],
     "docs/federation/coordinator.md": [
         "network",
         "serves until the sites have trained",
