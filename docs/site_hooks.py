@@ -25,14 +25,13 @@ LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(#[^)\s]*)?(?=\))")
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Insert the included file, and lead links out of `docs` to the repository or to the page that shows the file."""
     source = page.file.src_uri
-    if source in INCLUDED:
-        text = (ROOT / INCLUDED[source]).read_text(encoding="utf-8")
-        markdown, folder = text, ""
-    else:
-        markdown = site_cli.page() if source == "reference/command_line.md" else markdown
-        folder = posixpath.join("docs", posixpath.dirname(source))
     here = posixpath.join("docs", posixpath.dirname(source))
-    return LINK.sub(lambda link: _target(link[1], folder, here, config["extra"]["repository"]) + (link[2] or ""), markdown)
+    folder, repository = here, config["extra"]["repository"]
+    if source in INCLUDED:
+        markdown, folder = (ROOT / INCLUDED[source]).read_text(encoding="utf-8"), ""
+    if source == "reference/command_line.md":
+        markdown = site_cli.page()
+    return LINK.sub(lambda link: _target(link[1], folder, here, repository) + (link[2] or ""), markdown)
 
 
 def _target(link: str, folder: str, here: str, repository: str) -> str:
