@@ -292,7 +292,8 @@ def test_compiled_loops_error_in_thread_is_raised(three_threads):
 
 
 def test_exponential_equals_float64():
-    numba, loops = pytest.importorskip("numba"), compiled_training.kernels()
+    numba = pytest.importorskip("numba")
+    from unalike.engine.dense import layer_loops as loops
 
     @numba.njit(fastmath=loops.MATHS)
     def rows(x, out):

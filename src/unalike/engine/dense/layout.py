@@ -70,11 +70,11 @@ def layout_of(chain: DenseChain, shapes: tuple[tuple[str, torch.Size], ...], mov
         shapes: each parameter's name and shape.
         moves: the parameters that are trained.
     """
-    from unalike.engine.dense import kernels  # needs numba, which `supports` found
+    from unalike.engine.dense import layer_loops as loops  # needs numba, which `supports` found
 
     shape = dict(shapes)
     codes: dict[type[nn.Module] | None, int]
-    codes = {None: kernels.IDENTITY, nn.ReLU: kernels.RELU, nn.Tanh: kernels.TANH, nn.Sigmoid: kernels.SIGMOID}
+    codes = {None: loops.IDENTITY, nn.ReLU: loops.RELU, nn.Tanh: loops.TANH, nn.Sigmoid: loops.SIGMOID}
     places, table, taken, held = {}, [], 0, 0
     for layer in chain.layers:
         out, wide = shape[layer.weight]
@@ -82,13 +82,13 @@ def layout_of(chain: DenseChain, shapes: tuple[tuple[str, torch.Size], ...], mov
             if name is not None:
                 places[name] = (taken, shape[name])
                 taken += shape[name].numel()
-        even, columns = padded(out, 2), padded(wide, kernels.PAIR)
+        even, columns = padded(out, 2), padded(wide, loops.PAIR)
         source = places[layer.weight][0]
         bias_source = -1 if layer.bias is None else source + out * wide
         bias, trained = held + even * columns, (layer.weight in moves, layer.bias in moves)
         activation = codes[layer.activation]
         table.append((wide, out, columns, even, held, bias, source, bias_source, activation, *trained))
-        held = bias + padded(even, kernels.LANES)
+        held = bias + padded(even, loops.LANES)
     names = tuple((layer.weight, layer.bias) for layer in chain.layers)
     return Layout(names, places, np.array(table, np.int64), held)
 
