@@ -144,21 +144,14 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Adam):
     """Adam with decoupled weight decay: w <- (1 - lr wd) w before the Adam step (Loshchilov & Hutter 2019)."""
-
-    weight_decay: float = 0.0
-
-    def init(self, params: Tree) -> PartTrees:
-        return Adam().init(params)
 
     def step(
         self, params: Tree, grads: Tree, state: PartTrees, lr: float, *, owned: bool = False, fused: bool = False
     ) -> tuple[Tree, PartTrees]:
-        return Adam().step(tree.scale(params, 1 - lr * self.weight_decay), grads, state, lr)
-
-    def weight(self, steps: Tensor) -> Tensor:
-        return steps
+        decayed = tree.scale(params, 1 - lr * self.weight_decay)
+        return Adam(eps=self.eps).step(decayed, grads, state, lr)
 
 
 def _one_kernel(params: Tree) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,26 +12,30 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 
 
-class Task(Protocol):
+class Task:
     """Losses from logits and labels, and predictions from logits."""
 
-    name: str
+    name: ClassVar[str]
 
     @property
     def stacked(self) -> Task:
         """The same task in the form that is fastest under `torch.vmap`."""
+        return self
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         """Per-sample losses [B] from logits [B, C] and labels [B]."""
+        raise NotImplementedError
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """The mean of the losses."""
+        return self.losses(logits, y).mean()
 
     def predict(self, logits: Tensor) -> Tensor:
         """Predictions [B] from logits [B, C]."""
+        raise NotImplementedError
 
 
-class Classification:
+class Classification(Task):
     """Cross-entropy over C classes; labels are integers in 0..C-1."""
 
     name = "classification"
@@ -63,14 +67,10 @@ class StackedClassification(Classification):
         return self.losses(logits, y).mean()
 
 
-class Binary:
+class Binary(Task):
     """Binary cross-entropy on one logit; labels are booleans."""
 
     name = "binary"
-
-    @property
-    def stacked(self) -> Task:
-        return self
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(logits.reshape(y.shape), y.to(logits.dtype), reduction="none")
@@ -82,14 +82,10 @@ class Binary:
         return logits.flatten(0) > 0 if logits.dim() == 1 else logits[..., 0] > 0
 
 
-class Regression:
+class Regression(Task):
     """Squared error on one output; labels are floats."""
 
     name = "regression"
-
-    @property
-    def stacked(self) -> Task:
-        return self
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         return (logits.reshape(y.shape) - y).square()

@@ -82,11 +82,6 @@ def stack(trees: Sequence[Tree]) -> Tree:
     return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
 
 
-def concatenate(trees: Sequence[Tree]) -> Tree:
-    """Join stacked trees along their leading dimension."""
-    return trees[0] if len(trees) == 1 else {name: torch.cat([tree[name] for tree in trees]) for name in trees[0]}
-
-
 def row(tree: Tree, index: int | Tensor) -> Tree:
     """One client's tree out of a stacked one, or several rows when `index` is a tensor."""
     return map(lambda t: t[index], tree)

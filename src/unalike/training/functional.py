@@ -125,7 +125,7 @@ def aggregate(
     settings = StageSettings(_frame(model, held, rest), TASKS["classification"], work or Work(), seed, proxy=batch)
     opened = initial_server_state(method, settings)
     before = ServerState(state.round if state else 0, held, rest, state.part_states if state else opened.part_states)
-    client_update = _client_updates(method, settings, before, sent, num_examples, steps, messages, facts)
+    client_update = _client_updates(settings, before, sent, num_examples, steps, messages, facts)
     cohort = Cohort(tuple(range(len(sent))), client_update, population or len(sent))
     if refused := refusals(cohort):
         client, why = next(iter(refused.items()))
@@ -287,7 +287,6 @@ def _require(
 
 
 def _client_updates(
-    method: Method,
     settings: StageSettings,
     before: ServerState,
     sent: list[Tree],

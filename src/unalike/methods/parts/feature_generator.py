@@ -19,6 +19,7 @@ from unalike.core.solvers import Adam
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
 from unalike.methods.part import part
+from unalike.methods.parts.class_means import membership
 from unalike.methods.roles import Objective, ServerStep
 
 ROWS = 32
@@ -115,8 +116,7 @@ class FeatureGenerator(Objective, ServerStep):
         _, classes = client.model.head_size
         counts = next(iter(client.params.values())).new_zeros(classes)
         for b in client.data.whole:
-            hits = (b.y[:, None] == torch.arange(classes, device=b.y.device)).to(counts.dtype)
-            counts = counts + (hits if b.weight is None else hits * b.weight[:, None]).sum(0)
+            counts = counts + membership(b, classes).to(counts.dtype).sum(0)
         return client.state, {self.COUNTS: counts}
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
