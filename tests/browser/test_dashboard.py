@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,43 +16,17 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
+from dashboard_page import UNALIKE, Dashboard, get
+
 import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.dashboard.server import followed_folder
 from unalike.dashboard.state import Followed
-from unalike.federation.flower.flower_processes import free_port
 
-UNALIKE = [sys.executable, "-c", "from unalike.cli import main; main()"]
 FOCUSED = "document.activeElement.getAttribute('aria-labelledby') || document.activeElement.className"
 UNNAMED = """[...document.querySelectorAll('[role=region], section, svg, progress')]
     .filter(e => !e.getAttribute('aria-label') && !e.getAttribute('aria-labelledby')).length"""
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-class Dashboard:
-    """The server in a separate process."""
-
-    def __init__(self, folder, *more, port=None):
-        self.port = port or free_port()
-        command = [*UNALIKE, "dashboard", str(folder), "--port", str(self.port), *more]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.said = self.process.stdout.readline()
-        self.url = f"http://127.0.0.1:{self.port}/"
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                urllib.request.urlopen(self.url, timeout=5)
-                return
-            except urllib.error.HTTPError:
-                return
-            except OSError:
-                assert time.monotonic() < deadline and self.process.poll() is None
-                time.sleep(0.1)
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
 
 
 @pytest.fixture(scope="module")
@@ -68,39 +41,12 @@ def kept(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def visit(browser):
-    """Open a page; afterwards check that there was no console error that the test does not allow."""
-    pages, complaints = [], []
-
-    def open_page(url, width=1280):
-        page = browser.new_page(viewport={"width": width, "height": 900})
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: complaints.append(dialog.message))
-        page.goto(url)
-        pages.append(page)
-        return page
-
-    yield open_page
-    for page in pages:
-        page.close()
-    assert complaints == []
-
-
 def until(page, condition, seconds):
     """Wait for a condition; the page's security policy forbids `wait_for_function`."""
     deadline = time.monotonic() + seconds
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition
         time.sleep(0.2)
-
-
-def get(url, **headers):
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
-            return answer.status, answer.headers, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.headers, error.read().decode()
 
 
 def test_dashboard_shows_a_simulation(kept, visit):

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from test_dashboard import UNALIKE, Dashboard, get, visit  # noqa: F401
+from dashboard_page import UNALIKE, Dashboard, get
 
 import unalike as ua
 from unalike.dashboard.server import followed_folder
@@ -72,7 +72,7 @@ def test_state_of_a_comparison_tells_running_from_interrupted(clients, tmp_path)
     assert followed.stamp != stamp and followed.state()["state"] == "finished"
 
 
-def test_dashboard_shows_the_standings_of_a_comparison(results, visit):  # noqa: F811
+def test_dashboard_shows_the_standings_of_a_comparison(results, visit):
     server = Dashboard(results)
     try:
         assert json.loads(get(server.url + "state")[2])["kind"] == "comparison"
