@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unalike._utils.errors import UnalikeError
-from unalike.methods.method import Method
-from unalike.methods.part import Part
+from unalike.methods.method import Method, as_method
 from unalike.methods.plan import PlanInputs, PlanSteps, Stage
 from unalike.methods.plans.staged_plan import MethodText, StagedPlan, grouped, staged_plan
 from unalike.methods.roles import Conditioner
@@ -22,18 +21,21 @@ class Centralised(StagedPlan):
 
     method: MethodText = "fedavg"
 
-    def with_parts(self, parts: Sequence[Part]) -> Centralised:
+    def with_parts(self, parts: Sequence[object]) -> Centralised:
         """The reference with conditioners: `centralised + conditional`."""
-        return Centralised(method=repr(Method(*Method.parse(self.method).parts, *parts)))
+        return Centralised(method=repr(self._checked(sum(map(as_method, parts), start=Method.parse(self.method)))))
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
-        method = Method.parse(self.method)
+        yield Stage("train", self._checked(Method.parse(self.method)), plan_inputs.rounds, pooled=True)
+
+    def _checked(self, method: Method) -> Method:
+        """The method, if it consists of conditioners alone. Raises `UnalikeError`."""
         if other := [part for part in method.parts if part not in Method().parts and not isinstance(part, Conditioner)]:
             raise UnalikeError(
-                f"centralised trains on pooled data, where {other[0]!r} has nothing to do; expected a conditioner, as in "
-                "'centralised + conditional', or no method"
+                f"centralised is a plan that trains on pooled data, where {other[0]!r} has nothing to do; expected a conditioner, "
+                "as in 'centralised + conditional', or no method"
             )
-        yield Stage("train", method, plan_inputs.rounds, pooled=True)
+        return method
 
 
 @staged_plan
