@@ -43,7 +43,9 @@ def test_adapters_and_head_alone_cross_the_wire(lora):
     net = ua.model("vit(patch=2, width=48, depth=2, heads=4)", (1, 8, 8), 5)
     assert lora.kilobytes("fedavg", net) == (2 * 4 * 57_989 + NUMBERS) / 1000
     # rank 4: 4 (48 + 144) + 4 (48 + 48) + 2 * 4 (48 + 192) = 3,072 in each of two blocks, 245 in the head
-    assert lora.kilobytes("fedavg", lora.with_adapters(net)) == (2 * 4 * (2 * 3_072 + 245) + NUMBERS) / 1000
+    adapters = 2 * 4 * (2 * 3_072 + 245)
+    assert lora.kilobytes("fedavg", lora.with_adapters(net)) == (adapters + NUMBERS) / 1000
+    assert lora.kilobytes("scaffold", net) == (2 * adapters + NUMBERS) / 1000  # as many control variates, and no others
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])

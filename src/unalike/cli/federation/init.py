@@ -80,6 +80,8 @@ def command(
     proxy: Annotated[
         str | None, typer.Option(help="File with samples of the server, for methods that train on the server.")
     ] = None,
+    start: o.Start = None,
+    start_partial: o.StartPartial = False,
     rounds: o.Rounds = 50,
     *,
     terms: dict[str, Any],
@@ -128,6 +130,8 @@ def command(
         message_bytes=message_bytes,
         guard=guard,
         own=own,
+        start=start,
+        start_partial=start_partial,
         **terms,
     )
     if made.federation.data.encoding is not None:

@@ -48,8 +48,9 @@ TOLD = {
 class Coordinator:
     """Runs a federation over a transport into the folder `out`; a run that began there is continued.
 
-    `test` are samples of the coordinator's own for the protocol "server", `proxy` those that a method learns from. `control`
-    pauses, resumes and stops the run from another thread. `tell` is told in a line what goes wrong.
+    `test` are samples of the coordinator's own for the protocol "server", `proxy` those that a method learns from. `start` is a
+    file of initial weights. `control` pauses, resumes and stops the run from another thread. `tell` is told in a line what goes
+    wrong.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Coordinator:
         *,
         test: Pair | None = None,
         proxy: Pair | None = None,
+        start: Path | None = None,
         control: Control | None = None,
         tell: Callable[[str], None] = lambda line: None,
     ):
@@ -70,7 +72,7 @@ class Coordinator:
             )
         self.federation, self.key, self.transport = federation, key, transport
         self.directory = RunDirectory(out)
-        self.test, self.proxy = test, proxy
+        self.test, self.proxy, self.start = test, proxy, start
         self.control = control or Control()
         self.tell = tell
 
@@ -79,7 +81,9 @@ class Coordinator:
         sweep(self.directory.path)
         roster = self._roster()
         run_config = run_config_of(
-            self.federation, placeholders(self.federation, roster), self.test, self.proxy, coordinated=True
+            *(self.federation, placeholders(self.federation, roster), self.test, self.proxy),
+            start=self.start,
+            coordinated=True,
         )
         run_config.record["federation"] = self.federation.name  # a cached property: the record of the run
         mailbox = Mailbox(self.federation, self.key, self.transport, roster.run, self.control, self._event)

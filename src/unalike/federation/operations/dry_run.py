@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
+from unalike.core.views import StageSettings
 from unalike.federation.coordinator.remote_stage import check_stage
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders, run_config_of
 from unalike.methods.plan import Stage
-from unalike.runtime.run_config import Pair
-from unalike.training.client_update import trained_names
+from unalike.runtime.run_config import Pair, RunConfig
+from unalike.training.client_update import initial_client_state, trained_names
 
 
-def check_terms_run(federation: Federation, own: Mapping[str, Pair | None]) -> None:
+def check_terms_run(
+    federation: Federation, own: Mapping[str, Pair | None], start: Path | None = None, start_partial: bool = False
+) -> RunConfig:
     """Build the run as its coordinator will, with one sample per split at each site and the coordinator's "test" and "proxy".
 
-    Raises `UnalikeError` for terms that cannot be run.
+    Returns the run config; its model has the initial weights of `start`. Raises `UnalikeError` for terms that cannot be run.
     """
     one = SampleCounts(train=1, test=1, val=int(federation.val > 0))
     population = placeholders(federation, Roster("", {site.name: one for site in federation.sites}))
     run_config = run_config_of(federation, population, own.get("test"), own.get("proxy"), coordinated=True)
+    if start is not None:
+        at_sites, test, proxy = run_config.settings, own.get("test"), own.get("proxy")
+        run_config = run_config_of(
+            federation, population, test, proxy, start=start, start_partial=start_partial, coordinated=True
+        )
+        _check_start_reaches_sites(run_config, at_sites)
     for step in run_config.outline:
         if isinstance(step, Stage):
             check_stage(step, run_config)
@@ -34,4 +44,19 @@ def check_terms_run(federation: Federation, own: Mapping[str, Pair | None]) -> N
                 raise UnalikeError(
                     f"what sites share of the model has {least} bytes and a message may have {federation.message_bytes}: raise "
                     "--message-bytes"
+                )
+    return run_config
+
+
+def _check_start_reaches_sites(run_config: RunConfig, at_sites: StageSettings) -> None:
+    """Raise `UnalikeError` if sites would keep initial weights of their own in place of those of the start."""
+    for step in run_config.outline:
+        if isinstance(step, Stage) and step.model is None:
+            here, there = (initial_client_state(step.method, s) for s in (run_config.settings, at_sites))
+            kept = sorted({name for p, own in here.items() for name, t in own.items() if not t.equal(there[p][name])})
+            if kept:
+                raise UnalikeError(
+                    f"with {run_config.asked} sites keep values of their own for {', '.join(kept[:4])}, which no message "
+                    "carries, so that they would not begin from --start; expected a method that sends the whole model, or a start "
+                    "that leaves these out (--start-partial)"
                 )

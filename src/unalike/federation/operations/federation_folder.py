@@ -1,7 +1,7 @@
 """The coordinator's folder of a federation: the federation file, authority and keys, the sites' bundles, and the run.
 
 federation.toml  network.json  ca.pem ca.key server.pem server.key coordinator.key  nodes/<site>.pem  bundles/<site>.zip
-test.safetensors proxy.safetensors (the coordinator's own samples, if any)
+test.safetensors proxy.safetensors (the coordinator's own samples, if any)  start.safetensors (initial weights, if any)
 run/ (the run directory)  logs/  control (the socket for commands, while it is up)
 """
 
@@ -25,6 +25,8 @@ from unalike.federation.security import certificates
 from unalike.federation.security.bundle import Bundle
 from unalike.federation.security.keys import PrivateKey, new_key, private_key, private_text, public_text
 
+START = "start.safetensors"
+
 
 class FederationFolder:
     """A federation's folder on the coordinator's machine."""
@@ -43,13 +45,16 @@ class FederationFolder:
         listen: str = "0.0.0.0",
         names: Sequence[str] = (),
         own: Mapping[str, Pair | None] = MappingProxyType({}),
+        start: Path | None = None,
+        start_partial: bool = False,
         **terms: Any,
     ) -> FederationFolder:
         """Make a federation of `sites` (name -> maximum number of training samples).
 
         They will connect to host:port; `names` are further names and addresses of the server. `own` are the coordinator's
-        samples: "test", for the protocol "server", and "proxy", for methods that train on the server. `terms` are the other fields
-        of the federation file. Raises `UnalikeError` for a folder that is not empty, and for terms that cannot be run.
+        samples: "test", for the protocol "server", and "proxy", for methods that train on the server. `start` and
+        `start_partial` are initial weights, as of `ua.run`; sites get them with the first request. `terms` are the other fields of
+        the federation file. Raises `UnalikeError` for a folder that is not empty, and for terms that cannot be run.
         """
         root = Path(path)
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
@@ -60,7 +65,7 @@ class FederationFolder:
         coordinator, keys = new_key(), {name: new_key() for name in sites}
         rows = [{"name": n, "key": public_text(keys[n]), "samples": samples} for n, samples in sites.items()]
         federation = Federation.of(terms | {"coordinator": public_text(coordinator), "sites": rows})
-        check_terms_run(federation, own)
+        model = check_terms_run(federation, own, start, start_partial).model
         issuer, authority = certificates.authority(federation.name)
         server, certificate = certificates.server([host, *names], issuer, authority)
 
@@ -77,6 +82,8 @@ class FederationFolder:
         for name, samples in own.items():
             if samples is not None:
                 write_tensors(made._samples(name), {"x": samples[0], "y": samples[1]})
+        if start is not None:
+            write_tensors(root / START, model.state_dict(model.params | model.buffers))
         for name, key in keys.items():
             made._write_bundle(name, key, federation)
         federation.save(root / "federation.toml")  # last: the folder is complete with it
@@ -164,6 +171,11 @@ class FederationFolder:
             return None
         found, _ = read_tensors(file)
         return found["x"], found["y"]
+
+    @property
+    def start(self) -> Path | None:
+        """The file of initial weights, or None."""
+        return self.path / START if (self.path / START).exists() else None
 
     @property
     def run(self) -> Path:

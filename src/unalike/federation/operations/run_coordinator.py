@@ -92,9 +92,13 @@ def run_rounds(
                     f"{headline(row)}".rstrip(", ")
                 )
 
-            own = {name: folder.samples(name) for name in ("test", "proxy")}
             coordinator = Coordinator(
-                federation, folder.key, transport, folder.run, control=operator.control, tell=log, **own
+                *(federation, folder.key, transport, folder.run),
+                test=folder.samples("test"),
+                proxy=folder.samples("proxy"),
+                start=folder.start,
+                control=operator.control,
+                tell=log,
             )
             run = coordinator.run(progress=progress)
         except Stopped:

@@ -99,6 +99,8 @@ def run_config_of(
     test: Pair | None = None,
     proxy: Pair | None = None,
     *,
+    start: str | Path | None = None,
+    start_partial: bool = False,
     coordinated: bool = False,
     device: str = "cpu",
 ) -> RunConfig:
@@ -112,6 +114,8 @@ def run_config_of(
         federation.method,
         population,
         model=federation.model,
+        start=start,
+        start_partial=start_partial,
         work=federation.work,
         test=test,
         proxy=proxy,
