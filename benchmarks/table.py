@@ -214,6 +214,7 @@ def markdown(results: Results) -> str:
     lines = [
         "# Benchmarks",
         "",
+        "This page says how fast training is, beside a plain PyTorch loop and beside other libraries.",
         "Generated from `benchmarks/results.json` by `python benchmarks/targets.py --render --docs docs/benchmarks.md`.",
         "Ratios within one run carry over to other machines better than times do.",
         "",

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-import unalike as ua
-
 
 def data(names: dict[str, Any]) -> None:
     """A table of patients, reviews as JSON lines, and arrays for a folder of `.npy` files."""
@@ -33,9 +31,7 @@ def data(names: dict[str, Any]) -> None:
 
 
 def models(names: dict[str, Any]) -> None:
-    """Two clients with a few images each."""
-    images, labels = ua.load("digits").train
-    names["clients"] = [ua.ClientData((images[k : k + 20], labels[k : k + 20])) for k in (0, 20)]
+    """A batch of images."""
     names["x"] = torch.rand(4, 3, 32, 32)
 
 
