@@ -16,6 +16,7 @@ METHODS = ["fedavg", "fedprox(mu=0.1)", "scaffold", "fedavg + lws"]
 
 @o.uses_flags(training=o.training)
 def command(
+    context: typer.Context,
     method: Annotated[
         list[str],
         typer.Option(
@@ -55,7 +56,9 @@ def command(
     The folder keeps one cell per method and seed: finished cells are read, an interrupted cell continues where it stopped.
     """
     from unalike._utils.progress import progress_bar
+    from unalike.cli.config.resolved import resolved_config
     from unalike.cli.terminal_tables import estimate_table, summary_table
+    from unalike.data.partitioning.partition import usual_clients
     from unalike.experiments.compare import prepare_experiment, read_seeds
     from unalike.runtime.run_config import check_request
     from unalike.tracking.tracking import Trackers, group_of
@@ -82,6 +85,8 @@ def command(
     if dry_run:
         with progress_bar(experiment.calibration, "calibrating", lines=True) as progress:
             estimate = experiment.estimate(progress)
+        usual = usual_clients(partition) if plan is None else None
+        print(resolved_config(context, clients=usual, baseline=experiment.facts.baseline), end="\n\n")
         estimate_table(estimate)
         if out is not None:
             estimate.save(out)

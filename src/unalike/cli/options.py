@@ -190,7 +190,9 @@ Track = Annotated[
 DryRun = Annotated[
     bool,
     typer.Option(
-        "--dry-run", help="Estimate the cost (seconds, bytes, memory) from three rounds, and train nothing else."
+        "--dry-run",
+        help="Show the config with all defaults, estimate the cost (seconds, bytes, memory) from three rounds, and train nothing "
+        "else.",
     ),
 ]
 Profile = Annotated[bool, typer.Option("--profile", help="Profile a few rounds, and write a trace (trace.json).")]

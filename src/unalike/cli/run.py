@@ -18,6 +18,7 @@ NAME = "run"
 
 @o.uses_flags(training=o.training)
 def command(
+    context: typer.Context,
     method: Annotated[
         str, typer.Option(help="Method, or a sum of methods and parts (see `unalike list methods`).")
     ] = "fedavg",
@@ -49,7 +50,9 @@ def command(
     more --rounds it continues a finished one.
     """
     from unalike._utils.progress import progress_bar
+    from unalike.cli.config.resolved import resolved_config
     from unalike.cli.terminal_tables import estimate_table, profile_table, run_table
+    from unalike.data.partitioning.partition import usual_clients
     from unalike.experiments.cost_estimate import ROUNDS, calibrate
     from unalike.experiments.experiment_facts import save_run_facts
     from unalike.runtime.records.profiling import Profile
@@ -68,6 +71,8 @@ def command(
     run_config = prepare_run(method, population, seed=seed, proxy=proxy_samples, test=test_samples, **training)
     with progress_bar(ROUNDS if dry_run else rounds, method, lines=True) as progress:
         if dry_run:
+            usual = usual_clients(partition) if plan is None else None
+            print(resolved_config(context, clients=usual), end="\n\n")
             return estimate_table(calibrate(run_config.key, {method: run_config}, 1, progress))
         follow_leader([run_config])
         with Profile(rounds) if profile else nullcontext() as profiler:
