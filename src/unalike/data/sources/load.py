@@ -11,11 +11,23 @@ import numpy as np
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.spec import Call, parse_one
 from unalike.data.dataset import Dataset
-from unalike.data.sources import amazon, arrays, cifar, glyphs, hub, idx, image_folders, published, synthetic, tables
+from unalike.data.sources import (
+    amazon,
+    arrays,
+    cifar,
+    glyphs,
+    hub,
+    idx,
+    image_folders,
+    published,
+    speech,
+    synthetic,
+    tables,
+)
 from unalike.data.sources.registry import FOLDER, data_folder, ending, every_fifth, formats, read, registry
 from unalike.data.table_encoding import Encoding
 
-REGISTERED = (amazon, arrays, cifar, glyphs, hub, idx, image_folders, published, synthetic, tables)
+REGISTERED = (amazon, arrays, cifar, glyphs, hub, idx, image_folders, published, speech, synthetic, tables)
 """The modules that register names, formats and layouts when they are imported."""
 
 

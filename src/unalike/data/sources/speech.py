@@ -1,0 +1,74 @@
+"""Lines of plays by speaker, for the prediction of the next character."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError
+from unalike.data.dataset import Dataset
+from unalike.data.file_errors import reading
+from unalike.data.sources.registry import FOLDER, first_file, registry
+from unalike.data.text import UNKNOWN
+
+CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+"""LEAF's 80 characters; others are left out."""
+FILES = ("shakespeare.csv", "shakespeare.csv.gz")
+
+
+@registry.register("shakespeare")
+def shakespeare(
+    data_dir: Path | None, *, length: int = 80, step: int | None = None, speaker: str = "speaker", line: str = "line"
+) -> Dataset:
+    """Lines by speaker from your file `shakespeare.csv`: windows of `length` characters and the character that follows each.
+
+    The file has a column with the speaker and one with the line. A speaker's lines are joined by line breaks, and a window
+    begins every `step` characters; None is length + 1, so that no two samples share a character. The last fifth of a speaker's
+    windows tests. Speakers with less text than a window are left out. The group "speaker" gives one client a speaker:
+    `natural(column='speaker')`. Tokens are 2 to 81, and classes are the 80 characters of LEAF (Caldas et al. 2018).
+    """
+    step = length + 1 if step is None else step
+    if min(length, step) < 1:
+        raise UnalikeError(f"shakespeare: found length={length} and step={step}, expected 1 or more characters")
+    file = None if data_dir is None else first_file(data_dir, *FILES)
+    if file is None:
+        where = f"in {data_dir}" if data_dir is not None else f"and {FOLDER} names no folder to look in"
+        raise UnalikeError(
+            f"shakespeare: found no {FILES[0]} {where}; put a table there with a column {speaker!r} and a column {line!r}, one row "
+            "for each line of a play"
+        )
+    made = {name: _windows(text, length, step) for name, text in _texts(file, speaker, line).items()}
+    made = {name: windows for name, windows in made.items() if len(windows)}
+    if not made:
+        raise UnalikeError(
+            f"{file}: no speaker has {length + 1} characters; expected longer texts, or a smaller length"
+        )
+    cuts = {name: len(windows) - len(windows) // 5 for name, windows in made.items()}
+    parts = [(name, made[name][: cuts[name]]) for name in made] + [(name, made[name][cuts[name] :]) for name in made]
+    codes = np.concatenate([windows for _, windows in parts])
+    origins = np.repeat([name for name, _ in parts], [len(windows) for _, windows in parts])
+    x, y = codes[:, :length] + UNKNOWN + 1, codes[:, length]
+    return Dataset.divided("shakespeare", x, y, sum(cuts.values()), list(CHARACTERS), {"speaker": origins})
+
+
+def _texts(file: Path, speaker: str, line: str) -> dict[str, str]:
+    """Speaker -> all lines in order, joined by line breaks."""
+    with reading(file, "a table of speakers and lines"):
+        import pandas as pd
+
+        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+    missing = [name for name in (speaker, line) if name not in frame]
+    if missing:
+        raise UnalikeError(
+            f"{file} has the columns {', '.join(map(str, frame))}; expected {speaker!r} and {line!r}: name yours, as in "
+            "shakespeare(speaker='Player', line='PlayerLine')"
+        )
+    return {str(name): "\n".join(rows) for name, rows in frame.groupby(speaker, sort=False)[line]}
+
+
+def _windows(text: str, length: int, step: int) -> np.ndarray:
+    """Character indices [windows, length + 1] of a text."""
+    codes = np.array([CHARACTERS.index(c) for c in text if c in CHARACTERS], np.int64)
+    starts = np.arange(0, len(codes) - length, step)
+    return codes[starts[:, None] + np.arange(length + 1)]
