@@ -8,8 +8,8 @@ from matplotlib import rc_context
 from matplotlib.colors import to_hex
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.inference import ranks
-from unalike.metrics.statistics import METRICS, summary
+from unalike.metrics.ranks import ranks
+from unalike.metrics.statistics import METRICS
 from unalike.reporting.charts import paper_figures, plotly_charts
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.tradeoff import tradeoff
@@ -52,7 +52,7 @@ def test_figures_of_any_content_shape_are_drawn(simulate, shape):
 def test_pareto_dominated_method_has_hollow_marker(simulate):
     """Scaffold sends twice the bytes for a worse score."""
     content = simulate(methods=5, rounds=6)
-    table = tradeoff(summary(content.rounds, content.clients, content.baseline), METRICS[0])
+    table = tradeoff(content.summary, METRICS[0])
     front = table.set_index("method")["front"]
     assert not front["scaffold"] and front.any()
     figure = plotly_charts.pareto(table, "score", "worst", ("a", "b"), looks(content.labels), {})

@@ -6,7 +6,7 @@ import math
 import pandas as pd
 import pytest
 
-from unalike.metrics.inference import Ranks
+from unalike.metrics.ranks import Ranks
 from unalike.reporting.charts import paper_figures, rank_diagram
 from unalike.reporting.charts.palette import looks
 

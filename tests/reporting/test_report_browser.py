@@ -5,7 +5,7 @@ import shutil
 import pandas as pd
 import pytest
 
-from unalike.metrics.inference import ranks
+from unalike.metrics.ranks import ranks
 from unalike.reporting import joined_page, write, write_text
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)

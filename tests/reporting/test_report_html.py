@@ -9,7 +9,9 @@ from html.parser import HTMLParser
 import pytest
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.statistics import METRICS, summary
+from unalike.metrics.statistics import METRICS
+from unalike.metrics.summary import summary
+from unalike.metrics.verdicts import Rules
 from unalike.reporting import render, write
 from unalike.reporting.charts import plotly_charts
 from unalike.reporting.charts.palette import looks
@@ -248,7 +250,7 @@ def test_export_names_with_special_characters_are_escaped(simulate):
     content = simulate(methods=2, rounds=5)
     label = "a | <b>b</b>\nc > d"
     rounds, clients = (t.replace({"method": {"fedavg": label}}) for t in (content.rounds, content.clients))
-    blocks = [ExportBlock("one", label, summary(rounds, clients, label))]
+    blocks = [ExportBlock("one", label, summary(rounds, clients, Rules(label)))]
     lines = [line for line in export(blocks, "markdown").splitlines() if line.startswith("|")]
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1 and "<b>" not in "".join(lines)
     body = [line for line in export(blocks, "latex").splitlines() if "fedprox" in line or "d " in line]

@@ -67,13 +67,13 @@ def profile_table(profile: Profile) -> None:
 
 
 def summary_table(comparison: Comparison) -> None:
-    """Print one row per method and protocol, with p values corrected for the number of methods. No winner is named."""
-    from unalike.reporting.findings import few_seeds
-    from unalike.reporting.wording import megabytes
+    """Print one row per method and protocol, then the decision and its limits."""
+    from unalike.metrics.statistics import scoring_rule
+    from unalike.reporting.wording import MISSING, capital, chance, megabytes
 
     summary, facts = comparison.summary, comparison.facts
     metric = "rmse" if "rmse" in summary else "accuracy"
-    numbers = (metric, "sd", "difference", "95 % interval", "corrected p", "worst decile", "MB", "seconds")
+    numbers = (metric, "sd", "difference", "interval", "corrected p", "P(best)", "worst decile", "MB", "seconds")
     rows = []
     for row in summary.to_dict("records"):
         interval = (
@@ -83,18 +83,22 @@ def summary_table(comparison: Comparison) -> None:
         cost = megabytes(row["mb_down"] + row["mb_up"]), f"{row['seconds']:.1f}"
         model = {"clients": "shared", "server": "shared, server's test"}.get(row["protocol"], row["protocol"])
         rows.append(
-            [row["method"], model, *cells, interval, probability(row["p_holm"]), number(row["worst_decile"]), *cost]
+            [
+                *(row["method"], model, row["verdict"] or row["role"], *cells, interval, probability(row["p_holm"])),
+                *(chance(row["probability_best"]).replace(MISSING, ""), number(row["worst_decile"]), *cost),
+            ]
         )
     tables(
-        ("method", "model", *numbers), rows, f"{_counted_rounds(comparison)}, compared with {facts.baseline}", words=2
+        ("method", "model", "verdict", *numbers),
+        rows,
+        f"{capital(scoring_rule(comparison.rounds))}, compared with {facts.baseline}",
+        words=3,
     )
     screen = console()
-    if summary["seeds"].max() < 2:
-        screen.print("One seed cannot show a difference: give --seeds 3 or more.")
-    elif warning := few_seeds(
-        int(summary["seeds"].max()), int(summary["p"].groupby(summary["protocol"]).count().max())
-    ):
-        screen.print(warning, highlight=False)
+    found = comparison.findings
+    for text in (found.answer, found.standing, found.personal, *found.limits):
+        if text:
+            screen.print(text, highlight=False)
     for note in facts.notes:
         screen.print(f"note: {note}")
 
@@ -164,8 +168,3 @@ def number(value: Any, sign: str = "") -> str:
 def probability(p: float) -> str:
     """A p value with four decimals, never 0; empty for NaN."""
     return "< 0.0001" if p < 5e-5 else number(p)
-
-
-def _counted_rounds(comparison: Comparison) -> str:
-    chosen = any(str(c).endswith("selected") for c in comparison.rounds)
-    return "The round with the best validation score" if chosen else "Mean of the last ten evaluated rounds"

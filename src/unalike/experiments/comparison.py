@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from unalike.reporting.content import ReportContent
+    from unalike.reporting.decision import Decision
+    from unalike.reporting.findings import Findings
 
 COLUMNS = {"rounds": {"round", "seconds", "bytes_down", "bytes_up"}, "clients": {"client", "n_train", "n_test"}}
 """Columns that each table must have."""
 SHOWN = (
     *("method", "protocol", "seeds", "accuracy", "accuracy_sd", "rmse", "rmse_sd", "loss"),
-    *("difference", "ci_low", "ci_high", "p_holm", "better", "seconds"),
+    *("verdict", "probability_best", "difference", "ci_low", "ci_high", "p_holm", "seconds"),
 )
 """Columns of the summary that a notebook shows."""
-LAST = 10
-"""Number of evaluated rounds over which a run's result is averaged."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,8 +42,8 @@ class Comparison:
 
     Attributes:
         rounds: the history of every run, with the columns `method` and `seed` in front.
-        clients: one row per method, seed and client: means over the last 10 evaluated rounds, or the values of the
-            selected round where one was selected.
+        clients: one row per method, seed and client: means over the rounds that the score of a run counts, or the
+            values of the selected round where one was selected.
         facts: how the data differs, what crosses the wire, how to repeat the comparison.
 
     Example:
@@ -59,15 +59,27 @@ class Comparison:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """One row per method and protocol: mean score, spread over seeds, difference to the baseline with its tests.
+        """One row per method and protocol: mean score, role, verdict, difference to the baseline with its tests.
 
-        A run's score is its mean over the last 10 evaluated rounds, or that of the selected round.
+        A run's score is its mean over the last third of its evaluated rounds, at most ten, or that of the selected round.
         """
-        from unalike.metrics.statistics import plain_protocol, summary
+        return self._content.summary
 
-        own = in_method_order(self)
-        plain = self.facts.plain or plain_protocol(own.rounds, own.clients)
-        return summary(own.rounds, own.clients, self.facts.baseline, LAST, plain)
+    @property
+    def decision(self) -> Decision:
+        """The decision that the results support; `str(table.decision)` is one paragraph."""
+        return self._content.decision
+
+    @property
+    def findings(self) -> Findings:
+        """The sentences of the report: the decision, one sentence per method, and the limits."""
+        from unalike.reporting.findings import findings
+
+        return findings(self._content)
+
+    @cached_property
+    def _content(self) -> ReportContent:
+        return self.content()
 
     @property
     def name(self) -> str:
@@ -97,6 +109,7 @@ class Comparison:
         """The content of the report and of its figures. `target`: the score for which the costs are compared."""
         import pandas as pd
 
+        from unalike.experiments.references import reference
         from unalike.reporting.content import MethodResult, ReportContent
         from unalike.reporting.wording import plural
 
@@ -104,7 +117,10 @@ class Comparison:
         counts = None if facts.label_counts is None else pd.DataFrame.from_dict(facts.label_counts, orient="index")
         return ReportContent(
             title=title or f"{plural(len(facts.methods), 'method')} on {facts.partition.get('data', 'your clients')}",
-            methods=[MethodResult(m["label"], m["spec"], tuple(m["protocols"])) for m in facts.methods],
+            methods=[
+                MethodResult(m["label"], m["spec"], tuple(m["protocols"]), reference(m["spec"]), m.get("untuned", ""))
+                for m in facts.methods
+            ],
             baseline=facts.baseline,
             rounds=self.rounds,
             clients=self.clients,
@@ -120,6 +136,8 @@ class Comparison:
             protocol=facts.plain,
             ends=facts.ends,
             estimate=facts.estimate,
+            smallest_effect=facts.smallest_effect,
+            looks=facts.looks,
         )
 
     def save(self, folder: Path) -> None:
@@ -187,10 +205,12 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         rows = self.summary.filter(items=SHOWN).dropna(axis=1, how="all")
-        return paragraph(repr(self)) + str(rows.to_html(index=False, na_rep="-", float_format="{:.4g}".format))
+        return paragraph(repr(self)) + paragraph(str(self.decision)) + str(rows.to_html(index=False, na_rep="-", float_format="{:.4g}".format))
 
     def __str__(self) -> str:
-        return self.summary.to_string(index=False, float_format=lambda v: f"{v:.4f}", na_rep="-")
+        return f"{self.decision}\n\n" + self.summary.to_string(
+            index=False, float_format=lambda v: f"{v:.4f}", na_rep="-"
+        )
 
 
 def open_comparison(folder: str | Path) -> Comparison:
@@ -232,18 +252,18 @@ def labelled(table: pd.DataFrame, method: str, seed: int) -> pd.DataFrame:
     return table.assign(method=method, seed=seed)[["method", "seed", *columns]]
 
 
-def last_rounds(history: History, names: Sequence[str], last: int = LAST) -> pd.DataFrame:
-    """One row per client: the means of its metrics over the last evaluated rounds, and its last status.
+def last_rounds(history: History, names: Sequence[str]) -> pd.DataFrame:
+    """One row per client: the means of its metrics over the rounds that the score of a run counts, and its last status.
 
     Only rounds of the last stage count. Where a round was selected for a protocol, the columns of that protocol hold the
     values of that round.
     """
-    from unalike.metrics.statistics import prefix_of
+    from unalike.metrics.statistics import prefix_of, scored_rounds
 
     clients, since = history.clients, max(1, last_stage(history.rows))
     evaluated = sorted(clients["round"].unique())
     counted = [n for n in evaluated if n >= since] or evaluated
-    recent = clients[clients["round"].isin(counted[-last:])].groupby("client", as_index=False)
+    recent = clients[clients["round"].isin(counted[-scored_rounds(len(counted)) :])].groupby("client", as_index=False)
     means = recent.mean(numeric_only=True).drop(columns="round")
     for prefix, round in selected(history.rows).items():
         selected_rows = clients[clients["round"] == round].set_index("client").reindex(means["client"])

@@ -151,7 +151,7 @@ class Experiment:
 
     def _with_estimate(self, comparison: Comparison, folder: Path, memory: float | None) -> Comparison:
         """Add the estimate that the folder keeps, if any, beside the actual cost. `memory`: None if not measured."""
-        from unalike.metrics.statistics import totals
+        from unalike.metrics.costs import totals
 
         estimate = Estimate.load(folder, self.key)
         if estimate is None:

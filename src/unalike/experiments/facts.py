@@ -25,7 +25,8 @@ class ComparisonFacts:
     """Facts about a comparison: how its data differs, what crosses the wire, how to repeat it.
 
     Attributes:
-        methods: one entry per method: its label, its spec with every field, and the protocols that scored it.
+        methods: one entry per method: its label, its spec with every field, the protocols that scored it, and (`untuned`)
+            what of it ran with default settings.
         baseline: label of the method that the others are compared with.
         config: the configuration as TOML; `unalike compare --config` reads it.
         command: the command line that repeats the comparison, or a comment that says how to repeat it.
@@ -39,6 +40,8 @@ class ComparisonFacts:
         plain: the protocol of the columns without a prefix; empty if it has to be read off the tables.
         ends: one entry per run: its rounds, why it ended, and the selected round (None if the last rounds count).
         estimate: the cost estimate beside the actual cost: rows of `what unit estimated actual`.
+        smallest_effect: the smallest difference of interest; None for the default of the metric.
+        looks: (fewest, most) seeds, if seeds were added until the decision stood; None for a fixed number.
         unfinished: progress of a run that has not ended (`2 of 3 rounds`), otherwise empty. Such a run is shown but never
             joined with others.
     """
@@ -57,6 +60,8 @@ class ComparisonFacts:
     plain: str = ""
     ends: list[dict[str, Any]] = field(default_factory=list)
     estimate: list[dict[str, Any]] = field(default_factory=list)
+    smallest_effect: float | None = None
+    looks: tuple[int, int] | None = None
     unfinished: str = ""
 
 

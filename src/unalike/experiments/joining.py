@@ -18,7 +18,7 @@ from unalike.reporting import wording
 if TYPE_CHECKING:
     import pandas as pd
 
-    from unalike.metrics.inference import Ranks
+    from unalike.metrics.ranks import Ranks
     from unalike.reporting.joined_page import JoinedContent
 
 
@@ -120,7 +120,7 @@ class Joined:
     @property
     def ranks(self) -> Ranks | None:
         """Ranks of the shared methods over the pooled partitions; None below two of either."""
-        from unalike.metrics.inference import ranks
+        from unalike.metrics.ranks import ranks
         from unalike.metrics.statistics import headline
 
         if min(self.scores.shape) < 2:

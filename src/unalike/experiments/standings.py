@@ -115,8 +115,10 @@ def standings(folder: str | Path) -> Standings:
 
 
 def _rank(row: Standing) -> tuple[bool, float]:
-    higher_is_better = "rmse" not in row.metric
-    return math.isnan(row.score), -row.score if higher_is_better else row.score
+    from unalike.metrics.statistics import METRICS
+
+    sign = next((metric.sign for metric in METRICS if row.metric.endswith(metric.column)), 1)
+    return math.isnan(row.score), -sign * row.score
 
 
 def _standing(

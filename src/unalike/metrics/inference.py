@@ -1,97 +1,200 @@
-"""Statistical inference from paired results: intervals, tests with correction, ranks over several partitions.
+"""Statistical inference from paired results: intervals and tests of a family of methods, and the probability of being best.
 
-A value is the score of one method under one seed (or on one partition). Position i of two lists has the same data, the same
-initial weights and the same cohorts. Everything here is computed from the n differences d of such pairs.
+The unit is the seed. A value is the score of one method under one seed (or on one partition); under one seed all methods have
+the same data, initial weights and cohorts. Everything here is computed from differences d = score - baseline's score, as a
+table with one row per seed and one column per method; NaN marks a seed that a method lacks.
+
+The clients of a seed are no further repetitions: they are tested with one model, so its luck is the luck of all of them. In a
+mixed model d[seed, client] = mean + seed effect + client effect + noise, the exact test of the mean is the t test on the means
+of the seeds, with seeds - 1 degrees of freedom, however many clients there are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from unalike._utils.errors import UnalikeError
+from unalike.metrics.moderated_t import ALPHA, holm, moderated_t, residuals
 
-ALPHA = 0.05
-DRAWS, BOOTSTRAP_SEED = 9999, 0
-"""Number of bootstrap resamples, and their fixed seed: the same differences give the same interval."""
+DRAWS, DRAW_SEED = 9999, 0
+"""Number of random draws (bootstrap, sign patterns, posterior), and their fixed seed: equal input gives equal output."""
+EXACT_SEEDS = 12
+"""Most seeds for which all 2^n sign patterns are enumerated; beyond, `DRAWS` of them are drawn."""
 
 ROUNDING = 1e-6
 """Relative rounding error of a score: losses, and so an RMSE, are float32, and executors sum them in different orders."""
 
+TESTED = (
+    "pairs", "difference", "ci_low", "ci_high", "boot_low", "boot_high", "p", "p_holm", "p_exact", "better", "won", "sd", "df"
+)  # fmt: skip
+"""Columns of `family_tests`."""
 
-@dataclass(frozen=True)
-class Paired:
-    """A method compared with its baseline over `n` pairs.
 
-    `low`..`high` is the t interval of the mean difference and `p` that of the paired t test: `p` is below 5 % exactly where
-    the interval excludes 0. `boot_low`..`boot_high` is the bootstrap interval. `wilcoxon` is the p of a test that assumes no
-    normal distribution. `better` is the estimated probability that the method beats the baseline.
+def family_tests(d: pd.DataFrame, sign: int = 1, level: float = ALPHA) -> pd.DataFrame:
+    """Test every column of differences against 0: one row per method, with these columns.
+
+    * `pairs difference`: number of differences and their mean;
+    * `ci_low ci_high`: interval of the mean with confidence 1 - `level`, `boot_low boot_high`: the bootstrap interval;
+    * `p p_holm`: the moderated t test, and after Holm's correction for all methods of the table;
+    * `p_exact`: the joint sign-flip test, corrected for all methods;
+    * `better won`: share of the seeds in which the method is better (ties count half), and their number;
+    * `sd df`: moderated standard deviation and its degrees of freedom.
+
+    `sign` is -1 if lower scores are better; it does not change the sign of the differences. Numbers that are not defined are
+    NaN: intervals and p for fewer than two differences, for differences that are not finite, and for differences that are all
+    the same number other than 0 (unknown spread). If all are 0, p is 1.
     """
-
-    n: int
-    difference: float
-    low: float
-    high: float
-    boot_low: float
-    boot_high: float
-    p: float
-    wilcoxon: float
-    better: float
-
-
-def paired(values: Sequence[float], baseline_values: Sequence[float], sign: int = 1) -> Paired:
-    """Compare two methods. `sign` is -1 if lower scores are better; it does not change the sign of the differences."""
-    d = differences(values, baseline_values)
-    mean, low, high, p = t_test(d)
-    boot_low, boot_high = bootstrap(d)
-    better = probability_better([sign * x for x in d])
-    return Paired(len(d), mean, low, high, boot_low, boot_high, p, wilcoxon(d), better)
-
-
-def differences(values: Sequence[float], baseline_values: Sequence[float]) -> list[float]:
-    """d = values - baseline_values, rounded to 12 decimals; exactly 0 where scores differ only by float32 rounding."""
-    if len(values) != len(baseline_values):
-        raise UnalikeError(
-            f"cannot pair {len(values)} values with {len(baseline_values)}; give one of each for every seed"
-        )
-    return [_difference(float(a), float(b)) for a, b in zip(values, baseline_values)]
+    values = d.to_numpy(float)
+    tested = moderated_t(values, level)
+    columns = [values[~np.isnan(values[:, j]), j] for j in range(values.shape[1])]
+    boots = [bootstrap(own) for own in columns]
+    return pd.DataFrame(
+        {
+            "pairs": [len(own) for own in columns],
+            "difference": tested.mean,
+            "ci_low": tested.low,
+            "ci_high": tested.high,
+            "boot_low": [low for low, _ in boots],
+            "boot_high": [high for _, high in boots],
+            "p": tested.p,
+            "p_holm": holm(tested.p),
+            "p_exact": sign_flip_p(d),
+            "better": [probability_better(sign * own) for own in columns],
+            "won": [int((sign * own > 0).sum()) for own in columns],
+            "sd": tested.sd,
+            "df": tested.df,
+        },
+        index=d.columns,
+        columns=list(TESTED),
+    )
 
 
-def _difference(a: float, b: float) -> float:
+def sign_flip_p(d: pd.DataFrame) -> list[float]:
+    """Two-sided p of the joint sign-flip test of each column, corrected for all columns.
+
+    If methods do not differ from the baseline, the signs of a seed's differences could as well be the opposite. All 2^n ways of
+    flipping whole seeds are equally likely, and p is the share of them whose largest |t| over all methods is at least the method's
+    own |t| (Westfall and Young, 1993). The test assumes no normal distribution, and respects the correlation of the methods. Its
+    least value is 2 / 2^n, however many methods there are.
+
+    NaN for a column with no or infinite differences.
+    """
+    usable = [name for name in d if d[name].notna().any() and np.isfinite(d[name].dropna()).all()]
+    found = dict.fromkeys(d, math.nan)
+    if usable:
+        values, counts = d[usable].fillna(0.0).to_numpy(float), d[usable].notna().sum().to_numpy()
+        means = _sign_patterns(len(d)) @ values / counts
+        spread = np.maximum((values**2).sum(0) / counts - means**2, 0.0)
+        square = (values**2).sum(0) / counts
+        t = np.abs(means) / np.sqrt(np.maximum(spread, 1e-12 * np.where(square > 0, square, 1.0)))
+        found |= dict(zip(usable, (t.max(1)[:, None] >= t[0] * (1 - 1e-9)).mean(0).tolist()))
+    return [found[name] for name in d]
+
+
+def _sign_patterns(n: int) -> np.ndarray:
+    """All sign patterns of n seeds [2^n, n], or `DRAWS` random ones; the first is that without a flip."""
+    if n <= EXACT_SEEDS:
+        return np.array(list(product((1.0, -1.0), repeat=n)))
+    drawn = np.random.default_rng(DRAW_SEED).choice((1.0, -1.0), (DRAWS, n))
+    return np.vstack([np.ones(n), drawn])
+
+
+def least_exact_p(n: int) -> float:
+    """The smallest p that the sign-flip test can give for n seeds: 2 / 2^n."""
+    return min(1.0, 2.0 ** (1 - n))
+
+
+EXACT_NEEDS = math.ceil(1 + math.log2(1 / ALPHA))
+"""The least number of seeds with which the sign-flip test can reach 5 %, whatever the number of methods: 6."""
+
+
+def probability_best(d: pd.DataFrame, tests: pd.DataFrame, baseline: str, sign: int = 1) -> pd.Series:
+    """The probability of each method to have the best mean, the baseline included; `tests` is the `family_tests` of `d`.
+
+    The means are drawn from their posterior in a normal model with a flat prior on means and the moderated prior on variances:
+    each mean difference has a t distribution with its moderated standard error, and methods are correlated as their seeds are. A
+    bootstrap over three to five seeds would be certain of whatever is ahead in all of them. Methods without an interval are left
+    out (NaN).
+    """
+    rows = tests[tests["ci_low"].notna()]
+    found = pd.Series(math.nan, index=[baseline, *d.columns], dtype=float)
+    if rows.empty:
+        return found
+    rng = np.random.default_rng(DRAW_SEED)
+    normal = rng.standard_normal((DRAWS, len(d))) @ residuals(d[rows.index].to_numpy(float))
+    df = np.nanmin(rows["df"].fillna(np.inf))  # the same for all methods with equal numbers of seeds
+    stretch = np.sqrt(df / rng.chisquare(df, DRAWS)) if np.isfinite(df) else np.ones(DRAWS)
+    error = (rows["sd"].fillna(0.0) / np.sqrt(rows["pairs"])).to_numpy(float)
+    means = rows["difference"].to_numpy(float) + normal * error * stretch[:, None]
+    drawn = sign * np.hstack([np.zeros((DRAWS, 1)), means])
+    found[[baseline, *map(str, rows.index)]] = np.bincount(drawn.argmax(1), minlength=drawn.shape[1]) / DRAWS
+    return found
+
+
+def seeds_needed(difference: float, sd: float, smallest: float, level: float) -> int:
+    """Seeds with which a comparison is decided with probability 80 %, if the mean difference and its spread stay as they are.
+
+    A difference is decided if it is shown not to be 0 (it is at least `smallest`), or if its interval is within -+`smallest`. The
+    result is at most `MOST_NEEDED`.
+    """
+    n = np.arange(2, MOST_NEEDED + 1)
+    error, t = sd / np.sqrt(n), stats.t.ppf(1 - level / 2, n - 1)
+    if abs(difference) >= smallest:
+        power = stats.nct.sf(t, n - 1, abs(difference) / error)
+    else:
+        room = smallest - t * error
+        power = stats.norm.cdf((room - difference) / error) - stats.norm.cdf((-room - difference) / error)
+    enough = n[np.nan_to_num(power) >= 0.8]
+    return int(enough[0]) if len(enough) else MOST_NEEDED
+
+
+MOST_NEEDED = 1000
+"""More seeds than these are not distinguished."""
+
+
+def difference_table(scores: Mapping[str, pd.Series], baseline: str) -> pd.DataFrame:
+    """Differences of all methods (columns) to the baseline, for the seeds (rows) of the baseline; NaN for seeds a method lacks."""
+    base = scores.get(baseline, pd.Series(dtype=float))
+    others = {name: values for name, values in scores.items() if name != baseline}
+    columns = {
+        name: [
+            difference(float(values[seed]), float(base[seed])) if seed in values.index else math.nan
+            for seed in base.index
+        ]
+        for name, values in others.items()
+    }
+    return pd.DataFrame(columns, index=base.index, columns=list(others), dtype=float)
+
+
+def difference(a: float, b: float) -> float:
+    """a - b, rounded to 12 decimals; exactly 0 where the two differ only by float32 rounding."""
     same = math.isfinite(a) and math.isclose(a, b, rel_tol=ROUNDING)
     return 0.0 if same else round(a - b, 12)
 
 
 def without_rounding(scores: pd.Series) -> pd.Series:
-    """The scores with one value for all that differ only by rounding, as in `differences`."""
+    """The scores with one value for all that differ only by rounding, as in `difference`."""
     ordered = scores.sort_values(kind="stable")
     level = (ordered.diff() > ROUNDING * ordered.shift().abs()).cumsum()
     return ordered.groupby(level).transform("first").reindex(scores.index)
 
 
 def t_test(d: Sequence[float]) -> tuple[float, float, float, float]:
-    """Mean of the differences, its 95 % t interval, and the two-sided p of the paired t test: (mean, low, high, p).
+    """Mean of one method's differences, its 95 % t interval, and the two-sided p of the paired t test: (mean, low, high, p).
 
-    Interval and p are NaN if they are not defined: for fewer than two differences, for differences that are not finite, and
-    for differences that are all the same number other than 0 (unknown spread). If all are 0, p is 1. All four are NaN
-    for no differences.
+    It is `family_tests` of a family of one, without its other numbers; NaN where they are not defined.
     """
-    mean = float(np.mean(d)) if len(d) else math.nan
-    if len(d) < 2 or not np.isfinite(d).all():
-        return mean, math.nan, math.nan, math.nan
-    if without_spread(d):
-        return (0.0, 0.0, 0.0, 1.0) if mean == 0 else (mean, math.nan, math.nan, math.nan)
-    test = stats.ttest_1samp(d, 0)
-    interval = test.confidence_interval(1 - ALPHA)
-    return mean, float(interval.low), float(interval.high), float(test.pvalue)
+    tested = moderated_t(np.asarray(d, dtype=float).reshape(-1, 1))
+    mean, low, high, p = (float(x[0]) for x in (tested.mean, tested.low, tested.high, tested.p))
+    return mean, low, high, p
 
 
-def bootstrap(d: Sequence[float]) -> tuple[float, float]:
+def bootstrap(d: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """95 % percentile bootstrap interval of mean(d), from 9,999 resamples with a fixed seed.
 
     NaN for fewer than two differences and for differences that are not finite. The interval is too narrow for few pairs: n
@@ -99,101 +202,12 @@ def bootstrap(d: Sequence[float]) -> tuple[float, float]:
     """
     if len(d) < 2 or not np.isfinite(d).all():
         return math.nan, math.nan
-    draws = np.random.default_rng(BOOTSTRAP_SEED).integers(0, len(d), (DRAWS, len(d)))
+    draws = np.random.default_rng(DRAW_SEED).integers(0, len(d), (DRAWS, len(d)))
     low, high = np.quantile(np.asarray(d)[draws].mean(1), [ALPHA / 2, 1 - ALPHA / 2])
     return float(low), float(high)
 
 
-def without_spread(d: Sequence[float] | np.ndarray) -> bool:
-    """Whether all differences are the same number, up to rounding."""
-    return bool(np.ptp(d) <= 1e-9 * np.max(np.abs(d)))
-
-
-def wilcoxon(d: Sequence[float]) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test without pairs of difference 0; NaN for no pair, 1 if all differences are 0."""
-    unequal = [x for x in d if x != 0]
-    if not unequal:
-        return 1.0 if len(d) else math.nan
-    return float(stats.wilcoxon(unequal).pvalue)
-
-
-def least_p(n: int) -> float:
-    """The smallest p that Wilcoxon's test can give for n pairs: 2 / 2^n, if all differences have the same sign."""
-    return min(1.0, 2.0 ** (1 - n))
-
-
-def pairs_needed(tests: int = 1) -> int:
-    """The least number of pairs with which Wilcoxon's test can reach 5 % after Holm's correction for `tests` methods."""
-    return math.ceil(1 + math.log2(max(tests, 1) / ALPHA))
-
-
-def probability_better(gains: Sequence[float]) -> float:
+def probability_better(gains: Sequence[float] | np.ndarray) -> float:
     """P(A beats B) = (#{gain > 0} + #{gain = 0} / 2) / n over the pairs; NaN for none."""
     g = np.asarray(gains, dtype=float)
     return float(((g > 0) + 0.5 * (g == 0)).mean()) if len(g) else math.nan
-
-
-def holm(p: Iterable[float]) -> list[float]:
-    """Holm's adjusted p values: in ascending order, p_(i) becomes the largest of min(1, (m - j + 1) p_(j)) over j <= i.
-
-    NaN (a method that could not be tested) stays NaN and does not count towards m. For m = 1 nothing changes.
-    """
-    raw = np.asarray(list(p), dtype=float)
-    adjusted = np.full(len(raw), math.nan)
-    order = [i for i in np.argsort(raw, kind="stable") if not math.isnan(raw[i])]
-    largest = 0.0
-    for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * float(raw[i])))
-        adjusted[i] = largest
-    return adjusted.tolist()
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """Mean ranks of methods over partitions (1 is best), and Nemenyi's critical difference.
-
-    `blocks` is the number of partitions. `friedman` is the p of Friedman's test that no method differs; NaN for two methods.
-    """
-
-    mean: pd.Series
-    critical: float
-    blocks: int
-    friedman: float
-
-    @property
-    def apart(self) -> list[tuple[str, str]]:
-        """Pairs (better, worse) with mean ranks further apart than the critical difference."""
-        ordered = self.mean.sort_values(kind="stable")
-        names = [str(name) for name in ordered.index]
-        return [(a, b) for i, a in enumerate(names) for b in names[i + 1 :] if ordered[b] - ordered[a] > self.critical]
-
-    @property
-    def groups(self) -> list[list[str]]:
-        """The largest sets of methods, best first, within one critical difference; a method apart from all others is in none.
-
-        Methods with adjacent ranks form a group as long as the last is within the critical difference of the first.
-        """
-        ordered = self.mean.sort_values(kind="stable")
-        names = [str(name) for name in ordered.index]
-        ends = [max(j for j in range(len(names)) if ordered[names[j]] - ordered[a] <= self.critical) for a in names]
-        return [names[i : end + 1] for i, end in enumerate(ends) if end > i and (i == 0 or end > ends[i - 1])]
-
-
-def ranks(scores: pd.DataFrame, sign: int = 1) -> Ranks:
-    """Rank the methods (columns) on every partition (rows); ties share their mean rank (Demsar, 2006).
-
-    CD = q sqrt(k (k + 1) / (6 N)) for k methods on N partitions, where q is the 95 % point of the studentized range divided by
-    sqrt(2). A partition is one observation, no matter how many seeds it was run with. Raises `UnalikeError` for fewer than two
-    methods or partitions, and for a missing score.
-    """
-    blocks, methods = scores.shape
-    if blocks < 2 or methods < 2 or scores.isna().any(axis=None):
-        raise UnalikeError(
-            f"found {methods} methods on {blocks} partitions; ranks need two or more of both and a score in every cell"
-        )
-    table = (-sign * scores.apply(without_rounding, axis=1)).rank(axis=1)
-    q = float(stats.studentized_range.ppf(1 - ALPHA, methods, np.inf)) / math.sqrt(2)
-    columns = [table[name] for name in table]
-    varied = methods > 2 and any(column.nunique() > 1 or column.iloc[0] != columns[0].iloc[0] for column in columns)
-    friedman = float(stats.friedmanchisquare(*columns).pvalue) if varied else math.nan
-    return Ranks(table.mean(), q * math.sqrt(methods * (methods + 1) / (6 * blocks)), blocks, friedman)

@@ -178,8 +178,8 @@ _HISTORY = (
     "round stage seconds participants train_loss bytes bytes_down bytes_up client n_train n_test status method seed"
 )
 _SUMMARY = (
-    "partition protocol baseline seeds pairs accuracy_sd rmse_sd difference ci_low ci_high boot_low boot_high p p_holm wilcoxon "
-    "wilcoxon_holm better client_sd worst_decile mb_down mb_up"
+    "partition protocol baseline seeds pairs accuracy_sd rmse_sd difference ci_low ci_high boot_low boot_high p p_holm p_exact "
+    "better won role verdict probability_best client_sd worst_decile mb_down mb_up"
 )
 _COLUMNS = frozenset(f"{_HISTORY} {_SUMMARY}".split())
 """Names of other columns in the history and in a comparison's summary."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.statistics import Metric, headline, plain_protocol, prefixes
+from unalike.metrics.statistics import Metric, headline, in_order, plain_protocol, prefixes
+from unalike.metrics.summary import summary
+from unalike.metrics.verdicts import Rules
+from unalike.reporting.decision import Decision, decide
 
 MODELS = {
     "server": "shared model, server's test set",
@@ -23,11 +27,17 @@ MODELS = {
 
 @dataclass(frozen=True)
 class MethodResult:
-    """One compared method: a short `label`, the `spec` with every field, and the protocols that scored it."""
+    """One compared method.
+
+    `label` is short, `spec` has every field, `protocols` are those that scored it. `reference` says what the method shows if it is
+    no candidate (`upper reference`); `untuned` lists what ran with default settings (`moon(mu=1.0)`).
+    """
 
     label: str
     spec: str
     protocols: tuple[str, ...] = ("clients",)
+    reference: str = ""
+    untuned: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,8 @@ class ReportContent:
     * `target`: the score for which costs are compared; None for the baseline's final mean.
     * `protocol`: the protocol of the columns without a prefix; empty to derive it from the tables.
     * `ends`: `method seed rounds why selected`, one row per run; `estimate`: `what unit estimated actual`.
+    * `smallest_effect`: the smallest difference of interest; None for the default of the metric.
+    * `looks`: (fewest, most) seeds if seeds were added until the decision stood; None for a fixed number.
     * `wire`: `method direction what bytes`, everything that enters and leaves a client in a round.
 
     Raises `UnalikeError` if the tables are not consistent.
@@ -67,6 +79,8 @@ class ReportContent:
     protocol: str = ""
     ends: list[dict[str, Any]] = field(default_factory=list)
     estimate: list[dict[str, Any]] = field(default_factory=list)
+    smallest_effect: float | None = None
+    looks: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         _check_labels(self.labels, self.baseline)
@@ -79,11 +93,35 @@ class ReportContent:
         if self.target is not None and not 0 <= self.target <= (1 if self.metric.sign > 0 else math.inf):
             expected = "a share such as 0.8" if self.metric.sign > 0 else "an RMSE of 0 or more"
             raise UnalikeError(f"target={self.target:g} is not a possible {self.metric.word}; expected {expected}")
+        for name in ("rounds", "clients"):
+            object.__setattr__(self, name, in_order(getattr(self, name), self.labels))
 
     @property
     def labels(self) -> list[str]:
         """The labels of the methods, in the order of the report."""
         return [method.label for method in self.methods]
+
+    @property
+    def rules(self) -> Rules:
+        """The rules by which the methods are judged."""
+        references = {method.label: method.reference for method in self.methods if method.reference}
+        return Rules(self.baseline, self.plain, references, self.smallest_effect, self.looks)
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """One row per method and protocol (`metrics.summary.summary`)."""
+        return summary(self.rounds, self.clients, self.rules)
+
+    @property
+    def smallest_difference(self) -> float:
+        """The smallest difference of interest under the plain protocol; NaN if the baseline has no score there."""
+        shared = self.summary[self.summary["protocol"] == self.plain].set_index("method")[self.metric.column]
+        return self.rules.effect(self.metric, float(shared.get(self.baseline, math.nan)))
+
+    @cached_property
+    def decision(self) -> Decision:
+        """The decision that the results support."""
+        return decide(self.rounds, self.summary, self.rules)
 
     @property
     def metric(self) -> Metric:

@@ -15,13 +15,14 @@ import pandas as pd
 
 from unalike._utils.errors import unknown
 from unalike.metrics.statistics import Metric, headline
+from unalike.metrics.verdicts import CANDIDATE
 from unalike.reporting import wording
 from unalike.reporting.content import MODELS
 from unalike.reporting.rows import Row, rows
 
 NOTE = (
-    "Mean of the last ten evaluated rounds, or of the selected one, over paired seeds; sd over seeds; "
-    "95 % paired t intervals of the difference; p of the paired t test, corrected by Holm for the methods of a partition."
+    "Mean of the last third of the evaluated rounds (at most ten), or of the selected one, over paired seeds; sd over seeds; "
+    "intervals of the difference and p of the moderated paired t test, corrected by Holm for the candidates of a partition."
 )
 
 
@@ -98,8 +99,8 @@ def _groups(blocks: Sequence[ExportBlock]) -> list[list[ExportBlock]]:
 
 def _cells(blocks: Sequence[ExportBlock]) -> tuple[list[str], list[list[str]]]:
     metric, base = blocks[0].metric, blocks[0].baseline
-    heads = ["Partition", "Method", "Scored", metric.title, "sd", f"Difference to {base}", "95 % interval"]
-    heads += ["p (Holm)", "Worst tenth", "MB", "Seeds"]
+    heads = ["Partition", "Method", "Scored", metric.title, "sd", f"Difference to {base}", "Interval"]
+    heads += ["p (Holm)", "Verdict", "P(best)", "Worst tenth", "MB", "Seeds"]
     return heads, [[block.partition, *_row(row, metric)] for block in blocks for row in rows(block.summary)]
 
 
@@ -112,6 +113,8 @@ def _row(row: Row, metric: Metric) -> list[str]:
         wording.change(row["difference"], metric),
         wording.interval(row["ci_low"], row["ci_high"], metric),
         wording.probability(row["p_holm"]),
+        row["verdict"] if row["role"] == CANDIDATE else row["role"],
+        wording.chance(row["probability_best"]),
         wording.score(row["worst_decile"], metric),
         wording.megabytes(row["mb_down"] + row["mb_up"]),
         str(row["seeds"]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.statistics import in_order, summary
 from unalike.reporting import panels, tables
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.content import ReportContent
@@ -67,9 +65,7 @@ def write_text(text: str, path: str | os.PathLike[str]) -> Path:
 def _parts(content: ReportContent) -> dict[str, Any]:
     """The variables of the template: findings, charts and tables."""
     style = looks(content.labels)
-    rounds, clients = (in_order(table, content.labels) for table in (content.rounds, content.clients))
-    content = replace(content, rounds=rounds, clients=clients)
-    table = summary(content.rounds, content.clients, content.baseline, plain=content.plain)
+    table = content.summary
     if table.empty:
         raise UnalikeError(
             f"{content.title}: no round has a score to report; expected clients with test samples, and a protocol for which the "
@@ -78,7 +74,7 @@ def _parts(content: ReportContent) -> dict[str, Any]:
     return {
         "content": content,
         "looks": style,
-        "found": findings(content, table),
+        "found": findings(content),
         "panels": {
             "differences": panels.differences(content, table, style),
             "curves": panels.curves(content, style),

@@ -8,14 +8,16 @@ from typing import Any
 
 import pandas as pd
 
-from unalike.metrics.inference import Ranks, holm, paired
-from unalike.metrics.statistics import Metric, in_order, summary
+from unalike.metrics.inference import difference_table, family_tests
+from unalike.metrics.ranks import Ranks
+from unalike.metrics.statistics import Metric
 from unalike.reporting import panels, tables, wording
 from unalike.reporting.charts import rank_diagram
 from unalike.reporting.charts.palette import Look, looks
 from unalike.reporting.content import ReportContent
 from unalike.reporting.findings import findings
 from unalike.reporting.html import fill
+from unalike.reporting.rows import rows
 from unalike.reporting.tables import Cell, Table
 
 
@@ -137,28 +139,25 @@ def _means(pooled: Pooled, baseline: str, metric: Metric, style: dict[str, Look]
     """Each method compared with the baseline, paired by partition; None if the baseline is not ranked."""
     if baseline not in pooled.scores:
         return None
-    others = [str(name) for name in pooled.scores if name != baseline]
-    found = [paired(pooled.scores[n].tolist(), pooled.scores[baseline].tolist(), metric.sign) for n in others]
-    corrected = holm([f.p for f in found])
+    d = difference_table({str(name): values for name, values in pooled.scores.items()}, baseline)
+    found = rows(family_tests(d, metric.sign).rename_axis("method").reset_index())
     columns = ("Method", "Mean rank", f"Difference to {baseline}", "95 % interval", "p, corrected", "P(better)")
     body = [
         [
-            Cell(name, name, style[name]),
-            Cell(f"{pooled.ranks.mean[name]:.2f}", float(pooled.ranks.mean[name])),
-            Cell(wording.change(f.difference, metric), f.difference),
-            Cell(wording.interval(f.low, f.high, metric), f.low),
-            Cell(wording.probability(p), p),
-            Cell(wording.share(f.better), f.better),
+            Cell(row["method"], row["method"], style[row["method"]]),
+            Cell(f"{pooled.ranks.mean[row['method']]:.2f}", float(pooled.ranks.mean[row["method"]])),
+            Cell(wording.change(row["difference"], metric), row["difference"]),
+            Cell(wording.interval(row["ci_low"], row["ci_high"], metric), row["ci_low"]),
+            Cell(wording.probability(row["p_holm"]), row["p_holm"]),
+            Cell(wording.share(row["better"]), row["better"]),
         ]
-        for name, f, p in zip(others, found, corrected)
+        for row in found
     ]
     return Table(f"Differences to {baseline}, paired over {pooled.ranks.blocks} partitions", columns, body)
 
 
 def _part(i: int, name: str, part: ReportContent, style: dict[str, Look]) -> dict[str, Any]:
-    rounds, clients = (in_order(table, part.labels) for table in (part.rounds, part.clients))
-    part = replace(part, rounds=rounds, clients=clients)
-    table = summary(part.rounds, part.clients, part.baseline, plain=part.plain)
+    table = part.summary
     own = {label: style[label] for label in part.labels}
     drawn = {
         "differences": panels.differences(part, table, own),
@@ -167,7 +166,7 @@ def _part(i: int, name: str, part: ReportContent, style: dict[str, Look]) -> dic
     }
     return {
         "name": name,
-        "found": findings(part, table),
+        "found": findings(part),
         "panels": {name: panel and replace(panel, key=f"{panel.key}-{i}") for name, panel in drawn.items()},
         "tables": [tables.scores(part, table, protocol, style) for protocol in part.prefixes] + _targets(part, style),
         "command": part.command,

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from unalike.metrics.statistics import personal_against_shared
+from unalike.metrics.summary import personal_against_shared
 from unalike.reporting import wording
 from unalike.reporting.charts import plotly_charts
 from unalike.reporting.charts.palette import Look
@@ -61,7 +61,7 @@ def differences(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> 
         if key in content.prefixes
     }
     tables[f"Personal models compared with {wording.short(base, 20)}'s shared model"] = personal_against_shared(
-        content.rounds, base, plain=content.plain
+        content.rounds, content.rules
     )
     views = []
     for label, table in tables.items():

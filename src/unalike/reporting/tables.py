@@ -10,15 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from unalike.metrics.statistics import (
-    Metric,
-    client_effects,
-    extra_metrics,
-    personal_against_shared,
-    tail_mean,
-    to_target,
-    totals,
-)
+from unalike.metrics.costs import to_target, totals
+from unalike.metrics.statistics import Metric, client_effects, extra_metrics, scoring_rule, tail_mean
+from unalike.metrics.summary import personal_against_shared
+from unalike.metrics.verdicts import CANDIDATE
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.content import MODELS, ReportContent
@@ -61,15 +56,20 @@ def scores(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: 
         ("± sd", lambda r: Cell(wording.spread(r[f"{metric.column}_sd"], metric), r[f"{metric.column}_sd"])),
     ]
     if shown["difference"].notna().any():
-        columns += _compared(f"Difference to {content.baseline}", metric)
+        columns += [("Verdict", _verdict), *_compared(f"Difference to {content.baseline}", metric)]
+        columns.append(("P(best)", lambda r: Cell(wording.chance(r["probability_best"]), r["probability_best"])))
     columns += [(_TITLES.get(name, name), _decimal(name)) for name in extra_metrics(content.rounds)]
     columns += [
         ("Loss", lambda r: Cell(wording.decimal(r["loss"]), r["loss"])),
         ("Seeds", lambda r: Cell(str(r["seeds"]), r["seeds"])),
     ]
-    chosen = any(str(c).endswith("selected") for c in content.rounds)
-    counted = "the round with the best validation score" if chosen else "mean of the last ten evaluated rounds"
-    return _table(f"{_SCORE_CAPTIONS[protocol]}: {counted}", columns, shown)
+    return _table(f"{_SCORE_CAPTIONS[protocol]}: {scoring_rule(content.rounds)}", columns, shown)
+
+
+def _verdict(row: Row) -> Cell:
+    """The verdict on a candidate; for other methods the reason why they are none."""
+    text = row["verdict"] if row["role"] == CANDIDATE else row["role"]
+    return Cell(text, text)
 
 
 _TITLES = {"macro_f1": "Macro-F1", "balanced_accuracy": "Balanced accuracy", "auroc": "AUROC", "auprc": "AUPRC"}
@@ -99,8 +99,8 @@ def tests(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: d
         ),
         _p("t test, p", "p"),
         _p("corrected", "p_holm"),
-        _p("Wilcoxon, p", "wilcoxon"),
-        _p("corrected", "wilcoxon_holm"),
+        _p("sign flips, corrected p", "p_exact"),
+        ("Seeds won", lambda r: Cell(f"{r['won']} of {r['pairs']}", r["won"])),
         ("P(better)", lambda r: Cell(wording.share(r["better"]), r["better"])),
     ]
     return _table(f"The tests over paired seeds: {MODELS[protocol]}", columns, shown)
@@ -174,7 +174,7 @@ def personal_and_shared(content: ReportContent, looks: dict[str, Look]) -> Table
     caption = (
         "Personal models compared with the shared model of the baseline, on the same test data of the same clients"
     )
-    return _table(caption, columns, personal_against_shared(content.rounds, content.baseline, plain=content.plain))
+    return _table(caption, columns, personal_against_shared(content.rounds, content.rules))
 
 
 def effects(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: dict[str, Look]) -> Table | None:

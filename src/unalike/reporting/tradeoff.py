@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from unalike.metrics.costs import pareto_front
 from unalike.metrics.inference import without_rounding
-from unalike.metrics.statistics import Metric, pareto_front
+from unalike.metrics.statistics import Metric
 
 
 def tradeoff(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:

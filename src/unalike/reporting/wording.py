@@ -25,6 +25,16 @@ def spread(value: float, metric: Metric) -> str:
     return _number(value, f"{100 * value:.1f}" if metric.sign > 0 else significant(value))
 
 
+def gain(value: float, metric: Metric) -> str:
+    """An amount of change without a sign: `2.1 points`."""
+    return f"{spread(value, metric)}{unit(metric)}"
+
+
+def size_of_effect(value: float, metric: Metric) -> str:
+    """The smallest effect of interest: `0.5 points`."""
+    return f"{100 * value:.3g} points" if metric.sign > 0 else significant(value)
+
+
 def interval(low: float, high: float, metric: Metric) -> str:
     return _number(low + high, f"{_scaled(low, metric)} to {_scaled(high, metric)}")
 
@@ -57,6 +67,11 @@ def share(value: float) -> str:
     return _number(value, f"{100 * value:.0f} %")
 
 
+def chance(value: float) -> str:
+    """A probability that was estimated: never 0 % or 100 %."""
+    return _number(value, "> 99 %" if value > 0.99 else "< 1 %" if value < 0.01 else f"{100 * value:.0f} %")
+
+
 def megabytes(value: float) -> str:
     return _number(value, f"{value:,.1f}" if 1 <= value < 100 else significant(value))
 
@@ -83,6 +98,11 @@ def listing(names: Iterable[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     *most, last = map(str, names)
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def few(names: list[str]) -> str:
+    """The names, or their number if there are more than four."""
+    return listing(names) if len(names) <= 4 else plural(len(names), "method")
 
 
 def capital(text: str) -> str:

@@ -13,8 +13,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.inference import Ranks
-from unalike.metrics.statistics import Metric, in_order, summary
+from unalike.metrics.ranks import Ranks
+from unalike.metrics.statistics import Metric
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look, looks
 from unalike.reporting.charts.plotly_charts import MODEL_SUFFIX, over_seeds
@@ -80,8 +80,7 @@ def figures(content: ReportContent, style: Looks | None = None) -> Iterator[tupl
     """Yield (name, figure) for each chart that has data, protocol by protocol."""
     style = style or looks(content.labels)
     metric, scale = content.metric, 100 if content.metric.sign > 0 else 1
-    rounds, clients = (in_order(table, content.labels) for table in (content.rounds, content.clients))
-    table = summary(rounds, clients, content.baseline, plain=content.plain)
+    rounds, clients, table = content.rounds, content.clients, content.summary
     for protocol, prefix in content.prefixes.items():
         own, suffix = table[table["protocol"] == protocol], f"-{protocol}" if prefix else ""
         column, unit = prefix + metric.column, f"{metric.word}{' (%)' if scale == 100 else ''}"

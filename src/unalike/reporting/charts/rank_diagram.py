@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from unalike.metrics.inference import Ranks
+from unalike.metrics.ranks import Ranks
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.charts.plotly_canvas import canvas, named_rows, numbers, text

@@ -1,0 +1,45 @@
+"""References and default settings: methods that are shown but no candidates, and methods that were not tuned."""
+
+from __future__ import annotations
+
+import inspect
+
+from unalike._utils import spec
+from unalike._utils.errors import UnalikeError
+from unalike.methods.catalogue import local_only
+from unalike.methods.part import registry
+
+UPPER, LOWER = "upper reference (pooled data)", "lower reference (no communication)"
+ORACLE = "reference (knows the true clusters)"
+
+
+def reference(method: str) -> str:
+    """The meaning of a reference by its spec with every field; empty for a candidate."""
+    if method == repr(local_only()):
+        return LOWER
+    if method.startswith("centralised("):
+        return UPPER
+    return ORACLE if method.startswith("cluster_oracle(") else ""
+
+
+def untuned(method: str) -> str:
+    """The parts of a spec text that ran with default settings, with these settings; empty if there are none.
+
+    A part without numbers to choose has nothing to tune, and a text that names any of a part's settings counts as a choice.
+    """
+    try:
+        calls = [call for call in spec.parse(method) if not call.parameters]
+        found = [(call.name, _numbers(call.name)) for call in calls]
+    except (UnalikeError, TypeError, ValueError):  # a method object that is not spec text
+        return ""
+    return " + ".join(f"{name}({', '.join(numbers)})" for name, numbers in found if numbers)
+
+
+def _numbers(name: str) -> list[str]:
+    """The numeric settings of a method or part with their defaults."""
+    parameters = inspect.signature(registry[name]).parameters.values()
+    return [
+        f"{p.name}={p.default!r}"
+        for p in parameters
+        if isinstance(p.default, int | float) and type(p.default) is not bool
+    ]

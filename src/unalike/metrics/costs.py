@@ -1,0 +1,79 @@
+"""Costs of a comparison: totals, cost to reach a target, Pareto front."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+
+from unalike.metrics.statistics import headline, require_columns
+
+
+def to_target(
+    rounds: pd.DataFrame, target: float, column: str | None = None, lost: Mapping[str, int] = MappingProxyType({})
+) -> pd.DataFrame:
+    """Rounds, MB and seconds until a run first scores `target` or better: `method seeds reached round mb seconds`.
+
+    The last three are means over seeds, and NaN unless every seed reached the target: a mean over the successful seeds alone
+    would favor the method. Only evaluated rounds after round 0 count. `lost`: method -> number of its seeds that diverged;
+    `rounds` has no rows of them, and they count as seeds that did not reach the target.
+    """
+    metric = headline(rounds)
+    column = column or metric.column
+    spent = cumulative(rounds).assign(mb=lambda table: table["mb_down"] + table["mb_up"]).sort_values("round")
+    rows: list[dict[str, Any]] = []
+    for method in rounds["method"].unique():
+        own = spent[spent["method"] == method]
+        scored = own[(own["round"] >= 1) & own[column].notna()]
+        there = scored[metric.sign * (scored[column] - target) >= -1e-12]
+        first = there.groupby("seed")[["round", "mb", "seconds"]].first()
+        seeds = int(scored["seed"].nunique())
+        if seeds:
+            seeds += lost.get(method, 0)
+            means = first.mean() if len(first) == seeds else first.mean() * math.nan
+            rows.append(
+                {"method": method, "seeds": seeds, "reached": len(first)} | {str(k): v for k, v in means.items()}
+            )
+    return pd.DataFrame(rows, columns=_TARGET)
+
+
+_TARGET = ["method", "seeds", "reached", "round", "mb", "seconds"]
+
+
+def pareto_front(table: pd.DataFrame, more: Iterable[str], less: Iterable[str]) -> pd.Series:
+    """The Pareto front: True for rows such that no other row is at least as good in every column and better in one.
+
+    Higher is better in the columns `more`, lower in the columns `less`. A row with a missing number is not on the front.
+    """
+    goods = pd.concat([table[list(more)], -table[list(less)]], axis=1).to_numpy(dtype=float)
+    whole = ~pd.isna(goods).any(axis=1)
+    beaten = [((goods[whole] >= row).all(axis=1) & (goods[whole] > row).any(axis=1)).any() for row in goods]
+    return pd.Series(whole & ~pd.Series(beaten, dtype=bool).to_numpy(), index=table.index)
+
+
+def totals(rounds: pd.DataFrame) -> pd.DataFrame:
+    """Cost of a whole run, mean over seeds: index method, columns `mb_down mb_up seconds` (MB = 10^6 bytes).
+
+    A run that is evaluated only every few rounds has rows only for these rounds. Each row then counts for all rounds since the
+    row before.
+    """
+    run = cumulative(rounds).groupby(["method", "seed"], sort=False)[["mb_down", "mb_up", "seconds"]].max()
+    return run.groupby("method", sort=False).mean()
+
+
+def cumulative(rounds: pd.DataFrame) -> pd.DataFrame:
+    """`rounds` with running totals in the columns `mb_down`, `mb_up` and `seconds`."""
+    require_columns(rounds, "rounds", "method", "seed", "round", "bytes_down", "bytes_up", "seconds")
+    ordered = rounds.sort_values("round", kind="stable")
+    runs = [ordered["method"], ordered["seed"]]
+    stands_for = ordered["round"].groupby(runs).diff().fillna(ordered["round"].clip(lower=1))
+    per_round = {
+        "mb_down": ordered["bytes_down"] / 1e6,
+        "mb_up": ordered["bytes_up"] / 1e6,
+        "seconds": ordered["seconds"],
+    }
+    running = {name: (values * stands_for).groupby(runs).cumsum() for name, values in per_round.items()}
+    return ordered.assign(**running).loc[rounds.index]

@@ -1,0 +1,171 @@
+"""The summary of a comparison: one row per method and protocol, with scores, tests and verdicts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from unalike.metrics.costs import totals
+from unalike.metrics.inference import difference_table, family_tests, probability_best
+from unalike.metrics.statistics import (
+    Metric,
+    extra_metrics,
+    headline,
+    prefixes,
+    require_method,
+    tail_mean,
+    worst_decile,
+)
+from unalike.metrics.verdicts import BASELINE, CANDIDATE, Rules, roles, verdicts
+
+COMPARED = (
+    "pairs",
+    "difference",
+    "ci_low",
+    "ci_high",
+    "boot_low",
+    "boot_high",
+    "p",
+    "p_holm",
+    "p_exact",
+    "better",
+    "won",
+)
+"""Columns of a summary that compare a method with the baseline."""
+
+
+def summary(rounds: pd.DataFrame, clients: pd.DataFrame, rules: Rules) -> pd.DataFrame:
+    """One row per method and protocol, in order of appearance. The columns, for accuracy, are:
+
+    `method protocol role seeds accuracy accuracy_sd macro_f1 [further metrics] loss verdict probability_best pairs difference
+    ci_low ci_high boot_low boot_high p p_holm p_exact better won client_sd worst_decile mb_down mb_up seconds`
+
+    `accuracy` is the mean over seeds of `tail_mean`, `accuracy_sd` its standard deviation (ddof 1; NaN for one seed). `role` is
+    `baseline`, `candidate`, or the reason why the method is outside the family (`verdicts.roles`). The difference and its tests
+    are those of `inference.family_tests` over the candidates of a protocol, in `pairs` pairs with the same seed. They are NaN if
+    the baseline has no score under this protocol: a personal model is not compared with a shared one here
+    (`personal_against_shared` does that). A method outside the family has a difference and an interval of its own, without p.
+    `verdict` is that of `verdicts.verdicts`, empty for methods that are no candidates. `mb_down`, `mb_up` and `seconds` are totals
+    of a run, averaged over seeds.
+    """
+    metric = headline(rounds)
+    require_method(rounds, rules.baseline)
+    tables = []
+    for protocol, prefix in prefixes(rules.plain).items():
+        scores = scores_by_seed(rounds, prefix + metric.column)
+        if scores:
+            tables.append(_of_protocol(rounds, clients, rules, protocol, prefix, scores))
+    if not tables:
+        return pd.DataFrame(columns=_columns(rounds, metric))
+    found = pd.concat(tables, ignore_index=True)
+    place = {name: i for i, name in enumerate(rounds["method"].unique())}
+    found = found.sort_values("method", key=lambda names: names.map(place), kind="stable", ignore_index=True)
+    return found.reindex(columns=_columns(rounds, metric))
+
+
+def _of_protocol(
+    rounds: pd.DataFrame,
+    clients: pd.DataFrame,
+    rules: Rules,
+    protocol: str,
+    prefix: str,
+    scores: dict[str, pd.Series],
+) -> pd.DataFrame:
+    metric, costs = headline(rounds), totals(rounds)
+    rows = []
+    for method, values in scores.items():
+        row: dict[str, Any] = {"method": method, "protocol": protocol, "seeds": len(values)}
+        row |= {metric.column: values.mean(), f"{metric.column}_sd": _sd(values)}
+        row |= _others(rounds, prefix, method) | _spread(clients, prefix + metric.column, metric, method)
+        rows.append(row | costs.loc[method].to_dict())
+    found = roles(rounds, prefix + metric.column, scores, rules)
+    tests = judged(scores, found, rules, metric).drop(columns=["sd", "df"])
+    return pd.DataFrame(rows).assign(role=list(found.values())).merge(tests, left_on="method", right_index=True)
+
+
+def judged(scores: dict[str, pd.Series], role: dict[str, str], rules: Rules, metric: Metric) -> pd.DataFrame:
+    """The tests of every method against the baseline, with verdict and probability of being best; index: method.
+
+    The candidates are one family. Every other method is tested by itself, and only its difference and interval are kept.
+    """
+    d = difference_table(scores, rules.baseline)
+    candidates = [name for name in map(str, d) if role[name] == CANDIDATE]
+    tables = [family_tests(d[candidates], metric.sign, rules.level)]
+    for name in d.columns.difference(candidates, sort=False):
+        alone = family_tests(d[[name]], metric.sign, rules.level)
+        tables.append(alone.assign(p=math.nan, p_holm=math.nan, p_exact=math.nan))
+    tests = pd.concat([table for table in tables if len(table)]) if len(d.columns) else tables[0]
+    base = scores.get(rules.baseline, pd.Series(dtype=float))
+    gain, low, high = (metric.sign * tests[name] for name in ("difference", "ci_low", "ci_high"))
+    smallest = rules.effect(metric, float(base.mean()) if len(base) else math.nan)
+    words = pd.Series(
+        verdicts(gain, low, high, tests["p_holm"], rules.level, smallest), index=tests.index, dtype=object
+    )
+    best = probability_best(d[candidates], tests.loc[candidates], rules.baseline, metric.sign)
+    tests = tests.assign(verdict=words.where(tests.index.isin(candidates) & (tests["pairs"] > 0), ""))
+    return tests.reindex(list(scores)).assign(
+        **{n: tests[n].reindex(list(scores)).fillna(0).astype(int) for n in ("pairs", "won")},
+        verdict=lambda t: t["verdict"].fillna(""),
+        probability_best=best,
+    )
+
+
+def personal_against_shared(rounds: pd.DataFrame, rules: Rules) -> pd.DataFrame:
+    """Compare personal models with the *shared* model of the baseline: one row per method, with the test columns of `summary`.
+
+    Both are scored on the same test samples of the same clients. The result tells a client whether a personal model is better
+    than the baseline's shared model. It is kept apart from `summary` because it does not compare methods under one protocol.
+    """
+    metric = headline(rounds)
+    require_method(rounds, rules.baseline)
+    shared = scores_by_seed(rounds, prefixes(rules.plain)["clients"] + metric.column).get(rules.baseline)
+    personal = scores_by_seed(rounds, "personal_" + metric.column)
+    columns = ["method", *COMPARED, "verdict"]
+    if shared is None or not personal:
+        return pd.DataFrame(columns=columns)
+    role = {rules.baseline: BASELINE} | {
+        f"{name} ": CANDIDATE for name in personal
+    }  # the baseline may be personal, too
+    scores = {rules.baseline: shared} | {f"{name} ": values for name, values in personal.items()}
+    tests = judged(scores, role, rules, metric).drop(index=rules.baseline)
+    tests = tests.assign(method=tests.index.str[:-1]).reset_index(drop=True)
+    return tests.loc[tests["pairs"] > 0, columns]
+
+
+def scores_by_seed(rounds: pd.DataFrame, column: str) -> dict[str, pd.Series]:
+    """Method -> its scores by seed; methods without a score in this column are left out."""
+    if column not in rounds:
+        return {}
+    means = tail_mean(rounds, column)
+    return {str(method): values.droplevel("method") for method, values in means.groupby("method", sort=False)}
+
+
+def _sd(values: pd.Series) -> float:
+    """Standard deviation (ddof 1); NaN if a value is not finite."""
+    return float(values.std(ddof=1)) if values.map(math.isfinite).all() else math.nan
+
+
+def _others(rounds: pd.DataFrame, prefix: str, method: str) -> dict[str, float]:
+    nothing = pd.Series(dtype=float)
+    names = (*extra_metrics(rounds), "loss")
+    return {name: scores_by_seed(rounds, prefix + name).get(method, nothing).mean() for name in names}
+
+
+def _spread(clients: pd.DataFrame, column: str, metric: Metric, method: str) -> dict[str, float]:
+    """Standard deviation over clients (ddof 1) and worst decile, each within a seed, then the mean over seeds."""
+    if column not in clients:
+        return {"client_sd": math.nan, "worst_decile": math.nan}
+    by_seed = clients[(clients["method"] == method) & clients[column].notna()].groupby("seed")[column]
+    worst = by_seed.agg(lambda values: worst_decile(values, metric))
+    return {"client_sd": by_seed.std(ddof=1).mean(), "worst_decile": worst.mean()}
+
+
+def _columns(rounds: pd.DataFrame, metric: Metric) -> list[str]:
+    return [
+        *("method", "protocol", "role", "seeds", metric.column, f"{metric.column}_sd"),
+        *extra_metrics(rounds),
+        *("loss", "verdict", "probability_best", *COMPARED),
+        *("client_sd", "worst_decile", "mb_down", "mb_up", "seconds"),
+    ]

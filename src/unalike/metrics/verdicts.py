@@ -1,0 +1,114 @@
+"""The rules by which methods are judged: their role in the comparison, the smallest effect of interest, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from unalike.metrics.inference import ROUNDING
+from unalike.metrics.moderated_t import ALPHA
+from unalike.metrics.sequential import level_of_each_look
+from unalike.metrics.statistics import Metric
+
+BASELINE, CANDIDATE = "baseline", "candidate"
+"""Roles. Any other role is a text that says why the method is outside the family: `upper reference`, `equal to fedavg ...`."""
+BETTER, WORSE, EQUAL, UNDECIDED = "better", "worse", "practically equal", "undecided"
+"""Verdicts on candidates."""
+HALF_A_POINT, ONE_PERCENT = 0.005, 0.01
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules by which a comparison is judged.
+
+    Attributes:
+        baseline: label of the method that the others are compared with.
+        plain: the protocol of the columns without a prefix.
+        references: label -> meaning, for methods that are shown but no candidates (`upper reference`).
+        smallest_effect: the smallest difference of interest, in the unit of the metric; None for the default.
+        looks: (fewest, most) seeds, if seeds were added until the decision stood; None for a fixed number of seeds.
+    """
+
+    baseline: str
+    plain: str = "clients"
+    references: Mapping[str, str] = field(default_factory=dict)
+    smallest_effect: float | None = None
+    looks: tuple[int, int] | None = None
+
+    @property
+    def level(self) -> float:
+        """The level of the tests: 5 %, or that of each look if seeds were added until the decision stood."""
+        return ALPHA if self.looks is None else level_of_each_look(*self.looks)
+
+    def effect(self, metric: Metric, baseline_score: float) -> float:
+        """The smallest effect of interest.
+
+        By default half a point of a metric between 0 and 1 of which higher is better. An RMSE has the unit of the labels, so
+        that no number suits all data: there it is 1 % of the baseline's score.
+        """
+        if self.smallest_effect is not None:
+            return self.smallest_effect
+        return HALF_A_POINT if metric.sign > 0 else ONE_PERCENT * abs(baseline_score)
+
+
+def verdicts(
+    gain: ArrayLike, low: ArrayLike, high: ArrayLike, p: ArrayLike, level: float, smallest: float
+) -> np.ndarray:
+    """The verdict on each candidate.
+
+    * practically equal: the whole interval lies within -+`smallest`;
+    * better or worse: the corrected p is below `level`, and the difference is at least `smallest`;
+    * undecided: anything else.
+
+    Args:
+        gain: mean difference to the baseline; positive is better.
+        low: lower end of its interval.
+        high: upper end of its interval.
+        p: its p, corrected for the number of candidates.
+        level: the level of the test.
+        smallest: the smallest effect of interest.
+
+    Returns:
+        An array of texts, of the shape of `gain`.
+    """
+    gain, low, high, p = (np.asarray(x, dtype=float) for x in (gain, low, high, p))
+    within = (np.maximum(np.abs(low), np.abs(high)) <= smallest) & ~np.isnan(low)
+    shown = (p < level) & (np.abs(gain) >= smallest)
+    return np.select([within, shown & (gain > 0), shown & (gain < 0)], [EQUAL, BETTER, WORSE], UNDECIDED)
+
+
+def roles(rounds: pd.DataFrame, column: str, methods: Iterable[str], rules: Rules) -> dict[str, str]:
+    """The role of each method under one protocol; `column` is the protocol's headline metric.
+
+    A method whose scores equal those of the baseline or of an earlier candidate is no candidate: it repeats another one. Ditto,
+    for instance, trains personal models beside FedAvg's shared model. Such methods are found by comparing the results.
+    """
+    curves = {name: _curve(rounds, column, name) for name in methods}
+    found: dict[str, str] = {}
+    ordered = sorted(curves, key=lambda name: name != rules.baseline)
+    for name in ordered:
+        if name == rules.baseline:
+            found[name] = BASELINE
+        elif name in rules.references:
+            found[name] = rules.references[name]
+        else:
+            earlier = (o for o in ordered if found.get(o) in (BASELINE, CANDIDATE))
+            twin = next((o for o in earlier if _same(curves[o], curves[name])), None)
+            found[name] = CANDIDATE if twin is None else f"equal to {twin} in every round"
+    return {name: found[name] for name in curves}
+
+
+def _curve(rounds: pd.DataFrame, column: str, name: str) -> pd.Series:
+    """A method's evaluated scores after training, by seed and round."""
+    own = rounds[(rounds["method"] == name) & (rounds["round"] >= 1) & rounds[column].notna()]
+    return own.set_index(["seed", "round"])[column]
+
+
+def _same(a: pd.Series, b: pd.Series) -> bool:
+    """Whether two methods have the same scores in all rounds of all seeds that both have, up to rounding."""
+    shared = a.index.intersection(b.index)
+    return len(shared) > 0 and bool(np.allclose(a[shared], b[shared], rtol=ROUNDING, atol=0.0))

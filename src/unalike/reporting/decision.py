@@ -1,0 +1,238 @@
+"""The decision of a comparison: the best candidate against the baseline and against the rest, and what would settle it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from unalike.metrics.inference import MOST_NEEDED, difference_table, family_tests, seeds_needed
+from unalike.metrics.statistics import Metric, headline, prefixes
+from unalike.metrics.summary import scores_by_seed
+from unalike.metrics.verdicts import BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE, Rules, verdicts
+from unalike.reporting import wording
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The decision that a comparison supports, under the plain protocol; `str(decision)` is one paragraph.
+
+    Differences are in the unit of the metric: 0.01 is one point of accuracy.
+
+    Attributes:
+        baseline: the method that the candidates are compared with.
+        best: the candidate with the best mean difference to the baseline; empty if there is no candidate.
+        choice: the method to use: `best` if it is shown to be better, the baseline if no candidate is, empty while undecided.
+        score: mean score of `best` over its seeds.
+        difference: mean difference of `best` to the baseline over paired seeds.
+        interval: its interval, with confidence 1 - `level`.
+        level: 5 %, or the level of each look if seeds were added until the decision stood.
+        smallest_effect: differences below it do not matter.
+        seeds: paired seeds of `best`.
+        seeds_won: the number of them in which `best` is better than the baseline.
+        probability_best: the probability that `best` has the best mean of all candidates and the baseline; NaN if unknown.
+        cost: cost of a run of `best` divided by that of the baseline: `bytes` and `seconds`; NaN if the baseline has none.
+        verdicts: candidate -> `better`, `worse`, `practically equal` or `undecided`, against the baseline.
+        rivals: other candidate -> the same words, against `best`.
+        open: methods whose comparison has to be decided before the decision stands.
+        settles: about how many more seeds would settle it; 0 if it stands, None if that cannot be told.
+        contenders: methods for which more seeds could change the decision, the baseline included.
+        reason: why there is nothing to decide; empty if there is.
+        metric: the metric that decides.
+    """
+
+    baseline: str
+    metric: Metric
+    best: str = ""
+    choice: str = ""
+    score: float = math.nan
+    difference: float = math.nan
+    interval: tuple[float, float] = (math.nan, math.nan)
+    level: float = math.nan
+    smallest_effect: float = math.nan
+    seeds: int = 0
+    seeds_won: int = 0
+    probability_best: float = math.nan
+    cost: Mapping[str, float] = field(default_factory=dict)
+    verdicts: Mapping[str, str] = field(default_factory=dict)
+    rivals: Mapping[str, str] = field(default_factory=dict)
+    open: tuple[str, ...] = ()
+    settles: int | None = None
+    contenders: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def stands(self) -> bool:
+        """Whether more seeds are not expected to change the decision."""
+        return bool(self.best) and not self.open
+
+    def __str__(self) -> str:
+        if self.reason:
+            return self.reason
+        return " ".join(filter(None, (self._verdict(), self._chances(), self._costs(), self._outlook())))
+
+    def _verdict(self) -> str:
+        gain = wording.change(self.difference, self.metric)
+        between = wording.interval(*self.interval, self.metric)
+        level = f"{wording.decimal(100 * (1 - self.level), 0 if self.level == 0.05 else 1)} %"
+        measured = f"{gain} of {self.metric.word} compared with {self.baseline} ({level} interval {between})"
+        ahead = f"ahead in {self.seeds_won} of {self.seeds} seeds"
+        if self.choice == self.best:
+            return f"Use {self.best}: {wording.score(self.score, self.metric)}, {measured}, {ahead}."
+        found = self.verdicts[self.best]
+        if found in (EQUAL, WORSE):
+            keep = "Keep" if self.choice else "For now, keep"
+            return f"{keep} {self.baseline}: the best candidate, {self.best}, is {found}: {measured}."
+        none = f"Undecided: no candidate is shown to be better than {self.baseline}."
+        return f"{none} {self.best} comes closest: {measured}, {ahead}."
+
+    def _chances(self) -> str:
+        if math.isnan(self.probability_best) or self.verdicts[self.best] in (EQUAL, WORSE):
+            return ""
+        methods = wording.plural(len(self.verdicts), "candidate")
+        chance = wording.chance(self.probability_best)
+        chances = f"Among {methods} and {self.baseline}, it is the best with a probability of {chance}"
+        beaten = [name for name, found in self.rivals.items() if found == WORSE]
+        if self.rivals and len(beaten) == len(self.rivals):
+            return f"{chances}, and shown to be better than each of them."
+        return f"{chances}."
+
+    def _costs(self) -> str:
+        if self.choice != self.best:
+            return ""
+        known = {name: ratio for name, ratio in self.cost.items() if math.isfinite(ratio)}
+        texts = [f"{_ratio(ratio)} {name}" for name, ratio in known.items()]
+        return f"It costs {wording.listing(texts)} of {self.baseline}." if texts else ""
+
+    def _outlook(self) -> str:
+        if self.settles == 0 or not self.best:
+            return ""
+        rivals = [name for name in self.open if name != self.best]
+        if self.choice == self.best:
+            told = f"It is not told apart from {wording.few(rivals)}"
+        else:
+            told = "" if self.open == (self.best,) else f"Still open: {wording.few(list(self.open))}"
+        if self.settles is None:
+            return f"{told}." if told else ""
+        more = wording.plural(self.settles, "more seed")
+        about = f"about {more}" if self.settles < MOST_NEEDED / 5 else f"hundreds of seeds (about {self.settles})"
+        return f"{told}; {about} would settle that." if told else f"{wording.capital(about)} would settle it."
+
+
+def _ratio(ratio: float) -> str:
+    return "the same" if abs(ratio - 1) < 0.05 else f"{wording.significant(ratio, digits=2)} times the"
+
+
+def decide(rounds: pd.DataFrame, table: pd.DataFrame, rules: Rules) -> Decision:
+    """Derive the decision from the histories and their `summary` under the plain protocol."""
+    metric = headline(rounds)
+    shared = table[table["protocol"] == rules.plain].set_index("method")
+    candidates = shared[shared["role"] == CANDIDATE]
+    compared = candidates[candidates["difference"].map(math.isfinite)]
+    reason = _nothing_to_decide(shared, candidates, compared, rules.baseline)
+    if reason and compared.empty:
+        return Decision(rules.baseline, metric, reason=reason)
+    best = str((metric.sign * compared["difference"]).idxmax())
+    row, base = shared.loc[best].to_dict(), shared.loc[rules.baseline].to_dict()
+    smallest = rules.effect(metric, float(base[metric.column]))
+    found = {str(name): str(word) for name, word in compared["verdict"].items()}
+    rivals, rival_tests = _rivals(rounds, best, list(found), rules, metric, smallest)
+    open_ = _open(best, found, rivals)
+    m = max(1, int(candidates["p"].notna().sum()))
+    own = family_tests(_differences(rounds, [rules.baseline, *found], rules, metric), metric.sign, rules.level)
+    needs = _needs(own, [name for name in open_ if found[best] != BETTER], smallest, rules.level / m)
+    needs += _needs(rival_tests, [name for name in open_ if found[best] == BETTER], smallest, rules.level)
+    return Decision(
+        baseline=rules.baseline,
+        metric=metric,
+        best=best,
+        choice=best if found[best] == BETTER else "" if open_ else rules.baseline,
+        score=float(row[metric.column]),
+        difference=float(row["difference"]),
+        interval=(float(row["ci_low"]), float(row["ci_high"])),
+        level=rules.level,
+        smallest_effect=smallest,
+        seeds=int(row["pairs"]),
+        seeds_won=int(row["won"]),
+        probability_best=float(row["probability_best"]),
+        cost={
+            "bytes": _divided(row["mb_down"] + row["mb_up"], base["mb_down"] + base["mb_up"]),
+            "seconds": _divided(row["seconds"], base["seconds"]),
+        },
+        verdicts=found,
+        rivals=rivals,
+        open=open_,
+        settles=0 if not open_ else max(needs) if needs else None,
+        contenders=(rules.baseline, best, *(name for name in _contenders(best, found, rivals))),
+        reason=reason,
+    )
+
+
+def _nothing_to_decide(shared: pd.DataFrame, candidates: pd.DataFrame, compared: pd.DataFrame, baseline: str) -> str:
+    """Why there is no decision; empty if there is one."""
+    if len(shared.index.difference([baseline])) == 0:
+        return (
+            f"Nothing to compare with {baseline}: no other method has a shared model that was evaluated after training."
+        )
+    if candidates.empty:
+        return f"Nothing to decide: every other method is a reference, or repeats {baseline}."
+    pairs = int(candidates["pairs"].max())
+    if not pairs:
+        return f"No method shares a seed with a shared model of {baseline}; choose another baseline."
+    if shared["seeds"].max() == 1:
+        return "One seed cannot show a difference: the results below may be chance. Run three seeds or more."
+    if pairs == 1:
+        return f"No method shares more than one seed with {baseline}. One seed cannot show a difference: all results may be chance."
+    if compared.empty or compared["ci_low"].isna().all():
+        return f"No difference to {baseline} can be tested, for the reasons below."
+    return ""
+
+
+def _differences(rounds: pd.DataFrame, methods: list[str], rules: Rules, metric: Metric) -> pd.DataFrame:
+    """Differences of the methods to the first of them, by seed, under the plain protocol."""
+    scores = scores_by_seed(rounds, prefixes(rules.plain)[rules.plain] + metric.column)
+    return difference_table({name: scores[name] for name in methods}, methods[0])
+
+
+def _rivals(
+    rounds: pd.DataFrame, best: str, candidates: list[str], rules: Rules, metric: Metric, smallest: float
+) -> tuple[dict[str, str], pd.DataFrame]:
+    """The verdict on each other candidate against the best, with the tests.
+
+    The p values are not corrected: the best is better than all others only if every single test says so, and then the largest
+    p is the p of that claim (Hung and Fithian, 2019).
+    """
+    others = [name for name in candidates if name != best]
+    tests = family_tests(_differences(rounds, [best, *others], rules, metric), metric.sign, rules.level)
+    gain, low, high = (metric.sign * tests[name] for name in ("difference", "ci_low", "ci_high"))
+    words = verdicts(gain, low, high, tests["p"], rules.level, smallest)
+    return dict(zip(others, map(str, words))), tests
+
+
+def _open(best: str, found: Mapping[str, str], rivals: Mapping[str, str]) -> tuple[str, ...]:
+    """The methods whose comparison is not decided and matters: with the best if it is better, else with the baseline."""
+    if found[best] == BETTER:
+        return tuple(name for name, word in rivals.items() if word == UNDECIDED and found[name] != WORSE)
+    return tuple(name for name, word in found.items() if word == UNDECIDED and rivals.get(name) != WORSE)
+
+
+def _contenders(best: str, found: Mapping[str, str], rivals: Mapping[str, str]) -> list[str]:
+    """The other candidates that may still be the best, as far as it is not known already that they equal it."""
+    return [
+        name for name, word in rivals.items() if WORSE not in (word, found[name]) and UNDECIDED in (word, found[name])
+    ]
+
+
+def _needs(tests: pd.DataFrame, names: list[str], smallest: float, level: float) -> list[int]:
+    """For each method that can be tested, about how many more seeds would decide its comparison."""
+    known = tests.loc[names].dropna(subset=["sd"])
+    return [
+        max(1, seeds_needed(float(row["difference"]), float(row["sd"]), smallest, level) - int(row["pairs"]))
+        for _, row in known.iterrows()
+    ]
+
+
+def _divided(value: float, base: float) -> float:
+    return float(value / base) if base > 0 else math.nan

@@ -1,0 +1,93 @@
+"""The rules of verdicts, and their simulated error rates."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from unalike.metrics.sequential import level_of_each_look
+from unalike.metrics.statistics import METRICS
+from unalike.metrics.verdicts import BETTER, EQUAL, UNDECIDED, WORSE, Rules, verdicts
+
+ACCURACY, RMSE = METRICS
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SETS = 1500
+MARGIN = 3 * (0.05 * 0.95 / SETS) ** 0.5
+"""Three standard errors of a rate of 5 %."""
+
+
+@pytest.fixture
+def rates(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import error_rates
+
+    yield error_rates
+    del sys.modules["error_rates"]
+
+
+@pytest.mark.parametrize(
+    ("gain", "low", "high", "p", "expected"),
+    [
+        (0.02, 0.01, 0.03, 0.01, BETTER),
+        (-0.02, -0.03, -0.01, 0.01, WORSE),
+        (0.02, 0.01, 0.03, 0.06, UNDECIDED),  # not after correction
+        (0.001, -0.004, 0.004, 0.5, EQUAL),
+        (0.003, 0.002, 0.004, 0.001, EQUAL),  # certain, and too small to matter
+        (0.004, 0.001, 0.007, 0.01, UNDECIDED),  # a difference is shown, but it may be below the smallest effect
+        (0.01, -0.01, 0.03, 0.4, UNDECIDED),
+        (0.02, np.nan, np.nan, np.nan, UNDECIDED),
+    ],
+)
+def test_verdict_follows_interval_and_smallest_effect(gain, low, high, p, expected):
+    assert verdicts(gain, low, high, p, 0.05, 0.005) == expected
+
+
+def test_smallest_effect_is_half_a_point_or_one_percent():
+    assert Rules("a").effect(ACCURACY, 0.8) == 0.005
+    assert Rules("a").effect(RMSE, 300.0) == pytest.approx(3.0)
+    assert Rules("a", smallest_effect=0.02).effect(RMSE, 300.0) == 0.02
+
+
+@pytest.mark.parametrize("tail", ["normal", "heavy tails"])
+@pytest.mark.parametrize("spread", ["equal", "1 to 30", "one 15 times", "baseline's"])
+def test_false_winners_are_at_most_five_percent(rates, spread, tail):
+    """Nothing differs from the baseline: at most 5 % of the comparisons have a winner, with 3, 5, 10 seeds and 2 to 12 methods."""
+    found = {(n, m): rates.false_winners(SETS, n, m, spread, tail)[0] for n in (3, 5, 10) for m in (2, 3, 4, 7, 12)}
+    assert max(found.values()) <= 0.05 + MARGIN, found
+    assert np.mean(list(found.values())) <= 0.05
+
+
+@pytest.mark.parametrize("spread", ["equal", "1 to 30"])
+def test_power_exceeds_that_of_corrected_t_tests(rates, spread):
+    """A candidate that is two standard deviations better, with five seeds and twelve methods."""
+    moderated, plain = rates.power(SETS, 5, 12, spread, "normal")
+    assert moderated > 0.5 and moderated > 1.4 * plain
+
+
+@pytest.mark.parametrize("spread", ["equal", "1 to 30", "one 15 times", "baseline's"])
+def test_added_seeds_have_false_winners_of_at_most_five_percent(rates, spread):
+    found = {methods: rates.sequential(SETS, methods, spread, "normal")[0] for methods in (2, 4, 12)}
+    assert max(found.values()) <= 0.05 + MARGIN, found
+
+
+def test_added_seeds_stop_early_for_a_clear_winner(rates):
+    power, _, seeds = rates.sequential(SETS, 4, "equal", "normal", effect=3.0)
+    assert power > 0.95 and seeds < 7
+
+
+def test_level_of_each_look_is_pococks():
+    """Pocock's constants for equally spaced looks: 2.178 for two, 2.289 for three, 2.413 for five (Jennison and Turnbull, 2000)."""
+    assert level_of_each_look(4, 4) == 0.05
+    for looks, constant in ((2, 2.178), (3, 2.289), (5, 2.413)):
+        assert level_of_each_look(1, looks) == pytest.approx(2 * stats.norm.sf(constant), rel=0.01)
+
+
+def test_level_of_each_look_holds_for_random_walks():
+    walks = np.random.default_rng(0).standard_normal((20000, 10)).cumsum(1)[:, 2:]
+    z = np.abs(walks) / np.sqrt(np.arange(3, 11))
+    crossed = (2 * stats.norm.sf(z) < level_of_each_look(3, 10)).any(1).mean()
+    assert crossed == pytest.approx(0.05, abs=0.005)
