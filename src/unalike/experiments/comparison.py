@@ -205,7 +205,11 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         rows = self.summary.filter(items=SHOWN).dropna(axis=1, how="all")
-        return paragraph(repr(self)) + paragraph(str(self.decision)) + str(rows.to_html(index=False, na_rep="-", float_format="{:.4g}".format))
+        return (
+            paragraph(repr(self))
+            + paragraph(str(self.decision))
+            + str(rows.to_html(index=False, na_rep="-", float_format="{:.4g}".format))
+        )
 
     def __str__(self) -> str:
         return f"{self.decision}\n\n" + self.summary.to_string(

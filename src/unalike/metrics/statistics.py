@@ -181,7 +181,8 @@ def still_rising(rounds: pd.DataFrame, column: str, smallest: float) -> list[Ris
 def _line(run: pd.DataFrame, column: str) -> tuple[float, int]:
     """The change of a column along its regression line, and the number of rounds that the line spans."""
     span = int(run["round"].max() - run["round"].min())
-    slope = run["round"].cov(run[column]) / run["round"].var() if len(run) > 2 else math.nan
+    known = len(run) > 2 and run[column].map(math.isfinite).all()
+    slope = run["round"].cov(run[column]) / run["round"].var() if known else math.nan
     return float(slope * span), span
 
 

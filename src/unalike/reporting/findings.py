@@ -84,7 +84,7 @@ def _sentence(row: Row, content: ReportContent) -> str:
         diverged = baseline if math.isfinite(row[metric.column]) else "it"
         return f"{level}; {diverged} diverged, so there is no difference to test."
     if row["role"] != CANDIDATE:
-        return f"{level}, {gain} compared with {baseline}: {row['role']}, so it is no candidate."
+        return f"{level}, {gain} compared with {baseline}; no candidate, but {row['role']}."
     if row["pairs"] == 1:
         return (
             f"{level}, {gain} compared with {baseline} under the one seed that both ran; one seed shows no difference."
