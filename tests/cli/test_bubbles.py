@@ -4,12 +4,12 @@ import doctest
 
 import numpy as np
 
-import unalike.cli.partition_bubbles
-from unalike.cli.partition_bubbles import HIGHEST, SIZES, WIDEST, bubbles
+import unalike.cli.terminal_tables
+from unalike.cli.terminal_tables import HIGHEST, SIZES, WIDEST, bubbles
 
 
 def test_bubbles_doctest_passes():
-    assert doctest.testmod(unalike.cli.partition_bubbles).failed == 0
+    assert doctest.testmod(unalike.cli.terminal_tables).failed == 0
 
 
 def test_bubbles_grow_with_the_count():

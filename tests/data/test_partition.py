@@ -7,7 +7,7 @@ from rich.console import Console
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import Dataset, PartitionPlan, apply_plan, partition
-from unalike.data.partitioning.partition import canonical
+from unalike.data.partitioning.partition import canonical, usual_partition
 from unalike.data.partitioning.partition_files import write_partition
 
 
@@ -45,8 +45,16 @@ def test_partition_with_bad_input_raises(blobs):
     assert len(partition(gap, "iid", clients=2)) == 2
     with pytest.raises(UnalikeError, match=r"natural: the data has no column 'client' \(columns: none\)"):
         partition(blobs, "natural")
-    with pytest.raises(UnalikeError, match="clients=None, expected a whole number"):
-        partition(blobs, "iid")
+    assert len(partition(blobs, "iid")) == 10
+
+
+def test_partition_without_spec_divides_by_the_first_group():
+    x, y, ward = np.arange(8, dtype=np.float32)[:, None], np.array([0, 1] * 4), np.array(["b", "a", "a", "b"] * 2)
+    grouped = Dataset("grouped", (x, y), groups={"ward": ward, "bed": np.arange(8)})
+    clients = partition(grouped)
+    assert list(clients.names) == ["a", "b"] and clients.plan.spec.startswith("natural(column='ward'")
+    assert set(clients.x[clients.train[0]].flatten().tolist()) <= {1, 2, 5, 6}
+    assert usual_partition(Dataset("plain", (x, y))) == "dirichlet(alpha=0.1)"
 
 
 def test_partition_of_something_else_than_data_set_raises():
@@ -74,7 +82,7 @@ def test_partition_with_split_outside_zero_to_one_raises(blobs):
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("spec", 3, "a text"),
+        ("spec", 3, "a text or None"),
         ("split", "a", "a number"),
         ("val", "a", "a number"),
         ("min_test", 1.5, "a whole number"),

@@ -170,12 +170,14 @@ def test_text_column_becomes_tokens_of_training_vocabulary(tmp_path, bag):
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({}, {"target": "result"}, r"no column 'result'; expected one of age, visits, sex, hospital, outcome, part"),
+        ({}, {"target": "result"}, r"no column 'result'; it has the columns age, visits, sex, hospital, outcome, part"),
+        ({}, {"target": "outcom"}, "no column 'outcom'; did you mean 'outcome'"),
         ({}, {"group": "ward"}, "no column 'ward'"),
-        ({}, {}, r"no column is named to be predicted; write .file\(path='.*', target='COLUMN'\)"),
+        ({}, {"traget": "outcome"}, r"p.csv: unknown option 'traget'; did you mean 'target'"),
+        ({}, {}, "a table with the columns age, visits, sex, .*; name the one to predict, with --target COLUMN"),
         ({"outcome": [None] + ["ill"] * 39}, {}, "'outcome' is missing in 1 rows, the first row 0"),
         ({"age": [np.inf] + [1.0] * 39}, {}, "column 'age' is infinite in row 0"),
-        ({"age": [None] * 40}, {}, "column 'age' has no value in the training rows; drop='age'"),
+        ({"age": [None] * 40}, {}, "column 'age' has no value in the training rows; --drop age, in Python drop='age'"),
         ({"hospital": None}, {"group": "hospital"}, "group 'hospital': found .*expected one integer or text"),
         ({"part": "later"}, {"split": "part"}, "the split 'part' holds later; expected train and test"),
         ({"part": "test"}, {"split": "part"}, "no training rows"),
@@ -318,5 +320,5 @@ def test_text_options_without_text_column_raise(tmp_path, options):
 
 def test_text_length_zero_raises(tmp_path):
     (tmp_path / "t.csv").write_text("t,y\n" + "".join(f"w{i % 3},{'ab'[i % 2]}\n" for i in range(20)))
-    with pytest.raises(UnalikeError, match=r"\): length=0: "):
+    with pytest.raises(UnalikeError, match=r"t\.csv: length=0: "):
         load(tmp_path / "t.csv", target="y", text="t", length=0)

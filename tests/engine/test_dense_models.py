@@ -23,7 +23,13 @@ PLANS = {name: plan(name) for name in sorted(registry)}
 METHODS = {name: p for name, p in PLANS.items() if isinstance(p, Method) and not p.trained}
 HEAVY = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "clip": 1.0, "keep_optimizer_state": True}
 MOMENTUM = {"momentum": 0.9, "weight_decay": 0.01, "keep_optimizer_state": True}
-TEACHING = ("feddf", "ensemble_distillation", "fedgh", "ensemble_generator", "fedgen")  # the server trains, too, and enlarges last bits
+TEACHING = (
+    "feddf",
+    "ensemble_distillation",
+    "fedgh",
+    "ensemble_generator",
+    "fedgen",
+)  # the server trains, too, and enlarges last bits
 
 
 def trained(method, executor, module=None, clients=None, **more):

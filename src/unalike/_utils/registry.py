@@ -54,19 +54,30 @@ class Registry:
         Raises `UnalikeError` for parameters that the builder does not take, of the wrong kind and out of range.
         """
         builder = self[call.name]
+        self._check(call, context)
         try:
-            inspect.signature(builder).bind(**context, **call.parameters)
-        except TypeError as error:
-            strange = next((n for n in call.parameters if n not in inspect.signature(builder).parameters), "")
-            meant = hint(strange, self._written(call.name)).replace("?", "; ")
-            raise UnalikeError(f"{call}: {error}; {meant}it takes {self.usage(call.name)}") from None
-        try:
-            check_kinds(builder, call.parameters)
             return builder(**context, **call.parameters)
         except InvalidValue as error:
             raise InvalidValue(f"{call}: {error}; it takes {self.usage(call.name)}") from None
         except ValidationError as error:
             raise UnalikeError(f"{call}: {explain_errors(error)}; it takes {self.usage(call.name)}") from None
+
+    def check(self, call: Call) -> None:
+        """Raise `UnalikeError` for parameters that the builder does not take, lacks, or that are of the wrong kind."""
+        written, parameters = self._written(call.name), inspect.signature(self[call.name]).parameters
+        self._check(call, dict.fromkeys(parameters.keys() - written.keys()))
+
+    def _check(self, call: Call, context: dict[str, Any]) -> None:
+        builder = self[call.name]
+        try:
+            inspect.signature(builder).bind(**context, **call.parameters)
+            check_kinds(builder, call.parameters)
+        except TypeError as error:
+            strange = next((n for n in call.parameters if n not in inspect.signature(builder).parameters), "")
+            meant = hint(strange, self._written(call.name)).replace("?", "; ")
+            raise UnalikeError(f"{call}: {error}; {meant}it takes {self.usage(call.name)}") from None
+        except InvalidValue as error:
+            raise InvalidValue(f"{call}: {error}; it takes {self.usage(call.name)}") from None
 
     def usage(self, name: str) -> str:
         """`proximal(mu=0.001)`: the name with the parameters a person may write and their defaults."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unalike.cli import data_flags
 from unalike.cli import options as o
 
 NAME = "compare"
@@ -14,7 +15,7 @@ NAME = "compare"
 METHODS = ["fedavg", "fedprox(mu=0.1)", "scaffold", "fedavg + lws"]
 
 
-@o.uses_flags(training=o.training)
+@o.uses_flags(samples=data_flags.samples, training=o.training)
 def command(
     context: typer.Context,
     method: Annotated[
@@ -23,19 +24,12 @@ def command(
             help="Method, or a sum of methods and parts (see `unalike list methods`); repeat the flag for each method."
         ),
     ] = METHODS,
-    data: o.Data = "digits",
-    data_dir: o.DataDir = None,
-    partition: o.Partition = "dirichlet(alpha=0.1)",
-    plan: o.Plan = None,
-    clients: o.Clients = None,
-    val: o.Val = 0.0,
-    test: o.Test = None,
-    proxy: o.Proxy = None,
+    *,
+    samples: data_flags.DataFlags,
     seeds: Annotated[str, typer.Option(help="Number of seeds, or a list of them: 3, or 0,1,4.")] = "3",
     baseline: Annotated[
         str | None, typer.Option(help="Method that the others are compared with; the first unless given.")
     ] = None,
-    *,
     training: dict[str, Any],
     out: o.Out = Path("results"),
     track: o.Track = [],  # noqa: B006  (Typer copies it)
@@ -48,6 +42,7 @@ def command(
 
     \b
     unalike compare --data digits --method fedavg --method fedmix --rounds 30 --out results
+    unalike compare --data visits.csv --target outcome --group hospital --method fedavg --method scaffold
     unalike compare --data my.npz --model cnn --clients 5 --method fedavg --method 'fedprox(mu=0.1) + lws'
     unalike compare --method fedavg --method scaffold --budget '20 MB' --val 0.2 --select best
     unalike compare --dry-run --rounds 500 --seeds 10 --model cnn --data mnist
@@ -58,26 +53,23 @@ def command(
     from unalike._utils.progress import progress_bar
     from unalike.cli.config.resolved import resolved_config
     from unalike.cli.terminal_tables import estimate_table, summary_table
-    from unalike.data.partitioning.partition import usual_clients
     from unalike.experiments.compare import prepare_experiment, read_seeds
-    from unalike.runtime.run_config import check_request
     from unalike.tracking.tracking import Trackers, group_of
 
     trackers, numbers = Trackers.of(track, group_of(out)), read_seeds(seeds)
-    check_request(method, has_test=True, **training)
-    dataset, proxy_samples, test_samples = o.dataset(data, data_dir, proxy, test, training["protocol"])
-    planned = None if plan is None else o.divided(dataset, partition, plan, clients, 0, val)
-    flags = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}
-    flags |= {"partition": partition, "clients": clients, "val": val or None} if plan is None else {"plan": str(plan)}
+    data_flags.check(samples, method, training)
+    loaded = samples.load(training["protocol"])
+    planned = None if samples.plan is None else samples.divide(loaded.dataset)
     experiment = prepare_experiment(
         method,
-        clients if planned is None else planned,
-        data=dataset if planned is None else None,
-        partition=partition,
-        val=val,
-        source=flags,
-        proxy=proxy_samples,
-        test=test_samples,
+        samples.clients if planned is None else planned,
+        data=loaded.dataset if planned is None else None,
+        partition=samples.partition if planned is None else None,
+        split=samples.split,
+        val=samples.val,
+        source=samples.kept,
+        proxy=loaded.proxy,
+        test=loaded.test,
         seeds=numbers,
         baseline=baseline,
         **training,
@@ -85,8 +77,8 @@ def command(
     if dry_run:
         with progress_bar(experiment.calibration, "calibrating", lines=True) as progress:
             estimate = experiment.estimate(progress)
-        usual = usual_clients(partition) if plan is None else None
-        print(resolved_config(context, clients=usual, baseline=experiment.facts.baseline), end="\n\n")
+        found = samples.resolved(loaded.dataset) | {"baseline": experiment.facts.baseline}
+        print(resolved_config(context, **found), end="\n\n")
         estimate_table(estimate)
         if out is not None:
             estimate.save(out)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from unalike._utils.errors import UnalikeError
-from unalike.cli import options as o
+from unalike.cli import data_flags
+from unalike.cli.options import uses_flags
 
 NAME = "evaluate"
 
 
+@uses_flags(table=data_flags.table)
 def command(
     folder: Annotated[Path, typer.Argument(help="Folder that `unalike run --out` wrote.")],
     data: Annotated[str | None, typer.Option(help="Data set or file; the run's own clients unless given.")] = None,
-    data_dir: o.DataDir = None,
+    data_dir: data_flags.DataDir = None,
+    *,
+    table: dict[str, Any],
 ) -> None:
     """Evaluate a run's shared model.
 
@@ -26,6 +30,7 @@ def command(
     \b
     unalike evaluate runs/prox
     unalike evaluate runs/prox --data new.npz
+    unalike evaluate runs/ward --data new_patients.csv
     """
     import numpy as np
 
@@ -39,7 +44,7 @@ def command(
 
     predict, config = load_model(folder)
     if data is not None:
-        other = fitting(data, data_dir, folder, config)
+        other = fitting(data, data_dir, folder, config, table)
         x, y, task = other.merged()[0], labels(other, folder, config), find_task(config["data"]["task"])
         scores = score(task, predict, x, y, np.zeros(len(y), np.int64))
         rows = {data: measure(task, scores)}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
+from unalike.cli.data_flags import DataFlags, table
+from unalike.cli.options import kept_flags
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,15 +73,21 @@ def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
         )
 
 
-def fitting(data: str, data_dir: Path | None, folder: Path, config: dict[str, Any]) -> Dataset:
-    """Load a data set for the model of a run. A table is encoded as in the run.
+def fitting(
+    data: str, data_dir: Path | None, folder: Path, config: dict[str, Any], columns: dict[str, Any] | None = None
+) -> Dataset:
+    """Load a data set for the model of a run. A table is encoded as in the run, and has the same target unless `columns` names one.
 
     Raises `UnalikeError` for samples of another shape, and for a table if the run has no encoding.
     """
-    from unalike.data.sources.load import load
+    from unalike.data.sources.load import load, table_at
 
     encoding = _encoding(folder, config)
-    dataset, wanted = load(data, data_dir, encoding=encoding), config["data"]["input_shape"]
+    options = dict(columns or {})
+    if table_at(data, data_dir) is not None and "(" not in data:
+        kept = _kept_flags(folder)
+        options = {name: kept[name] for name in ("target", "regression") if name in kept} | options
+    dataset, wanted = load(data, data_dir, encoding=encoding, **options), config["data"]["input_shape"]
     if encoding is None and dataset.encoding is not None:
         why = "the run is older, or its data is no table; if it is one, run the command of the run again (nothing is trained), else"
         if "federation" in config:
@@ -126,38 +135,29 @@ def _encoding(folder: Path, config: dict[str, Any]) -> Encoding | None:
     return found
 
 
-def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:
-    """The arguments of `options.dataset` that give the data of a run or cell, from the command that made it.
-
-    Without such a command, the data set is known only by the name that the run recorded.
-    """
-    from unalike.cli.options import kept_flags
-
+def _kept_flags(folder: Path) -> dict[str, Any]:
+    """The flags of the command that made a run, or the comparison of which it is a cell; empty if a program made it."""
     place = folder.resolve()
-    if place.parent.name == "cells":
-        place = place.parents[1]
-    flags = kept_flags(place)
-    kept = flags.get("data_dir")
-    return {
-        "data": flags.get("data", config["data"]["name"]),
-        "data_dir": data_dir or (Path(kept) if kept else None),
-        **{name: flags.get(name) for name in ("proxy", "test")},
-        "protocol": config["protocol"] if flags else (),
-    }
+    return kept_flags(place.parents[1] if place.parent.name == "cells" else place)
 
 
 def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dataset:
     """The data set of a run's clients. Raises `UnalikeError` if the clients came from a program and the data has no known name."""
-    from unalike.cli.options import dataset
-
-    source = source_of(folder, config, data_dir)
+    flags = _kept_flags(folder)
+    kept = flags.get("data_dir")
+    source = DataFlags(
+        flags.get("data", config["data"]["name"]),
+        data_dir or (Path(kept) if kept else None),
+        {name: flags[name] for name in signature(table).parameters if name in flags},
+        test=flags.get("test"),
+        proxy=flags.get("proxy"),
+    )
     try:
-        found: Dataset = dataset(**source)[0]
+        return source.load(config["protocol"] if flags else ()).dataset
     except UnalikeError as error:
-        if source["protocol"]:  # the data came from a command, so the error is the user's
+        if flags:  # the data came from a command, so the error is the user's
             raise
         raise UnalikeError(
-            f"{folder} does not say where its data came from: its clients came from a program, with data {source['data']!r}; their "
+            f"{folder} does not say where its data came from: its clients came from a program, with data {source.data!r}; their "
             "scores are in `unalike report`; use --data to evaluate other samples"
         ) from error
-    return found

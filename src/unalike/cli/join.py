@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from unalike.cli import options as o
+from unalike.cli import data_flags
+from unalike.cli.options import uses_flags
 
 NAME = "join"
 
 
+@uses_flags(table=data_flags.table)
 def command(
     bundle: Annotated[Path, typer.Argument(help="The site's bundle, from the operator of the coordinator.")],
     data: Annotated[
         str, typer.Option(help="The site's samples: a file such as site.parquet or site.npz, or a folder.")
     ],
-    target: o.Target = None,
-    data_dir: o.DataDir = None,
+    *,
+    table: dict[str, Any],
+    data_dir: data_flags.DataDir = None,
     folder: Annotated[
         Path | None, typer.Option(help="Folder for the site's state and logs; next to the bundle unless given.")
     ] = None,
@@ -50,7 +53,7 @@ def command(
     from unalike.federation.security.bundle import Bundle
     from unalike.federation.site.join import join, wire_lines
 
-    found, data = Bundle.read(bundle), o.table(data, target)
+    found, data = Bundle.read(bundle), data_flags.spec(data, table)
     if show:
         print("\n".join(wire_lines(found.federation, data, data_dir, found.site)))
         return

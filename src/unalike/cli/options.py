@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -99,14 +99,6 @@ Config = Annotated[
         help="TOML file with the names of the flags as keys, or a run's config.toml.",
     ),
 ]
-Data = Annotated[str, typer.Option(help="Name of a data set (see `unalike list data`), or a file such as my.npz.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of data files; also $UNALIKE_DATA.")]
-Partition = Annotated[str, typer.Option(help="Partition of the data (see `unalike list partitions`).")]
-Plan = Annotated[Path | None, typer.Option(help="Saved partition plan (plan.json), instead of --partition.")]
-Clients = Annotated[
-    int | None,
-    typer.Option(help="Number of clients; 10 unless given, or as many as the data set defines.", show_default=False),
-]
 Model = Annotated[str, typer.Option(help="Model, such as 'mlp(hidden=(64, 32))' (see `unalike list models`).")]
 Start = Annotated[
     Path | None,
@@ -123,13 +115,6 @@ Seed = Annotated[int, typer.Option(help="Seed of partition, weights, cohorts and
 Val = Annotated[
     float,
     typer.Option(help="Share of each client's training samples used for validation (--stop, --select), such as 0.1."),
-]
-Test = Annotated[
-    float | None,
-    typer.Option(
-        help="Share of the test samples for the server (--protocol server); the whole published test set unless given.",
-        show_default=False,
-    ),
 ]
 Stop = Annotated[
     str | None,
@@ -154,17 +139,12 @@ Precision = Annotated[str, typer.Option(help="float32, or bf16, which is faster 
 EvaluateEvery = Annotated[int, typer.Option(help="Number of rounds between evaluations.")]
 Protocol = Annotated[list[str], typer.Option(help="clients, server, personal or local; repeat for several.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda:1, ...; cuda with --workers: one GPU per process.")]
-Target = Annotated[str | None, typer.Option(help="Column of a table to predict.")]
 Buffers = Annotated[str, typer.Option(help="Running statistics of batch norm: average, local or first.")]
 Transform = Annotated[
     str | None,
     typer.Option(
         help="Transform of training batches, such as 'normalize(mean=0.5, std=0.25) + crop(padding=4) + flip'."
     ),
-]
-Proxy = Annotated[
-    float | None,
-    typer.Option(help="Share of the test samples for methods that train on the server, such as 0.02."),
 ]
 Epochs = Annotated[int, typer.Option(help="Epochs of local training per round.")]
 Steps = Annotated[int | None, typer.Option(help="Local optimizer steps per round, instead of epochs.")]
@@ -270,43 +250,3 @@ def training(
     if workers is not None and not executor.startswith("distributed"):
         arguments["executor"] = f"distributed(workers={workers}, inner={executor!r})"
     return arguments
-
-
-def table(data: str, target: str | None) -> str:
-    """A file as spec text for `load`, with the target column if the file is a table."""
-    return data if target is None else f"file(path={data!r}, target={target!r})"
-
-
-def dataset(
-    data: str,
-    data_dir: Path | None,
-    proxy: float | None = None,
-    test: float | None = None,
-    protocol: Sequence[str] = (),
-) -> tuple[Any, Any, Any]:
-    """Load a data set and split it: (samples of the clients, proxy samples of the server, test samples of the server)."""
-    from unalike.data.partitioning.hold_out import hold_out, test_apart
-    from unalike.data.sources.load import load
-
-    found, learn, held = load(data, data_dir), None, None
-    if proxy is not None:
-        found, learn = hold_out(found, proxy)
-    if test is not None:
-        found, held = hold_out(found, test)
-    elif "server" in protocol:
-        found, held = test_apart(found)
-    return found, learn, held
-
-
-def divided(data: Any, partition: str, plan: Path | None, clients: int | None, seed: int, val: float = 0.0) -> Any:
-    """Make clients from a data set as the flags say."""
-    from unalike.data.partition_plan import PartitionPlan
-    from unalike.data.partitioning.apply_plan import apply_plan
-    from unalike.data.partitioning.partition import divided_already, usual_clients
-    from unalike.data.partitioning.partition import partition as divide
-
-    if plan is not None:
-        found = PartitionPlan.load(plan)
-        divided_already("a plan", "make the plan with it: `unalike partition --save`", partition, val, clients)
-        return apply_plan(found, data)
-    return divide(data, partition, usual_clients(partition) if clients is None else clients, seed=seed, val=val)

@@ -8,19 +8,17 @@ from typing import Annotated
 import typer
 
 from unalike._utils.errors import UnalikeError
-from unalike.cli import options as o
+from unalike.cli import data_flags
+from unalike.cli.options import uses_flags
 
 NAME = "partition"
 
 
+@uses_flags(clients=data_flags.clients)
 def command(
-    data: o.Data = "digits",
-    data_dir: o.DataDir = None,
-    partition: o.Partition = "dirichlet(alpha=0.1)",
-    clients: o.Clients = None,
+    *,
+    clients: data_flags.DataFlags,
     seed: Annotated[int | None, typer.Option(help="Seed of the partition; 0 unless given.", show_default=False)] = None,
-    val: o.Val = 0.0,
-    plan: o.Plan = None,
     figure: Annotated[
         Path | None, typer.Option(help="Draw the samples by client and class (.png, .svg, .pdf).")
     ] = None,
@@ -32,17 +30,17 @@ def command(
     \b
     unalike partition --data digits --partition 'pathological(classes=2)' --clients 20
     unalike partition --data digits --partition 'zipf(size=100)' --save plan.json
+    unalike partition --data visits.csv --target outcome --group hospital
     """
     from unalike._utils.tensor_files import writing
-    from unalike.cli.partition_bubbles import bubbles
-    from unalike.cli.terminal_tables import console
+    from unalike.cli.terminal_tables import bubbles, console
 
-    if plan is not None and seed is not None:
+    if clients.plan is not None and seed is not None:
         raise UnalikeError(
             f"found seed={seed} beside a plan: it has no effect; leave it out, or make the plan with it: "
             "`unalike partition --save`"
         )
-    population = o.divided(o.dataset(data, data_dir)[0], partition, plan, clients, seed or 0, val)
+    population = clients.divide(clients.load().dataset, seed or 0)
     if population.plan is None:
         raise RuntimeError("a partitioned population carries its plan")
     screen = console()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unalike.cli import options as o
+from unalike.cli.data_flags import DataDir
 
 NAME = "predict"
 
@@ -15,7 +15,7 @@ NAME = "predict"
 def command(
     folder: Annotated[Path, typer.Argument(help="Folder that `unalike run --out` wrote.")],
     data: Annotated[str, typer.Option(help="Data set or file with the samples.")],
-    data_dir: o.DataDir = None,
+    data_dir: DataDir = None,
     out: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("predictions.csv"),
 ) -> None:
     """Predict every sample of a data set with a run's shared model.

@@ -11,27 +11,21 @@ from typing import Annotated, Any
 import typer
 
 from unalike._utils.errors import UnalikeError
+from unalike.cli import data_flags
 from unalike.cli import options as o
 
 NAME = "run"
 
 
-@o.uses_flags(training=o.training)
+@o.uses_flags(samples=data_flags.samples, training=o.training)
 def command(
     context: typer.Context,
     method: Annotated[
         str, typer.Option(help="Method, or a sum of methods and parts (see `unalike list methods`).")
     ] = "fedavg",
-    data: o.Data = "digits",
-    data_dir: o.DataDir = None,
-    partition: o.Partition = "dirichlet(alpha=0.1)",
-    plan: o.Plan = None,
-    clients: o.Clients = None,
-    val: o.Val = 0.0,
-    test: o.Test = None,
-    proxy: o.Proxy = None,
-    seed: o.Seed = 0,
     *,
+    samples: data_flags.DataFlags,
+    seed: o.Seed = 0,
     training: dict[str, Any],
     out: o.Out = None,
     track: o.Track = [],  # noqa: B006  (Typer copies it)
@@ -43,6 +37,7 @@ def command(
 
     \b
     unalike run --data digits --method scaffold --rounds 30
+    unalike run --data visits.csv --target outcome --group hospital --model linear
     unalike run --data my.npz --model cnn --clients 5 --method 'fedprox(mu=0.1) + lws' --out runs/prox
     unalike run --val 0.2 --stop 'patience(rounds=10)' --select best
 
@@ -52,12 +47,11 @@ def command(
     from unalike._utils.progress import progress_bar
     from unalike.cli.config.resolved import resolved_config
     from unalike.cli.terminal_tables import estimate_table, profile_table, run_table
-    from unalike.data.partitioning.partition import usual_clients
     from unalike.experiments.cost_estimate import ROUNDS, calibrate
     from unalike.experiments.experiment_facts import save_run_facts
     from unalike.runtime.records.profiling import Profile
     from unalike.runtime.round_loop import execute
-    from unalike.runtime.run_config import check_request, prepare_run
+    from unalike.runtime.run_config import prepare_run
     from unalike.runtime.worker_loop import follow_leader
     from unalike.tracking.tracking import Trackers
 
@@ -65,14 +59,14 @@ def command(
         raise UnalikeError("found --profile with --dry-run, which trains no run to profile; leave one of the two out")
     trackers = Trackers.of(track)
     rounds = training["rounds"]
-    check_request([method], has_test=True, **training)
-    dataset, proxy_samples, test_samples = o.dataset(data, data_dir, proxy, test, training["protocol"])
-    population = o.divided(dataset, partition, plan, clients, seed, val)
-    run_config = prepare_run(method, population, seed=seed, proxy=proxy_samples, test=test_samples, **training)
+    data_flags.check(samples, [method], training)
+    loaded = samples.load(training["protocol"])
+    population = samples.divide(loaded.dataset, seed)
+    data_flags.check_scored(population, training["protocol"])
+    run_config = prepare_run(method, population, seed=seed, proxy=loaded.proxy, test=loaded.test, **training)
     with progress_bar(ROUNDS if dry_run else rounds, method, lines=True) as progress:
         if dry_run:
-            usual = usual_clients(partition) if plan is None else None
-            print(resolved_config(context, clients=usual), end="\n\n")
+            print(resolved_config(context, **samples.resolved(loaded.dataset)), end="\n\n")
             return estimate_table(calibrate(run_config.key, {method: run_config}, 1, progress))
         follow_leader([run_config])
         with Profile(rounds) if profile else nullcontext() as profiler:
@@ -87,7 +81,6 @@ def command(
         profile_table(profiler)
         print(f"trace of these rounds in {file.resolve()}; open it in chrome://tracing or ui.perfetto.dev")
     if out is not None:
-        partitioned = {"partition": partition, "clients": len(population), "val": val or None}
-        flags = {"data": data, "data_dir": data_dir and str(data_dir), "proxy": proxy, "test": test}
-        save_run_facts(result, method, flags | (partitioned if plan is None else {"plan": str(plan)}))
+        found = {name: value or len(population) for name, value in samples.resolved(loaded.dataset).items()}
+        save_run_facts(result, method, samples.kept | found)
         print(f"kept in {out.resolve()}; `unalike report {quote(str(out))}` writes its report")

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -178,13 +179,13 @@ def fit(frame: pd.DataFrame, train: int, where: str) -> Encoding:
     for unnamed in (column for column in map(str, frame) if column.startswith("Unnamed: ")):
         raise UnalikeError(
             f"{where}: a column has no name in the header, as where numbers of rows were saved with a table, which could give away "
-            f"the target; leave it out with drop={unnamed!r}, or name it"
+            f"the target; leave it out with {left_out(unnamed)}, or name it"
         )
     numbers = [column for column in frame if is_numeric_dtype(frame[column])]
     for column in (column for column in numbers if _counts_rows(frame[column])):
         warnings.warn(
             f"{where}: the column {column!r} counts the rows and is read as a feature; if it only numbers them, leave it out with "
-            f"drop={column!r}",
+            f"{left_out(column)}",
             stacklevel=2,
         )
     categories = [_category(frame[column], train, where) for column in frame if column not in numbers]
@@ -207,12 +208,17 @@ def _numbers(frame: pd.DataFrame, train: int, where: str) -> tuple[Number, ...]:
     x = np.asfortranarray(np.column_stack([_floats(frame[column], where)[:train] for column in frame]))
     for column, empty in zip(frame, np.isnan(x).all(0)):
         if empty:
-            raise UnalikeError(f"{where}: column {column!r} has no value in the training rows; drop={column!r}")
+            raise UnalikeError(f"{where}: column {column!r} has no value in the training rows; {left_out(column)}")
     median = SimpleImputer(strategy="median").fit(x)
     scaler = StandardScaler().fit(median.transform(x))
     fitted = (median.statistics_, scaler.mean_, scaler.scale_, np.isnan(x).any(0))
     truth = [is_bool_dtype(frame[column]) for column in frame]
     return tuple(Number(*row) for row in zip(map(str, frame), *(values.tolist() for values in fitted), truth))
+
+
+def left_out(column: object) -> str:
+    """How to leave a column out, on the command line and in Python."""
+    return f"--drop {quote(str(column))}, in Python drop={str(column)!r}"
 
 
 def _counts_rows(column: pd.Series) -> bool:
@@ -228,7 +234,7 @@ def _check_texts(column: pd.Series, where: str) -> None:
     if others and len(found) - len(others) >= max(SURELY_NUMBERS, 4 * len(others)):
         raise UnalikeError(
             f"{where}: column {column.name!r} holds numbers and, between them, texts such as {', '.join(map(repr, others[:3]))}; "
-            f"expected numbers or categories: leave these fields empty, which makes them missing values, or drop={column.name!r}"
+            f"expected numbers or categories: leave these fields empty, which makes them missing values, or {left_out(column.name)}"
         )
 
 
@@ -245,14 +251,14 @@ def _category(column: pd.Series, train: int, where: str) -> Category:
     if kind not in (NOTHING, TRUTH, TEXTS):
         raise UnalikeError(
             f"{where}: column {column.name!r} holds {kind}, expected numbers, texts or true/false; "
-            f"convert it, or leave it out with drop={column.name!r}"
+            f"convert it, or leave it out with {left_out(column.name)}"
         )
     _check_texts(column, where)
     values = sorted(set(texts_of(column[:train])))
     if len(values) > MOST_CATEGORIES or len(values) == train >= FEW_ROWS:
         raise UnalikeError(
             f"{where}: column {column.name!r} has {len(values)} different texts, expected at most {MOST_CATEGORIES} "
-            f"categories that rows share; leave it out with drop={column.name!r}, or read it with text={column.name!r}"
+            f"categories that rows share; leave it out with {left_out(column.name)}, or read it with text={column.name!r}"
         )
     return Category(str(column.name), tuple(values))
 

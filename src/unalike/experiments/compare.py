@@ -15,7 +15,6 @@ from unalike._utils.progress import ProgressCallback, progress_bar, progress_rep
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, given_clients
-from unalike.data.partitioning.partition import USUAL
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.cost_estimate import Estimate
 from unalike.experiments.experiment import Cell, Experiment
@@ -34,7 +33,8 @@ def compare(
     *,
     data: Dataset | str | None = None,
     data_dir: str | Path | None = None,
-    partition: str = USUAL,
+    partition: str | None = None,
+    split: float | None = None,
     val: float = 0.0,
     model: ModelLike = MODEL,
     start: str | Path | None = None,
@@ -59,7 +59,8 @@ def compare(
             the data set defines, unless given).
         data: a data set or its name. Every seed then draws a partition of its own.
         data_dir: folder of data files.
-        partition: the partition of `data`.
+        partition: the partition of `data`; unless given, by its first group, or "dirichlet(alpha=0.1)" if it has no groups.
+        split: training share of each client's samples (0.75); only with `data`.
         val: share of each client's training samples used for validation; only with `data`.
         model: as for `ua.run`.
         start: initial weights of every run, as for `ua.run`.
@@ -99,6 +100,7 @@ def compare(
         data=data,
         data_dir=data_dir,
         partition=partition,
+        split=split,
         val=val,
         model=model,
         start=start,
@@ -150,7 +152,8 @@ def prepare_experiment(
     *,
     data: Dataset | str | None = None,
     data_dir: str | Path | None = None,
-    partition: str = USUAL,
+    partition: str | None = None,
+    split: float | None = None,
     val: float = 0.0,
     model: ModelLike = MODEL,
     start: str | Path | None = None,
@@ -181,7 +184,7 @@ def prepare_experiment(
     training = {**options, **network, "work": work, "rounds": rounds, "protocol": protocol}
     has_test = test is not None or data is not None
     needs_test = "server" in check_request(by_label.values(), has_test=has_test, **training).protocols
-    given = given_clients(clients, data, data_dir, partition, val, test, needs_test=needs_test)
+    given = given_clients(clients, data, data_dir, partition, val, test, split=split, needs_test=needs_test)
     run_options = {**training, "test": given.test, "proxy": proxy, "metrics": metrics}
     cells = [
         Cell(label, seed, prepare_run(method, given.of(seed), seed=seed, **run_options))
@@ -191,9 +194,9 @@ def prepare_experiment(
     _check_scored(cells[0].run_config)
     from_command_line = source is not None
     if source is None:
-        source = _source_flags(data, data_dir, partition, val)
-    if "partition" in source:
-        source = {**source, "clients": len(cells[0].run_config.population)}
+        source = _source_flags(data, data_dir, split, val)
+    if data is not None and source:
+        source = {**source, "partition": given.scheme, "clients": len(cells[0].run_config.population)}
     facts = facts_of(cells, by_label, baseline, seed_list, source)
     from_program = [] if from_command_line else _arguments_without_flags(model, test, proxy, metrics)
     if from_program:
@@ -271,12 +274,12 @@ def _shared_model_first(protocol: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _source_flags(
-    data: Dataset | str | None, data_dir: str | Path | None, partition: str, val: float
+    data: Dataset | str | None, data_dir: str | Path | None, split: float | None, val: float
 ) -> dict[str, Any]:
     """The command-line flags that make the same clients; empty unless the data has a name."""
     if not isinstance(data, str):
         return {}
-    return {"data": data, "data_dir": data_dir and str(data_dir), "partition": partition, "val": val or None}
+    return {"data": data, "data_dir": data_dir and str(data_dir), "split": split, "val": val or None}
 
 
 def _arguments_without_flags(

@@ -16,7 +16,6 @@ from unalike._utils.progress import ProgressCallback, progress_reporting
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, given_clients
-from unalike.data.partitioning.partition import USUAL as USUAL_PARTITION
 from unalike.engine.threads import threads_for
 from unalike.methods.plan import Answers, PlanSteps, QueryStep, Stage, StageResults, next_step, steps_of
 from unalike.methods.return_checks import untouched
@@ -43,7 +42,8 @@ def run(
     *,
     data: Dataset | str | None = None,
     data_dir: str | Path | None = None,
-    partition: str = USUAL_PARTITION,
+    partition: str | None = None,
+    split: float | None = None,
     val: float = 0.0,
     model: ModelLike = MODEL,
     rounds: int = ROUNDS,
@@ -79,7 +79,9 @@ def run(
             as the data set defines, unless given).
         data: a data set or its name, instead of clients.
         data_dir: folder of data files.
-        partition: the partition of `data`, drawn with `seed`.
+        partition: the partition of `data`, drawn with `seed`; unless given, by the groups of the data, or where it has none,
+            "dirichlet(alpha=0.1)".
+        split: training share of each client's samples (0.75); only with `data`.
         val: share of each client's training samples used for validation; only with `data`.
         model: a name such as "mlp(hidden=(64, 32))", a module (its weights are the start; it is not changed), or a function
             that makes one.
@@ -151,7 +153,7 @@ def run(
     has_test = test is not None or data is not None
     asked = check_request([spec], work=work, has_test=has_test, **network, **options)
     needs_test = "server" in asked.protocols
-    given = given_clients(clients, data, data_dir, partition, val, test, needs_test=needs_test)
+    given = given_clients(clients, data, data_dir, partition, val, test, split=split, needs_test=needs_test)
     run_config = prepare_run(
         spec, given.of(seed), work=work, test=given.test, proxy=proxy, metrics=metrics, **network, **options
     )

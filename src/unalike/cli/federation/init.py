@@ -8,6 +8,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from unalike._utils.errors import UnalikeError
+from unalike.cli import data_flags
 from unalike.cli import options as o
 
 NAME = "init"
@@ -54,7 +55,7 @@ def terms(
     return agreed | {name: share_or_number(name, agreed[name]) for name in ("participation", "quorum")}
 
 
-@o.uses_flags(terms=terms)
+@o.uses_flags(table=data_flags.table, terms=terms)
 def command(
     folder: Annotated[Path, typer.Argument(help="New folder for the federation.")],
     sites: Names = "3",
@@ -68,7 +69,8 @@ def command(
             help="Data set or file with samples like those of the sites; defines the shape, and the encoding of tables."
         ),
     ] = None,
-    target: o.Target = None,
+    *,
+    table: dict[str, Any],
     shape: Shape = None,
     classes: Classes = None,
     task: Annotated[str, typer.Option(help="classification, binary or regression.")] = "classification",
@@ -83,7 +85,6 @@ def command(
     start: o.Start = None,
     start_partial: o.StartPartial = False,
     rounds: o.Rounds = 50,
-    *,
     terms: dict[str, Any],
     patience: Patience = 3,
     message_bytes: MessageBytes = 2**30,
@@ -109,11 +110,12 @@ def command(
     if like is None:
         schema = _schema(shape, classes, task, tokens)
     elif shape is None and classes is None and task == "classification" and not tokens:
-        schema = schema_like(o.table(like, target))
+        schema = schema_like(data_flags.spec(like, table))
     else:
         raise UnalikeError("--like FILE already defines the samples; leave out --shape, --classes, --task and --tokens")
+    columns = {name: value for name, value in table.items() if name in ("target", "regression")}
     own = {
-        name: own_samples(cast(Any, schema), o.table(file, target))
+        name: own_samples(cast(Any, schema), data_flags.spec(file, columns))
         for name, file in (("test", test), ("proxy", proxy))
         if file
     }

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from unalike._utils.errors import UnalikeError
+from unalike.cli import data_flags
 from unalike.cli import options as o
 from unalike.cli.federation import init
 
 NAME = "up"
 
 
-@o.uses_flags(terms=init.terms)
+@o.uses_flags(source=data_flags.source, terms=init.terms)
 def command(
     folder: Annotated[
         Path | None, typer.Argument(help="Folder that `unalike federation init` made.", show_default=False)
@@ -26,13 +28,12 @@ def command(
         int | None, typer.Option(help="Run this number of sites on this machine, on a partition of --data.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of a --local federation.")] = None,
-    data: o.Data = "digits",
-    data_dir: o.DataDir = None,
-    proxy: o.Proxy = None,
-    test: o.Test = None,
-    partition: o.Partition = "dirichlet(alpha=0.5, min_size=2)",
-    rounds: o.Rounds = 3,
     *,
+    source: data_flags.DataFlags,
+    proxy: data_flags.Proxy = None,
+    test: data_flags.Test = None,
+    partition: data_flags.Partition = None,
+    rounds: o.Rounds = 3,
     terms: dict[str, Any],
     config: o.Config = None,
 ) -> None:
@@ -64,10 +65,12 @@ def command(
         coordinate(FederationFolder(folder), print_line, wait=wait)
         return
     from unalike.data.partitioning.partition import partition as divide
+    from unalike.data.partitioning.partition import usual_partition
     from unalike.federation.operations.local_federation import locally
 
-    dataset, proxy_samples, test_samples = o.dataset(data, data_dir, proxy, test, terms["protocol"])
-    population = divide(dataset, partition, local, seed=terms["seed"])
+    loaded = replace(source, proxy=proxy, test=test).load(terms["protocol"])
+    spec = partition or usual_partition(loaded.dataset, "dirichlet(alpha=0.5, min_size=2)")
+    population = divide(loaded.dataset, spec, local, seed=terms["seed"])
     assert out is not None
-    own = {"test": test_samples, "proxy": proxy_samples}
+    own = {"test": loaded.test, "proxy": loaded.proxy}
     locally(out, population, terms | {"rounds": rounds}, print_line, own, wait=wait)

@@ -12,7 +12,7 @@ from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.hold_out import test_apart
-from unalike.data.partitioning.partition import divided_already, partition, usual_clients
+from unalike.data.partitioning.partition import SPLIT, check_scheme, divided_already, partition, usual_partition
 from unalike.data.population import Population
 from unalike.data.sources.load import load
 
@@ -26,20 +26,23 @@ class GivenClients:
     Args:
         of: seed -> the clients: a partition of the data for each seed, or always the same clients.
         test: (x, y); None if the server has none.
+        scheme: the partition; None for clients that were given.
     """
 
     of: Callable[[int], Population]
     test: Pair | None
+    scheme: str | None = None
 
 
 def given_clients(
     clients: Clients | int | None,
     data: Dataset | str | None,
     data_dir: str | Path | None,
-    scheme: str,
+    scheme: str | None,
     val: float,
     test: Pair | None,
     *,
+    split: float | None = None,
     needs_test: bool,
 ) -> GivenClients:
     """Read the arguments of `ua.run` and `ua.compare` that name the clients.
@@ -48,9 +51,10 @@ def given_clients(
         clients: The clients, or with `data` their number.
         data: A data set or its name.
         data_dir: The folder of data files.
-        scheme: The partition of `data`.
+        scheme: The partition of `data`; None: by its groups, or the usual one.
         val: The share of each client's training samples for validation.
         test: The server's test samples.
+        split: The training share of each client's samples; None: the usual one.
         needs_test: Whether the server evaluates: without `test` it then gets the published test set of `data`.
 
     Returns:
@@ -64,15 +68,18 @@ def given_clients(
             raise UnalikeError(
                 "found no data; give clients (from ua.partition, or a list of ua.ClientData) or data='digits'"
             )
-        divided_already("clients", "make them with it: ua.partition(..., val=0.1)", scheme, val)
+        divided_already("clients", "make them with it: ua.partition(..., val=0.1)", scheme, val, split=split)
         fixed = clients if isinstance(clients, Population) else Population.of(clients)
         return GivenClients(lambda seed: fixed, test)
     if not (clients is None or isinstance(clients, int)):
         raise UnalikeError(
             "found both data= and clients; give the number of clients with data=, or the clients without it"
         )
-    number = usual_clients(scheme) if clients is None else clients  # an unknown scheme is found before data is read
+    if scheme is not None:
+        check_scheme(scheme)  # before data is read
     dataset = load(data, data_dir) if isinstance(data, str) else data
     if needs_test and test is None:
         dataset, test = test_apart(dataset)
-    return GivenClients(cache(lambda seed: partition(dataset, scheme, number, seed=seed, val=val)), test)
+    named, share = scheme or usual_partition(dataset), SPLIT if split is None else split
+    of = cache(lambda seed: partition(dataset, named, clients, seed=seed, split=share, val=val))
+    return GivenClients(of, test, named)

@@ -37,7 +37,7 @@ def natural(
     if wanted is not None and wanted > len(names):
         raise UnalikeError(
             f"natural(column={column!r}): found clients={wanted}, the data has {len(names)}; lower clients, "
-            "or leave it out"
+            "leave it out, or name another partition"
         )
     kept = np.arange(len(names)) if wanted is None else np.sort(rng.choice(len(names), wanted, replace=False))
     rows = _members(owner, len(names))

@@ -22,15 +22,19 @@ from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 
 USUAL = "dirichlet(alpha=0.1)"
-"""The default partition of runs and comparisons."""
+"""The default partition of data without groups."""
+CLIENTS = 10
+"""The default number of clients, if the scheme does not know it."""
+SPLIT = 0.75
+"""The default training share of each client."""
 
 
 def partition(
     data: Dataset,
-    spec: str,
+    spec: str | None = None,
     clients: int | None = None,
     seed: int = 0,
-    split: float = 0.75,
+    split: float = SPLIT,
     min_test: int = 0,
     merge: bool = True,
     val: float = 0.0,
@@ -47,8 +51,10 @@ def partition(
     Args:
         data: The data set.
         spec: A scheme, such as "dirichlet(alpha=0.1)", and optional feature changes:
-            "dirichlet(alpha=0.1) + noise(level=0.1)". Feature changes alone divide IID.
-        clients: The number of clients; optional if the scheme knows it (`natural`, `domains`, `mixture`, `index_files`).
+            "dirichlet(alpha=0.1) + noise(level=0.1)". Feature changes alone divide IID. Without a spec, data that has groups is
+            divided by the first of them (`natural`), other data by "dirichlet(alpha=0.1)".
+        clients: The number of clients: 10, or as many as the scheme knows of (`natural`, `domains`, `mixture`, `index_files`),
+            unless given.
         seed: The seed of the division.
         split: The training share of each client's samples.
         min_test: The smallest number of test samples that a client may have.
@@ -70,6 +76,8 @@ def partition(
             "ua.Dataset('mine', (x, y))"
         )
     check_kinds(partition, {"spec": spec, "split": split, "min_test": min_test, "merge": merge, "val": val})
+    spec = usual_partition(data) if spec is None else spec
+    clients = usual_clients(spec) if clients is None else clients
     if not 0 < split <= 1:
         raise UnalikeError(f"found split={split!r}, expected the training share of each client, above 0 and at most 1")
     if not 0 <= val < 1:
@@ -101,9 +109,11 @@ def partition(
     return apply_plan(plan, data)
 
 
-def divided_already(what: str, remedy: str, partition: str, val: float, clients: int | None = None) -> None:
+def divided_already(
+    what: str, remedy: str, partition: str | None, val: float, clients: int | None = None, split: float | None = None
+) -> None:
     """Raise `UnalikeError` if options of a new partition are given although `what` is divided already."""
-    asked = {"partition": partition if partition != USUAL else None, "clients": clients, "val": val or None}
+    asked = {"partition": partition, "clients": clients, "split": split, "val": val or None}
     given = [f"{name}={value!r}" for name, value in asked.items() if value is not None]
     if given:
         raise UnalikeError(
@@ -111,10 +121,23 @@ def divided_already(what: str, remedy: str, partition: str, val: float, clients:
         )
 
 
+def usual_partition(data: Dataset, otherwise: str = USUAL) -> str:
+    """Return the partition of data for which none is named: by its first group if it has groups, else `otherwise`."""
+    column = next(iter(data.groups), None)
+    return otherwise if column is None else f"natural(column={column!r})"
+
+
+def check_scheme(spec: str) -> None:
+    """Raise `UnalikeError` for a spec with an unknown name, an unknown option, or an option of another type."""
+    scheme, changes = read(spec)
+    for call, table in [(scheme, registry), *((change, feature_skew.registry) for change in changes)]:
+        table.check(call)
+
+
 def usual_clients(spec: str) -> int | None:
-    """Return the default number of clients of `spec`: 10, or None if the scheme knows the number."""
+    """Return the default number of clients of `spec`; None if the scheme knows the number."""
     call, _ = read(spec)
-    return 10 if "clients" in inspect.signature(registry[call.name]).parameters else None
+    return CLIENTS if "clients" in inspect.signature(registry[call.name]).parameters else None
 
 
 def partition_labels(

@@ -11,18 +11,20 @@ from __future__ import annotations
 import gzip
 import inspect
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import InvalidValue, UnalikeError, unknown
+from unalike._utils.option_types import check_kinds
 from unalike._utils.registry import Registry
-from unalike._utils.spec import Call
 from unalike.data.dataset import Dataset
 from unalike.data.file_errors import reading
 from unalike.data.table_encoding import Encoding
 
+Reader = Callable[..., Dataset]
 HOME = "unalike.data.sources.load"
 
 registry = Registry("data set", home=HOME, group="unalike.data")
@@ -64,20 +66,32 @@ def read(path: Path, encoding: Encoding | None = None, **options: Any) -> Datase
                 f"{path} is a folder of no known layout; expected one that holds {' or '.join(layouts)}, "
                 "such as a folder of images per class"
             )
-        return layouts.build(Call(pattern, options), path=path)
+        return _called(layouts[pattern], path, encoding, options)
     end = ending(path.name)
     if end is None:
         raise UnalikeError(
             f"{path} has a suffix that cannot be read; expected {' or '.join(formats)}: convert the file"
         )
-    taken = inspect.signature(formats[end]).parameters
-    if "target" in taken and taken["target"].default is inspect.Parameter.empty and "target" not in options:
-        raise UnalikeError(
-            f"{path} is a table, and no column is named to be predicted; write "
-            f"\"file(path={str(path)!r}, target='COLUMN')\""
-        )
+    return _called(formats[end], path, encoding, options)
+
+
+def _called(reader: Reader, path: Path, encoding: Encoding | None, options: dict[str, Any]) -> Dataset:
+    """Call a reader with its options; the messages about them name the file."""
+    taken = inspect.signature(reader).parameters
+    written = [name for name, p in taken.items() if p.kind is p.KEYWORD_ONLY and name != "encoding"]
+    for name, value in options.items():
+        if not written:
+            raise UnalikeError(
+                f"{path.name}: found {name}={value!r}, but files of this kind have no options: leave it out"
+            )
+        if name not in written:
+            raise UnalikeError(f"{path.name}: {unknown('option', name, written)}")
     agreed = {"encoding": encoding} if encoding and "encoding" in taken else {}
-    return formats.build(Call(end, options), path=path, **agreed)
+    try:
+        check_kinds(reader, options)
+        return reader(path, **options, **agreed)
+    except InvalidValue as error:
+        raise InvalidValue(f"{path.name}: {error}") from None
 
 
 def content(path: Path) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,7 +82,7 @@ LENGTH, VOCABULARY = 64, 20000
 def read_table(
     path: Path,
     *,
-    target: str,
+    target: str | None = None,
     text: str | None = None,
     drop: Columns = (),
     group: Columns = (),
@@ -100,7 +101,7 @@ def read_table(
 
     Args:
         path: The file.
-        target: The column to predict.
+        target: The column to predict, which must be named.
         text: The only column to read as a feature, as tokens; without it all other columns are features, encoded as
             `table_encoding.fit` says.
         drop: Columns to leave out.
@@ -113,10 +114,15 @@ def read_table(
         encoding: An agreed encoding, such as that of another file. It alone decides which columns are read and how.
 
     Raises:
-        UnalikeError: The file cannot be read, a column is missing, or the target has missing values, another type such as
-            dates, or hardly two rows per class.
+        UnalikeError: No target is named, the file cannot be read, a column is missing, or the target has missing values,
+            another type such as dates, or hardly two rows per class.
     """
     frame = opened(path, encoding)
+    if target is None:
+        raise UnalikeError(
+            f"{path.name} is a table with the columns {', '.join(map(str, frame))}; name the one to predict, with --target COLUMN "
+            "or in Python target='COLUMN' (and with --group or group= one that says whose row it is, if there is one)"
+        )
     drop, group = _several(drop), _several(group)
     _require(frame, [target, *drop, *group, *_several(split or ()), *_several(text or ())], path.name)
     y, classes = labels(frame[target], path.name, regression)
@@ -207,7 +213,9 @@ def _check_classes(column: pd.Series, classes: int, where: str) -> None:
     """Raise `UnalikeError` for a target with so many values that it is probably an amount or a name, not a class."""
     numbers = kind_of(column) == NUMBERS
     if len(column) >= FEW_ROWS and (2 * classes > len(column) or (numbers and classes > MOST_CATEGORIES)):
-        remedy = "write regression=True, if they are amounts" if numbers else "name another column"
+        remedy = (
+            "if they are amounts, write --regression, in Python regression=True" if numbers else "name another column"
+        )
         raise UnalikeError(
             f"{where}: the target {column.name!r} has {classes} different values in {len(column)} rows; expected classes that "
             f"several rows share: {remedy}"
@@ -242,16 +250,16 @@ def _check_agreed(encoding: Encoding, unused: Sequence[str], text: str | None, w
 
 
 def _require(frame: pd.DataFrame, columns: Sequence[str], where: str) -> None:
-    missing = [column for column in columns if column not in frame.columns]
-    if missing:
-        known = ", ".join(map(str, frame.columns))
-        other = next((mark for mark in (";", "\t", "|") if len(frame.columns) == 1 and mark in known), None)
-        remedy = (
-            f"expected commas between columns, found {other!r}: save the table with commas"
-            if other
-            else f"expected one of {known}"
-        )
-        raise UnalikeError(f"{where} has no column {', '.join(map(repr, missing))}; {remedy}")
+    for column in (column for column in columns if column not in frame.columns):
+        known = ", ".join(map(str, frame))
+        mark = next((mark for mark in (";", "\t", "|") if len(frame.columns) == 1 and mark in known), None)
+        if mark is not None:
+            raise UnalikeError(
+                f"{where} has no column {column!r}; expected commas between columns, found {mark!r}: save the table with commas"
+            )
+        near = get_close_matches(column, [*map(str, frame)])
+        hint = f"did you mean {' or '.join(map(repr, near))}? It has" if near else "it has"
+        raise UnalikeError(f"{where} has no column {column!r}; {hint} the columns {known}")
     if not len(frame):
         raise UnalikeError(f"{where} has columns but no rows; expected one row per sample")
 

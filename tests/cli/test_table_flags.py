@@ -1,0 +1,88 @@
+"""A table on the command line: `--data visits.csv --target outcome --group hospital`."""
+
+import json
+import tomllib
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import unalike as ua
+
+
+@pytest.fixture
+def visits(tmp_path, monkeypatch):
+    """120 visits to three hospitals in `visits.csv`; patients with high pressure are ill, and `id` says nothing."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    pressure = rng.normal(130, 10, 120)
+    frame = pd.DataFrame(
+        {"id": rng.permutation(120) * 7, "pressure": pressure, "hospital": ["east", "north", "west"] * 40}
+    )
+    frame.assign(outcome=np.where(pressure > 130, "ill", "well"), stay=rng.integers(1, 9, 120)).to_csv(
+        "visits.csv", index=False
+    )
+    return ["--data", "visits.csv", "--target", "outcome", "--group", "hospital", "--drop", "id", "--drop", "stay"]
+
+
+QUICK = ["--model", "linear", "--rounds", 2, "--lr", 0.5]
+
+
+def test_run_on_a_table_has_one_client_per_group_and_is_read_again(cli, visits, tmp_path):
+    run = tmp_path / "run"
+    code, _, err = cli("run", *visits, *QUICK, "--out", run)
+    assert code == 0, err
+    kept = tomllib.loads(json.loads((run / "comparison.json").read_text())["config"])
+    assert kept["partition"] == "natural(column='hospital')" and kept["group"] == ["hospital"]
+    assert json.loads((run / "plan.json").read_text())["named"] == ["east", "north", "west"]
+    code, own, err = cli("evaluate", run)
+    assert code == 0 and [line.split()[0] for line in own.splitlines()[1:]] == ["east", "north", "west", "all"], err
+    code, other, err = cli("evaluate", run, "--data", "visits.csv")  # with the target of the run
+    assert code == 0 and "visits.csv" in other, err
+    pd.read_csv("visits.csv").drop(columns="outcome").to_csv("new.csv", index=False)
+    assert cli("predict", run, "--data", "new.csv")[0] == 0
+    assert len(pd.read_csv("predictions.csv")) == 120
+
+
+def test_compare_of_a_table_equals_compare_in_python(cli, visits, tmp_path):
+    code, _, err = cli("compare", *visits, *QUICK, "--seeds", "0,", "--method", "fedavg", "--out", tmp_path / "c")
+    assert code == 0, err
+    data = ua.load("visits.csv", target="outcome", group="hospital", drop=["id", "stay"])
+    table = ua.compare(["fedavg"], data=data, seeds=[0], model="linear", rounds=2, work=ua.Work(lr=0.5))
+    found = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert found["partition"]["partition"] == table.facts.partition["partition"]
+    assert found["partition"]["hash"] == table.facts.partition["hash"]
+    assert "--data visits.csv --partition 'natural(column='" in found["command"].replace('"\'"', "") and (
+        "--target outcome --group hospital --drop id --drop stay" in found["command"]
+    )
+
+
+def test_partition_flag_wins_over_the_groups(cli, visits):
+    code, out, err = cli("partition", *visits, "--partition", "iid", "--clients", 4)
+    assert code == 0 and "iid(), 4 clients" in out, err
+
+
+def test_regression_flag_reads_whole_numbers_as_numbers(cli, visits):
+    flags = ["--data", "visits.csv", "--target", "stay", "--drop", "id", "--drop", "outcome", "--group", "hospital"]
+    code, out, err = cli("run", *flags, *QUICK, "--regression")
+    assert code == 0 and "rmse" in out and "accuracy" not in out, err
+
+
+def test_misspelt_columns_and_options_are_suggested(cli, visits):
+    for flags, message in (
+        (["--target", "outcom"], "no column 'outcom'; did you mean 'outcome'? It has the columns id, pressure"),
+        (["--target", "outcome", "--group", "ospital"], "did you mean 'hospital'?"),
+        ([], "the columns id, pressure, hospital, outcome, stay; name the one to predict, with --target COLUMN"),
+    ):
+        code, out, err = cli("run", "--data", "visits.csv", *flags)
+        assert (code, out) == (2, "") and message in err and ".csv(" not in err, err
+
+
+def test_split_one_leaves_clients_no_tests_and_the_server_the_published_ones(cli, tmp_path):
+    flags = ["--data", "digits", "--clients", 3, "--rounds", 1, "--model", "linear", "--split", 1]
+    code, _, err = cli("run", *flags)
+    assert code == 2 and "no client has a test sample; add --protocol server" in err
+    code, _, err = cli("run", *flags, "--protocol", "server", "--out", tmp_path)
+    assert code == 0, err
+    plan = ua.PartitionPlan.load(tmp_path)
+    assert plan.train.sizes.sum() == 1442 and not plan.test.sizes.sum()  # the whole published training set
