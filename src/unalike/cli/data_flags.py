@@ -11,7 +11,7 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.spec import Call
-from unalike.cli.options import Val, uses_flags
+from unalike.cli.options import DataDir, Val, uses_flags
 
 if TYPE_CHECKING:
     from unalike.data.array_checks import Pair
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 Data = Annotated[
     str, typer.Option(help="Name of a data set (see `unalike list data`), or a file such as visits.csv or my.npz.")
 ]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of data files; also $UNALIKE_DATA.")]
 Target = Annotated[str | None, typer.Option(help="Column of a table to predict.")]
 Group = Annotated[
     list[str],

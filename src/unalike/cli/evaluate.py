@@ -9,7 +9,7 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
-from unalike.cli.options import uses_flags
+from unalike.cli.options import DataDir, uses_flags
 
 NAME = "evaluate"
 
@@ -18,7 +18,7 @@ NAME = "evaluate"
 def command(
     folder: Annotated[Path, typer.Argument(help="Folder that `unalike run --out` wrote.")],
     data: Annotated[str | None, typer.Option(help="Data set or file; the run's own clients unless given.")] = None,
-    data_dir: data_flags.DataDir = None,
+    data_dir: DataDir = None,
     *,
     table: dict[str, Any],
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from unalike.cli import data_flags
-from unalike.cli.options import uses_flags
+from unalike.cli.options import DataDir, uses_flags
 
 NAME = "join"
 
@@ -22,7 +22,7 @@ def command(
     ],
     *,
     table: dict[str, Any],
-    data_dir: data_flags.DataDir = None,
+    data_dir: DataDir = None,
     folder: Annotated[
         Path | None, typer.Option(help="Folder for the site's state and logs; next to the bundle unless given.")
     ] = None,

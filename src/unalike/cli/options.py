@@ -99,6 +99,7 @@ Config = Annotated[
         help="TOML file with the names of the flags as keys, or a run's config.toml.",
     ),
 ]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of data files; also $UNALIKE_DATA.")]
 Model = Annotated[str, typer.Option(help="Model, such as 'mlp(hidden=(64, 32))' (see `unalike list models`).")]
 Start = Annotated[
     Path | None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unalike.cli.data_flags import DataDir
+from unalike.cli.options import DataDir
 
 NAME = "predict"
 

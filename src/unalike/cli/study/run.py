@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from unalike.cli import options as o
-from unalike.cli.data_flags import DataDir
 from unalike.cli.study import arguments as a
 
 NAME = "run"
@@ -16,7 +15,7 @@ NAME = "run"
 def command(
     name: a.Study,
     scale: a.ScaleName = "smoke",
-    data_dir: DataDir = None,
+    data_dir: o.DataDir = None,
     out: a.Results = None,
     jobs: Annotated[int, typer.Option(help="Cells that run at a time, each in a process of its own.")] = 1,
     method: Annotated[
