@@ -217,7 +217,7 @@ def _numbers(frame: pd.DataFrame, train: int, where: str) -> tuple[Number, ...]:
 
 
 def left_out(column: object) -> str:
-    """How to leave a column out, on the command line and in Python."""
+    """The flag that leaves a column out, and the argument in Python."""
     return f"--drop {quote(str(column))}, in Python drop={str(column)!r}"
 
 
