@@ -48,7 +48,7 @@ NOT_RUN = {
         "needs the federation to be up",
     ],
     "docs/federation/site.md": ["needs a bundle and the coordinator's machine"],
-    "docs/how_to/own_models.md": ["needs published weights"],
+    "docs/how_to/own_models.md": ["needs published weights", "needs peft"],
     "docs/how_to/processes.md": ["needs four GPUs"],
     "docs/studies.md": ["takes minutes to hours, in a copy of the repository"],
     "docs/tutorials/federation.md": [
