@@ -30,7 +30,7 @@ def schema(cli):
 
 def test_schema_in_the_documentation_is_current(schema):
     kept = json.loads((ROOT / "docs" / "config.schema.json").read_text())
-    assert schema == kept, "write it anew: unalike schema > docs/config.schema.json"
+    assert schema == kept, "write it anew: unalike schema --out docs/config.schema.json"
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("*.toml")), ids=lambda file: file.name)
