@@ -27,11 +27,11 @@ def command(
     \b
     unalike schema --out config.schema.json
     """
-    from unalike._utils.tensor_files import write_bytes
-
     commands = getattr(context.find_root().command, "commands")  # noqa: B009  (the class of groups depends on Typer's release)
     text = json.dumps(config_schema(commands[name].callback for name in COMMANDS), indent=1) + "\n"
     if out is None:
         print(text, end="")
     else:
+        from unalike._utils.tensor_files import write_bytes
+
         write_bytes(out, text.encode())
