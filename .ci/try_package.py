@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 COMMANDS = (
     "--help",
     "list methods",
+    "doctor",
     "compare --data digits --method fedavg --method scaffold --rounds 2 --seeds 2 --out results",
 )
 
