@@ -14,8 +14,7 @@ from torch import nn
 
 import unalike as ua
 from unalike.experiments import Comparison
-from unalike.experiments.compare import read_seeds
-from unalike.experiments.experiment_facts import write_seeds
+from unalike.experiments.seed_plan import read_seeds, write_seeds
 
 
 def plain(table):
@@ -455,7 +454,7 @@ def test_read_seeds_inverts_write_seeds(text, numbers):
 
 @pytest.mark.parametrize("seeds", ["12", 1.5, [0, 0.5], None])
 def test_compare_seeds_of_wrong_type_are_refused(people, small, seeds):
-    with pytest.raises(ua.UnalikeError, match=r"seeds=.*: expected how many \(3\) or which \(\[0, 1, 4\]\)"):
+    with pytest.raises(ua.UnalikeError, match=r"seeds=.*: expected how many \(3\), which \(\[0, 1, 4\]\) or"):
         small(["fedavg"], people, seeds=seeds)
 
 

@@ -26,7 +26,17 @@ def command(
     ] = METHODS,
     *,
     samples: data_flags.DataFlags,
-    seeds: Annotated[str, typer.Option(help="Number of seeds, or a list of them: 3, or 0,1,4.")] = "3",
+    seeds: Annotated[
+        str, typer.Option(help="Number of seeds, a list of them (0,1,4), or auto: add seeds until the decision stands.")
+    ] = "3",
+    min_seeds: Annotated[int, typer.Option(help="Fewest seeds with --seeds auto.")] = 3,
+    max_seeds: Annotated[int, typer.Option(help="Most seeds with --seeds auto.")] = 10,
+    smallest_effect: Annotated[
+        float | None,
+        typer.Option(
+            help="Smallest difference that matters, such as 0.005: half a point (default), or 1 % of an RMSE."
+        ),
+    ] = None,
     baseline: Annotated[
         str | None, typer.Option(help="Method that the others are compared with; the first unless given.")
     ] = None,
@@ -45,6 +55,7 @@ def command(
     unalike compare --data visits.csv --target outcome --group hospital --method fedavg --method scaffold
     unalike compare --data my.npz --model cnn --clients 5 --method fedavg --method 'fedprox(mu=0.1) + lws'
     unalike compare --method fedavg --method scaffold --budget '20 MB' --val 0.2 --select best
+    unalike compare --method fedavg --method scaffold --seeds auto --max-seeds 20
     unalike compare --dry-run --rounds 500 --seeds 10 --model cnn --data mnist
     unalike compare --config results/config.toml --out again
 
@@ -52,7 +63,7 @@ def command(
     """
     from unalike._utils.progress import progress_bar
     from unalike.cli.config.resolved import resolved_config
-    from unalike.cli.terminal_tables import estimate_table, summary_table
+    from unalike.cli.terminal_tables import estimate_table, live_standings, summary_table
     from unalike.experiments.compare import prepare_experiment, read_seeds
     from unalike.tracking.tracking import Trackers, group_of
 
@@ -71,6 +82,9 @@ def command(
         proxy=loaded.proxy,
         test=loaded.test,
         seeds=numbers,
+        min_seeds=min_seeds,
+        max_seeds=max_seeds,
+        smallest_effect=smallest_effect,
         baseline=baseline,
         **training,
     )
@@ -83,7 +97,7 @@ def command(
         if out is not None:
             estimate.save(out)
         return
-    with progress_bar(experiment.rounds, "comparing", lines=True) as progress:
+    with live_standings(out, experiment.rounds) as progress:
         comparison = experiment.run(out, progress, trackers)
     summary_table(comparison)
     if out is not None:

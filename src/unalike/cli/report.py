@@ -33,6 +33,9 @@ def command(
             help="Compare the costs of reaching this score (0.8, or an RMSE); the baseline's final mean unless given."
         ),
     ] = None,
+    smallest_effect: Annotated[
+        float | None, typer.Option(help="Smallest difference that matters (0.005 is half a point), for the verdicts.")
+    ] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Also write the figures as SVG and PDF into this folder.")
     ] = None,
@@ -60,7 +63,7 @@ def command(
         raise UnalikeError(
             f"found {flag} with --format {format}: only the html page uses {flag}; leave one of the two out"
         )
-    joined = join([(str(folder), Comparison.load(folder)) for folder in folders])
+    joined = join([(str(folder), Comparison.load(folder).judged_by(smallest_effect)) for folder in folders])
     if figures is not None:
         from unalike.reporting.charts.paper_figures import save
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unalike._utils.progress import ProgressCallback, headline, progress_bar
+
 if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod
+    from rich.table import Table
 
     from unalike.experiments.comparison import Comparison
     from unalike.experiments.cost_estimate import Estimate
+    from unalike.experiments.standings import Standings
     from unalike.runtime.records.profiling import Profile
     from unalike.runtime.run_recorder import Run
 
@@ -204,3 +211,68 @@ def bubbles(counts: np.ndarray, classes: Sequence[str], room: int = 160) -> str:
         ]
         parts.append("\n".join([*(row.rstrip() for row in rows), "", f"clients {first}..{first + len(shown) - 1}"]))
     return "\n\n".join(parts) + f", largest {SIZES[-1]} {counts.max()} samples"
+
+
+@contextmanager
+def live_standings(folder: Path | None, total: int) -> Iterator[ProgressCallback]:
+    """Show how a comparison stands while it runs, from its folder: a live table on a terminal, otherwise lines.
+
+    Without a folder there is only a progress bar. `total` is the number of rounds of all cells.
+    """
+    if folder is None or not sys.stderr.isatty():
+        with progress_bar(total, "comparing", lines=True) as progress:
+            yield progress if folder is None else _with_lines(progress, folder)
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from unalike.experiments.standings import standings
+
+    with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
+        board: list[Any] = ["", ""]
+
+        def update(row: dict[str, Any], what: str = "") -> None:
+            if what != board[0]:  # a new cell has begun, so the one before is on disk
+                board[:] = what, _standings_table(standings(folder))
+            live.update(Group(board[1], Text(f"{what}: round {row['round']}, {headline(row)}")))
+
+        yield update
+
+
+def _with_lines(progress: ProgressCallback, folder: Path) -> ProgressCallback:
+    """Also print a line with the standings when a seed is done for all methods."""
+    from unalike.experiments.standings import standings
+
+    seen: list[str] = []
+
+    def update(row: dict[str, Any], what: str = "") -> None:
+        seed = what.rpartition("(")[2]
+        if seen and seed != seen[-1]:
+            print(standings_line(standings(folder)), file=sys.stderr, flush=True)
+        if not seen or seed != seen[-1]:
+            seen.append(seed)
+        progress(row, what)
+
+    return update
+
+
+def standings_line(found: Standings) -> str:
+    """The standings in one line: `standings: feddyn 0.946 (2 of 5 seeds), fedavg 0.847 (2 of 5); 2.1 min left`."""
+    scored = [row for row in found.methods if row.score == row.score]
+    texts = [f"{row.method} {row.score:.3f} ({row.seeds_done} of {row.seeds})" for row in scored]
+    left = f"; {duration(found.seconds_left)} left" if found.seconds_left == found.seconds_left else ""
+    return f"standings after seeds: {', '.join(texts) or 'no run has ended'}{left}"
+
+
+def _standings_table(found: Standings) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for i, head in enumerate(("method", "seeds done", "score", f"to {found.baseline}", "time left")):
+        table.add_column(head, justify="left" if i == 0 else "right")
+    for row in found.methods:
+        left = duration(row.seconds_left) if row.seconds_left == row.seconds_left else ""
+        numbers = number(row.score), "" if row.method == found.baseline else number(row.difference, "+")
+        table.add_row(row.method, f"{row.seeds_done} of {row.seeds}", *numbers, left)
+    return table

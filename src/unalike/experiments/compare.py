@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
-from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from unalike.experiments.comparison import Comparison
 from unalike.experiments.cost_estimate import Estimate
 from unalike.experiments.experiment import Cell, Experiment
 from unalike.experiments.experiment_facts import facts_of, method_text
+from unalike.experiments.seed_plan import MAX_SEEDS, MIN_SEEDS, SeedPlan, read_seeds
 from unalike.metrics.metrics import Custom
 from unalike.runtime.run_config import MODEL, ROUNDS, ModelLike, Pair, RunConfig, RunOptions, check_request, prepare_run
 from unalike.tracking.tracker import Track
@@ -40,7 +40,10 @@ def compare(
     start: str | Path | None = None,
     start_partial: bool = False,
     rounds: int = ROUNDS,
-    seeds: int | Sequence[int] = 3,
+    seeds: int | str | Sequence[int] = 3,
+    min_seeds: int = MIN_SEEDS,
+    max_seeds: int = MAX_SEEDS,
+    smallest_effect: float | None = None,
     work: Work | None = None,
     baseline: str | None = None,
     test: Pair | None = None,
@@ -66,7 +69,13 @@ def compare(
         start: initial weights of every run, as for `ua.run`.
         start_partial: as for `ua.run`.
         rounds: rounds of each run.
-        seeds: the number of seeds (0, 1, ...), or a list of them.
+        seeds: the number of seeds (0, 1, ...), a list of them, or "auto": after `min_seeds`, seeds are added until the
+            decision stands, to the methods that matter for it. With "auto" each look at the results uses a smaller level, so
+            that the error over all looks is 5 %.
+        min_seeds: fewest seeds with `seeds="auto"`.
+        max_seeds: most seeds with `seeds="auto"`.
+        smallest_effect: the smallest difference that matters, in the unit of the metric. Half a point of accuracy (0.005)
+            unless given, or 1 % of the baseline's score for metrics such as RMSE.
         work: the local training of the clients.
         baseline: label of the method that the others are compared with; the first method unless given.
         test: test samples of the server, for `protocol="server"`; with `data` its published test set unless given.
@@ -107,6 +116,9 @@ def compare(
         start_partial=start_partial,
         rounds=rounds,
         seeds=seeds,
+        min_seeds=min_seeds,
+        max_seeds=max_seeds,
+        smallest_effect=smallest_effect,
         work=work,
         baseline=baseline,
         test=test,
@@ -159,7 +171,10 @@ def prepare_experiment(
     start: str | Path | None = None,
     start_partial: bool = False,
     rounds: int = ROUNDS,
-    seeds: int | Sequence[int] = 3,
+    seeds: int | str | Sequence[int] = 3,
+    min_seeds: int = MIN_SEEDS,
+    max_seeds: int = MAX_SEEDS,
+    smallest_effect: float | None = None,
     work: Work | None = None,
     baseline: str | None = None,
     test: Pair | None = None,
@@ -174,9 +189,13 @@ def prepare_experiment(
     the report; they are derived if `data` is a name.
     """
     by_label = _by_label(methods)
-    seed_list = _seed_list(seeds)
+    plan = SeedPlan.of(seeds, min_seeds, max_seeds)
     baseline = baseline or next(iter(by_label), "")
-    _check_selection(by_label, seed_list, baseline)
+    _check_selection(by_label, plan.seeds, baseline)
+    if smallest_effect is not None and not smallest_effect >= 0:
+        raise UnalikeError(
+            f"found smallest_effect={smallest_effect}; expected 0 or more, such as 0.005 for half a point"
+        )
     own = dict.fromkeys([*signature(compare).parameters, *fields_of(RunOptions)])
     check_keywords("ua.compare", options, own.keys() - {"options", "seed"}, fields_of(Work))
     protocol = _shared_model_first(options.get("protocol", "clients"))
@@ -188,7 +207,7 @@ def prepare_experiment(
     run_options = {**training, "test": given.test, "proxy": proxy, "metrics": metrics}
     cells = [
         Cell(label, seed, prepare_run(method, given.of(seed), seed=seed, **run_options))
-        for seed in seed_list
+        for seed in plan.seeds
         for label, method in by_label.items()
     ]
     _check_scored(cells[0].run_config)
@@ -197,7 +216,9 @@ def prepare_experiment(
         source = _source_flags(data, data_dir, split, val)
     if data is not None and source:
         source = {**source, "partition": given.scheme, "clients": len(cells[0].run_config.population)}
-    facts = facts_of(cells, by_label, baseline, seed_list, source)
+    asked = plan.flags | {"smallest_effect": smallest_effect}
+    facts = facts_of(cells, by_label, baseline, plan.seeds, source, asked)
+    facts = replace(facts, looks=plan.looks, smallest_effect=smallest_effect)
     from_program = [] if from_command_line else _arguments_without_flags(model, test, proxy, metrics)
     if from_program:
         names = ", ".join(from_program)
@@ -206,18 +227,6 @@ def prepare_experiment(
             command=f"# {names} came from a program: call ua.compare(...) there with the configuration below",
         )
     return Experiment(cells, facts)
-
-
-def read_seeds(text: str) -> list[int]:
-    """Read `--seeds`: `3` means the seeds 0, 1, 2; `0,1,4` lists them; `4,` is the seed 4 alone.
-
-    Raises `UnalikeError` for other texts.
-    """
-    try:
-        numbers = [int(item) for item in text.rstrip(", ").split(",")]
-    except ValueError:
-        raise UnalikeError(f"seeds={text!r}: expected how many (3) or which (0,1,4; one alone as 4,)") from None
-    return numbers if "," in text else list(range(numbers[0]))
 
 
 def _by_label(methods: Iterable[object] | Mapping[str, object]) -> dict[str, object]:
@@ -233,20 +242,10 @@ def _by_label(methods: Iterable[object] | Mapping[str, object]) -> dict[str, obj
     return by_label
 
 
-def _seed_list(seeds: int | Sequence[int]) -> list[int]:
-    """The seeds themselves, from their number or from a list."""
-    try:
-        return [index(s) for s in seeds] if isinstance(seeds, Iterable) else list(range(index(seeds)))
-    except TypeError:
-        raise UnalikeError(f"seeds={seeds!r}: expected how many (3) or which ([0, 1, 4])") from None
-
-
 def _check_selection(by_label: Mapping[str, object], seeds: list[int], baseline: str) -> None:
     """Raise `UnalikeError` unless there is a method, a seed, no seed twice, and a baseline among the methods."""
     if not by_label or not seeds:
         raise UnalikeError(f"found {len(by_label)} methods and {len(seeds)} seeds; expected at least one of each")
-    if len(set(seeds)) < len(seeds):
-        raise UnalikeError(f"a seed is listed twice in {seeds}; list it once")
     if baseline not in by_label:
         raise UnalikeError(f"baseline {baseline!r} is none of the methods {list(by_label)}; name one of them")
 

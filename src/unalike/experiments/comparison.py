@@ -88,6 +88,12 @@ class Comparison:
         texts = (config.get(key) or self.facts.partition.get(key) for key in ("data", "partition"))
         return ", ".join(str(text) for text in texts if text) or "your clients"
 
+    def judged_by(self, smallest_effect: float | None) -> Comparison:
+        """The same results with another smallest effect of interest; None changes nothing."""
+        if smallest_effect is None:
+            return self
+        return replace(self, facts=replace(self.facts, smallest_effect=smallest_effect))
+
     def report(self, path: str | Path = "report.html", title: str | None = None) -> Path:
         """Write the report as one HTML file that needs no network.
 

@@ -14,6 +14,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.progress import ProgressCallback
 from unalike._utils.system.machine import peak_memory_mb
 from unalike._utils.tensor_files import write_bytes
+from unalike.engine.multiprocess.worker_pool import launched_by_torchrun
 from unalike.experiments.comparison import Comparison, labelled, last_rounds
 from unalike.experiments.cost_estimate import ROUNDS, Estimate, calibrate
 from unalike.experiments.facts import FILE, ComparisonFacts
@@ -64,6 +65,21 @@ class _CellResults:
     clients: list[pd.DataFrame] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     ends: list[dict[str, Any]] = field(default_factory=list)
+    ran: list[Cell] = field(default_factory=list)
+    was_read: bool = False
+    """Whether some result was read, not run."""
+
+    def run(self, cell: Cell, folder: Path | None, progress: ProgressCallback, trackers: Trackers) -> None:
+        """Run a cell, or read its result, and take it in."""
+        self.ran.append(cell)
+        try:
+            run, has_trained = _run_cell(cell, folder, progress, trackers)
+        except Diverged as error:
+            self.was_read = True
+            self.add_diverged(cell, error)
+            return
+        self.was_read |= not has_trained
+        self.add(cell, run)
 
     def add(self, cell: Cell, run: Run) -> None:
         self.notes += [f"{cell.label}: {note}" for note in run.notes]
@@ -127,27 +143,45 @@ class Experiment:
             raise UnalikeError(f"{folder} holds a single run; choose another folder for the comparison")
         if folder is not None and (folder / FILE).exists():
             _warn_of_replacement(folder, self.facts)
+        if self.facts.looks is not None and launched_by_torchrun():
+            raise UnalikeError(
+                "found seeds='auto' under torchrun, whose processes must know all runs beforehand; give a number"
+            )
         follow_leader([cell.run_config for cell in self.cells])
-        if folder is not None:
-            save_cells(folder, self.facts.baseline, (_planned(cell, folder) for cell in self.cells))
-        results, trained = _CellResults(), 0
-        for cell in self.cells:
-            try:
-                run, has_trained = _run_cell(cell, folder, progress, trackers)
-            except Diverged as error:
-                results.add_diverged(cell, error)
-                continue
-            trained += has_trained
-            results.add(cell, run)
+        results = self._run_cells(folder, progress, trackers)
         comparison = results.comparison(self.facts)
         if folder is None:
             return comparison
-        comparison = self._with_estimate(comparison, folder, peak_memory_mb() if trained == len(self.cells) else None)
+        comparison = self._with_estimate(comparison, folder, None if results.was_read else peak_memory_mb())
         comparison.save(folder)
         comparison.report(folder / "report.html")
         write_bytes(folder / "config.toml", self.facts.config.encode())
         trackers.follow("comparison", tomllib.loads(self.facts.config), folder).keep([folder / "report.html"])
         return comparison
+
+    def _run_cells(self, folder: Path | None, progress: ProgressCallback, trackers: Trackers) -> _CellResults:
+        """Run the cells seed by seed: all of them, or seeds for the methods that matter until the decision stands."""
+        results, looks = _CellResults(), self.facts.looks
+        seeds = list(dict.fromkeys(cell.seed for cell in self.cells))
+        methods = set(self.run_configs)
+        for done, seed in enumerate(seeds):
+            if looks is not None and done >= looks[0]:
+                decision = results.comparison(self.facts).decision
+                methods = set() if decision.stands else methods.intersection(decision.contenders)
+            if not methods:
+                break
+            if folder is not None:
+                until = seeds if looks is None else seeds[: max(looks[0], done + 1)]
+                self._plan(
+                    folder, results.ran + [c for c in self.cells if c.label in methods and c.seed in until[done:]]
+                )
+            for cell in (cell for cell in self.cells if cell.seed == seed and cell.label in methods):
+                results.run(cell, folder, progress, trackers)
+        return results
+
+    def _plan(self, folder: Path, cells: list[Cell]) -> None:
+        """Write the cells that have run and those that are to come."""
+        save_cells(folder, self.facts.baseline, (_planned(cell, folder) for cell in cells))
 
     def _with_estimate(self, comparison: Comparison, folder: Path, memory: float | None) -> Comparison:
         """Add the estimate that the folder keeps, if any, beside the actual cost. `memory`: None if not measured."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from unalike.data.population import Population
 from unalike.experiments.command_line import command_line
 from unalike.experiments.experiment import Cell
 from unalike.experiments.facts import FILE, ComparisonFacts, versions
+from unalike.experiments.references import untuned
+from unalike.experiments.seed_plan import write_seeds
 from unalike.methods.plan import Stage
 from unalike.runtime.records.run_directory import plain
 from unalike.runtime.run_config import RunConfig
@@ -36,7 +39,12 @@ OPTIONS = (
 
 
 def facts_of(
-    cells: list[Cell], methods: Mapping[str, object], baseline: str, seeds: list[int], source: Mapping[str, Any]
+    cells: list[Cell],
+    methods: Mapping[str, object],
+    baseline: str,
+    seeds: list[int],
+    source: Mapping[str, Any],
+    asked: Mapping[str, Any] = MappingProxyType({}),
 ) -> ComparisonFacts:
     """The facts about cells, as far as they are known before the cells have run.
 
@@ -46,13 +54,19 @@ def facts_of(
         baseline: label of the baseline.
         seeds: the seeds of the cells.
         source: command-line flags that make the same clients; empty if no flags do.
+        asked: flags of the seeds and of the judgment, in place of the list of seeds.
     """
     run_configs = {cell.label: cell.run_config for cell in cells if cell.seed == seeds[0]}
     first = run_configs[baseline]
-    config = _config(first, methods, baseline, seeds, source)
+    config = _config(first, methods, baseline, {"seeds": write_seeds(seeds), **asked}, source)
     return ComparisonFacts(
         methods=[
-            {"label": label, "spec": repr(run_config.plan), "protocols": _scored_protocols(run_config)}
+            {
+                "label": label,
+                "spec": repr(run_config.plan),
+                "protocols": _scored_protocols(run_config),
+                "untuned": untuned(method_text(methods[label])),
+            }
             for label, run_config in run_configs.items()
         ],
         baseline=baseline,
@@ -86,15 +100,12 @@ def method_text(method: object) -> str:
     return method if isinstance(method, str) else repr(method)
 
 
-def write_seeds(seeds: Sequence[int]) -> str:
-    """The value of `--seeds` for these seeds: `3` for 0, 1, 2; `0,1,4` for others; `4,` for one seed alone."""
-    if list(seeds) == list(range(len(seeds))):
-        return str(len(seeds))
-    return f"{seeds[0]}," if len(seeds) == 1 else ",".join(map(str, seeds))
-
-
 def _config(
-    run_config: RunConfig, methods: Mapping[str, object], baseline: str, seeds: list[int], source: Mapping[str, Any]
+    run_config: RunConfig,
+    methods: Mapping[str, object],
+    baseline: str,
+    asked: Mapping[str, Any],
+    source: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The configuration with the flags of the command line as keys; `unalike compare --config` reads it."""
     options, work = asdict(run_config.options), asdict(run_config.work)
@@ -109,7 +120,7 @@ def _config(
         "model": run_config.model_name,
         **started,
         "rounds": options["rounds"],
-        "seeds": write_seeds(seeds),
+        **asked,
         **{name: options[name] for name in OPTIONS},
         "protocol": None if protocols == ("clients",) else list(protocols),
         "select": None if options["select"] == "last" else options["select"],

@@ -1,0 +1,78 @@
+"""The seeds of a comparison: a fixed list, or seeds that are added until the decision stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+from unalike._utils.errors import UnalikeError
+
+AUTO = "auto"
+MIN_SEEDS, MAX_SEEDS = 3, 10
+
+
+@dataclass(frozen=True)
+class SeedPlan:
+    """The seeds that may be run, in order.
+
+    `looks` is None if all of them are run. Otherwise it is (fewest, most): after the fewest, and after each further seed, seeds are
+    added only while the decision is open, and only to methods that matter for it.
+    """
+
+    seeds: list[int]
+    looks: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, seeds: int | str | Sequence[int], min_seeds: int = MIN_SEEDS, max_seeds: int = MAX_SEEDS) -> SeedPlan:
+        """The plan for `seeds`: their number, a list of them, or "auto".
+
+        Raises:
+            UnalikeError: for anything else, for a seed listed twice, and for limits that leave no choice.
+        """
+        if seeds == AUTO:
+            if not 2 <= min_seeds <= max_seeds:
+                raise UnalikeError(
+                    f"found min_seeds={min_seeds} and max_seeds={max_seeds}; expected 2 or more seeds, and no more at least than "
+                    "at most"
+                )
+            return cls(list(range(max_seeds)), (min_seeds, max_seeds))
+        try:
+            listed = isinstance(seeds, Iterable) and not isinstance(seeds, str)
+            numbers = [index(s) for s in seeds] if listed else list(range(index(seeds)))  # type: ignore[arg-type, union-attr]
+        except TypeError:
+            raise UnalikeError(f"seeds={seeds!r}: expected how many (3), which ([0, 1, 4]) or 'auto'") from None
+        if len(set(numbers)) < len(numbers):
+            raise UnalikeError(f"a seed is listed twice in {numbers}; list it once")
+        return cls(numbers)
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The flags of the command line that give this plan."""
+        if self.looks is None:
+            return {"seeds": write_seeds(self.seeds)}
+        return {"seeds": AUTO, "min_seeds": self.looks[0], "max_seeds": self.looks[1]}
+
+
+def read_seeds(text: str) -> list[int] | str:
+    """Read `--seeds`: `3` means the seeds 0, 1, 2; `0,1,4` lists them; `4,` is the seed 4 alone; `auto` stays as it is.
+
+    Raises `UnalikeError` for other texts.
+    """
+    if text == AUTO:
+        return AUTO
+    try:
+        numbers = [int(item) for item in text.rstrip(", ").split(",")]
+    except ValueError:
+        raise UnalikeError(
+            f"seeds={text!r}: expected how many (3), which (0,1,4; one alone as 4,) or auto (add seeds until the decision stands)"
+        ) from None
+    return numbers if "," in text else list(range(numbers[0]))
+
+
+def write_seeds(seeds: Sequence[int]) -> str:
+    """The value of `--seeds` for these seeds: `3` for 0, 1, 2; `0,1,4` for others; `4,` for one seed alone."""
+    if list(seeds) == list(range(len(seeds))):
+        return str(len(seeds))
+    return f"{seeds[0]}," if len(seeds) == 1 else ",".join(map(str, seeds))
