@@ -31,7 +31,7 @@ def scored(content, **levels):
 def test_findings_interval_excluding_zero_claims_a_gain(content):
     found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.55, 0.66, 0.75]))
     assert found.answer.startswith(
-        "Use fedmix: 65.3 %, +5.3 points of accuracy compared with fedavg (95 % interval +3.9 to +6.8)"
+        "Use fedmix: 65.3 %, +5.3 points of accuracy compared with fedavg (95\u00a0% interval +3.9 to +6.8)"
     )
     assert "ahead in 3 of 3 seeds" in found.answer and "Among 1 candidate and fedavg" in found.answer
     assert found.details[0][1].endswith(": better.")
@@ -72,7 +72,7 @@ def test_findings_diverged_method_is_stated(simulate):
     content.rounds.loc[content.rounds["method"] == names[1], "rmse"] = math.inf
     found = found_in(content)
     assert found.details[0] == (names[1], "inf; it diverged, so there is no difference to test.")
-    assert "95 % interval" in found.details[1][1]
+    assert "95\u00a0% interval" in found.details[1][1]
     turned = found_in(dataclasses.replace(content, baseline=names[1]))
     assert turned.answer == f"No difference to {names[1]} can be tested, for the reasons below."
     assert all(s.endswith(f"; {names[1]} diverged, so there is no difference to test.") for _, s in turned.details)

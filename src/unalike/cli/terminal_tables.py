@@ -105,7 +105,7 @@ def summary_table(comparison: Comparison) -> None:
     )
     screen = console()
     found = comparison.findings
-    for text in (found.answer, found.standing, found.personal, *found.limits):
+    for text in (found.answer, *found.cautions, found.standing, found.personal, *found.limits):
         if text:
             screen.print(text, highlight=False)
     for note in facts.notes:

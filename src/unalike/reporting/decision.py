@@ -75,9 +75,8 @@ class Decision:
 
     def _verdict(self) -> str:
         gain = wording.change(self.difference, self.metric)
-        between = wording.interval(*self.interval, self.metric)
-        level = f"{wording.decimal(100 * (1 - self.level), 0 if self.level == 0.05 else 1)} %"
-        measured = f"{gain} of {self.metric.word} compared with {self.baseline} ({level} interval {between})"
+        between = f"{wording.confidence(self.level)} interval {wording.interval(*self.interval, self.metric)}"
+        measured = f"{gain} of {self.metric.word} compared with {self.baseline} ({between})"
         ahead = f"ahead in {self.seeds_won} of {self.seeds} seeds"
         if self.choice == self.best:
             return f"Use {self.best}: {wording.score(self.score, self.metric)}, {measured}, {ahead}."
@@ -92,11 +91,11 @@ class Decision:
         if math.isnan(self.probability_best) or self.verdicts[self.best] in (EQUAL, WORSE):
             return ""
         methods = wording.plural(len(self.verdicts), "candidate")
-        chance = wording.chance(self.probability_best)
+        chance = wording.chance(self.probability_best).replace(">", "more than").replace("<", "less than")
         chances = f"Among {methods} and {self.baseline}, it is the best with a probability of {chance}"
         beaten = [name for name, found in self.rivals.items() if found == WORSE]
         if self.rivals and len(beaten) == len(self.rivals):
-            return f"{chances}, and shown to be better than each of them."
+            return f"{chances}; it is shown to be better than each of them."
         return f"{chances}."
 
     def _costs(self) -> str:

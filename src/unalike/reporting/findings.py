@@ -18,11 +18,13 @@ from unalike.reporting.rows import Row, rows
 class Findings:
     """The sentences of a report.
 
-    `answer` is the decision. `standing` groups the methods by verdict, `personal` is about personal models; both may be empty.
-    `details` has one sentence for each other method, `limits` the reservations.
+    `answer` is the decision, `cautions` are reasons to doubt the ranking. `standing` groups the methods by verdict, `personal` is
+    about personal models; both may be empty. `details` has one sentence for each other method, `limits` says what the statistics
+    can show.
     """
 
     answer: str
+    cautions: list[str]
     standing: str
     personal: str
     details: list[tuple[str, str]]
@@ -38,8 +40,9 @@ def findings(content: ReportContent) -> Findings:
         details = [(row["method"], _sentence(row, content)) for row in others]
     else:  # the baseline has no row
         details = [(row["method"], _sentence_without_baseline(row, content)) for row in others]
-    limits = [*_rising(content), *_untuned(content), *_limits(content, others), *_uneven(content, rows(shared))]
-    return Findings(str(content.decision), _standing(others, content), _personal(content), details, limits)
+    cautions = [*_rising(content), *_untuned(content)]
+    limits = [*_limits(content, others), *_uneven(content, rows(shared))]
+    return Findings(str(content.decision), cautions, _standing(others, content), _personal(content), details, limits)
 
 
 def _standing(others: list[Row], content: ReportContent) -> str:
@@ -114,7 +117,7 @@ def _sentence_without_baseline(row: Row, content: ReportContent) -> str:
 
 
 def _confidence(rules: Rules) -> str:
-    return f"{wording.decimal(100 * (1 - rules.level), 0 if rules.looks is None else 1)} %"
+    return wording.confidence(rules.level)
 
 
 def _corrected(row: Row) -> str:

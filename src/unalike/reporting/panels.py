@@ -69,7 +69,8 @@ def differences(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> 
         if len(compared):
             alt = f"{label}: differences in {content.metric.word} to {base} for {wording.listing(compared['method'])}."
             views.append(View(label, plotly_charts.forest(compared, content.metric, looks), alt))
-    bars = "bars: 95 % paired t intervals over seeds" if len(content.seeds) > 1 else "one seed, so no intervals"
+    confidence = wording.confidence(content.rules.level)
+    bars = f"bars: {confidence} intervals over paired seeds" if len(content.seeds) > 1 else "one seed, so no intervals"
     caption = f"Difference in {content.metric.word} to {base} (dotted line). Markers: mean over seeds; {bars}."
     return _panel("differences", caption, views, [])
 

@@ -35,6 +35,11 @@ def size_of_effect(value: float, metric: Metric) -> str:
     return f"{100 * value:.3g} points" if metric.sign > 0 else significant(value)
 
 
+def confidence(level: float) -> str:
+    """The confidence of intervals at a level: `95 %`, `98.5 %`."""
+    return f"{100 * (1 - level):.3g}\u00a0%"
+
+
 def interval(low: float, high: float, metric: Metric) -> str:
     return _number(low + high, f"{_scaled(low, metric)} to {_scaled(high, metric)}")
 
