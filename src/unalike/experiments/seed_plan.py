@@ -31,7 +31,7 @@ class SeedPlan:
         Raises:
             UnalikeError: for anything else, for a seed listed twice, and for limits that leave no choice.
         """
-        if seeds == AUTO:
+        if isinstance(seeds, str) and seeds == AUTO:
             if not 2 <= min_seeds <= max_seeds:
                 raise UnalikeError(
                     f"found min_seeds={min_seeds} and max_seeds={max_seeds}; expected 2 or more seeds, and no more at least than "
