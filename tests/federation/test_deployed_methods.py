@@ -182,6 +182,9 @@ def test_binary_and_regression_equal_simulation(task, tmp_path):
     run = agree(
         SmallFederation(tmp_path, made, "scaffold", data=Schema(shape=(6,), task=task), protocol=("clients", "local"))
     )
-    assert any("auroc" in note for note in run.notes) == (task == "binary")
+    assert any("roc_auc" in note for note in run.notes) == (task == "binary")
     if task == "binary":
-        assert run.history.clients["auroc"].notna().any() and run.history.clients["local_auprc"].notna().any()
+        assert (
+            run.history.clients["roc_auc"].notna().any()
+            and run.history.clients["local_average_precision"].notna().any()
+        )

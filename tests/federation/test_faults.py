@@ -161,7 +161,8 @@ def test_row_1_impossible_metrics_are_refused(tmp_path):
             ("right", [6, 6, 6, 6], "contradict"),
             ("guessed", [0, 0, 0, 10**6], "not a list of at most 4 numbers"),
             ("true", [0] * 10**4, "not a list of at most 4 numbers"),
-            ("auroc", 0.5, "the task has none"),
+            ("own", {"roc_auc": 0.5}, "the task has none"),
+            ("moments", [1.0, 1.0, 1.0], "the task has none"),
         ]
     ):
         refused_every_time(small_federation_of(tmp_path / str(i)), change(field, value), word)
@@ -653,10 +654,10 @@ def test_site_worker_request_of_old_run_or_round_is_declined(tmp_path):
     "area, sound", [(0.5, True), (1, True), (None, True), (1.5, False), (True, False), ("0.5", False)]
 )
 def test_row_1_impossible_areas_under_curves_are_refused(area, sound):
-    """A site's AUROC is a number from 0 to 1; NaN means that there is none."""
-    found = MetricSums(2, 1.0, (1, 1), (1, 1), (1, 1), 1.0, 1.0).plain() | {"auroc": area}
+    """A site's ROC AUC is a number from 0 to 1; NaN means that there is none."""
+    found = MetricSums(2, 1.0, (1, 1), (1, 1), (1, 1)).plain() | {"own": {"roc_auc": area}}
     if sound:
-        assert MetricSums.read(found, find_task("binary"), 2, 2).auroc == area
+        assert MetricSums.read(found, find_task("binary"), 2, 2).own["roc_auc"] == area
     else:
         with pytest.raises(UnalikeError, match="not a number from 0 to 1"):
             MetricSums.read(found, find_task("binary"), 2, 2)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from unalike.metrics.named_metrics import KNOWN
 from unalike.metrics.sequential import level_of_each_look
-from unalike.metrics.statistics import METRICS
 from unalike.metrics.verdicts import BETTER, EQUAL, UNDECIDED, WORSE, Rules, verdicts
 
-ACCURACY, RMSE = METRICS
+ACCURACY, RMSE = KNOWN["accuracy"], KNOWN["rmse"]
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SETS = 1500
 MARGIN = 3 * (0.05 * 0.95 / SETS) ** 0.5

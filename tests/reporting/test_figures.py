@@ -8,8 +8,8 @@ from matplotlib import rc_context
 from matplotlib.colors import to_hex
 
 from unalike._utils.errors import UnalikeError
+from unalike.metrics.named_metrics import KNOWN
 from unalike.metrics.ranks import ranks
-from unalike.metrics.statistics import METRICS
 from unalike.reporting.charts import paper_figures, plotly_charts
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.tradeoff import tradeoff
@@ -52,7 +52,7 @@ def test_figures_of_any_content_shape_are_drawn(simulate, shape):
 def test_pareto_dominated_method_has_hollow_marker(simulate):
     """Scaffold sends twice the bytes for a worse score."""
     content = simulate(methods=5, rounds=6)
-    table = tradeoff(content.summary, METRICS[0])
+    table = tradeoff(content.summary, KNOWN["accuracy"])
     front = table.set_index("method")["front"]
     assert not front["scaffold"] and front.any()
     figure = plotly_charts.pareto(table, "score", "worst", ("a", "b"), looks(content.labels), {})
@@ -70,7 +70,7 @@ def test_forest_name_with_dollar_signs_is_drawn_as_text(tmp_path):
     name = "$\\frac$"
     table = pd.DataFrame({"method": [name], "difference": [0.1], "ci_low": [0.0], "ci_high": [0.2]})
     with rc_context(paper_figures.STYLE):
-        paper_figures.forest(table, "fedavg", METRICS[0], looks([name])).savefig(tmp_path / "a.svg")
+        paper_figures.forest(table, "fedavg", KNOWN["accuracy"], looks([name])).savefig(tmp_path / "a.svg")
     assert name in (tmp_path / "a.svg").read_text()
 
 
@@ -78,7 +78,7 @@ def test_tradeoff_scores_equal_up_to_rounding_are_both_on_the_front():
     """RMSE is float32: the same model may give different last bits."""
     scores = {"rmse": [185.20276524394, 185.20276524284], "worst_decile": [224.7, 224.7], "mb_down": 1.0, "mb_up": 1.0}
     table = pd.DataFrame({"method": ["fedavg", "ditto"], "protocol": "clients"} | scores)
-    assert tradeoff(table, METRICS[1])["front"].all()
+    assert tradeoff(table, KNOWN["rmse"])["front"].all()
 
 
 def test_distribution_diverged_method_has_an_empty_row(simulate):

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.statistics import METRICS
+from unalike.metrics.named_metrics import KNOWN
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.findings import findings
 
-ACCURACY, RMSE = METRICS
+ACCURACY, RMSE = KNOWN["accuracy"], KNOWN["rmse"]
 
 
 def found_in(content):

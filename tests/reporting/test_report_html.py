@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.statistics import METRICS
+from unalike.metrics.named_metrics import KNOWN
 from unalike.metrics.summary import summary
 from unalike.metrics.verdicts import Rules
 from unalike.reporting import render, write
@@ -158,7 +158,7 @@ def test_page_regression_writes_rmse_in_capitals(simulate):
 def test_forest_rmse_marks_left_as_better(simulate):
     table = simulate(methods=2, regression=True).rounds
     frame = table.head(1).assign(method="fedavg", difference=-0.1, ci_low=-0.2, ci_high=0.0)
-    assert plotly_charts.forest(frame, METRICS[1], looks(["fedavg"])).layout.xaxis.title.text.startswith("← better")
+    assert plotly_charts.forest(frame, KNOWN["rmse"], looks(["fedavg"])).layout.xaxis.title.text.startswith("← better")
 
 
 def test_write_replaces_the_file_atomically(content, tmp_path):

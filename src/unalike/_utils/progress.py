@@ -138,5 +138,9 @@ def headline(row: Row) -> str:
 
 def score_name(row: Row) -> str:
     """The column of the first metric of a row that is a number; empty if there is none."""
-    names = ("accuracy", "rmse", "personal_accuracy", "personal_rmse", "loss")
+    columns = list(row)
+    known = {"participants", "loss"} <= row.keys()
+    chosen = columns[columns.index("participants") + 1 : columns.index("loss")] if known else []
+    shared = (*chosen, "accuracy", "rmse")
+    names = (*shared, *(f"personal_{name}" for name in shared), "loss")
     return next((n for n in names if row.get(n) is not None and row[n] == row[n]), "")

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from unalike._utils.registry import Registry
 
-HELP = """List methods, partitions, transforms, models and data sets.
+HELP = """List methods, partitions, transforms, models, metrics and data sets.
 
 \b
 unalike list methods
@@ -112,6 +112,18 @@ def models() -> None:
     from unalike.models.registry import registry
 
     _table("Models", registry, list(registry))
+
+
+@app.command()
+def metrics() -> None:
+    """Metrics to decide by (--metric).
+
+    \b
+    unalike list metrics
+    """
+    from unalike.metrics.named_metrics import registry
+
+    _table("Metrics", registry, list(registry))
 
 
 @app.command()

@@ -125,6 +125,14 @@ Stop = Annotated[
 ]
 Budget = Annotated[str | None, typer.Option(help="Budget of a run: '30 rounds', '10 min' of training, '500 MB'.")]
 Select = Annotated[str, typer.Option(help="Round whose models count: last, or best on the validation samples.")]
+MetricName = Annotated[
+    list[str],
+    typer.Option(
+        help="Metric to decide by, such as roc_auc or 'sensitivity_at(specificity=0.95)' (see `unalike list metrics`); repeat for "
+        "further ones. Accuracy or RMSE unless given.",
+        show_default=False,
+    ),
+]
 Participation = Annotated[float, typer.Option(help="Share of the clients that take part in a round.")]
 Executor = Annotated[
     str,
@@ -231,6 +239,7 @@ def training(
     start_partial: StartPartial = False,
     rounds: Rounds = 50,
     protocol: Protocol = ["clients"],  # noqa: B006  (Typer copies it)
+    metric: MetricName = [],  # noqa: B006
     participation: Participation = 1.0,
     executor: Executor = "auto",
     workers: Workers = None,
@@ -246,7 +255,7 @@ def training(
     work: Any,
 ) -> dict[str, Any]:
     """The arguments of `ua.run` and `ua.compare` besides methods and data, by name."""
-    arguments = locals() | {"protocol": tuple(protocol)}
+    arguments = locals() | {"protocol": tuple(protocol), "metric": tuple(metric)}
     del arguments["workers"]
     if workers is not None and not executor.startswith("distributed"):
         arguments["executor"] = f"distributed(workers={workers}, inner={executor!r})"

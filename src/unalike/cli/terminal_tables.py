@@ -77,11 +77,11 @@ def profile_table(profile: Profile) -> None:
 
 def summary_table(comparison: Comparison) -> None:
     """Print one row per method and protocol, then the decision and its limits."""
-    from unalike.metrics.statistics import scoring_rule
+    from unalike.metrics.statistics import headline, scoring_rule
     from unalike.reporting.wording import MISSING, capital, chance, megabytes
 
     summary, facts = comparison.summary, comparison.facts
-    metric = "rmse" if "rmse" in summary else "accuracy"
+    metric = headline(summary).column
     numbers = (metric, "sd", "difference", "interval", "corrected p", "P(best)", "worst decile", "MB", "seconds")
     rows = []
     for row in summary.to_dict("records"):

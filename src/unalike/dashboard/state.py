@@ -12,6 +12,7 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.locks import is_locked
 from unalike.federation.operations.commands import NoAnswer, command
+from unalike.metrics.named_metrics import deciding
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory
 
@@ -51,9 +52,7 @@ class Followed:
         events, live = self._events(), self._live()
         names = self._names(terms)
         rounds, clients = (table_rows(self.run / f"{name}.parquet") for name in ("rounds", "clients"))
-        metric = next(
-            (m for m in ("accuracy", "rmse", "personal_accuracy", "personal_rmse") if _any(rounds, m)), "accuracy"
-        )
+        metric = next((m for m in _metrics(rounds) if _any(rounds, m)), "accuracy")
         own = (f"{front}{metric.removeprefix('personal_')}" for front in _prefixes(metric))
         mine = next((name for name in own if _any(clients, name)), metric)
         done = int(rounds[-1]["round"]) if rounds else 0
@@ -147,6 +146,13 @@ def table_rows(path: Path) -> list[dict[str, Any]]:
 def number(value: Any) -> float | None:
     """The value if it is a finite number, which JSON can represent; otherwise None."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _metrics(rounds: list[dict[str, Any]]) -> list[str]:
+    """The columns of the deciding metric: of the shared model, and then of personal models."""
+    columns = list(rounds[0]) if rounds else []
+    metric = deciding(columns)
+    return [] if metric is None else [metric.column, f"personal_{metric.column}"]
 
 
 def _any(rows: list[dict[str, Any]], name: str) -> bool:

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 COLUMNS = {"rounds": {"round", "seconds", "bytes_down", "bytes_up"}, "clients": {"client", "n_train", "n_test"}}
 """Columns that each table must have."""
 SHOWN = (
-    *("method", "protocol", "seeds", "accuracy", "accuracy_sd", "rmse", "rmse_sd", "loss"),
+    *("method", "protocol", "seeds", "loss"),
     *("verdict", "probability_best", "difference", "ci_low", "ci_high", "p_holm", "seconds"),
 )
-"""Columns of the summary that a notebook shows."""
+"""Columns of the summary that a notebook shows, besides the deciding metric behind the third."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -210,7 +210,10 @@ class Comparison:
         return f"<Comparison of {methods} on {self.name}, {plural(self.rounds['seed'].nunique(), 'seed')}>"
 
     def _repr_html_(self) -> str:
-        rows = self.summary.filter(items=SHOWN).dropna(axis=1, how="all")
+        from unalike.metrics.statistics import headline
+
+        metric = headline(self.summary).column
+        rows = self.summary.filter(items=(*SHOWN[:3], metric, f"{metric}_sd", *SHOWN[3:])).dropna(axis=1, how="all")
         return (
             paragraph(repr(self))
             + paragraph(str(self.decision))

@@ -122,6 +122,7 @@ def _config(
         "rounds": options["rounds"],
         **asked,
         **{name: options[name] for name in OPTIONS},
+        "metric": [options["metric"]] if isinstance(options["metric"], str) else list(options["metric"]) or None,
         "protocol": None if protocols == ("clients",) else list(protocols),
         "select": None if options["select"] == "last" else options["select"],
         **work,

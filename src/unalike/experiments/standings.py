@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
+from unalike.metrics.named_metrics import direction
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory
 
@@ -115,10 +116,7 @@ def standings(folder: str | Path) -> Standings:
 
 
 def _rank(row: Standing) -> tuple[bool, float]:
-    from unalike.metrics.statistics import METRICS
-
-    sign = next((metric.sign for metric in METRICS if row.metric.endswith(metric.column)), 1)
-    return math.isnan(row.score), -sign * row.score
+    return math.isnan(row.score), -(direction(row.metric) or 1) * row.score
 
 
 def _standing(

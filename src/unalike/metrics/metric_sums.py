@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import Task
-from unalike.metrics.metrics import Metrics, balanced_accuracy, macro_f1, measure, metric_names
+from unalike.metrics.metrics import (
+    METRICS,
+    Custom,
+    Metrics,
+    balanced_accuracy,
+    determination,
+    macro_f1,
+    measure,
+    metric_names,
+)
+from unalike.metrics.named_metrics import known
 from unalike.metrics.scoring import Scores
 
-AREAS = ("auroc", "auprc")
-"""Metrics that are areas under curves."""
+AREAS = ("roc_auc", "average_precision")
+"""Metrics of every binary task that cannot be computed from sums."""
 MOST = sys.float_info.max
 """The largest sum of losses that is accepted."""
 
@@ -24,8 +35,9 @@ class MetricSums:
     """Sums over `n` test samples.
 
     `loss` is the sum of the losses (None: not finite). For each class, `true` counts its samples, `guessed` its predictions and
-    `right` its correct predictions. For binary tasks, `auroc` and `auprc` are those of these samples (None: not defined). They
-    cannot be computed from sums, so the sum of two `MetricSums` has none.
+    `right` its correct predictions. For regression, `moments` are the sums of the absolute errors, of the labels and of their
+    squares. `own` holds the metrics of these samples that cannot be computed from the other fields (None: not defined). In the sum
+    of two `MetricSums` only those are left that are means over samples.
     """
 
     n: int = 0
@@ -33,42 +45,59 @@ class MetricSums:
     true: tuple[int, ...] = ()
     guessed: tuple[int, ...] = ()
     right: tuple[int, ...] = ()
-    auroc: float | None = None
-    auprc: float | None = None
+    moments: tuple[float, ...] = ()
+    own: Mapping[str, float | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, task: Task, scores: Scores) -> MetricSums:
-        """The sums of scored samples."""
+    def of(cls, task: Task, scores: Scores, custom: Custom | None = None) -> MetricSums:
+        """The sums of scored samples; `custom` holds the metrics that were chosen by name."""
         n, total = len(scores.loss), float(scores.loss.sum(dtype=np.float64))
         loss = total if np.isfinite(total) else None
-        if task.name == "regression" or not n:
+        if not n:
             return cls(n, loss)
+        measured = measure(task, scores, custom)
+        own = {name: _defined(measured[name]) for name in own_names(task, custom)}
+        if task.name == "regression":
+            y = scores.y.astype(np.float64)
+            moments = (np.abs(scores.predicted - y).sum(), y.sum(), (y**2).sum())
+            return cls(n, loss, moments=tuple(map(float, moments)) if np.isfinite(moments).all() else (), own=own)
         y, guess = scores.y.astype(np.int64), scores.predicted.astype(np.int64)
         width = int(max(y.max(), guess.max())) + 1
         true, guessed, right = (tuple(np.bincount(v, minlength=width).tolist()) for v in (y, guess, y[y == guess]))
-        measured = measure(task, scores)
-        auroc, auprc = (_defined(measured.get(name, np.nan)) for name in AREAS)
-        return cls(n, loss, true, guessed, right, auroc, auprc)
+        return cls(n, loss, true, guessed, right, own=own)
 
     def __add__(self, other: MetricSums) -> MetricSums:
         loss = None if self.loss is None or other.loss is None else self.loss + other.loss
-        pairs = ((getattr(self, f), getattr(other, f)) for f in ("true", "guessed", "right"))
-        true, guessed, right = (_add_counts(a, b) for a, b in pairs)
-        return MetricSums(self.n + other.n, loss, true, guessed, right)
+        true, guessed, right = (
+            _added(a, b) for a, b in ((getattr(self, f), getattr(other, f)) for f in ("true", "guessed", "right"))
+        )
+        unknown = (self.n and not self.moments) or (other.n and not other.moments)
+        moments = () if unknown else _added(self.moments, other.moments)
+        return MetricSums(self.n + other.n, loss, true, guessed, right, moments, _pooled(self, other))
 
-    def metrics(self, task: Task) -> Metrics:
+    def metrics(self, task: Task, custom: Custom | None = None) -> Metrics:
         """The metrics as `measure` computes them from the samples."""
-        found = dict.fromkeys(metric_names(task), float("nan"))
+        found = dict.fromkeys(metric_names(task, custom), float("nan"))
         if not self.n:
             return found
         loss = float("nan") if self.loss is None else self.loss / self.n
+        own = {name: value for name, value in self.own.items() if value is not None}
         if task.name == "regression":
-            return {"loss": loss, "rmse": loss**0.5}
+            return found | {"loss": loss, "rmse": loss**0.5} | self._errors(loss) | own
         counts = np.array(self.true), np.array(self.guessed), np.array(self.right)
         with np.errstate(invalid="ignore"):
             by_class = {"macro_f1": float(macro_f1(*counts)), "balanced_accuracy": float(balanced_accuracy(*counts))}
-        areas = {name: v for name in found if name in AREAS and (v := getattr(self, name)) is not None}
-        return found | {"loss": loss, "accuracy": sum(self.right) / self.n} | by_class | areas
+        return found | {"loss": loss, "accuracy": sum(self.right) / self.n} | by_class | own
+
+    def _errors(self, loss: float) -> Metrics:
+        if not self.moments:
+            return {}
+        absolute, labels, squares = self.moments
+        variation = np.asarray(squares - labels**2 / self.n)
+        return {
+            "mae": absolute / self.n,
+            "r2": float(determination(np.asarray(loss * self.n), variation, np.asarray(squares))),
+        }
 
     def plain(self) -> dict[str, Any]:
         """The fields as plain values for a message."""
@@ -77,11 +106,11 @@ class MetricSums:
     @classmethod
     def restored(cls, found: dict[str, Any]) -> MetricSums:
         """The inverse of `plain`, without checks."""
-        true, guessed, right = (tuple(found[f]) for f in ("true", "guessed", "right"))
-        return cls(found["n"], found["loss"], true, guessed, right, found["auroc"], found["auprc"])
+        plain: dict[str, Any] = {f: tuple(v) if isinstance(v, list) else v for f, v in found.items()}
+        return cls(**plain)
 
     @classmethod
-    def read(cls, found: Any, task: Task, samples: int, classes: int) -> MetricSums:
+    def read(cls, found: Any, task: Task, samples: int, classes: int, custom: Custom | None = None) -> MetricSums:
         """Read the fields of a message from a client with `samples` test samples. Raises `UnalikeError` for impossible values."""
         if not isinstance(found, dict) or set(found) != set(cls.__dataclass_fields__):
             raise UnalikeError(f"metric sums have other fields than {', '.join(cls.__dataclass_fields__)}")
@@ -98,16 +127,63 @@ class MetricSums:
         sums_wrong = bool(width) and (sum(true) != n or sum(guessed) != n)
         if len({*map(len, counts)}) > 1 or sums_wrong or any(r > min(t, g) for t, g, r in zip(*counts, strict=True)):
             raise UnalikeError("the counts of metric sums contradict each other")
-        areas = [found[name] for name in AREAS if found[name] is not None]
-        if (areas and task.name != "binary") or not all(type(a) in (int, float) and 0 <= a <= 1 for a in areas):
-            raise UnalikeError(f"{' or '.join(AREAS)} of metric sums is not a number from 0 to 1, or the task has none")
+        _check_moments(found["moments"], task)
+        _check_own(found["own"], own_names(task, custom))
         return cls.restored(found | {"loss": None if loss is None else float(loss)})
 
 
+def own_names(task: Task, custom: Custom | None = None) -> tuple[str, ...]:
+    """The metrics that each client computes from its own samples, because sums and counts do not give them."""
+    chosen = tuple(name for name in custom or {} if name not in METRICS[task.name])
+    return tuple(dict.fromkeys((*chosen, *(AREAS if task.name == "binary" else ()))))
+
+
+def unpooled(task: Task, custom: Custom | None = None) -> tuple[str, ...]:
+    """The metrics of all clients' samples together that cannot be computed from what each of them sends."""
+    return tuple(n for n in own_names(task, custom) if (metric := known(n)) is None or not metric.is_mean)
+
+
+def _pooled(a: MetricSums, b: MetricSums) -> dict[str, float | None]:
+    """The metrics of both that are means over samples, as means over the samples of both."""
+    parts = [sums for sums in (a, b) if sums.n]
+    names = [name for name in (parts[0].own if parts else ()) if (metric := known(name)) is not None and metric.is_mean]
+    found: dict[str, float | None] = {}
+    for name in names:
+        values = [(part.n, part.own.get(name)) for part in parts]
+        total = sum(n for n, _ in values)
+        found[name] = (
+            sum(n * v for n, v in values if v is not None) / total if all(v is not None for _, v in values) else None
+        )
+    return found
+
+
+def _check_moments(found: Any, task: Task) -> None:
+    if found and (task.name != "regression" or not isinstance(found, list) or len(found) != 3):
+        raise UnalikeError("the moments of metric sums are not three numbers, or the task has none")
+    if not isinstance(found, list) or not all(type(v) in (int, float) and abs(v) <= MOST for v in found):
+        raise UnalikeError("the moments of metric sums are not finite numbers")
+    if found and (found[0] < 0 or found[2] < 0):
+        raise UnalikeError("the moments of metric sums contradict each other")
+
+
+def _check_own(found: Any, names: tuple[str, ...]) -> None:
+    if not isinstance(found, dict) or not set(found) <= set(names):
+        raise UnalikeError(
+            f"metric sums hold metrics other than {', '.join(names) or 'none'}: the task has none of them"
+        )
+    for name, value in found.items():
+        metric = known(name)
+        low, high = (-MOST, MOST) if metric is None else (max(metric.low, -MOST), min(metric.high, MOST))
+        if value is not None and (type(value) not in (int, float) or not low <= value <= high):
+            raise UnalikeError(f"{name} of metric sums is not a number from {low:g} to {high:g}")
+
+
 def _defined(value: float) -> float | None:
-    return None if np.isnan(value) else min(value, 1.0)
+    """None for NaN and infinity; rounding does not take an area above 1."""
+    return float(min(value, 1.0)) if 1 < value < 1 + 1e-9 else float(value) if np.isfinite(value) else None
 
 
-def _add_counts(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+def _added(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
     width = max(len(a), len(b))
-    return tuple(x + y for x, y in zip(a + (0,) * (width - len(a)), b + (0,) * (width - len(b)), strict=True))
+    padded = ((*values, *[0] * (width - len(values))) for values in (a, b))
+    return tuple(x + y for x, y in zip(*padded, strict=True))

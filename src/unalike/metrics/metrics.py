@@ -4,8 +4,11 @@ loss               mean loss
 accuracy           correct / samples
 macro_f1           mean of 2 TP / (2 TP + FP + FN) over the classes among labels or predictions
 balanced_accuracy  mean recall over the classes among the labels
-auroc, auprc       of binary labels: area under the ROC curve, average precision; NaN where there is one class only
-rmse               of regression: root of the mean squared error
+roc_auc, average_precision       of binary labels: area under the ROC curve, average precision; NaN where there is one class only
+rmse, mae, r2      of regression: root of the mean squared error, mean absolute error, coefficient of determination (NaN for labels
+                   that are all the same)
+
+Metrics that are chosen by name (`named_metrics`) come in front of these, those of the user's own behind them.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import Task
+from unalike.metrics.named_metrics import Metric
 from unalike.metrics.scoring import Scores
 
 Metrics = dict[str, float]
@@ -124,17 +129,33 @@ def balanced_accuracy(true: np.ndarray, guessed: np.ndarray, right: np.ndarray) 
     return np.nan_to_num(right / true).sum(-1) / (true > 0).sum(-1)
 
 
-def auroc(own: Grouped) -> np.ndarray:
+def roc_auc(own: Grouped) -> np.ndarray:
     """The share of pairs (positive, negative sample) that the logits order correctly; a tie counts half."""
     of, positives, negatives, above, _ = own.ties
     positive, negative = own.both
     return own.sum(negatives * (above - positives / 2), of) / (positive * negative)
 
 
-def auprc(own: Grouped) -> np.ndarray:
+def average_precision(own: Grouped) -> np.ndarray:
     """Average precision: the sum over thresholds of (gain in recall) x (precision); equal logits are one threshold."""
     of, positives, _, above, below = own.ties
     return own.sum(positives * above / (above + below), of) / own.both[0]
+
+
+def mae(own: Grouped) -> np.ndarray:
+    """The mean absolute error."""
+    return own.mean(np.abs(own.scores.predicted - own.scores.y))
+
+
+def r2(own: Grouped) -> np.ndarray:
+    """1 - (sum of squared errors) / (sum of squared distances of the labels from their mean)."""
+    y = own.scores.y.astype(np.float64)
+    return determination(own.sum(own.scores.loss), own.sum((y - own.mean(y)[own.owner]) ** 2), own.sum(y**2))
+
+
+def determination(errors: np.ndarray, variation: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """R2 = 1 - errors / variation; NaN where the variation of the labels is only rounding of their squares."""
+    return 1 - errors / np.where(variation > 1e-12 * squares, variation, np.nan)
 
 
 def _correct(own: Grouped) -> np.ndarray:
@@ -149,8 +170,8 @@ _CLASSES = _ANY | {
 }
 METRICS: dict[str, dict[str, Callable[[Grouped], np.ndarray]]] = {
     "classification": _CLASSES,
-    "binary": _CLASSES | {"auroc": auroc, "auprc": auprc},
-    "regression": _ANY | {"rmse": lambda own: np.sqrt(own.mean(own.scores.loss))},
+    "binary": _CLASSES | {"roc_auc": roc_auc, "average_precision": average_precision},
+    "regression": _ANY | {"rmse": lambda own: np.sqrt(own.mean(own.scores.loss)), "mae": mae, "r2": r2},
 }
 """Task -> metric -> formula, in the order of the columns."""
 
@@ -163,12 +184,19 @@ def metric_names(task: Task, custom: Custom | None = None) -> tuple[str, ...]:
         )
     for name in custom or {}:
         fits = name.isidentifier() and not name.endswith("selected") and name.split("_")[0] not in _RESERVED
-        if not fits or name in BUILT_IN | _COLUMNS:
+        if not isinstance((custom or {})[name], Metric) and (not fits or name in BUILT_IN | _COLUMNS):
             raise UnalikeError(
                 f"metrics: found the name {name!r}; expected a name of letters, digits and underscores that does not begin with "
                 f"{', '.join(_RESERVED)}, does not end in selected and is none of {', '.join(sorted(BUILT_IN | _COLUMNS))}"
             )
-    return (*METRICS[task.name], *(custom or {}))
+    chosen = [name for name, metric in (custom or {}).items() if isinstance(metric, Metric)]
+    return tuple(dict.fromkeys((*chosen, *METRICS[task.name], *(custom or {}))))
+
+
+def in_front(metrics: Mapping[str, float]) -> Metrics:
+    """The metrics that are the first columns of a table: those that were chosen, and then the usual ones."""
+    chosen = takewhile(lambda name: name != "loss", metrics)
+    return {name: metrics[name] for name in (*chosen, *USUAL) if name in metrics}
 
 
 BUILT_IN = frozenset(name for metrics in METRICS.values() for name in metrics)
@@ -193,7 +221,10 @@ def measure(task: Task, scores: Scores, custom: Custom | None = None) -> Metrics
 def per_client(task: Task, scores: Scores, clients: int, custom: Custom | None = None) -> list[Metrics]:
     """The metrics of each of `clients` clients."""
     own = Grouped(scores.of(np.argsort(scores.client, kind="stable")), clients)
+    formulas, given = METRICS[task.name], custom or {}
     with np.errstate(invalid="ignore", divide="ignore"):  # a client without samples has no metric
-        columns = {name: formula(own).tolist() for name, formula in METRICS[task.name].items()}
-    columns |= {name: own.one_by_one(name, metric).tolist() for name, metric in (custom or {}).items()}
+        columns = {
+            name: (formulas[name](own) if name in formulas else own.one_by_one(name, given[name])).tolist()
+            for name in metric_names(task, custom)
+        }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

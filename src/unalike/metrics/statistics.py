@@ -6,7 +6,8 @@ Every function is pure and takes the tables of a comparison:
   `method seed round seconds loss accuracy macro_f1 bytes_down bytes_up [personal_accuracy ...]`;
 * `clients`, one row per method, seed and client: `method seed client accuracy [personal_accuracy ...]`.
 
-For regression both have `rmse` (and `personal_rmse`) instead of `accuracy` and `macro_f1`.
+For regression both have `rmse` (and `personal_rmse`) instead of `accuracy` and `macro_f1`. Chosen metrics stand in front of the
+loss; the first metric decides.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pandas as pd
 from unalike._utils.errors import UnalikeError
 from unalike.metrics.inference import ROUNDING
 from unalike.metrics.metrics import PROTOCOLS
+from unalike.metrics.named_metrics import Metric, deciding
 
 
 def prefixes(plain: str = "clients") -> dict[str, str]:
@@ -40,29 +42,14 @@ def in_order(table: pd.DataFrame, methods: Iterable[str]) -> pd.DataFrame:
     return table.sort_values("method", key=lambda names: names.map(place), kind="stable", ignore_index=True)
 
 
-@dataclass(frozen=True)
-class Metric:
-    """The headline metric of a task. `sign` is +1 if higher is better and -1 if lower is; `word` names it in a sentence."""
-
-    column: str
-    sign: int
-    title: str
-    word: str
-
-    def worst_first(self, values: pd.Series) -> pd.Series:
-        return values.sort_values(ascending=self.sign > 0, kind="stable")
-
-
-METRICS = (Metric("accuracy", +1, "Accuracy", "accuracy"), Metric("rmse", -1, "RMSE", "RMSE"))
-
-
 def headline(table: pd.DataFrame) -> Metric:
-    """Accuracy if the table has it, otherwise RMSE. Raises `UnalikeError` if it has neither."""
-    for metric in METRICS:
-        if metric.column in table:
-            return metric
-    expected = " or ".join(repr(metric.column) for metric in METRICS)
-    raise UnalikeError(f"the table has no headline metric (found {_listed(table)}); expected a column {expected}")
+    """The metric that decides: the one that comes first among the columns. Raises `UnalikeError` if there is none."""
+    metric = deciding(table)
+    if metric is None:
+        raise UnalikeError(
+            f"the table has no headline metric (found {_listed(table)}); expected a column such as 'accuracy' or 'rmse'"
+        )
+    return metric
 
 
 def prefix_of(column: str) -> str:
@@ -71,7 +58,7 @@ def prefix_of(column: str) -> str:
 
 
 def extra_metrics(rounds: pd.DataFrame) -> list[str]:
-    """The metrics besides the headline metric and the loss: macro_f1, balanced_accuracy, auroc, auprc, user-defined ones."""
+    """The metrics besides the headline metric and the loss: macro_f1, balanced_accuracy, user-defined ones and the like."""
     known = {
         "method",
         "seed",
@@ -85,9 +72,8 @@ def extra_metrics(rounds: pd.DataFrame) -> list[str]:
         "selected",
         "stage",
     }
-    headlines = {metric.column for metric in METRICS}
     fronts = tuple(f"{name}_" for name in (*PROTOCOLS, "val"))
-    return [c for c in map(str, rounds) if c not in known | headlines and not c.startswith(fronts)]
+    return [c for c in map(str, rounds) if c not in known | {headline(rounds).column} and not c.startswith(fronts)]
 
 
 MOST_ROUNDS = 10

@@ -52,7 +52,7 @@ class Rules:
         """
         if self.smallest_effect is not None:
             return self.smallest_effect
-        return HALF_A_POINT if metric.sign > 0 else ONE_PERCENT * abs(baseline_score)
+        return HALF_A_POINT if metric.percent else ONE_PERCENT * abs(baseline_score)
 
 
 def verdicts(

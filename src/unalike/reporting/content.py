@@ -89,9 +89,15 @@ class ReportContent:
         )
         _check_table("clients", self.clients, ["method", "seed", "client"], ["n_train", "n_test"], self.labels)
         if headline(self.rounds) != headline(self.clients):
-            raise UnalikeError("the rounds and the clients have different metrics; expected accuracy or rmse in both")
-        if self.target is not None and not 0 <= self.target <= (1 if self.metric.sign > 0 else math.inf):
-            expected = "a share such as 0.8" if self.metric.sign > 0 else "an RMSE of 0 or more"
+            raise UnalikeError(
+                "the rounds and the clients have different metrics; expected the same first metric in both"
+            )
+        if self.target is not None and not self.metric.low <= self.target <= self.metric.high:
+            expected = (
+                "a share such as 0.8"
+                if self.metric.percent
+                else f"a number from {self.metric.low:g} to {self.metric.high:g}"
+            )
             raise UnalikeError(f"target={self.target:g} is not a possible {self.metric.word}; expected {expected}")
         for name in ("rounds", "clients"):
             object.__setattr__(self, name, in_order(getattr(self, name), self.labels))

@@ -205,8 +205,8 @@ def _scored(table: pd.DataFrame, column: str, looks: Looks) -> Looks:
 
 
 def _percent(content: ReportContent) -> float:
-    return 100 if content.metric.sign > 0 else 1
+    return 100 if content.metric.percent else 1
 
 
 def _unit(content: ReportContent) -> str:
-    return " (%)" if content.metric.sign > 0 else ""
+    return " (%)" if content.metric.percent else ""

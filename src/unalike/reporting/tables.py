@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from unalike.metrics.costs import to_target, totals
+from unalike.metrics.named_metrics import known
 from unalike.metrics.statistics import Metric, client_effects, extra_metrics, scoring_rule, tail_mean
 from unalike.metrics.summary import personal_against_shared
 from unalike.metrics.verdicts import CANDIDATE
@@ -58,7 +59,7 @@ def scores(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: 
     if shown["difference"].notna().any():
         columns += [("Verdict", _verdict), *_compared(f"Difference to {content.baseline}", metric)]
         columns.append(("P(best)", lambda r: Cell(wording.chance(r["probability_best"]), r["probability_best"])))
-    columns += [(_TITLES.get(name, name), _decimal(name)) for name in extra_metrics(content.rounds)]
+    columns += [(_title(name), _decimal(name)) for name in extra_metrics(content.rounds)]
     columns += [
         ("Loss", lambda r: Cell(wording.decimal(r["loss"]), r["loss"])),
         ("Seeds", lambda r: Cell(str(r["seeds"]), r["seeds"])),
@@ -72,7 +73,9 @@ def _verdict(row: Row) -> Cell:
     return Cell(text, text)
 
 
-_TITLES = {"macro_f1": "Macro-F1", "balanced_accuracy": "Balanced accuracy", "auroc": "AUROC", "auprc": "AUPRC"}
+def _title(name: str) -> str:
+    metric = known(name)
+    return name if metric is None else metric.title
 
 
 def _decimal(name: str) -> Callable[[Row], Cell]:

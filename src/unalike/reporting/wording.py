@@ -12,7 +12,7 @@ MISSING = "–"
 
 def score(value: float, metric: Metric) -> str:
     """Accuracy in percent, RMSE with three digits."""
-    return _number(value, f"{100 * value:.1f} %" if metric.sign > 0 else significant(value))
+    return _number(value, f"{100 * value:.1f} %" if metric.percent else significant(value))
 
 
 def change(value: float, metric: Metric) -> str:
@@ -22,7 +22,7 @@ def change(value: float, metric: Metric) -> str:
 
 def spread(value: float, metric: Metric) -> str:
     """A positive number, such as a standard deviation, in the unit of `change`."""
-    return _number(value, f"{100 * value:.1f}" if metric.sign > 0 else significant(value))
+    return _number(value, f"{100 * value:.1f}" if metric.percent else significant(value))
 
 
 def gain(value: float, metric: Metric) -> str:
@@ -32,7 +32,7 @@ def gain(value: float, metric: Metric) -> str:
 
 def size_of_effect(value: float, metric: Metric) -> str:
     """The smallest effect of interest: `0.5 points`."""
-    return f"{100 * value:.3g} points" if metric.sign > 0 else significant(value)
+    return f"{100 * value:.3g} points" if metric.percent else significant(value)
 
 
 def confidence(level: float) -> str:
@@ -46,7 +46,7 @@ def interval(low: float, high: float, metric: Metric) -> str:
 
 def unit(metric: Metric) -> str:
     """The unit of a difference, with a leading space; empty for RMSE, which has the unit of the labels."""
-    return " points" if metric.sign > 0 else ""
+    return " points" if metric.percent else ""
 
 
 def significant(value: float, sign: str = "", digits: int = 3) -> str:
@@ -123,7 +123,7 @@ def short(text: str, limit: int = 38) -> str:
 
 
 def _scaled(value: float, metric: Metric) -> str:
-    text = f"{100 * value:+.1f}" if metric.sign > 0 else significant(value, "+")
+    text = f"{100 * value:+.1f}" if metric.percent else significant(value, "+")
     return text.replace("-", "−")
 
 

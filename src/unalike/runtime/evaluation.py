@@ -25,7 +25,7 @@ from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.methods.return_checks import untouched
-from unalike.metrics.metrics import USUAL, Metrics, measure, metric_names, per_client
+from unalike.metrics.metrics import Metrics, in_front, measure, metric_names, per_client
 from unalike.metrics.scoring import Predict, Scores, SharedModel, score
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_runner import StageRunner
@@ -230,7 +230,7 @@ class Evaluator:
         for i, (k, n_train, n_test) in enumerate(zip(places.tolist(), train.tolist(), test.tolist(), strict=True)):
             row: Row = {"client": k, "n_train": n_train, "n_test": n_test}
             scored = {prefix + name: value for prefix, found in table.items() for name, value in found[i].items()}
-            row |= {name: scored[name] for name in USUAL if name in scored}
+            row |= in_front(scored)
             if self.population.task.name != "regression":
                 row["personal_accuracy"] = scored.get("personal_accuracy", float("nan"))
             row["status"] = "no training data" if not n_train else "idle"

@@ -19,7 +19,7 @@ from unalike.data.partitioning.given_clients import Clients, given_clients
 from unalike.engine.threads import threads_for
 from unalike.methods.plan import Answers, PlanSteps, QueryStep, Stage, StageResults, next_step, steps_of
 from unalike.methods.return_checks import untouched
-from unalike.metrics.metrics import USUAL, Custom
+from unalike.metrics.metrics import Custom, in_front
 from unalike.runtime.backend import Backend, LocalBackend, StageBackend
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.records.history import DIVERGED, History, Row
@@ -64,6 +64,7 @@ def run(
     stop: str | Stop | None = None,
     budget: str | None = None,
     select: str = "last",
+    metric: str | Sequence[str] = (),
     metrics: Custom | None = None,
     out: str | Path | None = None,
     resume: bool = True,
@@ -107,6 +108,8 @@ def run(
         budget: upper limit: "30 rounds", "10 min" of training, or "500 MB" to and from all clients.
         select: the round that the final models come from: "last", or "best" by validation score (of the personal models if
             there are any).
+        metric: metrics by name, such as "roc_auc" or "sensitivity_at(specificity=0.95)", one or several; they come first among
+            the columns, and patience and `select="best"` go by the first one instead of accuracy or RMSE.
         metrics: further columns, name -> function of labels [n], predictions [n] and logits ([n, C]; [n] for one output), as
             arrays, that returns a number. Each is computed over all test samples and for each client. A folder identifies a
             metric by its name alone: give a changed function another name or another folder.
@@ -141,6 +144,7 @@ def run(
         "executor": executor,
         "evaluate_every": evaluate_every,
         "protocol": protocol if isinstance(protocol, str) else tuple(protocol),
+        "metric": metric if isinstance(metric, str) else tuple(metric),
         "device": device,
         "buffers": buffers,
         "transform": transform,
@@ -365,8 +369,8 @@ def _why_ended(run_config: RunConfig, history: History, stop: Stop | None) -> st
 
 
 def _row(number: int, result: RoundResult | None, metrics: Row) -> Row:
-    """A row of the history: the usual columns, then the user's metrics."""
-    usual = {name: metrics[name] for name in USUAL if name in metrics}
+    """A row of the history: the chosen metrics and the usual columns, then the others."""
+    usual = in_front(metrics)
     if result is None:
         cost: Row = {"train_loss": float("nan"), "bytes_down": 0, "bytes_up": 0}
         return {"round": number, "seconds": 0.0, "participants": 0} | usual | cost | metrics

@@ -33,6 +33,8 @@ from unalike.engine.auto import EXECUTORS
 from unalike.methods.plan import Plan, PlanInputs, Stage, Step, method_of, steps_of
 from unalike.methods.plan import plan as plan_of
 from unalike.metrics.metrics import PROTOCOLS, Custom, metric_names
+from unalike.metrics.named_metrics import Metric
+from unalike.metrics.named_metrics import read as read_metrics
 from unalike.models.checkpoint import Start, read_state_dict, start_from
 from unalike.models.conditional import fitted
 from unalike.models.registry import model as build_model
@@ -63,6 +65,7 @@ class RunOptions:
     executor: str = "auto"
     evaluate_every: PositiveInt = 1
     protocol: str | tuple[str, ...] = "clients"
+    metric: str | tuple[str, ...] = ()
     device: str = "cpu"
     buffers: Literal["average", "local", "first"] = "average"
     transform: str | None = None
@@ -75,6 +78,11 @@ class RunOptions:
     def chain(self) -> TransformChain | None:
         """The transform of training batches. Evaluation applies only its steps without random draws."""
         return None if self.transform is None else chain_of(self.transform)
+
+    @property
+    def chosen_metrics(self) -> list[Metric]:
+        """The metrics that were chosen by name; the first one decides."""
+        return read_metrics((self.metric,) if isinstance(self.metric, str) else self.metric)
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -125,7 +133,7 @@ class RunConfig:
         return {
             "unalike": __version__,
             "method": repr(self.plan),
-            **asdict(self.options),
+            **{name: value for name, value in asdict(self.options).items() if name != "metric" or value},
             "protocol": list(self.options.protocols),
             **({"metrics": list(self.metrics)} if self.metrics else {}),
             "work": asdict(self.work),
@@ -246,7 +254,7 @@ def check_request(
     _check_executor(chosen.executor)
     _check_device(chosen.device)
     _check_modes(torch.device(chosen.device).type)
-    _ = chosen.chain, chosen.budget and Budget(chosen.budget)
+    _ = chosen.chain, chosen.chosen_metrics, chosen.budget and Budget(chosen.budget)
     return chosen
 
 
@@ -285,9 +293,11 @@ def prepare_run(
         chosen.chain(population.x[:1], torch.zeros(1, chosen.chain.draws))  # an error now, not in the first round
     population, made = population.to("cpu"), made.to("cpu").at(chosen.precision)
     held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)
+    named = {m.column: m.of(population.task, population.classes) for m in chosen.chosen_metrics}
+    columns: Custom = {**named, **(metrics or {})}
     words = spec if isinstance(spec, str) else repr(plan)
     run_config = RunConfig(
-        *(plan, population, made, work or Work(), chosen, asked, name, held_out, public, metrics or {}, words, started)
+        *(plan, population, made, work or Work(), chosen, asked, name, held_out, public, columns, words, started)
     )
     _ = run_config.ending
     if chosen.select == "best" and not run_config.ending.known.validated:

@@ -25,8 +25,6 @@ from unalike.runtime.stopping import ALL_DONE, best_row
 from unalike.tracking.tracking import Trackers
 from unalike.training.wire import Item
 
-VALIDATED = re.compile("([a-z]+_)?val_(accuracy|rmse)")
-"""Columns that `select="best"` compares rounds by."""
 CHECKPOINT_SECONDS = 10.0
 """A run that is written to a folder checkpoints at most this often, and when it ends, is interrupted or fails."""
 
@@ -172,7 +170,8 @@ class RunRecorder:
         """
         if self.run_config.options.select != "best":
             return
-        scored = [c for c in row if VALIDATED.fullmatch(c) and not math.isnan(row[c])]
+        column_of = re.compile(f"([a-z]+_)?val_{self.run_config.ending.known.main}")
+        scored = [c for c in row if column_of.fullmatch(c) and not math.isnan(row[c])]
         best = self._best if self._best is not None and self._best.stage == index else None
         rows = dict(best.rows) if best else {}
         for column in scored:

@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.metrics import BUILT_IN
+from unalike.metrics.named_metrics import direction
 from unalike.runtime.records.history import History, Row, last_stage
 
 Rule = Callable[[History], bool]
@@ -62,6 +62,11 @@ class KnownColumns:
     metrics: tuple[str, ...]
     validated: bool
 
+    @property
+    def main(self) -> str:
+        """The metric that decides: the first one besides the loss."""
+        return next(name for name in self.metrics if name != "loss")
+
     def column(self, name: str) -> str | None:
         """The history's column for a name in a rule: that of the validation samples where there are any. None: unknown."""
         protocol = next((p for p in (*self.protocols, "personal") if name.startswith(f"{p}_")), "")
@@ -79,7 +84,7 @@ class KnownColumns:
 
 def better(column: str) -> int:
     """+1 where more of a column is better, -1 where less is."""
-    return -1 if column.endswith(("loss", "rmse")) else 1
+    return direction(column) or 1
 
 
 def best_row(rows: Iterable[Row], column: str, delta: float = 0.0, less: bool | None = None) -> Row | None:
@@ -161,7 +166,7 @@ def _patience(node: ast.Call, known: KnownColumns) -> Rule:
         given |= {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
     except ValueError:
         given = {}
-    rounds, metric, delta = given.get("rounds"), given.get("metric", known.metrics[1]), given.get("delta", 0.0)
+    rounds, metric, delta = given.get("rounds"), given.get("metric", known.main), given.get("delta", 0.0)
     less = given.get("less")
     told = isinstance(rounds, int) and rounds > 0 and isinstance(delta, int | float) and isinstance(metric, str)
     if not told or set(given) - {"rounds", "metric", "delta", "less"} or not isinstance(less, bool | None):
@@ -177,7 +182,7 @@ def _patience(node: ast.Call, known: KnownColumns) -> Rule:
             "stop: patience chooses when to stop by a score, which must not be that of the test samples, and the clients have no "
             "validation samples; give ua.partition(..., val=0.1), --val 0.1 or ClientData(val=...)"
         )
-    if (less is None) != (column.partition("val_")[2] in BUILT_IN):
+    if (less is None) != (direction(column) is not None):
         raise UnalikeError(
             f"stop: found {ast.unparse(node)!r}; expected less=True or less=False for a metric of one's own, as its better "
             "direction is not known, and neither for the others"

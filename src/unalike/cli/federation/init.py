@@ -39,6 +39,7 @@ def terms(
     model: o.Model = "mlp",
     seed: o.Seed = 0,
     protocol: o.Protocol = ["clients"],  # noqa: B006  (Typer copies it)
+    metric: o.MetricName = [],  # noqa: B006
     val: o.Val = 0.0,
     select: o.Select = "last",
     participation: Cohort = 1.0,
@@ -51,7 +52,7 @@ def terms(
     work: Any,
 ) -> dict[str, Any]:
     """The terms of a federation that flags set, by name."""
-    agreed = locals() | {"protocol": tuple(protocol)}
+    agreed = locals() | {"protocol": tuple(protocol), "metric": tuple(metric)}
     return agreed | {name: share_or_number(name, agreed[name]) for name in ("participation", "quorum")}
 
 

@@ -25,7 +25,7 @@ from unalike.federation.protocol.roster import PARTS, Roster, SampleCounts, new_
 from unalike.federation.protocol.transport import Transport
 from unalike.federation.security.keys import PrivateKey, public_text
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
-from unalike.metrics.metric_sums import AREAS
+from unalike.metrics.metric_sums import unpooled
 from unalike.runtime.backend import Row
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.round_loop import Stop, execute
@@ -157,10 +157,11 @@ class _Sites:
 
     @property
     def notes(self) -> list[str]:
-        if self.run_config.population.task.name != "binary":
+        names = unpooled(self.run_config.population.task, self.run_config.metrics)
+        if not names:
             return []
         return [
-            f"{' and '.join(AREAS)} of all sites together follow from no sums and counts and stay empty: each site's own are "
+            f"{' and '.join(names)} of all sites together follow from no sums and counts and stay empty: each site's own are "
             "in the table of clients"
         ]
 

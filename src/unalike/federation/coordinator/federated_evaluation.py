@@ -45,8 +45,8 @@ class FederatedEvaluator:
     def _pooled(self, found: dict[int, SplitSums] | None, part: str) -> ProtocolMetrics | None:
         if found is None:
             return None
-        task = self.population.task
+        task, custom = self.population.task, self._here.custom
         sums = {k: of[part] for k, of in found.items()}
-        nothing = dict.fromkeys(metric_names(task), float("nan"))
-        clients = [sums[k].metrics(task) if k in sums else nothing for k in range(len(self.population))]
-        return ProtocolMetrics(reduce(add, sums.values(), MetricSums()).metrics(task), clients)
+        nothing = dict.fromkeys(metric_names(task, custom), float("nan"))
+        clients = [sums[k].metrics(task, custom) if k in sums else nothing for k in range(len(self.population))]
+        return ProtocolMetrics(reduce(add, sums.values(), MetricSums()).metrics(task, custom), clients)

@@ -81,6 +81,7 @@ class RemoteStage:
         self.mailbox, self.federation, self.index = mailbox, mailbox.federation, index
         self.step, self._offset = step, offset
         self.evaluates_local = "local" in run_config.options.protocols
+        self.metrics = run_config.metrics
         self.state = StageState(run_config, stage, index)
         self._bytes = wire_bytes(stage, self.state.settings, self._some_context())
         self._exchange: Exchange[SiteReply] | None = None
@@ -187,7 +188,7 @@ class RemoteStage:
             state.choices = self._ask_choices(everybody, drawn, quorum)
             drawn = drawn & state.choices.keys()
         names = {k: sites[k].name for k in sorted(everybody) if state.group_of(k) is not None}
-        plan = round_plan(state, self.step, self.active, evaluate, self.evaluates_local)
+        plan = round_plan(state, self.step, self.active, evaluate, self.evaluates_local, self.metrics)
         requests = RoundRequests(plan, drawn, self.holds, self._some_context())
         exchange: Exchange[SiteReply] = Exchange(
             mailbox=self.mailbox,

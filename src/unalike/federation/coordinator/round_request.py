@@ -18,6 +18,7 @@ from unalike.federation.protocol.messages import StepRequest, TrainRequest
 from unalike.federation.protocol.packing import Facts, checksum
 from unalike.methods.plan import Stage
 from unalike.metrics.metric_sums import MetricSums
+from unalike.metrics.metrics import Custom
 from unalike.runtime.stage_state import StageState
 from unalike.training.validation import RefusedUpdate, check_update, expected_steps, expected_update
 
@@ -77,6 +78,7 @@ class RoundPlan:
         group_of: client -> its group, of all clients that may be asked.
         evaluate: the protocols under which sites evaluate the broadcast model.
         local: whether sites evaluate their model after local training.
+        metrics: the metrics that were chosen by name.
     """
 
     step: StepRequest
@@ -87,6 +89,7 @@ class RoundPlan:
     group_of: Mapping[int, str]
     evaluate: tuple[str, ...]
     local: bool
+    metrics: Custom
 
     def group(self, client: int) -> GroupPlan:
         """The plan of the client's group."""
@@ -99,7 +102,7 @@ def has_scores(population: Population, client: int) -> bool:
 
 
 def round_plan(
-    state: StageState, step: StepRequest, active: list[int], evaluate: tuple[str, ...], local: bool
+    state: StageState, step: StepRequest, active: list[int], evaluate: tuple[str, ...], local: bool, metrics: Custom
 ) -> RoundPlan:
     """The plan of the next exchange; `active` are the sites that may be asked."""
     group_of = {k: name for k in active if (name := state.group_of(k)) is not None}
@@ -127,6 +130,7 @@ def round_plan(
         group_of=group_of,
         evaluate=evaluate,
         local=local,
+        metrics=metrics,
     )
 
 
@@ -221,4 +225,5 @@ class RoundRequests:
         people = self.plan.population
         classes = max(2, len(people.classes or ()))
         sizes = {"test": int(people.test.sizes[client]), "val": int(people.val.sizes[client])}
-        return {part: MetricSums.read(found[part], people.task, size, classes) for part, size in sizes.items()}
+        own = self.plan.metrics
+        return {part: MetricSums.read(found[part], people.task, n, classes, own) for part, n in sizes.items()}

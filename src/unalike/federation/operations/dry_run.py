@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from unalike.federation.coordinator.remote_stage import check_stage
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders, run_config_of
 from unalike.methods.plan import Stage
+from unalike.metrics.metric_sums import unpooled
 from unalike.runtime.run_config import Pair, RunConfig
 from unalike.training.client_update import initial_client_state, trained_names
 
@@ -32,6 +34,7 @@ def check_terms_run(
             federation, population, test, proxy, start=start, start_partial=start_partial, coordinated=True
         )
         _check_start_reaches_sites(run_config, at_sites)
+    _check_decided(federation, run_config)
     for step in run_config.outline:
         if isinstance(step, Stage):
             check_stage(step, run_config)
@@ -60,3 +63,16 @@ def _check_start_reaches_sites(run_config: RunConfig, at_sites: StageSettings) -
                     "carries, so that they would not begin from --start; expected a method that sends the whole model, or a start "
                     "that leaves these out (--start-partial)"
                 )
+
+
+def _check_decided(federation: Federation, run_config: RunConfig) -> None:
+    """Raise `UnalikeError` if a round or the end of the run is chosen by a metric of all sites that cannot be computed."""
+    alone = unpooled(run_config.population.task, run_config.metrics)
+    main, stop = run_config.ending.known.main, federation.stop or ""
+    chosen_by = {main} if federation.select == "best" or "patience" in stop else set()
+    lacking = [name for name in alone if name in chosen_by or re.search(rf"(?<!min_)(?<!max_)\b{name}\b", stop)]
+    if lacking:
+        raise UnalikeError(
+            f"{lacking[0]} of all sites together cannot be computed from the sums and counts that sites send, so that neither "
+            "--select best nor a stop rule can go by it; choose accuracy, macro_f1, log_loss, brier_score, rmse, mae or r2 instead"
+        )

@@ -99,7 +99,8 @@ class Federation:
     requests are repeated every `repeat` seconds. `message_bytes` is the maximum size of a message. `guard`: an update is
     refused if its norm exceeds `guard` times the running median (part messages and buffers: ten times as much); None: norms are
     not checked. `stop` and `budget` end the run early, as in `ua.run`. `select` chooses the round whose model is the result:
-    the last, or the best on the validation samples, a share `val` of each site's training samples.
+    the last, or the best on the validation samples, a share `val` of each site's training samples. `metric` names the metrics to
+    decide by, as in `ua.run`; each site computes them from its own samples.
     """
 
     name: Name
@@ -112,6 +113,7 @@ class Federation:
     work: Work = Work()
     seed: NonNegativeInt = 0
     protocol: tuple[str, ...] = ("clients",)
+    metric: tuple[str, ...] = ()
     val: Fraction = 0.0
     buffers: Literal["average", "local", "first"] = "average"
     transform: str | None = None

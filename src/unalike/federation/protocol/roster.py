@@ -127,5 +127,6 @@ def run_config_of(
         evaluate_every=federation.evaluate_every,
         buffers=federation.buffers,
         transform=federation.transform,
+        metric=federation.metric,
         **{name: getattr(federation, name) for name in applied},
     )

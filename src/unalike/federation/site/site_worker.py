@@ -241,12 +241,14 @@ class SiteWorker:
     def _metric_sums(self, predict: Predict) -> dict[str, Any]:
         chain = self.run_config.options.chain
         predict = predict if chain is None else chain.fixed.before(predict)
-        population, sums = self.population, {}
+        population, chosen, sums = self.population, self.run_config.metrics, {}
         for split in ("test", "val"):
             rows = self._rows(split)
             index = torch.from_numpy(rows)
-            scores = score(population.task, predict, population.x[index], population.y[index], rows)
-            sums[split] = MetricSums.of(population.task, scores).plain()
+            scores = score(
+                population.task, predict, population.x[index], population.y[index], rows, logits=bool(chosen)
+            )
+            sums[split] = MetricSums.of(population.task, scores, chosen).plain()
         return sums
 
     def _rows(self, split: str) -> Any:

@@ -79,7 +79,7 @@ def save(contents: Sequence[tuple[str, ReportContent]], found: Ranks | None, fol
 def figures(content: ReportContent, style: Looks | None = None) -> Iterator[tuple[str, Figure]]:
     """Yield (name, figure) for each chart that has data, protocol by protocol."""
     style = style or looks(content.labels)
-    metric, scale = content.metric, 100 if content.metric.sign > 0 else 1
+    metric, scale = content.metric, 100 if content.metric.percent else 1
     rounds, clients, table = content.rounds, content.clients, content.summary
     for protocol, prefix in content.prefixes.items():
         own, suffix = table[table["protocol"] == protocol], f"-{protocol}" if prefix else ""
@@ -98,7 +98,7 @@ def figures(content: ReportContent, style: Looks | None = None) -> Iterator[tupl
 
 def forest(table: pd.DataFrame, baseline: str, metric: Metric, style: Looks) -> Figure:
     """Forest plot: differences to the baseline with their 95 % intervals."""
-    scale = 100 if metric.sign > 0 else 1
+    scale = 100 if metric.percent else 1
     unit = "percentage points" if scale == 100 else metric.word
     title = f"difference in {metric.word} to {baseline} ({unit})"
     bars = [(r["method"], *(scale * r[k] for k in ("difference", "ci_low", "ci_high"))) for r in rows(table)]

@@ -228,8 +228,9 @@ def _ticks(names: pd.Index) -> dict[str, object]:
 
 
 def _scale(metric: Metric) -> float:
-    return 100 if metric.sign > 0 else 1
+    return 100 if metric.percent else 1
 
 
 def _direction(metric: Metric) -> str:
-    return "← worse · percentage points · better →" if metric.sign > 0 else f"← better · {metric.word} · worse →"
+    unit = "percentage points" if metric.percent else metric.word
+    return f"← worse · {unit} · better →" if metric.sign > 0 else f"← better · {unit} · worse →"

@@ -1,0 +1,279 @@
+"""Metrics by scikit-learn's names: each says what it computes, whether more of it is better, and for which tasks it is defined.
+
+>>> [metric.column for metric in read(["roc_auc", "sensitivity_at(specificity=0.9)"])]
+['roc_auc', 'sensitivity_at_90']
+
+Metrics that are chosen (`--metric roc_auc`) are the first metric columns of every table, and the first one decides: comparisons,
+patience and the best round go by it. `known` finds the metric of a column again, for tables that are read from a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.registry import Registry
+from unalike._utils.spec import parse_one
+from unalike.core.tasks import Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Formula = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
+"""Labels [n], predictions [n] and logits ([n] for binary tasks and regression, else [n, C]) -> the metric."""
+LABELS, NUMBERS = ("classification", "binary"), ("regression",)
+
+registry = Registry("metric", home="unalike.metrics.named_metrics")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric with a direction, and its column.
+
+    Args:
+        column: name of its column in every table.
+        sign: +1 if higher is better, -1 if lower is.
+        title: heading of a column.
+        word: name in a sentence.
+        tasks: names of the tasks for which it is defined.
+        formula: computes it from the samples; None for a metric that is computed from sums and counts.
+        low: smallest possible value.
+        high: largest possible value.
+        percent: whether it is shown in percent, and its differences in points.
+        two_classes: whether it is defined for two classes only.
+        is_mean: whether it is a mean over samples, so that the means of several sites can be added up.
+        positive: name of the positive class; the last class unless given.
+    """
+
+    column: str
+    sign: int
+    title: str
+    word: str
+    tasks: tuple[str, ...] = LABELS
+    formula: Formula | None = field(default=None, compare=False)
+    low: float = 0.0
+    high: float = 1.0
+    percent: bool = False
+    two_classes: bool = False
+    is_mean: bool = False
+    positive: str | None = None
+
+    def __call__(self, labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+        """The metric of samples; NaN where it is not defined, such as the area under a ROC curve of one class."""
+        assert self.formula is not None
+        return self.formula(labels, predicted, logits)
+
+    def worst_first(self, values: pd.Series) -> pd.Series:
+        """The values sorted from the worst to the best."""
+        return values.sort_values(ascending=self.sign > 0, kind="stable")
+
+    def of(self, task: Task, classes: Sequence[str] | None) -> Metric:
+        """The metric for a task with these classes. Raises `UnalikeError` if it is not defined for them."""
+        if task.name not in self.tasks:
+            fitting = ", ".join(m.column for m in KNOWN.values() if task.name in m.tasks and m.column != "loss")
+            raise UnalikeError(f"metric {self.column!r} is not defined for {task.name}; expected one of {fitting}")
+        if self.two_classes and classes is not None and len(classes) != 2:
+            raise UnalikeError(f"metric {self.column!r} is defined for two classes; the data has {len(classes)}")
+        if self.positive is None:
+            return self
+        if classes is None or self.positive not in classes:
+            raise UnalikeError(str(unknown("class for positive=", self.positive, classes or ())))
+        if list(classes).index(self.positive) == len(classes) - 1:
+            return self
+        assert self.formula is not None
+        return replace(self, formula=_exchanged(self.formula))
+
+
+def read(specs: Iterable[str]) -> list[Metric]:
+    """Read metrics such as "roc_auc" or "sensitivity_at(specificity=0.95)". Raises `UnalikeError` for others and for duplicates."""
+    found = [registry.build(parse_one(spec)) for spec in specs]
+    columns = [metric.column for metric in found]
+    if len(set(columns)) < len(columns):
+        raise UnalikeError(f"found the metrics {', '.join(columns)}; expected each once: leave one out")
+    return found
+
+
+def known(column: str) -> Metric | None:
+    """The metric of a column without prefixes; None for a user's own metric and for other columns."""
+    at = re.fullmatch(r"sensitivity_at_(\d+)(?:_(\d+))?", column)
+    if at:
+        return sensitivity_at(specificity=float(f"{at[1]}.{at[2] or 0}") / 100)
+    return KNOWN.get(column)
+
+
+def direction(column: str) -> int | None:
+    """+1 if higher is better in a column such as `personal_val_accuracy`, -1 if lower is, None if it is not known."""
+    metric = known(re.sub("^((server|clients|personal|local)_)?(val_)?", "", column))
+    return None if metric is None else metric.sign
+
+
+def deciding(columns: Iterable[object]) -> Metric | None:
+    """The metric that decides: the first metric among the columns of a table; the loss, which is always there, does not count."""
+    found = (known(str(column)) for column in columns if column != "loss")
+    return next((metric for metric in found if metric is not None), None)
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """The probability of each class, [n, C]; of a binary task's logits [n] those of false and true, [n, 2]."""
+    from scipy.special import expit, softmax
+
+    if logits.ndim == 1:
+        return np.stack([expit(-logits), expit(logits)], 1)
+    found: np.ndarray = softmax(logits.astype(np.float64), axis=1)
+    return found
+
+
+def _exchanged(formula: Formula) -> Formula:
+    """The formula with the two classes exchanged, so that the first one is positive."""
+
+    def exchanged(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+        return formula(1 - labels.astype(np.int64), 1 - predicted, -logits if logits.ndim == 1 else logits[:, ::-1])
+
+    return exchanged
+
+
+def _by_class(score: Callable[[np.ndarray, np.ndarray], float], labels: np.ndarray, logits: np.ndarray) -> float:
+    """The score (of labels true/false and probabilities) of the positive class of two, or the mean over more classes.
+
+    A class counts if some samples have it and others do not, as scikit-learn's "macro" average over one class against the rest.
+    """
+    p = probabilities(logits)
+    classes = [1] if p.shape[1] == 2 else range(p.shape[1])
+    own = [(labels == k, p[:, k]) for k in classes]
+    found = [score(positive, value) for positive, value in own if positive.any() and not positive.all()]
+    return float(np.mean(found)) if found and np.isfinite(logits).all() else np.nan
+
+
+def _roc_auc(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    return _by_class(roc_auc_score, labels, logits)
+
+
+def _average_precision(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+    from sklearn.metrics import average_precision_score
+
+    return _by_class(average_precision_score, labels, logits)
+
+
+def _sensitivity(specificity: float, labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+    from sklearn.metrics import roc_curve
+
+    def score(positive: np.ndarray, value: np.ndarray) -> float:
+        false, true, _ = roc_curve(positive, value, drop_intermediate=False)
+        return float(true[false <= 1 - specificity + 1e-12].max())
+
+    return _by_class(score, labels, logits)
+
+
+def _brier(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+    """As scikit-learn: (p - y)^2 for two classes, the sum of it over the classes for more."""
+    p = probabilities(logits)
+    if p.shape[1] == 2:
+        return float(np.mean((p[:, 1] - labels) ** 2))
+    return float(np.mean(((p - np.eye(p.shape[1])[labels.astype(np.int64)]) ** 2).sum(1)))
+
+
+def _calibration(bins: int, labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+    confidence = probabilities(logits).max(1)
+    place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
+    gaps = np.bincount(place, (predicted == labels) - confidence, bins)
+    return float(np.abs(gaps).sum() / len(labels)) if np.isfinite(confidence).all() else np.nan
+
+
+def _log_loss(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+    z = logits.astype(np.float64)
+    if z.ndim == 1:
+        return float(np.mean(np.logaddexp(0, np.where(labels, -z, z))))
+    return float(np.mean(np.logaddexp.reduce(z, 1) - z[np.arange(len(z)), labels.astype(np.int64)]))
+
+
+def _median_error(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+    return float(np.median(np.abs(labels - predicted)))
+
+
+@registry.register("sensitivity_at")
+def sensitivity_at(*, specificity: float = 0.95, positive: str | None = None) -> Metric:
+    """Largest share of the positive samples that are found while this share of the others is told apart.
+
+    `positive` names the positive class of two; the last one unless given.
+    """
+    if not 0 < specificity < 1:
+        raise UnalikeError(f"sensitivity_at: found specificity={specificity!r}, expected a share such as 0.95")
+    percent = f"{100 * specificity:.6g}"
+    title = f"Sensitivity at {percent} % specificity"
+    column, formula = f"sensitivity_at_{percent.replace('.', '_')}", partial(_sensitivity, specificity)
+    return Metric(column, +1, title, title.lower(), formula=formula, percent=True, two_classes=True, positive=positive)
+
+
+@registry.register("average_precision")
+def average_precision(*, positive: str | None = None) -> Metric:
+    """Average precision over all thresholds; of more than two classes the mean over the classes.
+
+    `positive` names the positive class of two; the last one unless given.
+    """
+    return replace(KNOWN["average_precision"], positive=positive, two_classes=positive is not None)
+
+
+SUMMARIES = {
+    "accuracy": "Share of correct predictions.",
+    "balanced_accuracy": "Mean recall over the classes.",
+    "macro_f1": "Mean F1 score over the classes (f1_macro in scikit-learn).",
+    "roc_auc": "Area under the ROC curve; of more than two classes the mean over the classes.",
+    "brier_score": "Mean squared error of the predicted probabilities.",
+    "calibration_error": "Expected calibration error: mean gap between confidence and accuracy, in ten bins of confidence.",
+    "log_loss": "Mean cross-entropy.",
+    "r2": "Coefficient of determination.",
+    "mae": "Mean absolute error.",
+    "rmse": "Root of the mean squared error.",
+    "median_absolute_error": "Median of the absolute errors.",
+}
+KNOWN = {
+    metric.column: metric
+    for metric in (
+        Metric("accuracy", +1, "Accuracy", "accuracy", percent=True),
+        Metric("balanced_accuracy", +1, "Balanced accuracy", "balanced accuracy", percent=True),
+        Metric("macro_f1", +1, "Macro-F1", "macro F1", percent=True),
+        Metric("roc_auc", +1, "ROC AUC", "ROC AUC", formula=_roc_auc, percent=True),
+        Metric(
+            "average_precision", +1, "Average precision", "average precision", formula=_average_precision, percent=True
+        ),
+        Metric("brier_score", -1, "Brier score", "Brier score", formula=_brier, high=2.0, is_mean=True),
+        Metric("calibration_error", -1, "Calibration error", "calibration error", formula=partial(_calibration, 10)),
+        Metric("log_loss", -1, "Log loss", "log loss", formula=_log_loss, high=np.inf, is_mean=True),
+        Metric("rmse", -1, "RMSE", "RMSE", NUMBERS, high=np.inf),
+        Metric("mae", -1, "MAE", "MAE", NUMBERS, high=np.inf),
+        Metric("r2", +1, "R²", "R²", NUMBERS, low=-np.inf),
+        Metric(
+            "median_absolute_error",
+            -1,
+            "Median absolute error",
+            "median absolute error",
+            NUMBERS,
+            _median_error,
+            high=np.inf,
+        ),
+        Metric("loss", -1, "Loss", "loss", (*LABELS, *NUMBERS), high=np.inf),
+    )
+}
+"""Column -> metric, with its defaults."""
+
+
+def _register(name: str, column: str) -> None:
+    def builder() -> Metric:
+        return KNOWN[column]
+
+    builder.__doc__ = SUMMARIES[column]
+    builder.__qualname__ = name
+    registry.register(name)(builder)
+
+
+for _column in SUMMARIES:
+    _register(_column, _column)
+_register("f1_macro", "macro_f1")

@@ -1,0 +1,174 @@
+import numpy as np
+import pytest
+import sklearn.metrics as sk
+import torch
+
+from unalike._utils.errors import UnalikeError
+from unalike.core.tasks import TASKS
+from unalike.metrics.metric_sums import MetricSums
+from unalike.metrics.metrics import measure, metric_names, per_client
+from unalike.metrics.named_metrics import deciding, direction, known, read
+from unalike.metrics.scoring import Scores
+
+
+def scored(task, y, logits, clients=1):
+    z, labels = torch.from_numpy(logits), torch.from_numpy(y)
+    loss, predicted = TASKS[task].losses(z, labels).numpy(), TASKS[task].predict(z).numpy()
+    return Scores(np.arange(len(y)) % clients, loss, y, predicted, logits)
+
+
+def chosen(task, *specs, classes=None):
+    return {m.column: m.of(TASKS[task], classes) for m in read(specs)}
+
+
+def samples(task, n=300):
+    rng = np.random.default_rng(0)
+    if task == "classification":
+        y = rng.integers(0, 3, n)
+        return y, (rng.normal(size=(n, 3)) + 1.5 * np.eye(3)[y]).astype(np.float32)
+    if task == "binary":
+        y = rng.random(n) < 0.3
+        return y, (rng.normal(size=n) + y).astype(np.float32)
+    y = rng.normal(150, 20, n).astype(np.float32)
+    return y, (y + rng.normal(0, 5, n)).astype(np.float32)
+
+
+def test_metrics_of_classes_equal_scikit_learn():
+    y, z = samples("classification")
+    p = torch.from_numpy(z).softmax(1).double().numpy()
+    p /= p.sum(1, keepdims=True)
+    specs = ("roc_auc", "average_precision", "f1_macro", "balanced_accuracy", "log_loss", "brier_score")
+    found = measure(TASKS["classification"], scored("classification", y, z), chosen("classification", *specs))
+    assert found["roc_auc"] == pytest.approx(sk.roc_auc_score(y, p, multi_class="ovr"))
+    assert found["average_precision"] == pytest.approx(sk.average_precision_score(np.eye(3)[y], p))
+    assert found["macro_f1"] == pytest.approx(sk.f1_score(y, z.argmax(1), average="macro"))
+    assert found["balanced_accuracy"] == pytest.approx(sk.balanced_accuracy_score(y, z.argmax(1)))
+    assert found["log_loss"] == pytest.approx(sk.log_loss(y, p), rel=1e-5) == pytest.approx(found["loss"], rel=1e-5)
+    assert found["brier_score"] == pytest.approx(((p - np.eye(3)[y]) ** 2).sum(1).mean(), rel=1e-5)
+
+
+def test_metrics_of_binary_labels_equal_scikit_learn_and_two_classes_the_same():
+    y, z = samples("binary")
+    p = 1 / (1 + np.exp(-z.astype(float)))
+    specs = ("average_precision", "roc_auc", "brier_score", "log_loss", "calibration_error")
+    found = measure(TASKS["binary"], scored("binary", y, z), chosen("binary", *specs))
+    assert found["average_precision"] == pytest.approx(sk.average_precision_score(y, z))
+    assert found["roc_auc"] == pytest.approx(sk.roc_auc_score(y, z))
+    assert found["brier_score"] == pytest.approx(sk.brier_score_loss(y, p))
+    assert found["log_loss"] == pytest.approx(sk.log_loss(y, p))
+    two, names = np.stack([np.zeros_like(z), z], 1), ["well", "ill"]
+    same = measure(
+        TASKS["classification"],
+        scored("classification", y.astype(int), two),
+        chosen("classification", *specs, classes=names),
+    )
+    assert {n: same[n] for n in specs} == pytest.approx({n: found[n] for n in specs})
+    other = chosen("classification", "average_precision(positive='well')", classes=names)
+    swapped = measure(TASKS["classification"], scored("classification", y.astype(int), two), other)
+    assert swapped["average_precision"] == pytest.approx(sk.average_precision_score(~y, -z))
+
+
+def test_sensitivity_at_a_specificity_counts_by_hand():
+    # negatives at -4..-1, positives at -2.5, 0.5, 1: 3 of 4 negatives are below -1.5, and two positives are above it, 2/3;
+    # 2 of 4 are below -2.5, and all positives are not
+    z = np.array([-4, -3, -2, -1, -2.5, 0.5, 1], np.float32)
+    y = np.array([0, 0, 0, 0, 1, 1, 1], bool)
+    found = measure(
+        TASKS["binary"],
+        scored("binary", y, z),
+        chosen("binary", "sensitivity_at(specificity=0.75)", "sensitivity_at(specificity=0.5)"),
+    )
+    assert found["sensitivity_at_75"] == pytest.approx(2 / 3) and found["sensitivity_at_50"] == 1
+    none = measure(TASKS["binary"], scored("binary", y[:4], z[:4]), chosen("binary", "sensitivity_at"))
+    assert np.isnan(none["sensitivity_at_95"])
+
+
+def test_calibration_error_counts_by_hand():
+    # confidences 0.8, 0.8 (one right) and 0.6 (right): (|1 - 1.6| + |1 - 0.6|) / 3
+    z = np.log(np.array([4, 4, 1.5])).astype(np.float32)
+    found = measure(
+        TASKS["binary"], scored("binary", np.array([True, False, True]), z), chosen("binary", "calibration_error")
+    )
+    assert found["calibration_error"] == pytest.approx((0.6 + 0.4) / 3, abs=1e-6)
+
+
+def test_metrics_of_numbers_equal_scikit_learn_together_and_by_client():
+    y, z = samples("regression")
+    scores, custom = scored("regression", y, z, clients=4), chosen("regression", "r2", "median_absolute_error")
+    assert list(measure(TASKS["regression"], scores, custom))[:3] == ["r2", "median_absolute_error", "loss"]
+    for k, found in enumerate(per_client(TASKS["regression"], scores, 4, custom)):
+        own = y[k::4], z[k::4]
+        assert found["r2"] == pytest.approx(sk.r2_score(*own)) and found["mae"] == pytest.approx(
+            sk.mean_absolute_error(*own)
+        )
+        assert found["median_absolute_error"] == pytest.approx(sk.median_absolute_error(*own))
+    assert np.isnan(measure(TASKS["regression"], scored("regression", np.full(5, 1.1, np.float32), z[:5]))["r2"])
+
+
+@pytest.mark.parametrize("task", ["classification", "binary", "regression"])
+def test_sums_of_clients_give_the_metrics_of_all_where_they_can(task):
+    y, z = samples(task)
+    specs = {
+        "regression": ("r2", "mae"),
+        "binary": ("brier_score", "roc_auc"),
+        "classification": ("log_loss", "roc_auc"),
+    }
+    custom = chosen(task, *specs[task])
+    sums = []
+    for k in range(3):
+        own = MetricSums.of(TASKS[task], scored(task, y[k::3], z[k::3]), custom)
+        sums.append(MetricSums.read(own.plain(), TASKS[task], 100, 3 if task == "classification" else 2, custom))
+    pooled = sum(sums, MetricSums()).metrics(TASKS[task], custom)
+    whole = measure(TASKS[task], scored(task, y, z), custom)
+    alone = {"roc_auc", "average_precision"}
+    assert list(pooled) == list(whole) == list(metric_names(TASKS[task], custom))
+    for name, value in whole.items():
+        assert np.isnan(pooled[name]) if name in alone else pooled[name] == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"own": {"brier_score": 3.0}}, "not a number from 0 to 2"),
+        ({"own": {"brier_score": "low"}}, "not a number"),
+        ({"own": {"cost": 1.0}}, "metrics other than brier_score"),
+        ({"own": 3}, "metrics other than"),
+        ({"moments": [1.0]}, "not three numbers"),
+        ({"moments": [1.0, float("inf"), 1.0]}, "finite"),
+    ],
+)
+def test_impossible_sums_are_refused(change, words):
+    task = "regression" if "moments" in change else "classification"
+    y, z = samples(task)
+    custom = {} if task == "regression" else chosen(task, "brier_score")
+    sums = MetricSums.of(TASKS[task], scored(task, y, z), custom).plain()
+    with pytest.raises(UnalikeError, match=words):
+        MetricSums.read(sums | change, TASKS[task], 300, 3, custom)
+
+
+def test_unknown_or_unfit_metrics_are_refused():
+    for spec, words in [
+        ("roc_acu", "unknown metric 'roc_acu'; did you mean 'roc_auc'"),
+        ("sensitivity_at(specificity=2)", "expected a share"),
+        ("roc_auc(x=1)", "takes roc_auc"),
+    ]:
+        with pytest.raises(UnalikeError, match=words):
+            read([spec])
+    with pytest.raises(UnalikeError, match="each once"):
+        read(["f1_macro", "macro_f1"])
+    for task, spec, classes, words in [
+        ("regression", "roc_auc", None, "not defined for regression; expected one of rmse"),
+        ("classification", "r2", ["a", "b"], "not defined for classification"),
+        ("classification", "sensitivity_at", ["a", "b", "c"], "defined for two classes; the data has 3"),
+        ("classification", "sensitivity_at(positive='c')", ["a", "b"], "'c'"),
+    ]:
+        with pytest.raises(UnalikeError, match=words):
+            chosen(task, spec, classes=classes)
+
+
+def test_first_metric_column_decides_and_knows_its_direction():
+    assert deciding(["round", "loss", "accuracy", "macro_f1"]).column == "accuracy"
+    assert deciding(["round", "sensitivity_at_99_5", "loss", "accuracy"]).title == "Sensitivity at 99.5 % specificity"
+    assert deciding(["round", "loss", "mine"]) is None and known("mine") is None
+    assert (direction("personal_val_rmse"), direction("val_r2"), direction("server_brier_score")) == (-1, 1, -1)
+    assert direction("local_loss") == -1 and direction("mine") is None
