@@ -61,6 +61,14 @@ def test_comparison_plots_decision_curves_and_clients(comparison):
     assert len(comparison.plot("clients").data) == 2
     with pytest.raises(ua.UnalikeError, match="did you mean 'curves'"):
         comparison.plot("curve")
+    with pytest.raises(ua.UnalikeError, match="nothing to draw for 'curves'"):
+        comparison.plot("curves", protocol="personal")
+
+
+def test_comparison_plots_the_models_of_a_protocol(clients):
+    table = ua.compare(["fedavg", "fedrep"], clients, rounds=2, seeds=1, progress=False)
+    shared, personal = (table.plot("curves", protocol=name) for name in ("clients", "personal"))
+    assert {trace.name for trace in shared.data} == {"fedavg"} and {trace.name for trace in personal.data} == {"fedrep"}
 
 
 def test_objects_show_themselves_with_the_method_as_typed(run, clients, comparison):

@@ -186,12 +186,13 @@ class Comparison:
             rounds, clients = (labelled(table, facts.methods[0]["label"], facts.seed) for table in (rounds, clients))
         return cls(rounds, clients, facts)
 
-    def plot(self, kind: str = "decision") -> go.Figure:
+    def plot(self, kind: str = "decision", protocol: str | None = None) -> go.Figure:
         """Draw the comparison with the charts of the report.
 
         Args:
             kind: "decision" (differences to the baseline with their intervals), "curves" (the score over the rounds) or
                 "clients" (the scores of all clients).
+            protocol: "clients", "personal", ...: the models that are drawn; those of the first protocol unless given.
 
         Returns:
             The Plotly figure.
@@ -201,7 +202,7 @@ class Comparison:
         """
         from unalike.reporting.figures import comparison_figure
 
-        return comparison_figure(self.content(), self.summary, kind)
+        return comparison_figure(self.content(), self.summary, kind, protocol)
 
     def __repr__(self) -> str:
         from unalike.reporting.wording import plural

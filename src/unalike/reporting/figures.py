@@ -14,6 +14,7 @@ from unalike.data.heterogeneity import label_counts
 from unalike.reporting import panels
 from unalike.reporting.charts import plotly_charts
 from unalike.reporting.charts.palette import looks
+from unalike.reporting.content import MODELS
 
 if TYPE_CHECKING:
     from unalike.data.population import Population
@@ -43,8 +44,8 @@ def clients_figure(population: Population) -> go.Figure:
     return _alone(plotly_charts.labels(table))
 
 
-def comparison_figure(content: ReportContent, summary: pd.DataFrame, kind: str) -> go.Figure:
-    """The first chart of one of the report's panels."""
+def comparison_figure(content: ReportContent, summary: pd.DataFrame, kind: str, protocol: str | None) -> go.Figure:
+    """A chart of one of the report's panels: the first, or that of a protocol."""
     style = looks(content.labels)
     drawn = {
         "decision": lambda: panels.differences(content, summary, style),
@@ -54,11 +55,16 @@ def comparison_figure(content: ReportContent, summary: pd.DataFrame, kind: str) 
     if kind not in drawn:
         raise unknown("figure of a comparison", kind, drawn)
     panel = drawn[kind]()
-    if panel is None:
+    views = [] if panel is None else panel.views
+    if protocol is not None and protocol not in MODELS:
+        raise unknown("protocol", protocol, MODELS)
+    if protocol is not None:
+        views = [view for view in views if view.label.lower().endswith(MODELS[protocol])]
+    if not views:
         raise UnalikeError(
             f"there is nothing to draw for {kind!r}: the comparison holds no such scores; see table.summary"
         )
-    figure = panel.views[0].figure
+    figure = views[0].figure
     if kind == "curves":
         figure.for_each_trace(lambda trace: trace.update(name=trace.meta, showlegend=trace.meta is not None))
         figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
