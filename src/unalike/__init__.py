@@ -36,6 +36,7 @@ _HOMES = {
     "run": "runtime.round_loop",
     "aggregate": "training.functional",
     "local_update": "training.functional",
+    "note": "methods.notes",
     "wire": "training.wire",
 }
 """Public name -> the module that defines it."""

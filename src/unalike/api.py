@@ -13,6 +13,7 @@ from unalike.data.sources.load import load
 from unalike.experiments.compare import compare, estimate
 from unalike.experiments.comparison import open_comparison
 from unalike.methods.method import Method
+from unalike.methods.notes import note
 from unalike.methods.part import part
 from unalike.methods.plan import plan
 from unalike.models.adapter import Logits
@@ -39,6 +40,7 @@ __all__ = [
     "load",
     "local_update",
     "model",
+    "note",
     "open_comparison",
     "open_run",
     "part",

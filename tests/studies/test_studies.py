@@ -1,17 +1,20 @@
 """Studies: cells, stored results, resumption, reports and the ledger."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from unalike import UnalikeError
+from unalike.runtime.round_loop import execute
 from unalike.studies.catalogue import STUDIES, study
 from unalike.studies.claims import Claim, best, gain, score
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.ledger import entries, page
+from unalike.studies.report import write_report
 from unalike.studies.results import FOLDER, CellResult, Results, stored
-from unalike.studies.run_study import missing, run_cells
+from unalike.studies.run_study import PARTIAL, missing, run_cell, run_cells
 from unalike.studies.study import Scale, Study, Variant
 from unalike.studies.verdicts import LEAST_SEEDS, NOT_RUN, Above, Same
 
@@ -37,7 +40,7 @@ def test_run_cells_stores_each_result_and_runs_none_twice(small, tmp_path):
     cells = small.scale("small").cells
     assert len(cells) == 3 * 2 * 3
     first = list(run_cells(cells[:4], tmp_path))
-    written = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    written = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
     assert sorted(written) == sorted(cell.file for cell in cells[:4])
     rest = list(run_cells(cells, tmp_path))
     assert len(first) + len(rest) == len(cells) and not missing(cells, tmp_path)
@@ -75,10 +78,40 @@ def test_cell_of_another_study_with_the_same_digest_is_copied(small, tmp_path):
     assert again.seconds == CellResult.load(tmp_path / "one" / "small" / cell.file).seconds
 
 
-def test_diverged_cell_is_a_result_without_a_score(small, tmp_path):
+def test_interrupted_cell_goes_on_from_its_checkpoint(small, tmp_path, monkeypatch):
+    [cell, *_] = small.scale("small").cells
+    whole = run_cell(cell, tmp_path / "whole")
+    partial = tmp_path / "cut" / PARTIAL / cell.digest
+
+    def interrupt(run_config, out):
+        def stop(row, what=""):
+            if row["round"] == 2:
+                raise KeyboardInterrupt
+
+        return execute(run_config, out=out, progress=stop)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("unalike.studies.run_study.execute", interrupt)
+        run_cell(cell, tmp_path / "cut")
+    assert (partial / "rounds.parquet").exists() and stored(tmp_path / "cut", cell) is None
+    resumed = run_cell(cell, tmp_path / "cut")
+    assert resumed.rounds["rmse"] == whole.rounds["rmse"] and not partial.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
+def test_smoke_scale_runs_and_is_reported(name, tmp_path):
+    folder = tmp_path / name / "smoke"
+    cells = study(name).scale("smoke").cells
+    assert all(result.ended for result in run_cells(cells, folder))
+    text, files = write_report(study(name), "smoke", folder)
+    assert f"{len(cells)} of {len(cells)} cells" in text and all(file.stat().st_size for file in files)
+
+
+def test_diverged_cell_is_a_result_that_is_infinitely_bad(small, tmp_path):
     scale = Scale({"FedAvg": "fedavg"}, {"all": {"work": {"lr": 1e9}}}, COMMON | {"rounds": 20}, seeds=(0,))
     [result] = run_cells(scale.cells, tmp_path)
-    assert result.ended == "diverged" and result.notes and result.score("rmse", 1) != result.score("rmse", 1)
+    assert result.ended == "diverged" and result.notes and result.score("rmse", 1) == math.inf
 
 
 def test_scale_with_unknown_option_is_refused():

@@ -25,6 +25,13 @@ def test_judge_value_that_is_not_finite_is_not_run():
     assert judge([1.0, 2.0, math.nan], Above()).verdict == "not run"
 
 
+def test_judge_divergence_decides_the_verdict():
+    diverged = [math.inf, math.inf, 1.0]
+    assert judge(diverged, Above(5.0)).verdict == "reproduced"
+    assert judge(diverged, Below()).verdict == judge(diverged, Same(1.0)).verdict == "contradicted"
+    assert judge(diverged, Near(80.0, 1.0)).verdict == "contradicted"
+
+
 def test_judge_equal_values_make_the_interval_one_number():
     found = judge([5.0, 5.0, 5.0], Above())
     assert (found.low, found.high, found.verdict) == (5.0, 5.0, "reproduced")

@@ -20,6 +20,7 @@ from unalike.experiments.experiment import Cell, Experiment
 from unalike.experiments.experiment_facts import facts_of, method_text
 from unalike.experiments.seed_plan import MAX_SEEDS, MIN_SEEDS, SeedPlan, read_seeds
 from unalike.metrics.metrics import Custom
+from unalike.runtime.records.recording import Hook
 from unalike.runtime.run_config import MODEL, ROUNDS, ModelLike, Pair, RunConfig, RunOptions, check_request, prepare_run
 from unalike.tracking.tracker import Track
 from unalike.tracking.tracking import Trackers, group_of
@@ -49,6 +50,7 @@ def compare(
     test: Pair | None = None,
     proxy: Pair | None = None,
     metrics: Custom | None = None,
+    record: str | Hook | None = None,
     out: str | Path | None = None,
     track: Track | None = None,
     progress: ProgressCallback | bool | None = None,
@@ -82,6 +84,8 @@ def compare(
         proxy: samples of the server, for methods that train on the server.
         metrics: metrics of your own, as for `ua.run`. Finished cells in `out` are identified by the names of metrics
             only: a changed function needs another name or folder.
+        record: as for `ua.run`; each cell keeps its records. With `out` they are the files `records.parquet` of the cells. A cell
+            that has finished already is not run again for them.
         out: folder that keeps one cell per method and seed. Finished cells are read and not run again; an interrupted
             cell continues where it stopped.
         track: trackers as for `ua.run`. Each cell is a run of its own, in a group with the name of `out`; one more run keeps
@@ -124,6 +128,7 @@ def compare(
         test=test,
         proxy=proxy,
         metrics=metrics,
+        record=record,
         **options,
     )
     with progress_reporting(progress, experiment.rounds, "comparing") as callback:
@@ -180,6 +185,7 @@ def prepare_experiment(
     test: Pair | None = None,
     proxy: Pair | None = None,
     metrics: Custom | None = None,
+    record: str | Hook | None = None,
     source: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Experiment:
@@ -204,7 +210,7 @@ def prepare_experiment(
     has_test = test is not None or data is not None
     needs_test = "server" in check_request(by_label.values(), has_test=has_test, **training).protocols
     given = given_clients(clients, data, data_dir, partition, val, test, split=split, needs_test=needs_test)
-    run_options = {**training, "test": given.test, "proxy": proxy, "metrics": metrics}
+    run_options = {**training, "test": given.test, "proxy": proxy, "metrics": metrics, "record": record}
     cells = [
         Cell(label, seed, prepare_run(method, given.of(seed), seed=seed, **run_options))
         for seed in plan.seeds

@@ -28,11 +28,13 @@ from unalike.data.ragged import NumberedNames, Ragged
 from unalike.methods.plan import Answers, QueryStep, StageResults, next_step, plan, steps_of
 from unalike.runtime.backend import StageBackend
 from unalike.runtime.records.history import History, given
+from unalike.runtime.records.recording import RoundRecords
 from unalike.runtime.records.run_directory import Config, RunDirectory
 from unalike.runtime.run_config import ModelLike, RunConfig, RunOptions, make_model
 from unalike.runtime.stage_runner import StageRunner
 
 if TYPE_CHECKING:
+    import pandas as pd
     import plotly.graph_objects as go
 
 
@@ -53,6 +55,7 @@ class Run:
         out: Path | None,
         ended: str,
         opened: Config | None = None,
+        records: RoundRecords | None = None,
     ):
         self.method = repr(run_config.plan)
         self.history = history
@@ -62,7 +65,23 @@ class Run:
         self.ended = ended
         self.run_config = run_config
         self._runner = clients
+        self._records = records
         self._has_samples = opened is None
+
+    @property
+    def records(self) -> pd.DataFrame:
+        """The entries that `record=` asked for: `round group part quantity layer client other value`; see docs/runs.md.
+
+        `client` is -1 for the server, `other` the second client of a cosine. Raises `UnalikeError` if nothing was recorded.
+        """
+        if self._records is None:
+            raise UnalikeError("this run recorded nothing; ask for it, as in ua.run(..., record='server + updates')")
+        return self._records.table
+
+    @property
+    def client_parameters(self) -> dict[int, dict[int, Tree]]:
+        """Round -> client -> parameters after local training, as `record="clients(layers='head', every=10)"` asked for."""
+        return {} if self._records is None else self._records.read_parameters()
 
     @property
     def executor(self) -> str:

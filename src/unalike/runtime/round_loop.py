@@ -23,6 +23,7 @@ from unalike.metrics.metrics import Custom, in_front
 from unalike.runtime.backend import Backend, LocalBackend, StageBackend
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.records.history import DIVERGED, History, Row
+from unalike.runtime.records.recording import Hook
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_config import MODEL, ROUNDS, ModelLike, Pair, RunConfig, check_request, prepare_run
 from unalike.runtime.run_recorder import Run, RunRecorder
@@ -66,6 +67,7 @@ def run(
     select: str = "last",
     metric: str | Sequence[str] = (),
     metrics: Custom | None = None,
+    record: str | Hook | None = None,
     out: str | Path | None = None,
     resume: bool = True,
     track: Track | None = None,
@@ -113,6 +115,9 @@ def run(
         metrics: further columns, name -> function of labels [n], predictions [n] and logits ([n, C]; [n] for one output), as
             arrays, that returns a number. Each is computed over all test samples and for each client. A folder identifies a
             metric by its name alone: give a changed function another name or another folder.
+        record: "server" (what the server's half of the method saw and chose), "updates" (norms and cosines of the clients'
+            updates), "clients(layers='head', every=10)" (parameters after local training), or several with +; or a function of
+            one's own. The table is `run.records`. Recording changes no result.
         out: a folder that keeps the run. A folder that holds the beginning of the same run is resumed.
         resume: False refuses a folder that already holds this run.
         track: trackers that follow the run: "tensorboard", "mlflow(uri='sqlite:///mlflow.db')", "wandb(mode='offline')", an object
@@ -159,7 +164,15 @@ def run(
     needs_test = "server" in asked.protocols
     given = given_clients(clients, data, data_dir, partition, val, test, split=split, needs_test=needs_test)
     run_config = prepare_run(
-        spec, given.of(seed), work=work, test=given.test, proxy=proxy, metrics=metrics, **network, **options
+        spec,
+        given.of(seed),
+        work=work,
+        test=given.test,
+        proxy=proxy,
+        metrics=metrics,
+        record=record,
+        **network,
+        **options,
     )
     for note in run_config.warnings:
         warnings.warn(note, stacklevel=2)
@@ -192,7 +205,8 @@ def execute(
             while not recorder.ended and not stage.over:
                 number = recorder.history.last["round"] + 1
                 if stage.pending is None:
-                    stage.pending = run_round(clients)
+                    with recorder.listening():
+                        stage.pending = run_round(clients)
                     if clients.holds_results:
                         recorder.hold(index, clients)
                 result, stage.pending = stage.pending, None
@@ -202,6 +216,8 @@ def execute(
                 rows: list[Row] = []
                 if _is_evaluated(run_config, stage, result, number, recorder):
                     metrics, rows = backend.evaluate(clients, result, train_next=not stage.over)
+                if recorder.records is not None:
+                    recorder.records.round(number, stage.method, result.cohorts, result.before, stage.states)
                 recorder.add(index, clients, _row(number, result, metrics), [{"round": number} | r for r in rows])
                 progress(dict(recorder.history.last))
                 if why := _why_ended(run_config, recorder.history, stop):

@@ -41,6 +41,7 @@ from unalike.models.registry import model as build_model
 from unalike.models.registry import read
 from unalike.models.registry import registry as models
 from unalike.runtime.model_checks import check_fit, check_repeats
+from unalike.runtime.records.recording import Hook, Recording
 from unalike.runtime.records.run_directory import Config, digest, fingerprint
 from unalike.runtime.stopping import Budget, KnownColumns, StopRules
 from unalike.training.wire import Item, plan_outline, plan_wire
@@ -95,7 +96,8 @@ class RunConfig:
     """Everything that decides the numbers of a run. A run folder keeps `record`; `key` is its hash.
 
     `model_name` is the model as the user wrote it; `model_text` adds the length of the client statistics. `asked` is the method
-    as typed: shown, not hashed. `start` says where the initial weights came from; their hash is in `record`.
+    as typed: shown, not hashed. `start` says where the initial weights came from; their hash is in `record`. `recording` changes no
+    number and is not hashed.
     """
 
     plan: Plan
@@ -110,6 +112,7 @@ class RunConfig:
     metrics: Custom = field(default_factory=dict)
     asked: str = ""
     start: Start | None = None
+    recording: Recording | None = None
 
     @cached_property
     def record(self) -> Config:
@@ -269,6 +272,7 @@ def prepare_run(
     test: Pair | None = None,
     proxy: Pair | None = None,
     metrics: Custom | None = None,
+    record: str | Hook | Recording | None = None,
     **options: Any,
 ) -> RunConfig:
     """Check everything that can be checked before training. Raises `UnalikeError`."""
@@ -297,7 +301,8 @@ def prepare_run(
     columns: Custom = {**named, **(metrics or {})}
     words = spec if isinstance(spec, str) else repr(plan)
     run_config = RunConfig(
-        *(plan, population, made, work or Work(), chosen, asked, name, held_out, public, columns, words, started)
+        *(plan, population, made, work or Work(), chosen, asked, name, held_out, public, columns, words, started),
+        recording=Recording.of(record),
     )
     _ = run_config.ending
     if chosen.select == "best" and not run_config.ending.known.validated:

@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from unalike.methods.plan import Answers
 from unalike.runtime.backend import StageBackend
 from unalike.runtime.finished_run import Run
 from unalike.runtime.records.history import History
+from unalike.runtime.records.recording import RoundRecords
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stopping import ALL_DONE, best_row
@@ -64,6 +66,9 @@ class RunRecorder:
         self.ended = ""
         """The reason why the run ends before the last round of its plan; empty while it goes on."""
         self.saved: tuple[Tree, dict[str, Any]] | None = None
+        folder = None if directory is None else directory.path
+        self.records = None if run_config.recording is None else RoundRecords(run_config.recording, folder)
+        """The entries that `record=` asks for."""
         self._stages: dict[int, tuple[StageBackend, tuple[Tree, list[dict[str, Any]]]]] = {}
         self._answers: dict[int, Answers] = {}
         self._best: BestRound | None = None
@@ -81,6 +86,8 @@ class RunRecorder:
         if self.saved is not None and directory is not None:
             self._round = self._written = self.saved[1]["round"]
             self.history = History.load(directory.path, self._round)
+            if self.records is not None:
+                self.records.load(self._round)
             self._best = BestRound.found(*self.saved)
             self._unpaid |= self.saved[1].get("owed", {})
             directory.event("resumed", round=self._round)
@@ -136,6 +143,10 @@ class RunRecorder:
         if self.saved is None or index >= len(self.saved[1]["stages"]):
             return None
         return tree.under(self.saved[0], f"{index}/"), self.saved[1]["stages"][index]
+
+    def listening(self) -> AbstractContextManager[None]:
+        """Collects the notes of a round's server half, if they are recorded."""
+        return nullcontext() if self.records is None else self.records.listen()
 
     def note(self, text: str) -> None:
         """Keep a warning, once."""
@@ -206,6 +217,8 @@ class RunRecorder:
         tensors = {f"{i}/{path}": t for i, (frozen, _) in sorted(kept.items()) for path, t in frozen.items()}
         stages = [facts for _, (_, facts) in sorted(kept.items())]
         self.history.save(self.directory.path)
+        if self.records is not None:
+            self.records.save()
         facts: dict[str, Any] = {"round": self._round, "stages": stages, "owed": self._owed}
         if self._best is not None:
             tensors |= {f"best/{path}": t for path, t in self._best.tensors.items()}
@@ -225,7 +238,7 @@ class RunRecorder:
             if path is not None:
                 self.history.save(path)
         ended = self.ended or ALL_DONE
-        run = Run(self.run_config, clients, self.history, self.notes, path, ended)
+        run = Run(self.run_config, clients, self.history, self.notes, path, ended, records=self.records)
         if path is not None:
             for name, state in clients.state.states.items():
                 file = "model.safetensors" if len(clients.state.states) == 1 else f"model-{name}.safetensors"

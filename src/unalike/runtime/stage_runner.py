@@ -41,7 +41,10 @@ class StageRunner:
         worker_pool: WorkerPool | None = None,
     ):
         self.run_config, self.worker_pool = run_config, worker_pool
-        self.single = "local" in run_config.options.protocols  # each client's update is kept after the round
+        recorded = run_config.recording is not None and run_config.recording.needs_updates
+        self.single = (
+            "local" in run_config.options.protocols or recorded
+        )  # each client's update is kept after the round
         self._choice: Choice | None = None
         self.state = StageState(
             run_config, stage, index, folder=folder, executor=lambda: self.choice.executor, worker_pool=worker_pool

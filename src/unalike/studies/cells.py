@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from unalike._utils.errors import unknown
 from unalike.core.work import Work
@@ -15,6 +18,7 @@ from unalike.data.dataset import Dataset
 from unalike.data.partitioning.partition import partition as divide
 from unalike.data.partitioning.partition import usual_clients
 from unalike.data.sources.load import load
+from unalike.metrics.metrics import Custom
 from unalike.runtime.records.run_directory import digest
 from unalike.runtime.run_config import RunConfig, prepare_run
 
@@ -35,9 +39,13 @@ RUN = (
     "select",
 )
 """Options of `ua.run`."""
-OPTIONS = ("data", "partition", "work", "client_curves", *DIVISION, *RUN)
+OPTIONS = ("data", "partition", "work", "client_curves", "class_accuracy", *DIVISION, *RUN)
 """Options of a cell. `work` is a mapping of the arguments of `ua.Work`; `{seed}` in `data` stands for the seed; with
-`client_curves`, a result keeps this column of every client for all evaluated rounds."""
+`client_curves`, a result keeps this column of every client for all evaluated rounds;
+with `class_accuracy`, the accuracy on each class is measured."""
+
+CLASS_ACCURACY = "accuracy_of_"
+"""Prefix of the columns with the accuracy on one class."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,7 @@ class StudyCell:
             seed=self.seed,
             work=Work(**options.get("work", {})),
             test=data.test if "server" in options.get("protocol", ()) else None,
+            metrics=_class_accuracies(data.classes or []) if options.get("class_accuracy") else None,
             **{name: options[name] for name in RUN if name in options},
         )
 
@@ -107,3 +116,16 @@ def _slug(label: str) -> str:
 @cache
 def _load(name: str, data_dir: str | Path | None) -> Dataset:
     return load(name, data_dir)
+
+
+def _class_accuracies(classes: Sequence[str]) -> Custom:
+    """The share of right predictions among the samples of each class; NaN without such samples."""
+
+    def of(label: int) -> Callable[[np.ndarray, np.ndarray, np.ndarray], float]:
+        def accuracy(y: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+            mine = y == label
+            return float((predicted[mine] == label).mean()) if mine.any() else math.nan
+
+        return accuracy
+
+    return {CLASS_ACCURACY + name: of(label) for label, name in enumerate(classes)}

@@ -100,6 +100,6 @@ def _spent(study: Study, folder: Path) -> list[str]:
 def number(value: float) -> str:
     """A number with about three significant digits."""
     if not math.isfinite(value):
-        return "-"
+        return "-" if math.isnan(value) else "diverges:"
     digits = 2 if abs(value) >= 1 else 4
     return f"{value:.{digits}f}" if value else "0"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
+from unalike.studies.layouts.layout import Drawn
 from unalike.studies.layouts.tables import markdown
 from unalike.studies.ledger import number
 from unalike.studies.results import Results
@@ -29,7 +30,8 @@ def write_report(study: Study, scale: str, folder: Path) -> tuple[str, list[Path
         )
     text = render(study, scale, results, estimates(folder))
     write_bytes(folder / "report.md", text.encode())
-    return text, []
+    pictures = [layout.picture(results) for layout in study.layouts if isinstance(layout, Drawn)]
+    return text, [file for picture in pictures for file in picture.save(folder / "figures")]
 
 
 def render(study: Study, scale: str, results: Results, estimated: dict[str, float]) -> str:

@@ -11,12 +11,16 @@ from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
+from unalike.runtime.records.history import DIVERGED
 from unalike.studies.cells import StudyCell
 
 FOLDER = Path("studies", "results")
 """The folder of results, below the root of the repository."""
 DIGITS = 7
 """Significant digits that are kept of a number, as many as a float32 has."""
+
+LOWER_IS_BETTER = ("loss", "rmse")
+"""Endings of the columns in which lower is better."""
 
 Columns = dict[str, list[Any]]
 
@@ -60,7 +64,12 @@ class CellResult:
     label_counts: list[list[int]] = field(default_factory=list)
 
     def score(self, column: str, last: int) -> float:
-        """The mean of a column over the last evaluated rounds; NaN where there is none."""
+        """The mean of a column over the last evaluated rounds; NaN where there is none.
+
+        A run that diverged is infinitely bad: -inf, or inf where lower is better.
+        """
+        if self.ended == DIVERGED:
+            return math.inf if column.endswith(LOWER_IS_BETTER) else -math.inf
         trained = [
             value for number, value in zip(self.rounds.get("round", []), self.rounds.get(column, [])) if number > 0
         ]

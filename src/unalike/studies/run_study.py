@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -23,10 +24,12 @@ from unalike.runtime.records.history import DIVERGED, Row
 from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.run_recorder import Run
-from unalike.studies.cells import StudyCell
+from unalike.studies.cells import CLASS_ACCURACY, StudyCell
 from unalike.studies.results import CellResult, adopt, stored
 
 ESTIMATES = "estimates.json"
+PARTIAL = ".partial"
+"""Folder of the checkpoints of cells that have not ended."""
 IN_ONE_PROCESS = "distributed(workers=1)"
 """The executor of a cell that runs beside others: the automatic choice, but no further processes."""
 MOST_COUNTS = 1000
@@ -84,17 +87,31 @@ def run_cells(
 
 
 def run_cell(cell: StudyCell, folder: Path, data_dir: str | Path | None = None) -> CellResult:
-    """Run one cell and store its result. A run that diverges is a result, too: its history is empty."""
+    """Run one cell and store its result. A run that diverges is a result, too: its history is empty.
+
+    An interrupted cell goes on from its last checkpoint on this machine.
+    """
     started = time.perf_counter()
-    run_config = cell.prepare(data_dir)
+    run_config, partial = cell.prepare(data_dir), folder / PARTIAL / cell.digest
+    before = _seconds_before(partial)
     try:
-        run = execute(run_config)
+        run = execute(run_config, out=partial)
     except Diverged as error:
-        result = _result(cell, run_config, time.perf_counter() - started, DIVERGED, notes=[str(error)])
+        result = _result(cell, run_config, before + time.perf_counter() - started, DIVERGED, notes=[str(error)])
     else:
-        result = _of_run(cell, run, time.perf_counter() - started)
+        result = _of_run(cell, run, before + time.perf_counter() - started)
     result.save(folder / cell.file)
+    shutil.rmtree(partial)
     return result
+
+
+def _seconds_before(partial: Path) -> float:
+    """Seconds of training of an interrupted cell up to its last checkpoint; what was lost after it does not count."""
+    if not (partial / "rounds.parquet").exists():
+        return 0.0
+    import pandas as pd
+
+    return float(pd.read_parquet(partial / "rounds.parquet", columns=["seconds"])["seconds"].sum())
 
 
 def estimate(cells: Iterable[StudyCell], folder: Path, data_dir: str | Path | None = None) -> dict[str, float]:
@@ -136,7 +153,7 @@ def _of_run(cell: StudyCell, run: Run, seconds: float) -> CellResult:
         run.ended,
         notes=list(run.notes),
         rounds={name: [row.get(name) for row in rows] for name in columns},
-        clients={str(name): finals[name].tolist() for name in finals},
+        clients={str(name): finals[name].tolist() for name in finals if not str(name).startswith(CLASS_ACCURACY)},
         curves=_curves(run, cell.options.get("client_curves")),
         label_counts=_label_counts(run.run_config),
     )

@@ -113,12 +113,13 @@ class Finding:
 def judge(values: Sequence[float], expectation: Expectation) -> Finding:
     """The finding from one value of the quantity for each seed: the verdict is that of `expectation`.
 
-    Fewer than `LEAST_SEEDS` values, or a value that is not finite, give `not run`. Where all values are equal, the interval
-    is that one number.
+    Fewer than `LEAST_SEEDS` values, or a value that is not known, give `not run`. Where all values are equal, the interval is
+    that one number. A method that diverges under a seed is infinitely bad, and so is its mean.
     """
-    mean, low, high, _ = t_test(values)
-    if len(values) < LEAST_SEEDS or not math.isfinite(mean):
-        return Finding(len(values), mean, low, high, NOT_RUN)
-    if math.isnan(low):
-        low = high = mean
+    mean = sum(values) / len(values) if values else math.nan
+    if len(values) < LEAST_SEEDS or math.isnan(mean):
+        return Finding(len(values), mean, math.nan, math.nan, NOT_RUN)
+    low = high = mean
+    if math.isfinite(mean) and len(set(values)) > 1:
+        _, low, high, _ = t_test(values)
     return Finding(len(values), mean, low, high, expectation.verdict(mean, low, high))

@@ -18,6 +18,7 @@ from unalike.core.update_spread import weighted_sum_and_spread
 from unalike.core.views import Cohort, ServerState, ServerView, StageSettings
 from unalike.methods import return_checks
 from unalike.methods.method import Method
+from unalike.methods.notes import note
 from unalike.methods.part import Part
 from unalike.methods.roles import BaseWeights, LinearAggregator, ServerStep, Weighting
 from unalike.training.aggregation import SumWeights, UpdateSums, decode_updates
@@ -66,6 +67,7 @@ def advance(method: Method, settings: StageSettings, state: ServerState, cohort:
     weights = _weights(method, cohort)
     if cohort.update:
         weights = aggregator.final_weights(view_of(aggregator), _own(cohort, aggregator), weights)
+    note("weight", weights)
     update, cohort = _combined(method, view_of(aggregator), cohort, weights)
     folded = {p.name: _folded(p, _own(cohort, p)) for p in method.parts}
     return _moved(method, settings, state, cohort, update, folded, _buffers(method, settings, cohort, weights))
@@ -97,6 +99,8 @@ def advance_from_sums(
     weight, coefficient = _factor(exact.weights, given.weights), _factor(exact.coefficients, given.coefficients)
     if weight is None or coefficient is None:
         return None
+    note("weight", exact.weights)
+    note("coefficient", exact.coefficients)
     update = sums.update if coefficient == 1 else tree.scale(sums.update, coefficient)
     buffers = sums.buffers
     if weight != 1 and settings.buffers != "first":

@@ -37,6 +37,7 @@ from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.core.work import Work
+from unalike.methods.notes import listening, note
 from unalike.methods.part import part
 from unalike.methods.roles import Aggregator
 
@@ -96,14 +97,15 @@ class ParameterSkew(Aggregator):
         moved: Tree = {}
         for group in groups:
             w, u = tree.only(server.params, group), tree.only(cohort.update, group)
-            new = self._combined(tree.flatten(w), tree.flatten(u, rows=len(cohort.ids)), weights)
+            new = self._combined(tree.flatten(w), tree.flatten(u, rows=len(cohort.ids)), weights, group[0])
             moved |= tree.unflatten(new, w)
         return tree.only(moved, names)
 
-    def _combined(self, w: Tensor, u: Tensor, weights: Tensor) -> Tensor:
+    def _combined(self, w: Tensor, u: Tensor, weights: Tensor, layer: str) -> Tensor:
         """The combined update [M] from the clients' updates u [K, M] of the parameters w [M]."""
         mean, sd, low, top = _moments(u, weights.to(u.dtype))
         high = self._is_high(sd, w + mean).nonzero().squeeze(1)
+        note("high", len(high) / max(1, len(w)), part=self.name, layer=layer)
         if len(u) == 1 or not len(high):
             return mean
         chosen = u.index_select(1, high)
@@ -113,9 +115,11 @@ class ParameterSkew(Aggregator):
             every = [self.micro_classes((u[:, at] - mean[at]).square_(), low, top) for at in tree.blocks(u)]
             compared = torch.cat(every, 1)
         macro = self._macro_classes(self._similarity(compared, len(high)))
+        if listening():
+            note("macro_class", _members(macro, len(u)), part=self.name, layer=layer)
         if not macro:
             return mean
-        return mean.index_copy(0, high, self._weighted_means(w[high] + chosen, micro, macro, weights) - w[high])
+        return mean.index_copy(0, high, self._weighted_means(w[high] + chosen, micro, macro, weights, layer) - w[high])
 
     def _is_high(self, sd: Tensor, mu: Tensor) -> Tensor:
         """Whether each parameter is high, [M]. With mu = 0, where cv is undefined, it is high if clients differ at all."""
@@ -170,13 +174,17 @@ class ParameterSkew(Aggregator):
                 break
         return found
 
-    def _weighted_means(self, values: Tensor, micro: Tensor, macro: list[list[int]], weights: Tensor) -> Tensor:
+    def _weighted_means(
+        self, values: Tensor, micro: Tensor, macro: list[list[int]], weights: Tensor, layer: str
+    ) -> Tensor:
         """sum_s alpha_s * (mean of macro-class s), [H], from values and micro-classes [K, H] at the high parameters."""
         modal = torch.stack([_mode(micro[members], self.micro) for members in macro])
         counts = torch.stack([m.bincount(minlength=self.micro + 1) for m in modal])
         share = torch.stack([weights[members].sum() for members in macro])
         share = share.to(values.dtype) if self.weighted else torch.ones_like(share)
         alpha = self.alpha(counts, modal, values.shape[1], share)
+        if listening():
+            note("alpha_sum", alpha.sum(0).mean(), part=self.name, layer=layer)
         means = torch.stack([_shares(weights[members]).to(values.dtype) @ values[members] for members in macro])
         return (alpha.to(values.dtype) * means).sum(0)
 
@@ -251,6 +259,14 @@ class LiteralSA(LiteralSkew):
 
     def alpha(self, counts: Tensor, modal: Tensor, high: int, share: Tensor) -> Tensor:
         return self._printed(counts, modal, share, self.macro * self.micro)
+
+
+def _members(macro: list[list[int]], clients: int) -> Tensor:
+    """The macro-class of each client, [K]; -1 for a client in none."""
+    found = torch.full((clients,), -1)
+    for s, members in enumerate(macro):
+        found[members] = s
+    return found
 
 
 def _shares(weights: Tensor) -> Tensor:

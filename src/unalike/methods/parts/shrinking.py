@@ -11,6 +11,7 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerView
+from unalike.methods.notes import note
 from unalike.methods.part import part
 from unalike.methods.roles import ServerStep
 
@@ -41,6 +42,8 @@ class LayerwiseShrinking(ServerStep):
             w, u = (tree.only(t, names) for t in (server.params, update))
             tau = torch.stack([apart[name] for name in names]).sum(0).sqrt().mean()
             gamma = self._gamma(tree.norm(w), tree.norm(u), tau)
+            note("tau", tau, part=self.name, layer=names[0])
+            note("gamma", gamma, part=self.name, layer=names[0])
             kept = gamma if self.mode != "only_reg" else torch.ones_like(gamma)
             drawn = 1 - gamma if self.mode != "only_opt" else torch.zeros_like(gamma)
             moved |= tree.map(lambda u, w, a=kept, b=drawn: (a * u).addcmul_(-b, w), u, w)  # a u - b w

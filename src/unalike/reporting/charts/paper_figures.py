@@ -129,7 +129,7 @@ def ranks(found: Ranks, style: Looks) -> Figure:
         axes.plot([bar.low - 0.04, bar.high + 0.04], [y, y], color=INK, linewidth=3, solid_capstyle="butt", zorder=3)
     for name, method in zip(names, drawn.methods):
         along, down = drawn.line(method)
-        axes.plot(along, down, markevery=[-1], clip_on=False, **_line_style(style[method.name]))
+        axes.plot(along, down, markevery=[-1], clip_on=False, **line_style(style[method.name]))
         side, shift = ("right", -7) if method.left else ("left", 7)
         axes.annotate(
             f"{name}  {method.rank:.2f}", (along[-1], down[-1]), (shift, 0), textcoords="offset points",
@@ -152,7 +152,7 @@ def curves(rounds: pd.DataFrame, column: str, title: str, style: Looks, scale: f
                 alpha=0.12,
                 linewidth=0,
             )
-            axes.plot(line["round"], line["mean"], label=name, markevery=max(1, len(line) // 7), **_line_style(look))
+            axes.plot(line["round"], line["mean"], label=name, markevery=max(1, len(line) // 7), **line_style(look))
     axes.set_xlabel("round")
     axes.set_ylabel(title)
     _legend(figure, axes)
@@ -197,7 +197,7 @@ def pareto(table: pd.DataFrame, unit: str, style: Looks, scale: float) -> Figure
     titles = {"score": unit, "worst": f"worst tenth, {unit}", "mb": "MB to and from all clients"}
     scales = {"score": scale, "worst": scale, "mb": 1.0}
     for axes, (x, y) in zip(figure.subplots(1, 3), places):
-        _style_axes(axes)
+        style_axes(axes)
         for row in rows(table):
             look = style[row["method"]]
             face = look.color if row["front"] else "none"
@@ -244,18 +244,18 @@ def _label_rows(axes: Any, names: list[str]) -> None:
 def _canvas(width: float, height: float) -> tuple[Figure, Any]:
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
-    _style_axes(axes)
+    style_axes(axes)
     return figure, axes
 
 
-def _style_axes(axes: Any) -> None:
+def style_axes(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(LINE)
     axes.grid(color=LINE, linewidth=0.6)
     axes.set_axisbelow(True)
 
 
-def _line_style(look: Look) -> dict[str, Any]:
+def line_style(look: Look) -> dict[str, Any]:
     mark = {"marker": _MARKERS.get(look.marker, "h"), "markersize": 4}
     return {"color": look.color, "linestyle": _DASHES[look.dash], "linewidth": 1.6} | mark
 

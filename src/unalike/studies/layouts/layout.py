@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from unalike.studies.results import Results
+
+if TYPE_CHECKING:
+    from unalike.studies.layouts.panels import Picture
 
 
 class Layout(Protocol):
@@ -16,3 +19,11 @@ class Layout(Protocol):
 
     def table(self, results: Results) -> list[list[str]]:
         """The rows of a table as text, its heading first."""
+
+
+@runtime_checkable
+class Drawn(Protocol):
+    """A layout that is also drawn."""
+
+    def picture(self, results: Results) -> Picture:
+        """The figure."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,12 +40,12 @@ class MethodTable:
         return rows
 
     def entry(self, values: Sequence[float]) -> str:
-        """`mean ± standard deviation (seeds)` of the values; `diverged` if one is NaN."""
+        """`mean ± standard deviation (seeds)` of the values; `diverges` if one of them is infinite."""
         if not values:
             return MISSING
         shown = [self.scale * value for value in values]
-        if any(value != value for value in shown):
-            return "diverged"
+        if any(math.isinf(value) for value in shown):
+            return "diverges"
         mean = f"{statistics.fmean(shown):.{self.digits}f}"
         return mean if len(shown) == 1 else f"{mean} ± {statistics.stdev(shown):.{self.digits}f} ({len(shown)})"
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from unalike.studies.claims import OURS, Claim, Quantity, difference, gain, score
+from unalike.studies.layouts.figures import ClientCurves, Curves, LabelCounts
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.study import Scale, Study
 from unalike.studies.verdicts import Above, Below, Same
@@ -46,8 +49,13 @@ SMOKE = "few glyphs, 3 rounds and a small network: shows that the study runs, no
 _LESS = {name: {"partition": str(options["partition"]).replace("more", "less")} for name, options in MIXES.items()}
 
 
+def _smaller(mix: str) -> str:
+    """The mix with a tenth of the samples, unless it has such clients already."""
+    return mix if "less" in mix else mix.replace("more", "less")
+
+
 def _scales(methods: dict[str, str], settings: dict[str, dict[str, str]]) -> dict[str, Scale]:
-    toy = {name: {"partition": options["partition"].replace("more", "less")} for name, options in settings.items()}
+    toy = {name: {"partition": _smaller(options["partition"])} for name, options in settings.items()}
     return {
         "smoke": Scale(methods, toy, TOY, seeds=(0,), reduced=SMOKE),
         "small": Scale(methods, settings, GLYPHS, reduced=ON_GLYPHS),
@@ -76,7 +84,11 @@ def _figure(number: int, method: str) -> Study:
             )
             for setting in MIXES
         ),
-        (MethodTable("Accuracy after local training in the last round, %", "local_accuracy", last=1),),
+        (
+            MethodTable("Accuracy after local training in the last round, %", "local_accuracy", last=1),
+            MethodTable("Macro-F1 of the shared model after the last round, %", "macro_f1", last=1),
+            ClientCurves("accuracy after local training, %", method),
+        ),
         NUMBERS,
     )
 
@@ -192,6 +204,18 @@ QUADRATIC_CLAIMS = (
 
 STUDIES = (
     Study(
+        "fedmix-figure2",
+        "The samples of each client and class in the mixes of clients",
+        PAPER,
+        {
+            name: replace(scale, common={**scale.common, "rounds": 1, "model": "linear"})
+            for name, scale in _scales({"FedAvg": "fedavg"}, SKEWS | MIXES).items()
+        },
+        (),
+        (LabelCounts("Samples by client and class"),),
+        NUMBERS,
+    ),
+    Study(
         "fedmix-figure3",
         "FedAvg on 10 even-more clients, with one zipf-more client, and with one even-less client",
         PAPER,
@@ -200,6 +224,7 @@ STUDIES = (
         (
             MethodTable("Accuracy of the shared model after the last round, %", last=1),
             MethodTable("Accuracy after local training in the last round, %", "local_accuracy", last=1),
+            ClientCurves("accuracy after local training, %", "FedAvg"),
         ),
         NUMBERS,
     ),
@@ -240,7 +265,10 @@ STUDIES = (
             "paper": Scale(QUADRATIC_METHODS, QUADRATICS, QUADRATIC),
         },
         QUADRATIC_CLAIMS,
-        (MethodTable("Root of the objective after the last round", "rmse", last=1, scale=1, digits=4),),
+        (
+            MethodTable("Root of the objective after the last round", "rmse", last=1, scale=1, digits=4),
+            Curves("root of the objective", "rmse", scale=1),
+        ),
         "The seed decides the initial weights alone.",
     ),
 )

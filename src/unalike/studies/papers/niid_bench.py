@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unalike.studies.claims import OURS, Claim, Quantity, best, difference, score
+from unalike.studies.layouts.figures import Curves
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.study import Scale, Study
 from unalike.studies.verdicts import Above, Near, Same
@@ -150,7 +151,10 @@ STUDIES = (
             "paper": Scale(METHODS, DIVISIONS, FASHION),
         },
         FASHION_CLAIMS,
-        (MethodTable("Accuracy after the last round, %", last=1, published=PUBLISHED),),
+        (
+            MethodTable("Accuracy after the last round, %", last=1, published=PUBLISHED),
+            Curves("accuracy, %"),
+        ),
         NUMBERS,
     ),
     Study(
@@ -165,7 +169,7 @@ STUDIES = (
             "paper": Scale(METHODS, FCUBE_SETTINGS, FCUBE),
         },
         FCUBE_CLAIMS,
-        (MethodTable("Accuracy after the last round, %", last=1),),
+        (MethodTable("Accuracy after the last round, %", last=1), Curves("accuracy, %")),
         "The paper's numbers for FCUBE were not at hand. The inputs and labels follow the authors' code.",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unalike.studies.claims import Claim, difference, score
+from unalike.studies.layouts.figures import Curves
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.study import Scale, Study, Variant
 from unalike.studies.verdicts import Above, Near
@@ -107,7 +108,10 @@ STUDIES = (
         + tuple(
             _gain(method, setting) for setting in SETTINGS for method in METHODS if method not in ("FedAvg", "FedProx")
         ),
-        (MethodTable("Mean accuracy of the last 10 evaluated rounds, %", published=PUBLISHED),),
+        (
+            MethodTable("Mean accuracy of the last 10 evaluated rounds, %", published=PUBLISHED),
+            Curves("accuracy, %"),
+        ),
         NUMBERS,
     ),
 )

@@ -1,0 +1,47 @@
+"""Notes: numbers that a part's server half found and chose, such as FedLWS's gamma, for whoever records the run.
+
+`note` does nothing unless a recorder listens, and costs one look-up then. A note changes no result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from torch import Tensor
+
+Sink = Callable[[str, Any, str, str], None]
+_SINK: ContextVar[Sink | None] = ContextVar("notes", default=None)
+
+
+def listening() -> bool:
+    """Whether anybody listens: for a part that would have to compute a number for its note alone."""
+    return _SINK.get() is not None
+
+
+def note(quantity: str, value: Tensor | float, *, part: str = "", layer: str = "") -> None:
+    """Note a number for the recorder of the run, if there is one (`ua.run(..., record="server")`).
+
+    Call it in `combine`, `step`, `weigh` or another hook of the server.
+
+    Args:
+        quantity: the name of the number, such as "gamma".
+        value: one number, or a vector with one number per client of the cohort, [K].
+        part: the name of the part.
+        layer: the layer or tensor that it belongs to; empty for the whole model.
+    """
+    sink = _SINK.get()
+    if sink is not None:
+        sink(quantity, value, part, layer)
+
+
+@contextmanager
+def notes_to(sink: Sink) -> Iterator[None]:
+    """Pass the notes of this block on to `sink`."""
+    token = _SINK.set(sink)
+    try:
+        yield
+    finally:
+        _SINK.reset(token)

@@ -1,0 +1,250 @@
+"""The recording of a run: what the server saw and chose in each round, how clients' updates differ, and clients' parameters.
+
+`ua.run(..., record="server + updates")`. A `Recording` says what is wanted, `RoundRecords` collects it in one long
+table with the columns `round group part quantity layer client other value`.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from unalike._utils import spec
+from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
+from unalike.core import tree
+from unalike.core.types import Tree
+from unalike.core.views import Cohort, ServerState
+from unalike.methods.method import Method
+from unalike.methods.notes import notes_to
+from unalike.training.aggregation import decode_updates
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Entry = dict[str, Any]
+Hook = Callable[[int, "dict[str, Cohort]", "dict[str, ServerState]", "dict[str, ServerState]"], "list[Entry]"]
+"""A recording of one's own: called with the round, the cohorts, and the states before and after it, all by group; it returns
+entries with at least `quantity` and `value`."""
+
+FILE = "records.parquet"
+FOLDER = "client-parameters"
+COLUMNS = {
+    "round": 0,
+    "group": "",
+    "part": "",
+    "quantity": "",
+    "layer": "",
+    "client": -1,
+    "other": -1,
+    "value": float("nan"),
+}
+"""Columns of the table, with the value of an entry that says nothing else. `client` is -1 for the server."""
+KINDS = ("server", "updates", "clients")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A request to record a run.
+
+    Attributes:
+        server: the notes of parts, the clients' weights, and the norms of the model and of its change by layer.
+        updates: the norm of each client's update by layer, and the cosine of every two of them.
+        layers: pattern of the names of clients' parameters to keep; None keeps none.
+        every: keep them every so many rounds.
+        hook: a function of one's own.
+    """
+
+    server: bool = False
+    updates: bool = False
+    layers: str | None = None
+    every: int = 1
+    hook: Hook | None = None
+
+    @classmethod
+    def of(cls, given: str | Hook | Recording | None) -> Recording | None:
+        """Read `record=`: text such as "server + updates + clients(layers='head', every=10)", or a function.
+
+        Raises:
+            UnalikeError: for anything else.
+        """
+        if given is None or isinstance(given, Recording):
+            return given
+        if callable(given):
+            return cls(hook=given)
+        if not isinstance(given, str):
+            raise UnalikeError(
+                f"record={given!r}: expected text such as 'server + updates', or a function of the round"
+            )
+        wanted: dict[str, Any] = {}
+        for call in spec.parse(given):
+            if call.name not in KINDS:
+                raise unknown("recording", call.name, KINDS)
+            if call.name != "clients" and call.parameters:
+                raise UnalikeError(f"record={given!r}: {call.name} takes no options")
+            wanted |= {"layers": ""} | call.parameters if call.name == "clients" else {call.name: True}
+        strange = set(wanted) - {"server", "updates", "layers", "every"}
+        if strange or not isinstance(wanted.get("layers", ""), str) or not _is_count(wanted.get("every", 1)):
+            raise UnalikeError(
+                f"record={given!r}: expected clients(layers='PATTERN', every=10), where the pattern is found in names of parameters"
+            )
+        return cls(**wanted)
+
+    @property
+    def needs_updates(self) -> bool:
+        """Whether each client's update must be kept after the round."""
+        return self.updates or self.layers is not None or self.hook is not None
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 1
+
+
+@dataclass
+class RoundRecords:
+    """Collects the entries of a run round by round."""
+
+    recording: Recording
+    folder: Path | None = None
+    entries: list[Entry] = field(default_factory=list)
+    parameters: dict[int, dict[int, Tree]] = field(default_factory=dict)
+    """Round -> client -> its parameters after local training; in a folder they are files instead."""
+    _noted: list[tuple[str, Any, str, str]] = field(default_factory=list)
+
+    @contextmanager
+    def listen(self) -> Iterator[None]:
+        """Collect the notes of the server half of a round."""
+        self._noted = []
+        if not self.recording.server:
+            yield
+            return
+        with notes_to(lambda *note: self._noted.append(note)):
+            yield
+
+    def round(
+        self,
+        number: int,
+        method: Method,
+        cohorts: dict[str, Cohort],
+        before: dict[str, ServerState],
+        after: dict[str, ServerState],
+    ) -> None:
+        """Take in a round: its number, the cohorts, and the server states before and after it, by group."""
+        cohorts = {group: _decoded(method, cohort, before[group].params) for group, cohort in cohorts.items()}
+        ids = [k for cohort in cohorts.values() for k in cohort.ids]
+        found = [*self._notes(ids)]
+        for group, cohort in cohorts.items():
+            if self.recording.server:
+                found += [{"group": group} | e for e in _steps(before[group].params, after[group].params)]
+            if self.recording.updates and cohort.stacked.update:
+                found += [{"group": group} | e for e in _updates(cohort)]
+            if self.recording.layers is not None and number % self.recording.every == 0 and cohort.stacked.update:
+                self._keep(number, cohort, before[group].params)
+        if self.recording.hook is not None:
+            found += self.recording.hook(number, cohorts, before, after)
+        self.entries += [COLUMNS | entry | {"round": number} for entry in found]
+
+    def _notes(self, ids: list[int]) -> Iterator[Entry]:
+        for quantity, value, part, layer in self._noted:
+            numbers = torch.as_tensor(value).detach().double().flatten().tolist()
+            places = ids if len(numbers) == len(ids) and torch.as_tensor(value).dim() else [-1] * len(numbers)
+            for client, number in zip(places, numbers):
+                yield {"part": part, "quantity": quantity, "layer": layer, "client": client, "value": number}
+
+    def _keep(self, number: int, cohort: Cohort, params: Tree) -> None:
+        pattern = re.compile(self.recording.layers or "")
+        chosen = [name for name in cohort.update if pattern.search(name)]
+        trained = {k: {n: (params[n] + cohort.update[n][i]).cpu() for n in chosen} for i, k in enumerate(cohort.ids)}
+        if self.folder is None:
+            self.parameters.setdefault(number, {}).update(trained)
+        else:
+            flat = {f"{k}/{name}": t for k, own in trained.items() for name, t in own.items()}
+            write_tensors(self.folder / FOLDER / f"round-{number:06d}.safetensors", flat)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """All entries: `round group part quantity layer client other value`."""
+        import pandas as pd
+
+        table = pd.DataFrame(self.entries, columns=list(COLUMNS))
+        return table.astype({"round": "int32", "client": "int32", "other": "int32", "value": "float32"})
+
+    def read_parameters(self) -> dict[int, dict[int, Tree]]:
+        """Round -> client -> its parameters after local training, from memory or from the folder."""
+        found = dict(self.parameters)
+        for path in sorted((self.folder / FOLDER).glob("round-*.safetensors")) if self.folder is not None else ():
+            own = found.setdefault(int(path.stem.removeprefix("round-")), {})
+            for name, value in read_tensors(path)[0].items():
+                client, _, parameter = name.partition("/")
+                own.setdefault(int(client), {})[parameter] = value
+        return found
+
+    def save(self) -> None:
+        """Write the table into the folder, atomically."""
+        if self.folder is not None:
+            buffer = io.BytesIO()
+            self.table.astype(dict.fromkeys(("group", "part", "quantity", "layer"), "category")).to_parquet(
+                buffer, index=False
+            )
+            write_bytes(self.folder / FILE, buffer.getvalue())
+
+    def load(self, until: int) -> None:
+        """Read the entries of the folder up to and including round `until`. Raises `UnalikeError` for a damaged table."""
+        import pandas as pd
+
+        path = None if self.folder is None else self.folder / FILE
+        if path is None or not path.exists():
+            return
+        try:
+            table = pd.read_parquet(path)
+            kept = table[table["round"] <= until]
+            self.entries = kept[list(COLUMNS)].astype({"value": "float64"}).to_dict("records")  # type: ignore[assignment]
+        except (OSError, ValueError, KeyError) as error:
+            raise UnalikeError(f"cannot read {path}: {error}; restore or delete it") from None
+
+
+def _decoded(method: Method, cohort: Cohort, params: Tree) -> Cohort:
+    """The cohort with its updates as the server reads them; without updates it stays as it is."""
+    update = cohort.stacked.update
+    if update:
+        update = decode_updates(method, update, params)
+    return replace(cohort, stacked=cohort.stacked._replace(update=update))
+
+
+def _steps(before: Tree, after: Tree) -> Iterator[Entry]:
+    """The norms of the model and of its change, by layer and for the whole model."""
+    change = {name: after[name] - w for name, w in before.items()}
+    for quantity, values in (("model_norm", after), ("step_norm", change)):
+        yield {"quantity": quantity, "value": float(tree.norm(values))}
+        for names in tree.layers(values):
+            yield {"quantity": quantity, "layer": names[0], "value": float(tree.norm(tree.only(values, names)))}
+
+
+def _updates(cohort: Cohort) -> Iterator[Entry]:
+    """The norm of each client's update by layer and as a whole, and the cosine of every two updates."""
+    count, total = len(cohort.ids), torch.zeros(len(cohort.ids), len(cohort.ids), dtype=torch.float64)
+    for names in tree.layers(cohort.update):
+        products = sum((_products(cohort.update[name], count) for name in names), torch.zeros_like(total))
+        total += products
+        for client, norm in zip(cohort.ids, products.diagonal().sqrt().tolist()):
+            yield {"quantity": "update_norm", "layer": names[0], "client": client, "value": norm}
+    norms = total.diagonal().sqrt()
+    cosines = total / norms.outer(norms).clamp_min(torch.finfo(torch.float64).tiny)
+    for i, client in enumerate(cohort.ids):
+        yield {"quantity": "update_norm", "client": client, "value": float(norms[i])}
+        for j in range(i + 1, count):
+            yield {"quantity": "cosine", "client": client, "other": cohort.ids[j], "value": float(cosines[i, j])}
+
+
+def _products(update: Tensor, count: int) -> Tensor:
+    """The inner products of K updates of one tensor, [K, K]."""
+    rows = update.reshape(count, -1).cpu()
+    return (rows @ rows.T).double()

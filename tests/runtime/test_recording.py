@@ -1,0 +1,130 @@
+"""`record=`: what the server saw and chose, how clients' updates differ, and clients' parameters."""
+
+import pandas as pd
+import pytest
+import torch
+
+import unalike as ua
+from unalike import UnalikeError
+from unalike.core.tree import layers
+from unalike.runtime.records.recording import COLUMNS
+
+
+@pytest.fixture(scope="module")
+def clients():
+    return ua.partition(ua.load("digits"), "dirichlet(alpha=0.5)", clients=4)
+
+
+def recorded(spec, clients, record, rounds=3, **options):
+    options = {"model": "mlp(hidden=8)", "work": ua.Work(batch_size=32, lr=0.05), "progress": False} | options
+    return ua.run(spec, clients, rounds=rounds, record=record, **options)
+
+
+def of(run, quantity, **where):
+    table = run.records[run.records["quantity"] == quantity]
+    for column, value in where.items():
+        table = table[table[column] == value]
+    return table
+
+
+def test_recording_changes_no_result(clients):
+    plain = recorded("fedavg + lws", clients, None)
+    for record in ("server", "server + updates + clients(layers='head')"):
+        run = recorded("fedavg + lws", clients, record)
+        assert all(torch.equal(run.params[name], value) for name, value in plain.params.items())
+
+
+def test_run_without_record_has_no_records(clients):
+    with pytest.raises(UnalikeError, match="record="):
+        _ = recorded("fedavg", clients, None).records
+
+
+def test_lws_notes_are_the_gamma_of_its_equation(clients):
+    """gamma_l = ||w_l|| / (beta tau_l ||u_l|| + ||w_l||), from the recorded norms of a round without shrinking."""
+    run = recorded("fedavg + lws(beta=0.1, mode='only_opt')", clients, "server", rounds=1)
+    before = recorded("fedavg", clients, "server", rounds=1)
+    start = recorded("fedavg", clients, None, rounds=0).params
+    for names in layers(start):
+        tau, gamma = (float(of(run, q, layer=names[0])["value"].iloc[0]) for q in ("tau", "gamma"))
+        w = float(torch.cat([start[n].flatten() for n in names]).norm())
+        u = float(of(before, "step_norm", layer=names[0])["value"].iloc[0])
+        assert gamma == pytest.approx(w / (0.1 * tau * u + w), rel=1e-5)
+
+
+@pytest.mark.parametrize("spec", ["fedavg", "fedavg + lws"])
+def test_weights_are_recorded_for_every_client(clients, spec):
+    weights = of(recorded(spec, clients, "server"), "weight")
+    assert list(weights["client"]) == [0, 1, 2, 3] * 3
+    assert list(weights["value"][:4]) == pytest.approx(list(clients.sizes / clients.sizes.sum()))
+
+
+def test_update_norms_and_cosines_are_those_of_the_updates(clients):
+    seen = []
+
+    def hook(number, cohorts, before, after):
+        seen.append(torch.cat([u.flatten(1) for u in cohorts["all"].update.values()], 1))
+        return [{"quantity": "mine", "value": float(number)}]
+
+    run = recorded("fedavg", clients, "updates")
+    mine = recorded("fedavg", clients, hook)
+    assert list(mine.records["value"]) == [1.0, 2.0, 3.0] and set(mine.records) == set(COLUMNS)
+    norms = of(run, "update_norm", round=2, layer="")["value"]
+    assert list(norms) == pytest.approx(seen[1].norm(dim=1).tolist(), rel=1e-5)
+    cosine = float(of(run, "cosine", round=2, client=1, other=3)["value"].iloc[0])
+    assert cosine == pytest.approx(float(torch.cosine_similarity(seen[1][1], seen[1][3], dim=0)), abs=1e-5)
+
+
+def test_client_parameters_are_kept_every_few_rounds(clients, tmp_path):
+    record = "clients(layers='head', every=2)"
+    run = recorded("fedavg", clients, record, rounds=4)
+    kept = run.client_parameters
+    assert (
+        sorted(kept) == [2, 4]
+        and sorted(kept[2]) == [0, 1, 2, 3]
+        and sorted(kept[2][0]) == ["head.bias", "head.weight"]
+    )
+    mean = sum(n * kept[4][k]["head.bias"] for k, n in enumerate((clients.sizes / clients.sizes.sum()).tolist()))
+    torch.testing.assert_close(mean, run.params["head.bias"])
+    in_folder = recorded("fedavg", clients, record, rounds=4, out=tmp_path).client_parameters
+    assert torch.equal(in_folder[4][3]["head.weight"], kept[4][3]["head.weight"])
+
+
+def test_skew_rules_note_high_parameters_and_macro_classes(clients):
+    run = recorded("fedpake", clients, "server", rounds=2)
+    high = of(run, "high")
+    assert high["value"].between(0, 1).all() and len(high) == 2 * 4
+    classes = of(run, "macro_class")
+    assert set(classes["value"]) <= {-1.0, 0.0, 1.0, 2.0, 3.0} and set(classes["client"]) == {0, 1, 2, 3}
+
+
+def test_records_of_a_resumed_run_equal_those_of_an_uninterrupted_one(clients, tmp_path):
+    record = "server + updates"
+    whole = recorded("fedavg + lws", clients, record, rounds=4).records
+    recorded("fedavg + lws", clients, record, rounds=2, out=tmp_path)
+    resumed = recorded("fedavg + lws", clients, record, rounds=4, out=tmp_path).records
+    pd.testing.assert_frame_equal(resumed, whole)
+    stored = pd.read_parquet(tmp_path / "records.parquet")
+    assert len(stored) == len(whole)
+
+
+def test_comparison_takes_record_and_keeps_it_in_its_cells(clients, tmp_path):
+    ua.compare(
+        ["fedavg", "fedprox"],
+        clients,
+        model="linear",
+        rounds=2,
+        seeds=1,
+        record="updates",
+        out=tmp_path,
+        progress=False,
+    )
+    assert len(list(tmp_path.glob("cells/*/records.parquet"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("record", "hint"),
+    [("sever", "server"), ("server(every=3)", "no options"), ("clients(every=0)", "every"), (3, "expected text")],
+)
+def test_record_that_cannot_be_read_is_refused(clients, record, hint):
+    with pytest.raises(UnalikeError, match=hint):
+        recorded("fedavg", clients, record, rounds=1)

@@ -1,0 +1,58 @@
+"""Tables and figures of stored results."""
+
+import pytest
+
+from unalike.studies.layouts.figures import ClientCurves, Curves, LabelCounts, Sweep
+from unalike.studies.results import CellResult, Results
+
+
+def cell(method, setting, seed, values, **more):
+    rounds = {"round": list(range(len(values))), "accuracy": values}
+    return CellResult(method, setting, seed, "", "", {}, 1.0, "", {}, {}, rounds=rounds, **more)
+
+
+RESULTS = Results(
+    (
+        cell("a", "few", 0, [0.1, 0.5], curves=[[0.0, 0.2], [0.4, None]], label_counts=[[3, 0], [1, 1]]),
+        cell("a", "few", 1, [0.3, 0.7]),
+        cell("b", "few", 0, [0.1, 0.4]),
+        cell("a", "many", 0, [0.1, 0.9]),
+    )
+)
+
+
+def test_curves_are_means_over_seeds_with_a_band_of_one_deviation():
+    few, many = Curves("accuracy, %").picture(RESULTS).panels
+    a, b = few.lines
+    assert (a.label, list(a.x), a.y) == ("a", [0, 1], pytest.approx([20.0, 60.0]))
+    assert a.high[1] - a.y[1] == pytest.approx(14.142, abs=1e-3)  # the deviation of 50 and 70
+    assert b.y == pytest.approx([10.0, 40.0]) and [line.label for line in many.lines] == ["a"]
+
+
+def test_client_curves_leave_out_rounds_without_a_value():
+    few, _ = ClientCurves("accuracy, %", "a").picture(RESULTS).panels
+    assert [(line.label, list(line.x), line.y) for line in few.lines] == [
+        ("client 0", [0, 1], pytest.approx([0.0, 40.0])),
+        ("client 1", [0], pytest.approx([20.0])),
+    ]
+
+
+def test_sweep_has_the_parameter_as_x_axis():
+    sweep = Sweep("accuracy, %", "clusters", {"few": 3.0, "many": 8.0}, last=1)
+    a, b = sweep.picture(RESULTS).panels[0].lines
+    assert (list(a.x), a.y, list(b.x)) == ([3.0, 8.0], pytest.approx([60.0, 90.0]), [3.0])
+    assert sweep.table(RESULTS) == [["clusters", "a", "b"], ["3", "60", "40"], ["8", "90", "-"]]
+
+
+def test_label_counts_say_how_skewed_each_client_is():
+    assert LabelCounts("labels").table(RESULTS)[1:] == [["few", "0", "3", "1", "1.00"], ["few", "1", "2", "2", "0.50"]]
+
+
+@pytest.mark.parametrize("layout", [Curves("accuracy, %"), ClientCurves("accuracy, %", "a"), LabelCounts("labels")])
+def test_picture_is_written_as_svg_pdf_and_html(layout, tmp_path):
+    svg, pdf, html = layout.picture(RESULTS).save(tmp_path)
+    assert svg.read_text().lstrip().startswith("<?xml") and pdf.read_bytes().startswith(b"%PDF")
+    assert "plotly" in html.read_text()
+    before = svg.read_bytes()
+    layout.picture(RESULTS).save(tmp_path)
+    assert svg.read_bytes() == before
