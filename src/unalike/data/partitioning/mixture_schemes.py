@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -27,7 +28,9 @@ def zipf(
     rows = by_class(labels)
     counts = _counts(size, a, len(rows))
     ranks = _ranks(order, clients, len(rows), rng)
-    return [_draw(rows, rank, counts, rng) for rank in ranks]
+    owned = [_draw(rows, rank, counts, rng) for rank in ranks]
+    _warn_of_shortfall("zipf" if a else "even", [int(counts.sum())] * clients, owned)
+    return owned
 
 
 @registry.register("even")
@@ -111,7 +114,21 @@ def _testbed(labels: np.ndarray, kinds: list[Kind], order: str, rng: np.random.G
         tested.append(_draw(test, rank, _counts(kind.test, kind.a, len(train)), rng))
         mine = _draw(train, rank, _counts(kind.train, kind.a, len(train)), rng)
         owned.append(np.concatenate([mine, tested[-1]]))
+    asked = [int(_counts(k.train, k.a, len(train)).sum() + _counts(k.test, k.a, len(train)).sum()) for k in kinds]
+    _warn_of_shortfall("mixture", asked, owned)
     return Division(owned, tested)
+
+
+def _warn_of_shortfall(scheme: str, asked: list[int], owned: list[np.ndarray]) -> None:
+    """Warn, with numbers, if clients get fewer samples than the scheme asks for."""
+    short = [(len(rows), wanted) for rows, wanted in zip(owned, asked) if len(rows) < wanted]
+    if short:
+        least, wanted = min(short)
+        warnings.warn(
+            f"{scheme}: {len(short)} of {len(owned)} clients get fewer samples than asked for, the smallest {least:,} instead of "
+            f"{wanted:,}, because their classes have too few samples; give more data or smaller clients",
+            stacklevel=2,
+        )
 
 
 def _counts(size: int, a: float, classes: int) -> np.ndarray:
