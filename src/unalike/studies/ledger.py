@@ -78,7 +78,7 @@ def _row(entry: Entry) -> list[str]:
     return [
         claim.text,
         claim.published,
-        f"{number(finding.mean)} {claim.unit}" if known else "-",
+        shown(finding, claim.unit) if known else "-",
         f"{number(finding.low)} to {number(finding.high)}" if math.isfinite(finding.low) else "-",
         str(finding.seeds) if known else "-",
         entry.scale or "-",
@@ -97,9 +97,14 @@ def _spent(study: Study, folder: Path) -> list[str]:
     return lines
 
 
+def shown(finding: Finding, unit: str) -> str:
+    """The mean of a finding with its unit."""
+    return "a method diverges" if math.isinf(finding.mean) else f"{number(finding.mean)} {unit}"
+
+
 def number(value: float) -> str:
     """A number with about three significant digits."""
     if not math.isfinite(value):
-        return "-" if math.isnan(value) else "diverges:"
+        return "-"
     digits = 2 if abs(value) >= 1 else 4
     return f"{value:.{digits}f}" if value else "0"

@@ -8,7 +8,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike.studies.layouts.layout import Drawn
 from unalike.studies.layouts.tables import markdown
-from unalike.studies.ledger import number
+from unalike.studies.ledger import number, shown
 from unalike.studies.results import Results
 from unalike.studies.run_study import estimates
 from unalike.studies.study import Study
@@ -52,7 +52,7 @@ def render(study: Study, scale: str, results: Results, estimated: dict[str, floa
                 [
                     claim.text,
                     claim.published,
-                    f"{number(found.mean)} {claim.unit}",
+                    shown(found, claim.unit),
                     interval,
                     str(found.seeds),
                     found.verdict,
