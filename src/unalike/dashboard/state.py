@@ -49,7 +49,7 @@ class Followed:
     def state(self) -> State:
         """Everything that the page shows, as JSON values."""
         config, terms = _toml(self.run / "config.toml"), _toml(self.federation)
-        events, live = self._events(), self._live()
+        events, live = RunDirectory(self.run).last_events(LAST_BYTES), self._live()
         names = self._names(terms)
         rounds, clients = (table_rows(self.run / f"{name}.parquet") for name in ("rounds", "clients"))
         metric = next((m for m in _metrics(rounds) if _any(rounds, m)), "accuracy")
@@ -83,23 +83,6 @@ class Followed:
             return {"state": "up, but slow to answer"}
         except (UnalikeError, OSError, ValueError):
             return {}
-
-    def _events(self) -> list[dict[str, Any]]:
-        found = []
-        try:
-            with open(self.run / "events.jsonl", "rb") as file:
-                file.seek(max(0, file.seek(0, 2) - LAST_BYTES))
-                lines = file.read().splitlines()
-        except OSError:
-            return []
-        for line in lines:
-            try:
-                event = json.loads(line)
-            except ValueError:  # half written, or cut off
-                continue
-            if isinstance(event, dict) and isinstance(event.get("event"), str):
-                found.append(event)
-        return found
 
     def _names(self, terms: dict[str, Any]) -> list[str]:
         if terms:

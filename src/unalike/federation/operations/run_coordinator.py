@@ -121,11 +121,9 @@ def _check_certificate(folder: FederationFolder, log: Log) -> None:
 
 def _over(folder: FederationFolder, federation: Federation) -> bool:
     """Whether the folder holds the complete run and its report."""
-    events, config = folder.run / "events.jsonl", RunDirectory(folder.run).config
-    if config is None or not events.exists() or not (folder.path / "report.html").exists():
-        return False
-    last = events.read_bytes().splitlines()[-1:]
-    return bool(last) and b'"finished"' in last[0] and config["rounds"] == federation.rounds
+    directory, has_report = RunDirectory(folder.run), (folder.path / "report.html").exists()
+    config = directory.config
+    return has_report and config is not None and directory.finished and config["rounds"] == federation.rounds
 
 
 def write_report(folder: FederationFolder, run: Run, command: str) -> None:

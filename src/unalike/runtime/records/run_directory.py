@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import sys
 import time
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -114,15 +116,21 @@ class RunDirectory:
     @property
     def events(self) -> list[dict[str, Any]]:
         """The lines of `events.jsonl`, oldest first; none where there is no such file."""
+        return self.last_events(sys.maxsize)
+
+    def last_events(self, size: int) -> list[dict[str, Any]]:
+        """The events in the last `size` bytes of the log, without a line that was cut."""
         try:
-            lines = (self.path / "events.jsonl").read_text(errors="replace").splitlines()
+            with open(self.path / "events.jsonl", "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+                lines = file.read().splitlines()
         except OSError:
             return []
         found = []
         for line in lines:
-            with suppress(ValueError):  # a line that was cut
+            with suppress(ValueError):
                 found.append(json.loads(line))
-        return [event for event in found if isinstance(event, dict) and "event" in event]
+        return [event for event in found if isinstance(event, dict) and isinstance(event.get("event"), str)]
 
     @property
     def notes(self) -> list[str]:
