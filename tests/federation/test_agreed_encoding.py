@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import app
+from unalike.cli.data_flags import spec
 from unalike.cli.federation.init import schema_like
 from unalike.cli.finished_run import fitting
-from unalike.cli.options import table
 from unalike.data import load
 from unalike.data.table_encoding import Encoding
 from unalike.federation.coordinator.coordinator import Coordinator
@@ -73,18 +73,19 @@ def test_site_table_is_read_with_agreed_encoding(made):
     for name in ("north", "south"):
         federation = Bundle.read(folder.bundles[name]).federation
         assert federation == folder.federation
-        found = site_data(federation, table(str(files[name]), "outcome"), None, name)
+        found = site_data(federation, spec(str(files[name]), {"target": "outcome"}), None, name)
         x = torch.cat([found.train[0], found.test[0]])
         order = pd.concat([load_rows(frames[name]), frames[name].drop(load_rows(frames[name]).index)])
         # float64 sums in another order, then float32
         np.testing.assert_allclose(x, by_hand(order, frames["sample"]), rtol=1e-5, atol=1e-6)
     assert (x[:, 2:].sum(1) == 0).sum() == (frames["south"]["ward"] == "x").sum() > 0  # a ward that the sample lacks
-    north = own_samples(federation.data, table(str(files["north"]), "outcome"))[0]
+    north = own_samples(federation.data, spec(str(files["north"]), {"target": "outcome"}))[0]
     assert not north[:, 4].any() and abs(float(north[:, 0].mean())) > 1  # no c there, and its ages are not its own zero
     test, _ = folder.samples("test")
-    assert torch.equal(test, own_samples(federation.data, table(str(files["south"]), "outcome"))[0])
+    assert torch.equal(test, own_samples(federation.data, spec(str(files["south"]), {"target": "outcome"}))[0])
     assert any(
-        "leaves" in line for line in wire_lines(federation, table(str(files["north"]), "outcome"), None, "north")
+        "leaves" in line
+        for line in wire_lines(federation, spec(str(files["north"]), {"target": "outcome"}), None, "north")
     )
 
 
@@ -97,7 +98,7 @@ def test_site_table_missing_columns_are_reported(made, tmp_path):
         ({"age": "old"}, "column 'age' holds texts, expected numbers"),
     ):
         frames["north"].assign(**change).to_parquet(tmp_path / "other.parquet")
-        data = table(str(tmp_path / "other.parquet"), "outcome")
+        data = spec(str(tmp_path / "other.parquet"), {"target": "outcome"})
         if message is None:
             assert not site_data(federation, data, None, "north").train[0][:, 2:].any()
             continue
@@ -146,29 +147,32 @@ def test_no_encoding_scales_tables_per_site_and_refuses_texts(made, tmp_path):
     *_, files = made
     schema = Schema(shape=(3,), classes=("ill", "well"))
     with pytest.warns(UserWarning, match="agreed on no encoding of tables"):
-        own_samples(schema, table(str(files["north"]), "outcome"))
+        own_samples(schema, spec(str(files["north"]), {"target": "outcome"}))
     with pytest.raises(
         UnalikeError,
         match=r"the federation has no agreed encoding of tables, or it is older .*; give a file of numbers",
     ):
         fitting(
-            table(str(files["north"]), "outcome"), None, tmp_path, {"federation": "fed", "data": {"input_shape": [5]}}
+            spec(str(files["north"]), {"target": "outcome"}),
+            None,
+            tmp_path,
+            {"federation": "fed", "data": {"input_shape": [5]}},
         )
     texts = f"file(path={str(files['north'])!r}, target='outcome', text='ward', length=3)"
     with pytest.raises(UnalikeError, match="agreed on no vocabulary"):
         own_samples(schema, texts)
     agreed = schema_like(texts)
     assert agreed.tokens and agreed.encoding.words.name == "ward"
-    x, _ = own_samples(agreed, table(str(files["south"]), "outcome"))
+    x, _ = own_samples(agreed, spec(str(files["south"]), {"target": "outcome"}))
     known = {word: token for token, word in enumerate(agreed.encoding.words.words, start=2)}
-    rows = load(table(str(files["south"]), "outcome"))
+    rows = load(spec(str(files["south"]), {"target": "outcome"}))
     assert len(x) == len(rows.merged()[1]) and set(x[:, 0].tolist()) == {known["b"], 1}  # c and x are unknown
 
 
 def test_evaluate_reads_tables_with_encoding_of_run(made):
     folder, _, files = made
     config = {"federation": "fed", "data": {"input_shape": [5]}}
-    data = table(str(files["north"]), "outcome")
+    data = spec(str(files["north"]), {"target": "outcome"})
     x, _ = fitting(data, None, folder.run, config).merged()
     assert torch.equal(x, load(data, encoding=folder.federation.data.encoding).merged()[0])
 
@@ -177,7 +181,7 @@ def test_moved_run_folder_keeps_encoding(made, tmp_path):
     folder, _, files = made
     federation, workers = folder.federation, {}
     for name in ("north", "south"):
-        bundle, data = Bundle.read(folder.bundles[name]), table(str(files[name]), "outcome")
+        bundle, data = Bundle.read(folder.bundles[name]), spec(str(files[name]), {"target": "outcome"})
         own = site_data(federation, data, None, name)
         workers[name] = SiteWorker(federation, name, bundle.key, own, tmp_path / name)
     test = folder.samples("test")
@@ -187,14 +191,14 @@ def test_moved_run_folder_keeps_encoding(made, tmp_path):
     copied = shutil.copytree(tmp_path / "run", tmp_path / "away" / "copy")
     assert Encoding.load(copied / "encoding.json") == federation.data.encoding
     config = {"federation": "fed", "data": {"input_shape": [5]}}
-    data = table(str(files["north"]), "outcome")
+    data = spec(str(files["north"]), {"target": "outcome"})
     x, _ = fitting(data, None, copied, config).merged()
     assert torch.equal(x, load(data, encoding=federation.data.encoding).merged()[0])
 
 
 def test_local_federation_keeps_encoding(made, tmp_path, monkeypatch):
     monkeypatch.setattr("unalike.federation.operations.local_federation.coordinate", lambda *a, **more: None)
-    data = table(str(made[2]["sample"]), "outcome")
+    data = spec(str(made[2]["sample"]), {"target": "outcome"})
     words = ["federation", "up", "--local", 2, "--data", data, "--model", "linear", "--out", tmp_path / "local"]
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 0, done.exception

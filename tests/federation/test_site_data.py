@@ -13,7 +13,7 @@ from small_federation import MODEL, WORK, make_clients, states
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
-from unalike.cli.options import table
+from unalike.cli.data_flags import spec
 from unalike.federation.operations import local_socket
 from unalike.federation.operations.commands import command, listening
 from unalike.federation.operations.federation_folder import FederationFolder
@@ -31,7 +31,7 @@ def written(path, labels):
     first = [float(label == labels[0]) for label in labels]
     frame = pd.DataFrame({"a": first, "b": np.arange(len(labels), dtype=float), "label": labels})
     frame.to_csv(path, index=False)
-    return table(str(path), "label")
+    return spec(str(path), {"target": "label"})
 
 
 def folder_of(root, names, **terms):
