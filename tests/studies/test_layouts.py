@@ -2,7 +2,7 @@
 
 import pytest
 
-from unalike.studies.layouts.figures import ClientCurves, Curves, LabelCounts, Sweep
+from unalike.studies.layouts.figures import ClassScores, ClientCurves, Curves, LabelCounts, Sweep
 from unalike.studies.results import CellResult, Results
 
 
@@ -42,6 +42,15 @@ def test_sweep_has_the_parameter_as_x_axis():
     a, b = sweep.picture(RESULTS).panels[0].lines
     assert (list(a.x), a.y, list(b.x)) == ([3.0, 8.0], pytest.approx([60.0, 90.0]), [3.0])
     assert sweep.table(RESULTS) == [["clusters", "a", "b"], ["3", "60", "40"], ["8", "90", "-"]]
+
+
+def test_class_scores_are_one_point_for_each_class_that_is_shown():
+    found = cell("a", "few", 0, [0.1, 0.5])
+    found.rounds.update({"accuracy_of_0": [None, 0.25], "accuracy_of_O": [None, 0.75], "accuracy_of_1": [None, 1.0]})
+    layout = ClassScores("accuracy, %", "few", ("0", "O"))
+    [panel] = layout.picture(Results((found,))).panels
+    assert panel.ticks == ("0", "O") and panel.lines[0].y == pytest.approx([25.0, 75.0])
+    assert layout.table(Results((found,))) == [["class", "a"], ["0", "25.0"], ["O", "75.0"]]
 
 
 def test_label_counts_say_how_skewed_each_client_is():

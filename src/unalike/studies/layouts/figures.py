@@ -163,7 +163,7 @@ class ClassScores:
         drawn = [
             Line(method, range(len(classes)), [found.get(c, 0.0) for c in classes]) for method, found in lines.items()
         ]
-        return Picture(self.name, (Panel(" ".join(classes), "class", self.title, tuple(drawn)),))
+        return Picture(self.name, (Panel("", "class", self.title, tuple(drawn), ticks=tuple(classes)),))
 
     def _scores(self, results: Results) -> dict[str, dict[str, float]]:
         """Method -> class -> accuracy in per cent."""

@@ -35,7 +35,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes: lines, or a grid of counts [rows, columns] with `lines` empty. `log`: a logarithmic y axis."""
+    """One set of axes: lines, or a grid of counts [rows, columns] with `lines` empty. `log`: a logarithmic y axis.
+
+    With `ticks`, the points 0, 1, ... of the lines have these names, and are not joined.
+    """
 
     title: str
     x: str
@@ -43,6 +46,7 @@ class Panel:
     lines: tuple[Line, ...] = ()
     grid: tuple[tuple[float, ...], ...] = ()
     log: bool = False
+    ticks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Picture:
         rows = -(-len(self.panels) // columns)
         figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows + 0.4), layout="constrained")
         style = looks(self.labels)
+        most = max((max(map(max, panel.grid)) for panel in self.panels if panel.grid), default=1) ** 0.5
         for place, (axes, panel) in enumerate(
             zip(np.ravel(figure.subplots(rows, columns, squeeze=False)), self.panels)
         ):
@@ -81,17 +86,28 @@ class Picture:
             axes.set_xlabel(panel.x)
             axes.set_ylabel(panel.y if place % columns == 0 else "")
             if panel.grid:
-                axes.imshow(np.sqrt(panel.grid), aspect="auto", cmap=colormaps["Blues"], interpolation="nearest")
+                axes.imshow(
+                    np.sqrt(panel.grid),
+                    aspect="auto",
+                    cmap=colormaps["Blues"],
+                    interpolation="nearest",
+                    vmin=0,
+                    vmax=most,
+                )
                 continue
             style_axes(axes)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            if panel.ticks:
+                axes.set_xticks(range(len(panel.ticks)), panel.ticks)
             if panel.log:
                 axes.set_yscale("log")
             for line in panel.lines:
                 look = style[line.label]
                 if len(line.low):
                     axes.fill_between(line.x, line.low, line.high, color=look.color, alpha=0.12, linewidth=0)
-                axes.plot(line.x, line.y, label=line.label, markevery=max(1, len(line.x) // 7), **line_style(look))
+                drawn = line_style(look) | ({"linestyle": "none"} if panel.ticks else {})
+                every = 1 if panel.ticks else max(1, len(line.x) // 7)
+                axes.plot(line.x, line.y, label=line.label, markevery=every, **drawn)
         for axes in figure.axes[len(self.panels) :]:
             axes.set_axis_off()
         if self.labels:
@@ -111,23 +127,25 @@ class Picture:
         for place, panel in enumerate(self.panels):
             at = {"row": place // columns + 1, "col": place % columns + 1}
             figure.update_xaxes(title_text=panel.x, **at)
+            if panel.ticks:
+                figure.update_xaxes(tickvals=list(range(len(panel.ticks))), ticktext=list(panel.ticks), **at)
             figure.update_yaxes(title_text=panel.y, type="log" if panel.log else "linear", **at)
             if panel.grid:
                 figure.add_trace(go.Heatmap(z=panel.grid, colorscale="Blues", showscale=False), **at)
             for line in panel.lines:
-                figure.add_trace(_trace(line, style[line.label], line.label not in shown), **at)
+                figure.add_trace(_trace(line, style[line.label], line.label not in shown, bool(panel.ticks)), **at)
                 shown.add(line.label)
         return figure.update_layout(template="plotly_white", height=120 + 320 * rows)
 
 
-def _trace(line: Line, look: Look, named: bool) -> go.Scatter:
+def _trace(line: Line, look: Look, named: bool, apart: bool) -> go.Scatter:
     return go.Scatter(
         x=list(line.x),
         y=list(line.y),
         name=line.label,
         legendgroup=line.label,
         showlegend=named,
-        mode="lines+markers" if len(line.x) < 30 else "lines",
+        mode="markers" if apart else "lines+markers" if len(line.x) < 30 else "lines",
         line={"color": look.color, "dash": look.dash},
         marker={"symbol": look.marker},
     )
