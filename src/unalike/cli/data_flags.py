@@ -181,9 +181,9 @@ def spec(data: str, table: dict[str, Any]) -> str:
 def check(flags: DataFlags, methods: Sequence[object], training: dict[str, Any]) -> None:
     """Check what needs no data, before it is read: methods, model, protocols, executor and partition."""
     from unalike.data.partitioning.partition import check_scheme
-    from unalike.runtime.run_config import check_request
+    from unalike.runtime.inputs.run_options import check_inputs
 
-    check_request(methods, has_test=True, **training)
+    check_inputs(methods, has_test=True, **training)
     if flags.partition is not None:
         check_scheme(flags.partition)
 

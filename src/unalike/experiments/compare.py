@@ -20,8 +20,10 @@ from unalike.experiments.experiment import Cell, Experiment
 from unalike.experiments.experiment_facts import facts_of, method_text
 from unalike.experiments.seed_plan import MAX_SEEDS, MIN_SEEDS, SeedPlan, read_seeds
 from unalike.metrics.metrics import Custom
+from unalike.runtime.inputs.given_model import ModelLike
+from unalike.runtime.inputs.run_options import MODEL, ROUNDS, RunOptions, check_inputs
 from unalike.runtime.records.recording import Hook
-from unalike.runtime.run_config import MODEL, ROUNDS, ModelLike, Pair, RunConfig, RunOptions, check_request, prepare_run
+from unalike.runtime.run_config import Pair, RunConfig, prepare_run
 from unalike.tracking.tracker import Track
 from unalike.tracking.tracking import Trackers, group_of
 
@@ -208,7 +210,7 @@ def prepare_experiment(
     network = {"model": model, "start": start, "start_partial": start_partial}
     training = {**options, **network, "work": work, "rounds": rounds, "protocol": protocol}
     has_test = test is not None or data is not None
-    needs_test = "server" in check_request(by_label.values(), has_test=has_test, **training).protocols
+    needs_test = "server" in check_inputs(by_label.values(), has_test=has_test, **training).protocols
     given = given_clients(clients, data, data_dir, partition, val, test, split=split, needs_test=needs_test)
     run_options = {**training, "test": given.test, "proxy": proxy, "metrics": metrics, "record": record}
     cells = [

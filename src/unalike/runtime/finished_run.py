@@ -27,10 +27,12 @@ from unalike.data.population import Population
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.methods.plan import Answers, QueryStep, StageResults, next_step, plan, steps_of
 from unalike.runtime.backend import StageBackend
+from unalike.runtime.inputs.given_model import ModelLike, make_model
+from unalike.runtime.inputs.run_options import RunOptions
 from unalike.runtime.records.history import History, given
 from unalike.runtime.records.recording import RoundRecords
 from unalike.runtime.records.run_directory import Config, RunDirectory
-from unalike.runtime.run_config import ModelLike, RunConfig, RunOptions, make_model
+from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_runner import StageRunner
 
 if TYPE_CHECKING:

@@ -21,11 +21,13 @@ from unalike.methods.plan import Answers, PlanSteps, QueryStep, Stage, StageResu
 from unalike.methods.return_checks import untouched
 from unalike.metrics.metrics import Custom, in_front
 from unalike.runtime.backend import Backend, LocalBackend, StageBackend
+from unalike.runtime.inputs.given_model import ModelLike
+from unalike.runtime.inputs.run_options import MODEL, ROUNDS, check_inputs
 from unalike.runtime.model_group import Diverged
 from unalike.runtime.records.history import DIVERGED, History, Row
 from unalike.runtime.records.recording import Hook
 from unalike.runtime.records.run_directory import RunDirectory
-from unalike.runtime.run_config import MODEL, ROUNDS, ModelLike, Pair, RunConfig, check_request, prepare_run
+from unalike.runtime.run_config import Pair, RunConfig, prepare_run
 from unalike.runtime.run_recorder import Run, RunRecorder
 from unalike.runtime.stage_state import RoundResult, StageState
 from unalike.runtime.worker_loop import follow_leader, require_folder, worker_pool_for
@@ -160,7 +162,7 @@ def run(
     }
     network: dict[str, Any] = {"model": model, "start": start, "start_partial": start_partial}
     has_test = test is not None or data is not None
-    asked = check_request([spec], work=work, has_test=has_test, **network, **options)
+    asked = check_inputs([spec], work=work, has_test=has_test, **network, **options)
     needs_test = "server" in asked.protocols
     given = given_clients(clients, data, data_dir, partition, val, test, split=split, needs_test=needs_test)
     run_config = prepare_run(

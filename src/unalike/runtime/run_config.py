@@ -2,93 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
-from pydantic.dataclasses import dataclass as validated
-from torch import nn
-from torch.nn.parameter import is_lazy
 
-from unalike._utils import seeds as seeds
-from unalike._utils.errors import UnalikeError, unknown
-from unalike._utils.spec import parse_one
-from unalike._utils.validated import explain_errors
+from unalike._utils.errors import UnalikeError
 from unalike._utils.version import __version__
-from unalike.core.model import Model, Precision
-from unalike.core.types import Batch, Context
+from unalike.core.model import Model
+from unalike.core.types import Batch
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.data import array_checks
 from unalike.data.partitioning.given_clients import Clients
 from unalike.data.population import Population
 from unalike.data.training_vocabulary import replace_untrained, trained_words
-from unalike.data.transforms import TransformChain
-from unalike.data.transforms import transform as chain_of
-from unalike.engine.auto import EXECUTORS
-from unalike.methods.plan import Plan, PlanInputs, Stage, Step, method_of, steps_of
+from unalike.methods.plan import Plan, PlanInputs, Stage, Step, steps_of
 from unalike.methods.plan import plan as plan_of
-from unalike.metrics.metrics import PROTOCOLS, Custom, metric_names
-from unalike.metrics.named_metrics import Metric
-from unalike.metrics.named_metrics import read as read_metrics
-from unalike.models.checkpoint import Start, read_state_dict, start_from
+from unalike.metrics.metrics import Custom, metric_names
+from unalike.models.checkpoint import Start, start_from
 from unalike.models.conditional import fitted
-from unalike.models.registry import model as build_model
-from unalike.models.registry import read
-from unalike.models.registry import registry as models
-from unalike.runtime.model_checks import check_fit, check_repeats
+from unalike.runtime.inputs.given_model import ModelLike, check_fit, check_repeats, example_context, make_model
+from unalike.runtime.inputs.run_options import RunOptions, check_inputs
 from unalike.runtime.records.recording import Hook, Recording
 from unalike.runtime.records.run_directory import Config, digest, fingerprint
-from unalike.runtime.stopping import Budget, KnownColumns, StopRules
+from unalike.runtime.stopping import KnownColumns, StopRules
 from unalike.training.wire import Item, plan_outline, plan_wire
 
-ModelLike = str | nn.Module | Callable[[], nn.Module]
 Pair = tuple[Any, Any]
-MODEL, ROUNDS = "mlp", 50
-"""The defaults of runs and comparisons."""
-
-
-@validated(frozen=True, config=ConfigDict(extra="forbid"))
-class RunOptions:
-    """Options of a run. `protocol` may list several; the first fills the plain columns of the history.
-
-    `stop` and `budget` end it early (`runtime.stopping`); `select` chooses the round that the final model comes from: the last, or
-    the best by the validation samples.
-    """
-
-    rounds: NonNegativeInt = ROUNDS
-    seed: NonNegativeInt = Field(default=0, lt=2**63)
-    participation: float = Field(default=1.0, gt=0, le=1)
-    executor: str = "auto"
-    evaluate_every: PositiveInt = 1
-    protocol: str | tuple[str, ...] = "clients"
-    metric: str | tuple[str, ...] = ()
-    device: str = "cpu"
-    buffers: Literal["average", "local", "first"] = "average"
-    transform: str | None = None
-    precision: Precision = "float32"
-    stop: str | None = None
-    budget: str | None = None
-    select: Literal["last", "best"] = "last"
-
-    @cached_property
-    def chain(self) -> TransformChain | None:
-        """The transform of training batches. Evaluation applies only its steps without random draws."""
-        return None if self.transform is None else chain_of(self.transform)
-
-    @property
-    def chosen_metrics(self) -> list[Metric]:
-        """The metrics that were chosen by name; the first one decides."""
-        return read_metrics((self.metric,) if isinstance(self.metric, str) else self.metric)
-
-    @property
-    def protocols(self) -> tuple[str, ...]:
-        """The protocols, each once."""
-        return (self.protocol,) if isinstance(self.protocol, str) else tuple(dict.fromkeys(self.protocol))
+"""Samples and their labels, as arrays or tensors."""
 
 
 @dataclass(frozen=True)
@@ -212,55 +156,6 @@ class RunConfig:
         return replace(self, population=population, model=model, test=test, proxy=proxy)
 
 
-def check_request(
-    specs: Iterable[object],
-    *,
-    model: ModelLike = MODEL,
-    start: str | Path | None = None,
-    start_partial: bool = False,
-    work: Work | None = None,
-    has_test: bool,
-    **options: Any,
-) -> RunOptions:
-    """Check everything that needs no data, so that a mistake is reported before data is read.
-
-    Args:
-        specs: the methods.
-        model: the model.
-        start: the file or folder of initial weights.
-        start_partial: whether a part of them is enough.
-        work: the local training.
-        has_test: whether the server has test samples, or gets some.
-        options: the fields of `RunOptions`.
-
-    Returns:
-        The options.
-
-    Raises:
-        UnalikeError: something in it is unknown or out of range.
-    """
-    try:
-        chosen = RunOptions(**options)
-    except ValidationError as error:
-        raise UnalikeError(explain_errors(error)) from None
-    if not isinstance(work, Work | None):
-        raise UnalikeError(f"work={work!r}: expected ua.Work(epochs=1, batch_size=32, lr=0.01, ...)")
-    for spec in specs:
-        plan_of(spec)
-    if isinstance(model, str):
-        _ = models[read(model).name]
-    if start is not None:
-        read_state_dict(start)
-    elif start_partial:
-        raise UnalikeError("found start_partial=True without start; give start=FILE, or leave start_partial out")
-    _check_protocols(chosen.protocols, has_test)
-    _check_executor(chosen.executor)
-    _check_device(chosen.device)
-    _check_modes(torch.device(chosen.device).type)
-    _ = chosen.chain, chosen.chosen_metrics, chosen.budget and Budget(chosen.budget)
-    return chosen
-
-
 def prepare_run(
     spec: object,
     clients: Clients,
@@ -276,10 +171,10 @@ def prepare_run(
     **options: Any,
 ) -> RunConfig:
     """Check everything that can be checked before training. Raises `UnalikeError`."""
-    chosen = check_request([spec], model=model, work=work, has_test=test is not None, **options)
+    chosen = check_inputs([spec], model=model, work=work, has_test=test is not None, **options)
     population = clients if isinstance(clients, Population) else Population.of(clients)
     plan = plan_of(spec)
-    context = _context(plan, population)
+    context = example_context(plan, population)
     made, name = make_model(fitted(model, context) if isinstance(model, str) else model, population, chosen.seed)
     asked = model if isinstance(model, str) else name
     started = None
@@ -315,89 +210,6 @@ def prepare_run(
         first.method.check_task(population.task)
         first.method.require(run_config.settings.proxy)
     return run_config
-
-
-def _context(plan: Plan, population: Population) -> Context:
-    """The static facts of the first client with training data, to build and try the model with."""
-    method = method_of(plan)
-    filled = next((k for k in range(len(population)) if population.sizes[k]), None)
-    if filled is None or not method.conditioners:
-        return {}
-    x, y = population[filled].train
-    return method.describe(Batch(torch.as_tensor(x), torch.as_tensor(y)), population.outputs)
-
-
-def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Model, str]:
-    """The model that a user gave, and its name."""
-    if isinstance(given, str):
-        return Model(build_model(given, population.input_shape, population.outputs, seed)), given
-    if isinstance(given, nn.Module):
-        return _filled(given), type(given).__name__
-    if callable(given):
-        try:
-            with seeds.isolated(seeds.number(seed, "model")):
-                module = given()
-        except TypeError as error:
-            raise UnalikeError(
-                f"model={given!r}: {error}; expected a function that makes a module of nothing"
-            ) from error
-        if isinstance(module, nn.Module):
-            return _filled(module), getattr(given, "__name__", type(module).__name__)
-    raise UnalikeError(
-        f"model={given!r}: expected a name such as 'mlp', a torch.nn.Module or a function that makes one"
-    )
-
-
-def _filled(module: nn.Module) -> Model:
-    """The model of a module; its parameters must exist."""
-    if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
-        raise UnalikeError(
-            "the model has lazy layers, whose size is not known yet; call it once with a few samples first"
-        )
-    return Model(module)
-
-
-def _check_executor(text: str) -> None:
-    """Whether there are executors of these names, in each process too."""
-    call, names = parse_one(text), {*EXECUTORS, "auto", "distributed"}
-    if call.name not in names:
-        raise unknown("executor", call.name, names)
-    if call.name == "distributed" and isinstance(inner := call.parameters.get("inner"), str):
-        _check_executor(inner)
-
-
-def _check_protocols(protocols: Sequence[str], has_test: bool) -> None:
-    if not protocols:
-        raise UnalikeError(f"found no protocol; expected one or more of {', '.join(PROTOCOLS)}")
-    for name in protocols:
-        if name not in PROTOCOLS:
-            raise unknown("protocol", name, PROTOCOLS)
-    if "server" in protocols and not has_test:
-        raise UnalikeError(
-            "protocol 'server' needs a held-out test set: give test=(x, y), or choose protocol='clients'"
-        )
-
-
-def _check_device(name: str) -> None:
-    """Whether there is such a device, found without using it: processes that are started later could not use it any more."""
-    try:
-        device = torch.device(name)
-        count = 1 if device.type == "cpu" else torch.get_device_module(device).device_count()
-    except (RuntimeError, AttributeError) as error:
-        raise UnalikeError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
-    if (device.index or 0) >= count:
-        raise UnalikeError(f"device={name!r} cannot be used: torch finds {count} devices of this kind")
-
-
-def _check_modes(kind: str) -> None:
-    """Refuse modes of torch that hold here but were meant for something else."""
-    if torch.is_inference_mode_enabled():
-        raise UnalikeError("nothing can be trained inside of torch.inference_mode(); call this outside of it")
-    if any(torch.is_autocast_enabled(k) for k in ("cpu", kind)):
-        raise UnalikeError(
-            "training inside of torch.autocast would round numbers that have to stay exact; call this outside of it, and write "
-            "precision='bf16' for faster training"
-        )
 
 
 def _tensors(name: str, found: Pair | None, population: Population) -> tuple[torch.Tensor, torch.Tensor] | None:

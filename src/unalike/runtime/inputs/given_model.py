@@ -1,18 +1,64 @@
-"""Checks of a model with a few samples, before anything is trained."""
+"""The model that a user gave: made, and checked with a few samples before anything is trained."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
 
+from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
-from unalike.core.types import Context
+from unalike.core.types import Batch, Context
 from unalike.data.population import Population
+from unalike.methods.plan import Plan, method_of
+from unalike.models.registry import model as build_model
 
+ModelLike = str | nn.Module | Callable[[], nn.Module]
 Held = dict[str, tuple[int, torch.Tensor]]
 """Parameter name -> its version counter, and a copy."""
+
+
+def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Model, str]:
+    """The model that a user gave, and its name."""
+    if isinstance(given, str):
+        return Model(build_model(given, population.input_shape, population.outputs, seed)), given
+    if isinstance(given, nn.Module):
+        return _filled(given), type(given).__name__
+    if callable(given):
+        try:
+            with seeds.isolated(seeds.number(seed, "model")):
+                module = given()
+        except TypeError as error:
+            raise UnalikeError(
+                f"model={given!r}: {error}; expected a function that makes a module of nothing"
+            ) from error
+        if isinstance(module, nn.Module):
+            return _filled(module), getattr(given, "__name__", type(module).__name__)
+    raise UnalikeError(
+        f"model={given!r}: expected a name such as 'mlp', a torch.nn.Module or a function that makes one"
+    )
+
+
+def _filled(module: nn.Module) -> Model:
+    """The model of a module; its parameters must exist."""
+    if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
+        raise UnalikeError(
+            "the model has lazy layers, whose size is not known yet; call it once with a few samples first"
+        )
+    return Model(module)
+
+
+def example_context(plan: Plan, population: Population) -> Context:
+    """The static facts of the first client with training data, to build and try the model with."""
+    method = method_of(plan)
+    filled = next((k for k in range(len(population)) if population.sizes[k]), None)
+    if filled is None or not method.conditioners:
+        return {}
+    x, y = population[filled].train
+    return method.describe(Batch(torch.as_tensor(x), torch.as_tensor(y)), population.outputs)
 
 
 def check_fit(model: Model, population: Population, context: Context) -> None:

@@ -1,0 +1,164 @@
+"""The options of a run, and the checks that need no data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic.dataclasses import dataclass as validated
+
+from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.spec import parse_one
+from unalike._utils.validated import explain_errors
+from unalike.core.model import Precision
+from unalike.core.work import Work
+from unalike.data.transforms import TransformChain
+from unalike.data.transforms import transform as chain_of
+from unalike.engine.auto import EXECUTORS
+from unalike.methods.plan import plan as plan_of
+from unalike.metrics.metrics import PROTOCOLS
+from unalike.metrics.named_metrics import Metric
+from unalike.metrics.named_metrics import read as read_metrics
+from unalike.models.checkpoint import read_state_dict
+from unalike.models.registry import read
+from unalike.models.registry import registry as models
+from unalike.runtime.inputs.given_model import ModelLike
+from unalike.runtime.stopping import Budget
+
+MODEL, ROUNDS = "mlp", 50
+"""The defaults of runs and comparisons."""
+
+
+@validated(frozen=True, config=ConfigDict(extra="forbid"))
+class RunOptions:
+    """Options of a run. `protocol` may list several; the first fills the plain columns of the history.
+
+    `stop` and `budget` end it early (`runtime.stopping`); `select` chooses the round that the final model comes from: the last, or
+    the best by the validation samples.
+    """
+
+    rounds: NonNegativeInt = ROUNDS
+    seed: NonNegativeInt = Field(default=0, lt=2**63)
+    participation: float = Field(default=1.0, gt=0, le=1)
+    executor: str = "auto"
+    evaluate_every: PositiveInt = 1
+    protocol: str | tuple[str, ...] = "clients"
+    metric: str | tuple[str, ...] = ()
+    device: str = "cpu"
+    buffers: Literal["average", "local", "first"] = "average"
+    transform: str | None = None
+    precision: Precision = "float32"
+    stop: str | None = None
+    budget: str | None = None
+    select: Literal["last", "best"] = "last"
+
+    @cached_property
+    def chain(self) -> TransformChain | None:
+        """The transform of training batches. Evaluation applies only its steps without random draws."""
+        return None if self.transform is None else chain_of(self.transform)
+
+    @property
+    def chosen_metrics(self) -> list[Metric]:
+        """The metrics that were chosen by name; the first one decides."""
+        return read_metrics((self.metric,) if isinstance(self.metric, str) else self.metric)
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """The protocols, each once."""
+        return (self.protocol,) if isinstance(self.protocol, str) else tuple(dict.fromkeys(self.protocol))
+
+
+def check_inputs(
+    specs: Iterable[object],
+    *,
+    model: ModelLike = MODEL,
+    start: str | Path | None = None,
+    start_partial: bool = False,
+    work: Work | None = None,
+    has_test: bool,
+    **options: Any,
+) -> RunOptions:
+    """Check everything that needs no data, so that a mistake is reported before data is read.
+
+    Args:
+        specs: the methods.
+        model: the model.
+        start: the file or folder of initial weights.
+        start_partial: whether a part of them is enough.
+        work: the local training.
+        has_test: whether the server has test samples, or gets some.
+        options: the fields of `RunOptions`.
+
+    Returns:
+        The options.
+
+    Raises:
+        UnalikeError: something in it is unknown or out of range.
+    """
+    try:
+        chosen = RunOptions(**options)
+    except ValidationError as error:
+        raise UnalikeError(explain_errors(error)) from None
+    if not isinstance(work, Work | None):
+        raise UnalikeError(f"work={work!r}: expected ua.Work(epochs=1, batch_size=32, lr=0.01, ...)")
+    for spec in specs:
+        plan_of(spec)
+    if isinstance(model, str):
+        _ = models[read(model).name]
+    if start is not None:
+        read_state_dict(start)
+    elif start_partial:
+        raise UnalikeError("found start_partial=True without start; give start=FILE, or leave start_partial out")
+    _check_protocols(chosen.protocols, has_test)
+    _check_executor(chosen.executor)
+    _check_device(chosen.device)
+    _check_modes(torch.device(chosen.device).type)
+    _ = chosen.chain, chosen.chosen_metrics, chosen.budget and Budget(chosen.budget)
+    return chosen
+
+
+def _check_executor(text: str) -> None:
+    """Whether there are executors of these names, in each process too."""
+    call, names = parse_one(text), {*EXECUTORS, "auto", "distributed"}
+    if call.name not in names:
+        raise unknown("executor", call.name, names)
+    if call.name == "distributed" and isinstance(inner := call.parameters.get("inner"), str):
+        _check_executor(inner)
+
+
+def _check_protocols(protocols: Sequence[str], has_test: bool) -> None:
+    if not protocols:
+        raise UnalikeError(f"found no protocol; expected one or more of {', '.join(PROTOCOLS)}")
+    for name in protocols:
+        if name not in PROTOCOLS:
+            raise unknown("protocol", name, PROTOCOLS)
+    if "server" in protocols and not has_test:
+        raise UnalikeError(
+            "protocol 'server' needs a held-out test set: give test=(x, y), or choose protocol='clients'"
+        )
+
+
+def _check_device(name: str) -> None:
+    """Whether there is such a device, found without using it: processes that are started later could not use it any more."""
+    try:
+        device = torch.device(name)
+        count = 1 if device.type == "cpu" else torch.get_device_module(device).device_count()
+    except (RuntimeError, AttributeError) as error:
+        raise UnalikeError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
+    if (device.index or 0) >= count:
+        raise UnalikeError(f"device={name!r} cannot be used: torch finds {count} devices of this kind")
+
+
+def _check_modes(kind: str) -> None:
+    """Refuse modes of torch that hold here but were meant for something else."""
+    if torch.is_inference_mode_enabled():
+        raise UnalikeError("nothing can be trained inside of torch.inference_mode(); call this outside of it")
+    if any(torch.is_autocast_enabled(k) for k in ("cpu", kind)):
+        raise UnalikeError(
+            "training inside of torch.autocast would round numbers that have to stay exact; call this outside of it, and write "
+            "precision='bf16' for faster training"
+        )
