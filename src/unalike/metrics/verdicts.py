@@ -47,8 +47,8 @@ class Rules:
     def effect(self, metric: Metric, baseline_score: float) -> float:
         """The smallest effect of interest.
 
-        By default half a point of a metric between 0 and 1 of which higher is better. An RMSE has the unit of the labels, so
-        that no number suits all data: there it is 1 % of the baseline's score.
+        By default half a point of a metric that is shown in percent. Other metrics, such as RMSE, have no scale that suits all
+        data: for these it is 1 % of the baseline's score.
         """
         if self.smallest_effect is not None:
             return self.smallest_effect
