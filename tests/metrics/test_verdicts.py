@@ -46,6 +46,17 @@ def test_verdict_follows_interval_and_smallest_effect(gain, low, high, p, expect
     assert verdicts(gain, low, high, p, 0.05, 0.005) == expected
 
 
+@pytest.mark.parametrize("column", ["brier_score", "calibration_error", "roc_auc"])
+def test_smallest_effect_of_a_bounded_metric_is_half_a_point_in_either_direction(column):
+    assert Rules("a").effect(KNOWN[column], 0.1) == 0.005
+
+
+@pytest.mark.parametrize("column", ["log_loss", "mae", "r2"])
+def test_smallest_effect_of_an_unbounded_metric_is_one_percent_of_the_baseline(column):
+    assert Rules("a").effect(KNOWN[column], 0.5) == pytest.approx(0.005)
+    assert Rules("a").effect(KNOWN[column], 2.0) == pytest.approx(0.02)
+
+
 def test_smallest_effect_is_half_a_point_or_one_percent():
     assert Rules("a").effect(ACCURACY, 0.8) == 0.005
     assert Rules("a").effect(RMSE, 300.0) == pytest.approx(3.0)

@@ -78,8 +78,8 @@ def compare(
             that the error over all looks is 5 %.
         min_seeds: fewest seeds with `seeds="auto"`.
         max_seeds: most seeds with `seeds="auto"`.
-        smallest_effect: the smallest difference that matters, in the unit of the metric. Half a point of accuracy (0.005)
-            unless given, or 1 % of the baseline's score for metrics such as RMSE.
+        smallest_effect: the smallest difference that matters, in the unit of the metric. Unless given, half a point
+            (0.005) of a bounded metric such as accuracy or a Brier score, and 1 % of the baseline's score of others such as RMSE.
         work: the local training of the clients.
         baseline: label of the method that the others are compared with; the first method unless given.
         test: test samples of the server, for `protocol="server"`; with `data` its published test set unless given.

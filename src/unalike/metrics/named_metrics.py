@@ -9,6 +9,7 @@ patience and the best round go by it. `known` finds the metric of a column again
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,6 +64,11 @@ class Metric:
     two_classes: bool = False
     is_mean: bool = False
     positive: str | None = None
+
+    @property
+    def bounded(self) -> bool:
+        """Whether its values have a smallest and a largest one, as those of accuracy or a Brier score; an RMSE has none."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
 
     def __call__(self, labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
         """The metric of samples; NaN where it is not defined, such as the area under a ROC curve of one class."""

@@ -47,12 +47,12 @@ class Rules:
     def effect(self, metric: Metric, baseline_score: float) -> float:
         """The smallest effect of interest.
 
-        By default half a point of a metric that is shown in percent. Other metrics, such as RMSE, have no scale that suits all
-        data: for these it is 1 % of the baseline's score.
+        By default half a point (0.005) of a bounded metric, such as accuracy or a Brier score. Others, such as RMSE, have no
+        scale that suits all data: for these it is 1 % of the baseline's score.
         """
         if self.smallest_effect is not None:
             return self.smallest_effect
-        return HALF_A_POINT if metric.percent else ONE_PERCENT * abs(baseline_score)
+        return HALF_A_POINT if metric.bounded else ONE_PERCENT * abs(baseline_score)
 
 
 def verdicts(
