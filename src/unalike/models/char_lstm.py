@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from unalike._utils.errors import UnalikeError
 from unalike.models import check
 from unalike.models.registry import registry
 
@@ -34,10 +33,7 @@ class CharLSTM(nn.Module):
         layers: int = 2,
     ):
         super().__init__()
-        if len(input_shape) != 1:
-            raise UnalikeError(
-                f"char_lstm: found samples of shape {input_shape}, expected tokens (length,); use 'cnn' for images"
-            )
+        check.tokens("char_lstm", input_shape)
         check.widths("char_lstm", "vocabulary, embedding, hidden and layers", (vocabulary, embedding, hidden, layers))
         self.characters = nn.Embedding(vocabulary, embedding)
         self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)

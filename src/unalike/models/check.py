@@ -36,6 +36,14 @@ def images(model: str, input_shape: tuple[int, ...], smallest: int = 1) -> tuple
     return channels, height, width
 
 
+def tokens(model: str, input_shape: tuple[int, ...]) -> None:
+    """Raise `UnalikeError` unless samples are rows of tokens."""
+    if len(input_shape) != 1:
+        raise UnalikeError(
+            f"{model}: found samples of shape {input_shape}, expected tokens (length,); use 'cnn' for images"
+        )
+
+
 Norm = Callable[[int], nn.Module]
 """A function from a number of channels to a normalization layer."""
 

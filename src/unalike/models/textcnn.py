@@ -37,10 +37,7 @@ class TextCNN(nn.Module):
         dropout: float = 0.5,
     ):
         super().__init__()
-        if len(input_shape) != 1:
-            raise UnalikeError(
-                f"textcnn: found samples of shape {input_shape}, expected tokens (length,); use 'cnn' for images"
-            )
+        check.tokens("textcnn", input_shape)
         check.widths("textcnn", "vocabulary, embedding and filters", (vocabulary, embedding, filters))
         if not 0 <= dropout < 1:
             raise UnalikeError(f"textcnn: found dropout={dropout!r}, expected a share of 0 or more and below 1")

@@ -8,7 +8,7 @@ from unalike.studies.claims import OURS, Claim, Quantity, difference, gain, scor
 from unalike.studies.layouts.figures import ClientCurves, Curves, LabelCounts
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.study import Scale, Study
-from unalike.studies.verdicts import Above, Below, Same
+from unalike.studies.verdicts import Above, Below, Expectation, Same
 
 PAPER = "Toward Data Heterogeneity of Federated Learning (FedMix), arXiv:2212.08944, 2022"
 NUMBERS = (
@@ -93,19 +93,25 @@ def _figure(number: int, method: str) -> Study:
     )
 
 
-FIGURE3_CLAIMS = (
+FIGURE3_CLAIMS = tuple(
     Claim(
-        "One client with skewed labels among ten lowers FedAvg's accuracy on the shared test samples of all clients",
-        difference(score("FedAvg", "1 zipf-more, 9 even-more", last=1), score("FedAvg", "10 even-more", last=1)),
-        Below(),
+        text,
+        difference(score("FedAvg", setting, last=1), score("FedAvg", "10 even-more", last=1)),
+        expects,
         "curves without numbers",
-    ),
-    Claim(
-        "One client with a tenth of the samples among ten leaves FedAvg's accuracy as it is",
-        difference(score("FedAvg", "1 even-less, 9 even-more", last=1), score("FedAvg", "10 even-more", last=1)),
-        Same(1.0),
-        "curves without numbers",
-    ),
+    )
+    for text, setting, expects in (
+        (
+            "One client with skewed labels among ten lowers FedAvg's accuracy on the shared test samples of all clients",
+            "1 zipf-more, 9 even-more",
+            Below(),
+        ),
+        (
+            "One client with a tenth of the samples among ten leaves FedAvg's accuracy as it is",
+            "1 even-less, 9 even-more",
+            Same(1.0),
+        ),
+    )
 )
 
 IDENTITY = {
@@ -118,42 +124,31 @@ IDENTITY = {
 IDENTITIES = _LESS | TENFOLD
 TEN = "9 even-less, 1 even-more"
 
+PAIRS = (("FedNova", "FedAvg"), ("FedMix", "FedProx"))
+"""A method that normalizes the number of local steps, and the one that it is under equal steps."""
+
 IDENTITY_CLAIMS = (
     *(
         Claim(
-            f"With equal steps FedNova is FedAvg, {setting}",
-            gain("FedNova", "FedAvg", setting, "loss", last=1),
+            f"With equal steps {method} is {same}, {setting}",
+            gain(method, same, setting, "loss", last=1),
             Same(1e-4),
             "0 (follows from the equations)",
             "loss",
             scale=1,
         )
+        for method, same in PAIRS
         for setting in MIXES
     ),
     *(
         Claim(
-            f"With equal steps FedMix is FedProx, {setting}",
-            gain("FedMix", "FedProx", setting, "loss", last=1),
-            Same(1e-4),
-            "0 (follows from the equations)",
-            "loss",
-            scale=1,
+            f"With local steps that differ tenfold {method} is better than {same}",
+            gain(method, same, TEN, last=1),
+            Above(),
+            "-",
+            remark=OURS,
         )
-        for setting in MIXES
-    ),
-    Claim(
-        "With local steps that differ tenfold FedNova is better than FedAvg",
-        gain("FedNova", "FedAvg", TEN, last=1),
-        Above(),
-        "-",
-        remark=OURS,
-    ),
-    Claim(
-        "With local steps that differ tenfold FedMix is better than FedProx",
-        gain("FedMix", "FedProx", TEN, last=1),
-        Above(),
-        "-",
-        remark=OURS,
+        for method, same in PAIRS
     ),
 )
 
@@ -172,34 +167,24 @@ QUADRATICS = {"600 and 9 x 60 samples": {}, "equal samples": {"data": "quadratic
 UNEQUAL = "600 and 9 x 60 samples"
 QUADRATIC_METHODS = METHODS | {"pooled": "centralised"}
 
+
+def _by_rmse(text: str, method: str, other: str, expects: Expectation) -> Claim:
+    """A question of ours about the root of the objective of a method less that of another one."""
+    quantity = gain(method, other, UNEQUAL, "rmse", last=1)
+    return Claim(text, quantity, expects, "-", "rmse", scale=1, remark=OURS)
+
+
 QUADRATIC_CLAIMS = (
-    Claim(
+    _by_rmse(
         "FedAvg settles away from the optimum where clients make unequal numbers of steps (objective inconsistency)",
-        gain("FedAvg", "pooled", UNEQUAL, "rmse", last=1),
+        "FedAvg",
+        "pooled",
         Above(),
-        "-",
-        "rmse",
-        scale=1,
-        remark=OURS,
     ),
-    Claim(
-        "FedNova's objective is consistent: it settles nearer to the optimum than FedAvg",
-        gain("FedNova", "FedAvg", UNEQUAL, "rmse", last=1),
-        Below(),
-        "-",
-        "rmse",
-        scale=1,
-        remark=OURS,
+    _by_rmse(
+        "FedNova's objective is consistent: it settles nearer to the optimum than FedAvg", "FedNova", "FedAvg", Below()
     ),
-    Claim(
-        "FedMix settles nearer to the optimum than FedProx",
-        gain("FedMix", "FedProx", UNEQUAL, "rmse", last=1),
-        Below(),
-        "-",
-        "rmse",
-        scale=1,
-        remark=OURS,
-    ),
+    _by_rmse("FedMix settles nearer to the optimum than FedProx", "FedMix", "FedProx", Below()),
 )
 
 STUDIES = (

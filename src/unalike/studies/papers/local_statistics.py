@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from unalike.studies.cells import Options
-from unalike.studies.claims import OURS, Claim, difference, gain, score
+from unalike.studies.claims import NOT_AT_HAND, OURS, Claim, Quantity, difference, gain, score
 from unalike.studies.layouts.figures import ClassScores, Curves, Sweep
 from unalike.studies.layouts.layout import Layout
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.study import Scale, Study, Variant
-from unalike.studies.verdicts import Above, Below, Near, Same
+from unalike.studies.verdicts import Above, Below, Expectation, Near, Same
 
 PAPER = (
     "Brannvall: Conditioning on Local Statistics for Scalable Heterogeneous Federated Learning, arXiv:2503.00378, 2025"
@@ -92,55 +92,51 @@ RMSE = {
     ("client", "3 clusters"): "0.106",
     ("cluster", "3 clusters"): "0.1",
 }
+
+
+def _rmse(text: str, quantity: Quantity, expects: Expectation, published: str = NOT_AT_HAND, remark: str = "") -> Claim:
+    return Claim(text, quantity, expects, published, "rmse", scale=1, remark=remark)
+
+
+def _rmse_gain(method: str, baseline: str, setting: str) -> Quantity:
+    return gain(method, baseline, setting, "rmse", last=1)
+
+
 RMSE_CLAIMS = (
-    Claim(
+    _rmse(
         "One linear model for all clients reaches the published rmse, 3 clusters",
         score("global", "3 clusters", "rmse", last=1),
         Near(14.901, 2.5),
         "14.901",
-        "rmse",
-        scale=1,
-        remark="the draw of the three coefficient vectors decides it: its expectation is 14.9",
+        "the draw of the three coefficient vectors decides it: its expectation is 14.9",
     ),
-    Claim(
+    _rmse(
         "Least squares on one client's samples reaches the published rmse",
         score("client", "3 clusters", "rmse", last=1),
         Near(0.106, 0.002),
         "0.106",
-        "rmse",
-        scale=1,
-    ),
-    Claim(
-        "The conditional ensemble is as good as the cluster oracle, 3 clusters",
-        gain("conditional ensemble", "cluster", "3 clusters", "rmse", last=1),
-        Same(0.01),
-        unit="rmse",
-        scale=1,
-    ),
-    Claim(
-        "The conditional ensemble is as good as the cluster oracle, 8 clusters",
-        gain("conditional ensemble", "cluster", "8 clusters", "rmse", last=1),
-        Same(0.01),
-        unit="rmse",
-        scale=1,
     ),
     *(
-        Claim(
-            f"The {method} is better than the global model, {setting}",
-            gain(method, "global", setting, "rmse", last=1),
-            Below(),
-            unit="rmse",
-            scale=1,
+        _rmse(
+            f"The conditional ensemble is as good as the cluster oracle, {setting}",
+            _rmse_gain("conditional ensemble", "cluster", setting),
+            Same(0.01),
         )
         for setting in LINEAR
-        for method in ("conditional linear", "conditional ensemble", "conditional MLP")
     ),
-    Claim(
+    *(
+        _rmse(
+            f"The conditional {kind} is better than the global model, {setting}",
+            _rmse_gain(f"conditional {kind}", "global", setting),
+            Below(),
+        )
+        for setting in LINEAR
+        for kind in KINDS
+    ),
+    _rmse(
         "Without the statistic (zeros) the ensemble is no better than the global model, 3 clusters",
-        gain("global, zeros", "global", "3 clusters", "rmse", last=1),
+        _rmse_gain("global, zeros", "global", "3 clusters"),
         Same(0.1),
-        unit="rmse",
-        scale=1,
     ),
 )
 ACCURACY_CLAIMS = (
@@ -171,25 +167,21 @@ ACCURACY_CLAIMS = (
 
 FEDERATED_CLAIMS = (
     *(
-        Claim(
+        _rmse(
             f"The conditional ensemble trained by {method} is as good as trained on pooled samples",
-            gain(method, "pooled AdamW", "3 clusters", "rmse", last=1),
+            _rmse_gain(method, "pooled AdamW", "3 clusters"),
             Same(0.05),
             "-",
-            "rmse",
-            scale=1,
-            remark=OURS,
+            OURS,
         )
         for method in ("FedAdam", "FedSGD", "FedAvg")
     ),
-    Claim(
+    _rmse(
         "AdamW as printed reaches the error of pooled training if clients run it under FedAvg",
-        gain("FedAvg, AdamW as printed", "pooled AdamW", "3 clusters", "rmse", last=1),
+        _rmse_gain("FedAvg, AdamW as printed", "pooled AdamW", "3 clusters"),
         Same(0.05),
         "-",
-        "rmse",
-        scale=1,
-        remark=OURS,
+        OURS,
     ),
 )
 
@@ -253,52 +245,21 @@ CHARACTER_METHODS: dict[str, str | Variant] = {
 COMPONENTS: dict[str, str | Variant] = {"0": "fedavg", **{str(n): _pca(n) for n in (1, 2, 4)}}
 CHARACTER_SETTING: dict[str, Options] = {"digits, upper and lower case": {}}
 NAME = "digits, upper and lower case"
-CONFUSED = (
-    "0",
-    "O",
-    "o",
-    "1",
-    "I",
-    "l",
-    "2",
-    "Z",
-    "z",
-    "5",
-    "S",
-    "s",
-    "C",
-    "c",
-    "U",
-    "u",
-    "V",
-    "v",
-    "W",
-    "w",
-    "X",
-    "x",
-)
+CONFUSED = (*"0Oo", *"1Il", *"2Zz", *"5Ss", *"CcUuVvWwXx")
 """Characters that look alike across the three kinds."""
-CHARACTER_CLAIMS = (
-    Claim(
-        "The conditional CNN is better than the global model",
-        gain("conditional CNN", "global", NAME, last=1),
-        Above(),
-    ),
-    Claim(
-        "The conditional CNN is better than each client alone",
-        gain("conditional CNN", "client", NAME, last=1),
-        Above(),
-    ),
-    Claim(
-        "The conditional CNN is as good as the cluster oracle",
-        gain("conditional CNN", "cluster", NAME, last=1),
-        Same(1.0),
-    ),
-    Claim(
-        "The gain comes from the statistic: with zeros in its place there is none over the global model",
-        gain("global, zeros", "global", NAME, last=1),
-        Same(1.0),
-    ),
+CHARACTER_CLAIMS = tuple(
+    Claim(text, gain(method, other, NAME, last=1), expects)
+    for text, method, other, expects in (
+        ("The conditional CNN is better than the global model", "conditional CNN", "global", Above()),
+        ("The conditional CNN is better than each client alone", "conditional CNN", "client", Above()),
+        ("The conditional CNN is as good as the cluster oracle", "conditional CNN", "cluster", Same(1.0)),
+        (
+            "The gain comes from the statistic: with zeros in its place there is none over the global model",
+            "global, zeros",
+            "global",
+            Same(1.0),
+        ),
+    )
 )
 
 
