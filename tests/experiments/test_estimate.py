@@ -7,8 +7,10 @@ import json
 import pytest
 
 import unalike as ua
+from unalike.data.partitioning.given_clients import ClientsRequest
 from unalike.experiments import Comparison
 from unalike.experiments.compare import prepare_experiment
+from unalike.experiments.seed_plan import SeedPlan
 
 METHODS = ["fedavg", "scaffold", "fedconcat", "ditto", "ifca(clusters=2)", "local_only"]
 
@@ -50,8 +52,9 @@ def test_estimate_counts_states_of_clients_not_calibrated():
 
 
 def test_report_shows_estimate_beside_actual_cost(people, tmp_path):
-    options = {"model": "linear", "rounds": 6, "seeds": 2}
-    experiment = prepare_experiment(["fedavg", "scaffold"], people, **options)
+    training = {"model": "linear", "rounds": 6}
+    experiment = prepare_experiment(["fedavg", "scaffold"], ClientsRequest(people), SeedPlan.of(2), **training)
+    options = training | {"seeds": 2}
     experiment.estimate().save(tmp_path)
     table = ua.compare(["fedavg", "scaffold"], people, out=tmp_path, **options)
     rows = {(r["what"], r["unit"]): r for r in table.facts.estimate}

@@ -64,26 +64,19 @@ def command(
     from unalike._utils.progress import progress_bar
     from unalike.cli.config.resolved import resolved_config
     from unalike.cli.terminal_tables import estimate_table, live_standings, summary_table
-    from unalike.experiments.compare import prepare_experiment, read_seeds
+    from unalike.experiments.compare import prepare_experiment
+    from unalike.experiments.seed_plan import SeedPlan, read_seeds
     from unalike.tracking.tracking import Trackers, group_of
 
     trackers, numbers = Trackers.of(track, group_of(out)), read_seeds(seeds)
     data_flags.check(samples, method, training)
     loaded = samples.load(training["protocol"])
-    planned = None if samples.plan is None else samples.divide(loaded.dataset)
     experiment = prepare_experiment(
         method,
-        samples.clients if planned is None else planned,
-        data=loaded.dataset if planned is None else None,
-        partition=samples.partition if planned is None else None,
-        split=samples.split,
-        val=samples.val,
+        samples.request(loaded),
+        SeedPlan.of(numbers, min_seeds, max_seeds),
         source=samples.kept,
         proxy=loaded.proxy,
-        test=loaded.test,
-        seeds=numbers,
-        min_seeds=min_seeds,
-        max_seeds=max_seeds,
         smallest_effect=smallest_effect,
         baseline=baseline,
         **training,

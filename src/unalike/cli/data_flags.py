@@ -16,6 +16,7 @@ from unalike.cli.options import DataDir, Val, uses_flags
 if TYPE_CHECKING:
     from unalike.data.array_checks import Pair
     from unalike.data.dataset import Dataset
+    from unalike.data.partitioning.given_clients import ClientsRequest
     from unalike.data.population import Population
 
 Data = Annotated[
@@ -126,6 +127,14 @@ class DataFlags:
         elif "server" in protocol:
             found, test = test_apart(found)
         return Loaded(found, proxy, test)
+
+    def request(self, loaded: Loaded) -> ClientsRequest:
+        """The clients of a comparison: those of the plan, or the data set with its partition."""
+        from unalike.data.partitioning.given_clients import ClientsRequest
+
+        if self.plan is not None:
+            return ClientsRequest(self.divide(loaded.dataset), test=loaded.test)
+        return ClientsRequest(self.clients, loaded.dataset, None, self.partition, self.split, self.val, loaded.test)
 
     def divide(self, dataset: Dataset, seed: int = 0) -> Population:
         """Make clients of a data set, by the plan or the partition."""

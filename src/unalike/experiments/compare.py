@@ -13,12 +13,12 @@ from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import ProgressCallback, progress_bar, progress_reporting
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
-from unalike.data.partitioning.given_clients import Clients, given_clients
+from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.cost_estimate import Estimate
 from unalike.experiments.experiment import Cell, Experiment
 from unalike.experiments.experiment_facts import facts_of, method_text
-from unalike.experiments.seed_plan import MAX_SEEDS, MIN_SEEDS, SeedPlan, read_seeds
+from unalike.experiments.seed_plan import MAX_SEEDS, MIN_SEEDS, SEEDS, SeedPlan
 from unalike.metrics.metrics import Custom
 from unalike.runtime.inputs.given_model import ModelLike
 from unalike.runtime.inputs.run_options import MODEL, ROUNDS, RunOptions, check_inputs
@@ -27,7 +27,7 @@ from unalike.runtime.run_config import Pair, RunConfig, prepare_run
 from unalike.tracking.tracker import Track
 from unalike.tracking.tracking import Trackers, group_of
 
-__all__ = ["compare", "estimate", "facts_of", "prepare_experiment", "read_seeds"]
+__all__ = ["compare", "estimate", "prepare_experiment"]
 
 
 def compare(
@@ -43,7 +43,7 @@ def compare(
     start: str | Path | None = None,
     start_partial: bool = False,
     rounds: int = ROUNDS,
-    seeds: int | str | Sequence[int] = 3,
+    seeds: int | str | Sequence[int] = SEEDS,
     min_seeds: int = MIN_SEEDS,
     max_seeds: int = MAX_SEEDS,
     smallest_effect: float | None = None,
@@ -111,23 +111,15 @@ def compare(
     trackers = Trackers.of(track, group_of(out))
     experiment = prepare_experiment(
         methods,
-        clients,
-        data=data,
-        data_dir=data_dir,
-        partition=partition,
-        split=split,
-        val=val,
+        ClientsRequest(clients, data, data_dir, partition, split, val, test),
+        SeedPlan.of(seeds, min_seeds, max_seeds),
         model=model,
         start=start,
         start_partial=start_partial,
         rounds=rounds,
-        seeds=seeds,
-        min_seeds=min_seeds,
-        max_seeds=max_seeds,
         smallest_effect=smallest_effect,
         work=work,
         baseline=baseline,
-        test=test,
         proxy=proxy,
         metrics=metrics,
         record=record,
@@ -158,46 +150,51 @@ def estimate(
     Example:
         >>> ua.estimate(["fedavg", "scaffold"], data="digits", rounds=500).seconds  # doctest: +SKIP
     """
-    experiment = prepare_experiment(
-        methods, clients, **{name: value for name, value in options.items() if name not in ("out", "progress")}
-    )
+    for name in ("out", "progress"):
+        options.pop(name, None)
+    request = ClientsRequest(clients, **_taken(options, fields_of(ClientsRequest)))
+    plan = SeedPlan.of(**_taken(options, ("seeds", "min_seeds", "max_seeds")))
+    experiment = prepare_experiment(methods, request, plan, **options)
     with progress_bar(experiment.calibration, "calibrating", lines=False) as callback:
         return experiment.estimate(callback)
 
 
 def prepare_experiment(
     methods: Iterable[object] | Mapping[str, object],
-    clients: Clients | int | None = None,
+    request: ClientsRequest,
+    plan: SeedPlan,
     *,
-    data: Dataset | str | None = None,
-    data_dir: str | Path | None = None,
-    partition: str | None = None,
-    split: float | None = None,
-    val: float = 0.0,
     model: ModelLike = MODEL,
-    start: str | Path | None = None,
-    start_partial: bool = False,
-    rounds: int = ROUNDS,
-    seeds: int | str | Sequence[int] = 3,
-    min_seeds: int = MIN_SEEDS,
-    max_seeds: int = MAX_SEEDS,
-    smallest_effect: float | None = None,
-    work: Work | None = None,
     baseline: str | None = None,
-    test: Pair | None = None,
+    smallest_effect: float | None = None,
     proxy: Pair | None = None,
     metrics: Custom | None = None,
     record: str | Hook | None = None,
     source: Mapping[str, Any] | None = None,
-    **options: Any,
+    **training: Any,
 ) -> Experiment:
     """Check the arguments of `compare` and prepare one run per method and seed, without training.
 
-    The arguments are those of `compare`. `source` holds the command-line flags that make the same clients, for the command in
-    the report; they are derived if `data` is a name.
+    Args:
+        methods: as for `compare`.
+        request: the arguments of `compare` that name the clients.
+        plan: the seeds.
+        model: as for `compare`.
+        baseline: as for `compare`.
+        smallest_effect: as for `compare`.
+        proxy: as for `compare`.
+        metrics: as for `compare`.
+        record: as for `compare`.
+        source: the command-line flags that make the same clients, for the command in the report; derived if the data is a name.
+        training: the other arguments of `compare`.
+
+    Returns:
+        The experiment.
+
+    Raises:
+        UnalikeError: something cannot be run.
     """
     by_label = _by_label(methods)
-    plan = SeedPlan.of(seeds, min_seeds, max_seeds)
     baseline = baseline or next(iter(by_label), "")
     _check_selection(by_label, plan.seeds, baseline)
     if smallest_effect is not None and not smallest_effect >= 0:
@@ -205,29 +202,24 @@ def prepare_experiment(
             f"found smallest_effect={smallest_effect}; expected 0 or more, such as 0.005 for half a point"
         )
     own = dict.fromkeys([*signature(compare).parameters, *fields_of(RunOptions)])
-    check_keywords("ua.compare", options, own.keys() - {"options", "seed"}, fields_of(Work))
-    protocol = _shared_model_first(options.get("protocol", "clients"))
-    network = {"model": model, "start": start, "start_partial": start_partial}
-    training = {**options, **network, "work": work, "rounds": rounds, "protocol": protocol}
-    has_test = test is not None or data is not None
-    needs_test = "server" in check_inputs(by_label.values(), has_test=has_test, **training).protocols
-    given = given_clients(clients, data, data_dir, partition, val, test, split=split, needs_test=needs_test)
-    run_options = {**training, "test": given.test, "proxy": proxy, "metrics": metrics, "record": record}
+    check_keywords("ua.compare", training, own.keys() - {"options", "seed"}, fields_of(Work))
+    training |= {"model": model, "protocol": _shared_model_first(training.get("protocol", "clients"))}
+    options = check_inputs(by_label.values(), has_test=request.has_test, **training)
+    given = request.read(needs_test="server" in options.protocols)
+    training |= {"test": given.test, "proxy": proxy, "metrics": metrics, "record": record}
     cells = [
-        Cell(label, seed, prepare_run(method, given.of(seed), seed=seed, **run_options))
+        Cell(label, seed, prepare_run(method, given.of(seed), seed=seed, **training))
         for seed in plan.seeds
         for label, method in by_label.items()
     ]
     _check_scored(cells[0].run_config)
-    from_command_line = source is not None
-    if source is None:
-        source = _source_flags(data, data_dir, split, val)
-    if data is not None and source:
-        source = {**source, "partition": given.scheme, "clients": len(cells[0].run_config.population)}
+    flags = request.flags if source is None else source
+    if request.data is not None and flags:
+        flags = {**flags, "partition": given.scheme, "clients": len(cells[0].run_config.population)}
     asked = plan.flags | {"smallest_effect": smallest_effect}
-    facts = facts_of(cells, by_label, baseline, plan.seeds, source, asked)
+    facts = facts_of(cells, by_label, baseline, plan.seeds, flags, asked)
     facts = replace(facts, looks=plan.looks, smallest_effect=smallest_effect)
-    from_program = [] if from_command_line else _arguments_without_flags(model, test, proxy, metrics)
+    from_program = [] if source is not None else _arguments_without_flags(model, request.test, proxy, metrics)
     if from_program:
         names = ", ".join(from_program)
         facts = replace(
@@ -235,6 +227,11 @@ def prepare_experiment(
             command=f"# {names} came from a program: call ua.compare(...) there with the configuration below",
         )
     return Experiment(cells, facts)
+
+
+def _taken(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The options of these names, taken out of `options`."""
+    return {name: options.pop(name) for name in names if name in options}
 
 
 def _by_label(methods: Iterable[object] | Mapping[str, object]) -> dict[str, object]:
@@ -278,15 +275,6 @@ def _shared_model_first(protocol: str | Sequence[str]) -> tuple[str, ...]:
     if not protocols or protocols[0] in ("clients", "server"):
         return protocols
     return tuple(dict.fromkeys(("clients", *protocols)))
-
-
-def _source_flags(
-    data: Dataset | str | None, data_dir: str | Path | None, split: float | None, val: float
-) -> dict[str, Any]:
-    """The command-line flags that make the same clients; empty unless the data has a name."""
-    if not isinstance(data, str):
-        return {}
-    return {"data": data, "data_dir": data_dir and str(data_dir), "split": split, "val": val or None}
 
 
 def _arguments_without_flags(

@@ -10,7 +10,7 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 
 AUTO = "auto"
-MIN_SEEDS, MAX_SEEDS = 3, 10
+SEEDS, MIN_SEEDS, MAX_SEEDS = 3, 3, 10
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,9 @@ class SeedPlan:
     looks: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, seeds: int | str | Sequence[int], min_seeds: int = MIN_SEEDS, max_seeds: int = MAX_SEEDS) -> SeedPlan:
+    def of(
+        cls, seeds: int | str | Sequence[int] = SEEDS, min_seeds: int = MIN_SEEDS, max_seeds: int = MAX_SEEDS
+    ) -> SeedPlan:
         """The plan for `seeds`: their number, a list of them, or "auto".
 
         Raises:

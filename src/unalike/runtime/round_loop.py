@@ -15,7 +15,7 @@ from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import ProgressCallback, progress_reporting
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
-from unalike.data.partitioning.given_clients import Clients, given_clients
+from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.engine.threads import threads_for
 from unalike.methods.plan import Answers, PlanSteps, QueryStep, Stage, StageResults, next_step, steps_of
 from unalike.methods.return_checks import untouched
@@ -161,10 +161,9 @@ def run(
         "select": select,
     }
     network: dict[str, Any] = {"model": model, "start": start, "start_partial": start_partial}
-    has_test = test is not None or data is not None
-    asked = check_inputs([spec], work=work, has_test=has_test, **network, **options)
-    needs_test = "server" in asked.protocols
-    given = given_clients(clients, data, data_dir, partition, val, test, split=split, needs_test=needs_test)
+    request = ClientsRequest(clients, data, data_dir, partition, split, val, test)
+    asked = check_inputs([spec], work=work, has_test=request.has_test, **network, **options)
+    given = request.read(needs_test="server" in asked.protocols)
     run_config = prepare_run(
         spec,
         given.of(seed),

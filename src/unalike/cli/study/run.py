@@ -41,7 +41,7 @@ def command(
     unalike study run niid-bench-fashion --scale paper --data-dir data --dry-run
     """
     from unalike._utils.errors import unknown
-    from unalike.experiments.compare import read_seeds
+    from unalike.experiments.seed_plan import read_seeds
     from unalike.studies.catalogue import study
     from unalike.studies.results import FOLDER
     from unalike.studies.run_study import estimate, estimates, missing, run_cells

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike.data.array_checks import Pair
@@ -34,52 +35,75 @@ class GivenClients:
     scheme: str | None = None
 
 
-def given_clients(
-    clients: Clients | int | None,
-    data: Dataset | str | None,
-    data_dir: str | Path | None,
-    scheme: str | None,
-    val: float,
-    test: Pair | None,
-    *,
-    split: float | None = None,
-    needs_test: bool,
-) -> GivenClients:
-    """Read the arguments of `ua.run` and `ua.compare` that name the clients.
+@dataclass(frozen=True)
+class ClientsRequest:
+    """The arguments of `ua.run` and `ua.compare` that name the clients; nothing is read before `read`.
 
     Args:
-        clients: The clients, or with `data` their number.
-        data: A data set or its name.
-        data_dir: The folder of data files.
-        scheme: The partition of `data`; None: by its groups, or the usual one.
-        val: The share of each client's training samples for validation.
-        test: The server's test samples.
-        split: The training share of each client's samples; None: the usual one.
-        needs_test: Whether the server evaluates: without `test` it then gets the published test set of `data`.
-
-    Returns:
-        The clients and the server's test samples.
-
-    Raises:
-        UnalikeError: There are neither clients nor data, or both, or the data cannot be read.
+        clients: the clients, or with `data` their number.
+        data: a data set or its name.
+        data_dir: the folder of data files.
+        partition: the partition of `data`; None: by its groups, or the usual one.
+        split: the training share of each client's samples; None: the usual one.
+        val: the share of each client's training samples for validation.
+        test: the server's test samples.
     """
-    if data is None:
-        if clients is None or isinstance(clients, int):
+
+    clients: Clients | int | None = None
+    data: Dataset | str | None = None
+    data_dir: str | Path | None = None
+    partition: str | None = None
+    split: float | None = None
+    val: float = 0.0
+    test: Pair | None = None
+
+    @property
+    def has_test(self) -> bool:
+        """Whether the server has test samples, or data whose published test set it can take."""
+        return self.test is not None or self.data is not None
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The command-line flags that name the same data; empty unless the data has a name."""
+        if not isinstance(self.data, str):
+            return {}
+        folder = self.data_dir and str(self.data_dir)
+        return {"data": self.data, "data_dir": folder, "split": self.split, "val": self.val or None}
+
+    def read(self, needs_test: bool) -> GivenClients:
+        """Read the data, if it is to be read.
+
+        Args:
+            needs_test: Whether the server evaluates: without `test` it then gets the published test set of `data`.
+
+        Returns:
+            The clients and the server's test samples.
+
+        Raises:
+            UnalikeError: There are neither clients nor data, or both, or the data cannot be read.
+        """
+        if self.data is None:
+            return self._given()
+        number = self.clients
+        if not (number is None or isinstance(number, int)):
+            raise UnalikeError(
+                "found both data= and clients; give the number of clients with data=, or the clients without it"
+            )
+        if self.partition is not None:
+            check_scheme(self.partition)  # before data is read
+        dataset, test = load(self.data, self.data_dir) if isinstance(self.data, str) else self.data, self.test
+        if needs_test and test is None:
+            dataset, test = test_apart(dataset)
+        scheme, split = self.partition or usual_partition(dataset), SPLIT if self.split is None else self.split
+        of = cache(lambda seed: partition(dataset, scheme, number, seed=seed, split=split, val=self.val))
+        return GivenClients(of, test, scheme)
+
+    def _given(self) -> GivenClients:
+        if self.clients is None or isinstance(self.clients, int):
             raise UnalikeError(
                 "found no data; give clients (from ua.partition, or a list of ua.ClientData) or data='digits'"
             )
-        divided_already("clients", "make them with it: ua.partition(..., val=0.1)", scheme, val, split=split)
-        fixed = clients if isinstance(clients, Population) else Population.of(clients)
-        return GivenClients(lambda seed: fixed, test)
-    if not (clients is None or isinstance(clients, int)):
-        raise UnalikeError(
-            "found both data= and clients; give the number of clients with data=, or the clients without it"
-        )
-    if scheme is not None:
-        check_scheme(scheme)  # before data is read
-    dataset = load(data, data_dir) if isinstance(data, str) else data
-    if needs_test and test is None:
-        dataset, test = test_apart(dataset)
-    named, share = scheme or usual_partition(dataset), SPLIT if split is None else split
-    of = cache(lambda seed: partition(dataset, named, clients, seed=seed, split=share, val=val))
-    return GivenClients(of, test, named)
+        divide = "make them with it: ua.partition(..., val=0.1)"
+        divided_already("clients", divide, self.partition, self.val, split=self.split)
+        fixed = self.clients if isinstance(self.clients, Population) else Population.of(self.clients)
+        return GivenClients(lambda seed: fixed, self.test)

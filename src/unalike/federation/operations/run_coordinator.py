@@ -131,9 +131,9 @@ def write_report(folder: FederationFolder, run: Run, command: str) -> None:
 
     Of the sites' samples only the numbers are known here.
     """
-    from unalike.experiments.compare import facts_of
     from unalike.experiments.comparison import Comparison
     from unalike.experiments.experiment import Cell
+    from unalike.experiments.experiment_facts import facts_of
     from unalike.experiments.joining import join
     from unalike.reporting.html import write_text
 
