@@ -1,4 +1,4 @@
-"""Claims of a paper, and the quantities that they are about: functions of the stored results that give one number per seed."""
+"""Claims of a paper, and their quantities: functions from the stored results to one number per seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Quantity = Callable[[Results], dict[int, float]]
 NOT_AT_HAND = "not at hand"
 """Stands for a published number that could not be read in a copy of the paper."""
 OURS = "a question of ours, no statement of the paper"
-"""The remark on a claim that was put by us."""
+"""The remark on a claim of our own."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Claim:
 
     Attributes:
         text: the statement in one sentence.
-        quantity: what it is about, one value per seed.
+        quantity: the number that the statement is about, one value per seed.
         expects: what the statement says about the quantity.
         published: the paper's number as printed, or `NOT_AT_HAND`.
         unit: the unit of the quantity as it is shown.

@@ -37,7 +37,7 @@ MOST_COUNTS = 1000
 
 
 def missing(cells: Iterable[StudyCell], folder: Path) -> list[StudyCell]:
-    """The cells without a stored result of their digest."""
+    """The cells that have no stored result with their digest."""
     return [cell for cell in cells if stored(folder, cell) is None]
 
 
@@ -62,7 +62,7 @@ def run_cells(
         Each new result.
 
     Raises:
-        UnalikeError: a cell cannot be run as it stands, such as for data that is missing.
+        UnalikeError: a cell cannot be run, for instance because its data is missing.
     """
     todo = missing(cells, folder)
     for cell in todo:

@@ -1,4 +1,4 @@
-"""A study: a published table or figure as methods x settings x seeds at three scales, with the claims that it is read for."""
+"""A study: a published table or figure as methods x settings x seeds at three scales, with the paper's claims."""
 
 from __future__ import annotations
 

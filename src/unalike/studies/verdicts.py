@@ -1,9 +1,9 @@
 """The rule from numbers to verdicts.
 
-A claim is about one quantity, of which every seed gives one value: a difference of two methods under the same seed, or the score
-of one method. From the n values follow their mean and its 95 % t interval. What the claim expects of them is an `Expectation`.
+A claim is about one quantity: a difference of two methods under the same seed, or the score of one method. Each seed gives one
+value of it. An `Expectation` derives the verdict from the mean of these values and its 95 % t interval.
 
-No verdict but `not run` is given for fewer than three seeds.
+With fewer than three seeds the verdict is `not run`.
 """
 
 from __future__ import annotations
