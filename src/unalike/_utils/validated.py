@@ -18,19 +18,17 @@ def validated(cls: C) -> C:
     """Class decorator: a frozen pydantic dataclass that raises `InvalidValue` instead of pydantic's own error."""
     config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     made: Any = pydantic.dataclasses.dataclass(frozen=True, config=config)(cls)
-    validated = made.__init__
+    original, known = made.__init__, fields_of(made)
 
-    known = fields_of(made)
-
-    @wraps(validated)
-    def clear(self: Any, *args: Any, **kwargs: Any) -> None:
+    @wraps(original)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
         check_keywords(f"{'ua.' if made.__name__ == 'Work' else ''}{made.__name__}", kwargs, known)
         try:
-            validated(self, *args, **kwargs)
+            original(self, *args, **kwargs)
         except pydantic.ValidationError as error:
             raise InvalidValue(explain_errors(error)) from None
 
-    made.__init__ = clear
+    made.__init__ = checked
     return made
 
 

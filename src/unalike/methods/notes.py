@@ -1,4 +1,4 @@
-"""Notes: numbers that a part's server half found and chose, such as FedLWS's gamma, for whoever records the run.
+"""Notes: numbers that a part's server half computed, such as FedLWS's gamma, for the recorder of the run.
 
 `note` does nothing unless a recorder listens, and costs one look-up then. A note changes no result.
 """
@@ -17,7 +17,7 @@ _SINK: ContextVar[Sink | None] = ContextVar("notes", default=None)
 
 
 def listening() -> bool:
-    """Whether anybody listens: for a part that would have to compute a number for its note alone."""
+    """Whether a recorder listens. A part asks before it computes a number that only its note needs."""
     return _SINK.get() is not None
 
 

@@ -72,9 +72,10 @@ class Run:
 
     @property
     def records(self) -> pd.DataFrame:
-        """The entries that `record=` asked for: `round group part quantity layer client other value`; see docs/runs.md.
+        """The entries that `record=` asked for: `round group part quantity layer client other value`.
 
-        `client` is -1 for the server, `other` the second client of a cosine. Raises `UnalikeError` if nothing was recorded.
+        `client` is -1 for the server, `other` the second client of a cosine (docs/how_to/recording.md). Raises `UnalikeError` if
+        nothing was recorded.
         """
         if self._records is None:
             raise UnalikeError("this run recorded nothing; ask for it, as in ua.run(..., record='server + updates')")

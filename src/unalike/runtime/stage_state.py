@@ -1,4 +1,4 @@
-"""The state of a stage: its groups and their models, the rounds done, and who takes part. The same for every backend."""
+"""The state of a stage: its groups and their models, the rounds done, and the clients that take part. The same for every backend."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class StageState:
         is_whole = len(ids) == len(self.population)
         return (self.population if is_whole else Population.of([self.population[k] for k in ids])).pooled()
 
-    # who takes part ---------------------------------------------------------------------------------------------------
+    # the clients that take part ---------------------------------------------------------------------------------------
 
     def draw(self, number: int) -> list[int]:
         """The clients that take part in a round, counted from 0: the same for every method of the same seed."""

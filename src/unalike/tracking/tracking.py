@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ class Trackers:
         return cls(tuple(trackers(track)), group)
 
     def follow(self, name: str, config: dict[str, Any], folder: Path | None) -> Tracking:
-        """They follow one run from now on."""
+        """Start to follow one run."""
         return Tracking(self.listed, TrackedRun(name, config, folder, self.group))
 
 
@@ -56,8 +57,7 @@ class Tracking:
         self._begin()
         if self._trackers:
             for row in rows[self._sent :]:
-                numbers = _numbers(row)
-                self._each(lambda tracker, numbers=numbers: tracker.log(numbers))  # type: ignore[misc]
+                self._each(methodcaller("log", _numbers(row)))
             self._sent = len(rows)
 
     def keep(self, files: Sequence[Path]) -> None:

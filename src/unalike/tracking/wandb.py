@@ -47,7 +47,7 @@ class WeightsAndBiases:
 
     def log(self, row: Row) -> None:
         step = int(row["round"])
-        if step >= self._run.step:  # a resumed run logs all its rounds again, of which a server has the first ones
+        if step >= self._run.step:  # a resumed run logs all its rounds again; the server has the first ones
             self._run.log({name: value for name, value in row.items() if name != "round"}, step=step)
 
     def end(self, files: Sequence[Path], finished: bool) -> None:

@@ -83,7 +83,7 @@ class Fedconcat(StagedPlan):
         found = kmeans(
             counts / counts.sum(1, keepdims=True), self.clusters, seeds.generator(plan_inputs.seed, "fedconcat")
         )
-        cluster = np.full(plan_inputs.clients, np.bincount(found).argmax())  # who has no label belongs to the largest
+        cluster = np.full(plan_inputs.clients, np.bincount(found).argmax())  # clients without labels join the largest
         cluster[list(answers.clients)] = found
 
         encoder_rounds = self.split(plan_inputs.rounds)

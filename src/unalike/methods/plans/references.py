@@ -32,7 +32,7 @@ class Centralised(StagedPlan):
         """The method, if it consists of conditioners alone. Raises `UnalikeError`."""
         if other := [part for part in method.parts if part not in Method().parts and not isinstance(part, Conditioner)]:
             raise UnalikeError(
-                f"centralised is a plan that trains on pooled data, where {other[0]!r} has nothing to do; expected a conditioner, "
+                f"centralised trains on pooled data, where {other[0]!r} has no effect; expected a conditioner, "
                 "as in 'centralised + conditional', or no method"
             )
         return method
