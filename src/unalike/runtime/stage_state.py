@@ -1,4 +1,4 @@
-"""The state of a stage: its groups and their models, the rounds done, and the clients that take part. The same for every backend."""
+"""The state of a stage: its groups and their models, the rounds done, the clients that take part; the same for every backend."""
 
 from __future__ import annotations
 

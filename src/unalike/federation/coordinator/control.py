@@ -12,7 +12,7 @@ class Stopped(UnalikeError):
 
 
 class Control:
-    """An operator's wishes for the coordinator. `state` is "running", "paused" or "stopped", `why` says who paused it."""
+    """An operator's commands to the coordinator. `state` is "running", "paused" or "stopped", `why` the reason of a pause."""
 
     def __init__(self) -> None:
         self._changed = Condition()

@@ -49,8 +49,8 @@ class Coordinator:
     """Runs a federation over a transport into the folder `out`; a run that began there is continued.
 
     `test` are samples of the coordinator's own for the protocol "server", `proxy` those that a method learns from. `start` is a
-    file of initial weights. `control` pauses, resumes and stops the run from another thread. `tell` is told in a line what goes
-    wrong.
+    file of initial weights. `control` pauses, resumes and stops the run from another thread. `tell` takes one line for each
+    problem.
     """
 
     def __init__(
@@ -161,8 +161,8 @@ class _Sites:
         if not names:
             return []
         return [
-            f"{' and '.join(names)} of all sites together follow from no sums and counts and stay empty: each site's own are "
-            "in the table of clients"
+            f"{' and '.join(names)} of all sites together cannot be computed from sums and counts and stay empty: each site's "
+            "own are in the table of clients"
         ]
 
     def stage(self, stage: Stage, index: int, folder: Path | None) -> RemoteStage:
