@@ -334,6 +334,13 @@ def test_report_shows_the_data_of_the_first_seed(small, dataset, tmp_path):
     assert "by client and class, seed 3." in page and "Every client, seed 3" in page
 
 
+def test_compare_partition_that_falls_short_is_noted_once(small, dataset):
+    with pytest.warns(UserWarning, match="even: 4 of 4 clients get fewer") as caught:
+        table = small(["fedavg"], 4, data=dataset, partition="even(size=400)", seeds=2, rounds=1)
+    assert len([w for w in caught if "get fewer" in str(w.message)]) == 1
+    assert len([note for note in table.facts.notes if "get fewer" in note]) == 1
+
+
 def test_compare_other_settings_in_the_same_folder_warns(people, small, tmp_path, recwarn):
     small(["fedavg"], people, out=tmp_path)
     small(["fedavg"], people, out=tmp_path)

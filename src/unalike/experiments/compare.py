@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
@@ -13,7 +14,7 @@ from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import ProgressCallback, progress_bar, progress_reporting
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
-from unalike.data.partitioning.given_clients import Clients, ClientsRequest
+from unalike.data.partitioning.given_clients import Clients, ClientsRequest, GivenClients
 from unalike.experiments.comparison import Comparison
 from unalike.experiments.cost_estimate import Estimate
 from unalike.experiments.experiment import Cell, Experiment
@@ -206,6 +207,7 @@ def prepare_experiment(
     training |= {"model": model, "protocol": _shared_model_first(training.get("protocol", "clients"))}
     options = check_inputs(by_label.values(), has_test=request.has_test, **training)
     given = request.read(needs_test="server" in options.protocols)
+    notes = _warnings_of(given, plan.seeds)
     training |= {"test": given.test, "proxy": proxy, "metrics": metrics, "record": record}
     cells = [
         Cell(label, seed, prepare_run(method, given.of(seed), seed=seed, **training))
@@ -218,7 +220,7 @@ def prepare_experiment(
         flags = {**flags, "partition": given.scheme, "clients": len(cells[0].run_config.population)}
     asked = plan.flags | {"smallest_effect": smallest_effect}
     facts = facts_of(cells, by_label, baseline, plan.seeds, flags, asked)
-    facts = replace(facts, looks=plan.looks, smallest_effect=smallest_effect)
+    facts = replace(facts, looks=plan.looks, smallest_effect=smallest_effect, notes=notes)
     from_program = [] if source is not None else _arguments_without_flags(model, request.test, proxy, metrics)
     if from_program:
         names = ", ".join(from_program)
@@ -253,6 +255,19 @@ def _check_selection(by_label: Mapping[str, object], seeds: list[int], baseline:
         raise UnalikeError(f"found {len(by_label)} methods and {len(seeds)} seeds; expected at least one of each")
     if baseline not in by_label:
         raise UnalikeError(f"baseline {baseline!r} is none of the methods {list(by_label)}; name one of them")
+
+
+def _warnings_of(given: GivenClients, seeds: list[int]) -> list[str]:
+    """Draw the clients of every seed, and warn once of what the partition warns of: with the numbers of the first such seed."""
+    found: list[str] = []
+    for seed in seeds:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            given.of(seed)
+        found = found or [str(warning.message) for warning in caught]
+    for text in found:
+        warnings.warn(text, stacklevel=4)
+    return found
 
 
 def _check_scored(run_config: RunConfig) -> None:

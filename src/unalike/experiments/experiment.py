@@ -101,7 +101,7 @@ class _CellResults:
         return Comparison(
             pd.concat(self.rounds, ignore_index=True),
             pd.concat(self.clients, ignore_index=True),
-            replace(_without_diverged(facts, self.rounds, self.notes), ends=self.ends),
+            replace(_without_diverged(facts, self.rounds, [*facts.notes, *self.notes]), ends=self.ends),
         )
 
 
