@@ -264,7 +264,7 @@ def test_join_ranks_use_seeds_that_all_methods_have(kept):
 
 def test_joined_page_shows_the_target_in_every_part(kept):
     joined = join([kept("mild", partition="iid"), kept("severe")])
-    assert joined.page(target=0.123).count("<span>Cost to reach accuracy 12.3 %, shared model") == 2
+    assert joined.page(target=0.123).count("<span>Cost to reach accuracy 12.3\u00a0%, shared model") == 2
     assert "Cost to reach" not in joined.page()
 
 

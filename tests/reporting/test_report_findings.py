@@ -31,7 +31,7 @@ def scored(content, **levels):
 def test_findings_interval_excluding_zero_claims_a_gain(content):
     found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.55, 0.66, 0.75]))
     assert found.answer.startswith(
-        "Use fedmix: 65.3 %, +5.3 points of accuracy compared with fedavg (95\u00a0% interval +3.9 to +6.8)"
+        "Use fedmix: 65.3\u00a0%, +5.3 points of accuracy compared with fedavg (95\u00a0% interval +3.9 to +6.8)"
     )
     assert "ahead in 3 of 3 seeds" in found.answer and "Among 1 candidate and fedavg" in found.answer
     assert found.details[0][1].endswith(": better.")
@@ -83,9 +83,9 @@ def test_findings_equal_gain_under_every_seed_is_not_tested(content):
     sentences = dict(found.details)
     assert (
         sentences["fedmix"]
-        == "70.0 %, +10.0 points compared with fedavg under every seed: without a spread, no test is possible."
+        == "70.0\u00a0%, +10.0 points compared with fedavg under every seed: without a spread, no test is possible."
     )
-    repeated = "60.0 %, +0.0 points compared with fedavg; no candidate, but equal to fedavg in every round."
+    repeated = "60.0\u00a0%, +0.0 points compared with fedavg; no candidate, but equal to fedavg in every round."
     assert sentences["ditto"] == repeated
     assert "did better" not in found.answer
 
@@ -189,3 +189,9 @@ def test_findings_means_over_different_seeds_are_stated(content):
 def test_content_impossible_target_is_refused(content, target):
     with pytest.raises(UnalikeError, match="is not a possible accuracy; expected a share"):
         dataclasses.replace(content, target=target)
+
+
+def test_percent_texts_have_no_space_at_which_a_line_could_end():
+    texts = [wording.score(0.653, KNOWN["accuracy"]), wording.share(0.5), wording.confidence(0.05)]
+    texts += map(wording.chance, (0.5, 0.999, 0.001))
+    assert texts == [t.replace(" ", "\u00a0") for t in texts] and all(t.endswith("\u00a0%") for t in texts)

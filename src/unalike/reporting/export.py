@@ -121,8 +121,9 @@ def _row(row: Row, metric: Metric) -> list[str]:
     ]
 
 
-_MARKDOWN = str.maketrans({"|": r"\|", "<": "&lt;", "\n": " "})
+_MARKDOWN = str.maketrans({"\u00a0": " ", "|": r"\|", "<": "&lt;", "\n": " "})
 _LATEX = {
+    "\u00a0": "~",
     "\\": r"\textbackslash{}",
     "−": "$-$",
     "–": "--",

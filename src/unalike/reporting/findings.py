@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from unalike.metrics.inference import EXACT_NEEDS, least_exact_p
+from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.statistics import still_rising
 from unalike.metrics.summary import personal_against_shared
 from unalike.metrics.verdicts import BASELINE, BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE, Rules
@@ -167,7 +168,8 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
     if tested and seeds < EXACT_NEEDS:
         limits.append(
             f"With {wording.plural(seeds, 'seed')}, a test that assumes no normal distribution cannot give less than "
-            f"p = {least_exact_p(seeds):.3g}; from {EXACT_NEEDS} seeds on it can reach 5 %. The verdicts rest on moderated t tests."
+            f"p = {least_exact_p(seeds):.3g}; from {EXACT_NEEDS} seeds on it can reach {wording.share(ALPHA)}. "
+            "The verdicts rest on moderated t tests."
         )
     if tested > 1:
         limits.append(
@@ -177,7 +179,8 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
     if content.looks is not None:
         limits.append(
             f"Seeds were added until the decision stood (at least {content.looks[0]}, at most {content.looks[1]}). Each look "
-            f"uses the level {100 * content.rules.level:.2g} %, so that the error over all looks is 5 %."
+            f"uses the level {100 * content.rules.level:.2g}{wording.PERCENT}, so that the error over all looks is "
+            f"{wording.share(ALPHA)}."
         )
     return limits
 

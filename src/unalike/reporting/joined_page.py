@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from unalike.metrics.inference import difference_table, family_tests
+from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.ranks import Ranks
 from unalike.metrics.statistics import Metric
 from unalike.reporting import panels, tables, wording
@@ -101,8 +102,8 @@ def _ranking(pooled: Pooled, parts: dict[str, ReportContent], style: dict[str, L
         else f"Over {found.blocks} partitions, no two of the {len(names)} methods differ by more than the critical difference."
     )
     caption = (
-        f"Mean ranks over {found.blocks} partitions, 1 is best. Thick bars join methods that do not differ at 5 % "
-        f"by Nemenyi's test: their mean ranks are within the critical difference, CD = {found.critical:.2f}."
+        f"Mean ranks over {found.blocks} partitions, 1 is best. Thick bars join methods that do not differ at "
+        f"{wording.share(ALPHA)} by Nemenyi's test: their mean ranks are within the critical difference, CD = {found.critical:.2f}."
     )
     view = panels.View(
         "Ranks", rank_diagram.wide(found, style), rank_diagram.description(found), rank_diagram.narrow(found, style)
@@ -141,7 +142,14 @@ def _means(pooled: Pooled, baseline: str, metric: Metric, style: dict[str, Look]
         return None
     d = difference_table({str(name): values for name, values in pooled.scores.items()}, baseline)
     found = rows(family_tests(d, metric.sign).rename_axis("method").reset_index())
-    columns = ("Method", "Mean rank", f"Difference to {baseline}", "95 % interval", "p, corrected", "P(better)")
+    columns = (
+        "Method",
+        "Mean rank",
+        f"Difference to {baseline}",
+        f"{wording.confidence(ALPHA)} interval",
+        "p, corrected",
+        "P(better)",
+    )
     body = [
         [
             Cell(row["method"], row["method"], style[row["method"]]),

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from unalike.metrics.costs import to_target, totals
+from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.named_metrics import known
 from unalike.metrics.statistics import Metric, client_effects, extra_metrics, scoring_rule, tail_mean
 from unalike.metrics.summary import personal_against_shared
@@ -283,7 +284,10 @@ def _method(looks: dict[str, Look]) -> Callable[[Row], Cell]:
 def _compared(title: str, metric: Metric) -> list[Column]:
     return [
         (title, lambda row: Cell(wording.change(row["difference"], metric), row["difference"])),
-        ("95 % interval", lambda row: Cell(wording.interval(row["ci_low"], row["ci_high"], metric), row["ci_low"])),
+        (
+            f"{wording.confidence(ALPHA)} interval",
+            lambda row: Cell(wording.interval(row["ci_low"], row["ci_high"], metric), row["ci_low"]),
+        ),
         _p("p, corrected", "p_holm"),
     ]
 

@@ -8,11 +8,13 @@ from collections.abc import Iterable
 from unalike.metrics.statistics import Metric
 
 MISSING = "–"
+PERCENT = "\u00a0%"
+"""The sign with a no-break space, so that no line ends between a number and its sign."""
 
 
 def score(value: float, metric: Metric) -> str:
     """Accuracy in percent, RMSE with three digits."""
-    return _number(value, f"{100 * value:.1f} %" if metric.percent else significant(value))
+    return _number(value, f"{100 * value:.1f}{PERCENT}" if metric.percent else significant(value))
 
 
 def change(value: float, metric: Metric) -> str:
@@ -37,7 +39,7 @@ def size_of_effect(value: float, metric: Metric) -> str:
 
 def confidence(level: float) -> str:
     """The confidence of intervals at a level: `95 %`, `98.5 %`."""
-    return f"{100 * (1 - level):.3g}\u00a0%"
+    return f"{100 * (1 - level):.3g}{PERCENT}"
 
 
 def interval(low: float, high: float, metric: Metric) -> str:
@@ -69,12 +71,14 @@ def probability(p: float) -> str:
 
 
 def share(value: float) -> str:
-    return _number(value, f"{100 * value:.0f} %")
+    return _number(value, f"{100 * value:.0f}{PERCENT}")
 
 
 def chance(value: float) -> str:
     """A probability that was estimated: never 0 % or 100 %."""
-    return _number(value, "> 99 %" if value > 0.99 else "< 1 %" if value < 0.01 else f"{100 * value:.0f} %")
+    if value > 0.99:
+        return f">\u00a099{PERCENT}"
+    return f"<\u00a01{PERCENT}" if value < 0.01 else share(value)
 
 
 def megabytes(value: float) -> str:
