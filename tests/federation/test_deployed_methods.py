@@ -15,6 +15,7 @@ from unalike.federation.protocol.federation_file import Schema
 from unalike.methods.part import registry
 from unalike.methods.plan import steps_of
 from unalike.metrics.metric_sums import AREAS
+from unalike.metrics.named_metrics import deciding
 
 SITES_ONLY = {
     "centralised": "pools the clients' data",
@@ -188,3 +189,20 @@ def test_binary_and_regression_equal_simulation(task, tmp_path):
             run.history.clients["roc_auc"].notna().any()
             and run.history.clients["local_average_precision"].notna().any()
         )
+
+
+def test_chosen_metric_that_sites_cannot_pool_leaves_the_decision_to_the_next(tmp_path):
+    """Sites send what sums need; the area under a ROC curve needs all scores, a mean such as log_loss does not."""
+    made = [
+        ua.ClientData(train=(c.train[0], c.train[1] > 1), test=(c.test[0], c.test[1] > 1), name=c.name)
+        for c in make_clients()
+    ]
+    schema = Schema(shape=(6,), task="binary")
+    chosen = SmallFederation(tmp_path, made, data=schema, metric=("roc_auc", "log_loss"))
+    run, alone = chosen.run(), chosen.simulated(metric=("roc_auc", "log_loss"))
+    rounds, clients = run.history.rounds, run.history.clients
+    assert deciding(alone.history.rounds).column == "roc_auc"
+    assert deciding(rounds).column == deciding(clients).column == "log_loss"
+    assert rounds["roc_auc"].isna().all() and clients["roc_auc"].notna().any()
+    assert rounds["log_loss"].to_numpy() == pytest.approx(alone.history.rounds["log_loss"].to_numpy())
+    assert any("roc_auc" in note and "decides" in note for note in run.notes)

@@ -162,7 +162,7 @@ class _Sites:
             return []
         return [
             f"{' and '.join(names)} of all sites together cannot be computed from sums and counts and stay empty: each site's "
-            "own are in the table of clients"
+            "own are in the table of clients, and the first metric that can be pooled decides"
         ]
 
     def stage(self, stage: Stage, index: int, folder: Path | None) -> RemoteStage:

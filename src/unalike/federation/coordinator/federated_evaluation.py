@@ -8,8 +8,8 @@ from operator import add
 from unalike._utils.profiler_regions import profiled
 from unalike.federation.coordinator.remote_stage import RemoteStage
 from unalike.federation.coordinator.round_request import SplitSums
-from unalike.metrics.metric_sums import MetricSums
-from unalike.metrics.metrics import metric_names
+from unalike.metrics.metric_sums import MetricSums, unpooled
+from unalike.metrics.metrics import Metrics, metric_names
 from unalike.runtime.evaluation import Evaluator, MeasuredSplits, ProtocolMetrics, Row, server_models
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.stage_state import RoundResult, StageState
@@ -49,4 +49,10 @@ class FederatedEvaluator:
         sums = {k: of[part] for k, of in found.items()}
         nothing = dict.fromkeys(metric_names(task, custom), float("nan"))
         clients = [sums[k].metrics(task, custom) if k in sums else nothing for k in range(len(self.population))]
-        return ProtocolMetrics(reduce(add, sums.values(), MetricSums()).metrics(task, custom), clients)
+        pooled = reduce(add, sums.values(), MetricSums()).metrics(task, custom)
+        return ProtocolMetrics(self._ordered(pooled), [self._ordered(metrics) for metrics in clients])
+
+    def _ordered(self, metrics: Metrics) -> Metrics:
+        """The metrics with those last that were chosen but cannot be pooled: the first column decides."""
+        last = [name for name in unpooled(self.population.task, self._here.custom) if name in self._here.custom]
+        return {name: value for name, value in metrics.items() if name not in last} | {n: metrics[n] for n in last}
