@@ -291,17 +291,17 @@ STOPPED = """
 import os, time, torch, unalike as ua
 from unalike.engine.loop import Loop
 
-leader, prepare = os.getpid(), Loop._given
+leader, feed = os.getpid(), Loop.feed
 
 
 def stopped(self, *given):
     if os.getpid() == leader:
         time.sleep(1)  # meanwhile the other process has begun to send an answer that fills more than what sockets hold
         raise {error}
-    return prepare(self, *given)
+    return feed(self, *given)
 
 
-Loop._given = stopped
+Loop.feed = stopped
 torch.set_num_threads(1)
 clients = [ua.ClientData(train=(torch.randn(4, 50), torch.arange(4))) for _ in range(4)]
 ua.run("fedavg", clients, model="mlp(hidden=(2000, 2000))", rounds=2, executor="distributed(workers=2, inner='loop')")
