@@ -65,8 +65,8 @@ def test_history_accuracy_is_sample_weighted_mean_of_clients(people, small):
 
 def test_history_of_regression_reports_rmse(regression, small):
     run = small("fedavg", regression, work=ua.Work(batch_size=5, lr=0.003))
-    assert columns(run.history.rounds) == [*ROUNDS[:4], "rmse", *ROUNDS[6:]]
-    assert columns(run.history.clients) == [*CLIENTS[:5], "rmse", "status"]
+    assert columns(run.history.rounds) == [*ROUNDS[:4], "rmse", *ROUNDS[6:], "mae", "r2"]
+    assert columns(run.history.clients) == [*CLIENTS[:5], "rmse", "status", "mae", "r2"]
     assert run.history.rounds["rmse"].iloc[-1] < run.history.rounds["rmse"].iloc[0]
 
 

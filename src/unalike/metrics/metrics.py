@@ -176,13 +176,18 @@ METRICS: dict[str, dict[str, Callable[[Grouped], np.ndarray]]] = {
 """Task -> metric -> formula, in the order of the columns."""
 
 
-def metric_names(task: Task, custom: Custom | None = None) -> tuple[str, ...]:
-    """The metrics that `measure` computes. Raises `UnalikeError` for a user-defined metric with an invalid or used name."""
+def named_functions(custom: Custom | None) -> Custom:
+    """The user-defined metrics; empty for None. Raises `UnalikeError` unless they are functions by name."""
     if custom and not (isinstance(custom, Mapping) and all(map(callable, custom.values()))):
         raise UnalikeError(
             f"metrics={custom!r}: expected names with functions, {{'cost': f}} with f(labels, predictions, logits)"
         )
-    for name in custom or {}:
+    return custom or {}
+
+
+def metric_names(task: Task, custom: Custom | None = None) -> tuple[str, ...]:
+    """The metrics that `measure` computes. Raises `UnalikeError` for a user-defined metric with an invalid or used name."""
+    for name in named_functions(custom):
         fits = name.isidentifier() and not name.endswith("selected") and name.split("_")[0] not in _RESERVED
         if not isinstance((custom or {})[name], Metric) and (not fits or name in BUILT_IN | _COLUMNS):
             raise UnalikeError(

@@ -21,7 +21,7 @@ from unalike.data.population import Population
 from unalike.data.training_vocabulary import replace_untrained, trained_words
 from unalike.methods.plan import Plan, PlanInputs, Stage, Step, steps_of
 from unalike.methods.plan import plan as plan_of
-from unalike.metrics.metrics import Custom, metric_names
+from unalike.metrics.metrics import Custom, metric_names, named_functions
 from unalike.models.checkpoint import Start, start_from
 from unalike.models.conditional import fitted
 from unalike.runtime.inputs.given_model import ModelLike, check_fit, check_repeats, example_context, make_model
@@ -193,7 +193,7 @@ def prepare_run(
     population, made = population.to("cpu"), made.to("cpu").at(chosen.precision)
     held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)
     named = {m.column: m.of(population.task, population.classes) for m in chosen.chosen_metrics}
-    columns: Custom = {**named, **(metrics or {})}
+    columns: Custom = {**named, **named_functions(metrics)}
     words = spec if isinstance(spec, str) else repr(plan)
     run_config = RunConfig(
         *(plan, population, made, work or Work(), chosen, asked, name, held_out, public, columns, words, started),
