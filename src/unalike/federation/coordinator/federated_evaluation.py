@@ -24,6 +24,8 @@ class FederatedEvaluator:
     def __init__(self, run_config: RunConfig):
         self.population = run_config.population
         self._here = Evaluator(run_config)  # lays out the tables
+        alone = unpooled(run_config.population.task, run_config.metrics)
+        self._last = [name for name in alone if name in run_config.metrics]
 
     def __call__(self, remote: RemoteStage, result: RoundResult | None, *, train_next: bool) -> tuple[Row, list[Row]]:
         """The metrics of a round (None: before training), and one row per client; with `train_next` sites train the next round."""
@@ -54,5 +56,5 @@ class FederatedEvaluator:
 
     def _ordered(self, metrics: Metrics) -> Metrics:
         """The metrics with those last that were chosen but cannot be pooled: the first column decides."""
-        last = [name for name in unpooled(self.population.task, self._here.custom) if name in self._here.custom]
-        return {name: value for name, value in metrics.items() if name not in last} | {n: metrics[n] for n in last}
+        first = {name: value for name, value in metrics.items() if name not in self._last}
+        return first | {name: metrics[name] for name in self._last}
