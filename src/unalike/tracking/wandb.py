@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast, get_args
 from uuid import uuid4
 
 from unalike._utils.errors import UnalikeError, require_extra
 from unalike.tracking.tracker import Row, TrackedRun, registry
 
-MODES = ("online", "offline", "disabled")
+Mode = Literal["online", "offline", "disabled"]
 
 
 @dataclass
@@ -23,7 +23,7 @@ class WeightsAndBiases:
     """
 
     project: str = "unalike"
-    mode: str | None = None
+    mode: Mode | None = None
     entity: str | None = None
     _run: Any = field(default=None, init=False, repr=False)
 
@@ -65,6 +65,6 @@ class WeightsAndBiases:
 def wandb_run(*, project: str = "unalike", mode: str | None = None, entity: str | None = None) -> WeightsAndBiases:
     """Runs of a Weights & Biases project; mode='offline' keeps them in files."""
     require_extra("wandb", "wandb", what="track='wandb'")
-    if mode is not None and mode not in MODES:
-        raise UnalikeError(f"wandb(mode={mode!r}): expected one of {', '.join(MODES)}")
-    return WeightsAndBiases(project, mode, entity)
+    if mode is not None and mode not in get_args(Mode):
+        raise UnalikeError(f"wandb(mode={mode!r}): expected one of {', '.join(get_args(Mode))}")
+    return WeightsAndBiases(project, cast("Mode | None", mode), entity)
