@@ -148,6 +148,7 @@ def test_state_shows_client_scores_of_later_protocols(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.network
 def test_dashboard_follows_a_federation_through_restarts(visit, tmp_path):
     pytest.importorskip("flwr")
     out = tmp_path / "fed"

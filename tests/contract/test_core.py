@@ -129,7 +129,7 @@ def test_check_kinds_unresolvable_annotation_is_not_checked():
         ("fedsa + fednova", "room for one"),
         ("ditto + apfl", "room for one"),
         ("ditto + private", "evaluated"),
-        ("centralised + fedprox", "plan"),
+        ("centralised + fedprox", "pooled data"),
     ],
 )
 def test_plan_wrong_method_text_is_refused_with_hint(text, hint):

@@ -69,7 +69,7 @@ def namespaces():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["scaffold", "fedlws"])
+@pytest.mark.parametrize("method", ["scaffold", pytest.param("fedlws", marks=pytest.mark.network)])
 def test_torchrun_on_two_hosts_equals_one_process_and_repeats_bitwise(method, tmp_path):
     """Sums, memories and single reports cross the cable; the same command gives the same bits again."""
     found = {}

@@ -294,6 +294,18 @@ def test_export_has_one_row_per_method_and_no_path(kept, tmp_path, monkeypatch, 
     assert len(rows) == 2 * len(METHODS)
 
 
+def test_export_to_json_has_the_decision_and_every_number(kept, tmp_path, monkeypatch, capsys):
+    kept("mild", partition="iid")
+    monkeypatch.setattr("sys.argv", ["unalike", "report", str(tmp_path / "mild"), "--format", "json"])
+    with pytest.raises(SystemExit):
+        main()
+    (block,) = json.loads(capsys.readouterr().out)
+    table = Comparison.load(tmp_path / "mild")
+    assert block["decision"]["text"] == str(table.decision) and block["decision"]["best"] == table.decision.best
+    assert block["decision"]["verdicts"] == table.decision.verdicts and "seconds" not in block["decision"]["cost"]
+    assert [row["loss"] for row in block["summary"]] == table.summary["loss"].tolist()
+
+
 def test_report_writes_figures_and_tables_to_given_paths(kept, tmp_path, monkeypatch, capsys):
     kept("one", partition="iid")
     table = tmp_path / "table.csv"

@@ -87,8 +87,8 @@ def test_combined_heads_address_sends_each_client_its_own_head():
             made[k] = {n: np.tensordot(alpha[i], t, 1) for n, t in heads.items()}
         order = make_broadcast(sim.method, sim.settings, sim.state, 3, range(3))
         for k in range(3):
-            data, one = ClientBatches(()), torch.ones(())
-            start = ClientTask(sim.method, sim.settings, order.to(k), sim.memory(k), data, {}, one).begin().start
+            batches, one = ClientBatches(()), torch.ones(())
+            start = ClientTask(sim.method, sim.settings, order.to(k), sim.memory(k), batches, {}, one).begin().start
             for n in HEAD:
                 np.testing.assert_allclose(start[n].numpy(), made[k][n], rtol=1e-7)
             assert torch.equal(start["body.weight"], sim.params["body.weight"])

@@ -10,6 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from unalike.data.partitioning.scheme import registry as partitions
+from unalike.data.sources.registry import registry as data_sets
+from unalike.methods.part import registry as methods
+from unalike.metrics.named_metrics import registry as metrics
+from unalike.models.registry import registry as models_by_name
+
+REGISTRIES = (methods, models_by_name, partitions, data_sets, metrics)
+
 
 def data(names: dict[str, Any]) -> None:
     """A table of patients, reviews as JSON lines, and arrays for a folder of `.npy` files."""
@@ -55,3 +63,11 @@ def prepared() -> dict[str, Callable[[dict[str, Any]], None]]:
         "docs/federation/coordinator.md": coordinator,
         "docs/how_to/track.md": trackers,
     }
+
+
+@pytest.fixture(autouse=True)
+def names_of_a_page_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo after each page what it registers."""
+    for registry in REGISTRIES:
+        list(registry)  # loads the names of the library
+        monkeypatch.setattr(registry, "_builders", dict(registry._builders))

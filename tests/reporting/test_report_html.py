@@ -15,6 +15,7 @@ from unalike.metrics.verdicts import Rules
 from unalike.reporting import render, write
 from unalike.reporting.charts import plotly_charts
 from unalike.reporting.charts.palette import looks
+from unalike.reporting.decision import decide
 from unalike.reporting.export import ExportBlock, export
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -250,7 +251,8 @@ def test_export_names_with_special_characters_are_escaped(simulate):
     content = simulate(methods=2, rounds=5)
     label = "a | <b>b</b>\nc > d"
     rounds, clients = (t.replace({"method": {"fedavg": label}}) for t in (content.rounds, content.clients))
-    blocks = [ExportBlock("one", label, summary(rounds, clients, Rules(label)))]
+    table = summary(rounds, clients, Rules(label))
+    blocks = [ExportBlock("one", label, table, decide(rounds, table, Rules(label)))]
     lines = [line for line in export(blocks, "markdown").splitlines() if line.startswith("|")]
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1 and "<b>" not in "".join(lines)
     body = [line for line in export(blocks, "latex").splitlines() if "fedprox" in line or "d " in line]

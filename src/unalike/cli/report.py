@@ -18,7 +18,10 @@ def command(
         typer.Argument(help="Folders that `unalike compare --out` or `unalike run --out` wrote; several are joined."),
     ],
     format: Annotated[
-        str, typer.Option(help="html, or a table: markdown, csv or latex (printed unless --out is given).")
+        str,
+        typer.Option(
+            help="html, a table (markdown, csv or latex) or json; all but html are printed unless --out is given."
+        ),
     ] = "html",
     out: Annotated[
         Path | None,
@@ -42,7 +45,7 @@ def command(
 ) -> None:
     """Write the report of comparisons or runs.
 
-    The report is one HTML file that needs no network. Other formats give a table.
+    The report is one HTML file that needs no network. Other formats give a table; json gives the decision, too.
 
     \b
     unalike report results
@@ -70,7 +73,8 @@ def command(
         contents = [(block.name, block.comparison.content()) for block in joined.blocks]
         typer.echo(f"figures: {save(contents, joined.ranks, figures).resolve()}", err=True)
     if format != "html":
-        blocks = [ExportBlock(b.name, b.comparison.facts.baseline, b.comparison.summary) for b in joined.blocks]
+        named = [(block.name, block.comparison) for block in joined.blocks]
+        blocks = [ExportBlock(name, one.facts.baseline, one.summary, one.decision) for name, one in named]
         text = export(blocks, format)
         if out is None:
             print(text, end="")

@@ -1,7 +1,7 @@
-"""The summary as Markdown, LaTeX or CSV: one row per partition, method and protocol.
+"""The summary as Markdown, LaTeX, CSV or JSON: one row per partition, method and protocol; JSON has the decision, too.
 
-The same results give the same text, so times are left out. Markdown and LaTeX round numbers as the report does; CSV has all
-digits.
+The same results give the same text, so times are left out. Markdown and LaTeX round numbers as the report does; CSV and JSON
+have all digits.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import pandas as pd
+from pydantic_core import to_json
 
 from unalike._utils.errors import unknown
 from unalike.metrics.statistics import Metric, headline
 from unalike.metrics.verdicts import CANDIDATE
 from unalike.reporting import wording
 from unalike.reporting.content import MODELS
+from unalike.reporting.decision import Decision
 from unalike.reporting.rows import Row, rows
 
 NOTE = (
@@ -28,11 +30,12 @@ NOTE = (
 
 @dataclass(frozen=True)
 class ExportBlock:
-    """The summary of one comparison, with its partition and its baseline."""
+    """The summary of one comparison, with its partition, its baseline and its decision."""
 
     partition: str
     baseline: str
     summary: pd.DataFrame
+    decision: Decision
 
     @property
     def metric(self) -> Metric:
@@ -86,7 +89,29 @@ def _csv(blocks: Sequence[ExportBlock]) -> str:
     return out.getvalue()
 
 
-FORMATS: dict[str, Callable[[Sequence[ExportBlock]], str]] = {"markdown": _markdown, "csv": _csv, "latex": _latex}
+def _json(blocks: Sequence[ExportBlock]) -> str:
+    """A list with one object per comparison; numbers that are not known are null."""
+    parts = [
+        {
+            "partition": block.partition,
+            "decision": {"text": str(block.decision)} | asdict(block.decision) | {"cost": _bytes(block.decision)},
+            "summary": block.summary.drop(columns="seconds").to_dict("records"),
+        }
+        for block in blocks
+    ]
+    return to_json(parts, inf_nan_mode="null", indent=1).decode() + "\n"
+
+
+def _bytes(decision: Decision) -> dict[str, float]:
+    return {name: ratio for name, ratio in decision.cost.items() if name == "bytes"}
+
+
+FORMATS: dict[str, Callable[[Sequence[ExportBlock]], str]] = {
+    "markdown": _markdown,
+    "csv": _csv,
+    "latex": _latex,
+    "json": _json,
+}
 
 
 def _groups(blocks: Sequence[ExportBlock]) -> list[list[ExportBlock]]:
