@@ -44,6 +44,15 @@ def test_findings_interval_including_zero_claims_no_gain(content):
     assert "the interval includes 0" in found.details[0][1]
 
 
+def test_decision_far_candidate_does_not_raise_the_seeds_needed(simulate):
+    """Whether a method far behind the best one differs from the baseline does not matter for the decision."""
+    content = simulate(methods=3, seeds=2)
+    first, second = (label for label in content.labels if label != content.baseline)
+    decision = scored(content, **{content.baseline: [0.50, 0.60], first: [0.70, 0.73], second: [0.51, 0.60]}).decision
+    assert decision.best == first and set(decision.open) == {first, second}
+    assert decision.settles is not None and decision.settles <= 3
+
+
 def test_findings_worse_method_is_named(content):
     found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.45, 0.54, 0.65]))
     assert found.answer.startswith("Keep fedavg: the best candidate, fedmix, is worse")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pandas as pd
 
@@ -139,10 +140,18 @@ def decide(rounds: pd.DataFrame, table: pd.DataFrame, rules: Rules) -> Decision:
     found = {str(name): str(word) for name, word in compared["verdict"].items()}
     rivals, rival_tests = _rivals(rounds, best, list(found), rules, metric, smallest)
     open_ = _open(best, found, rivals)
-    m = max(1, int(candidates["p"].notna().sum()))
     own = family_tests(_differences(rounds, [rules.baseline, *found], rules, metric), metric.sign, rules.level)
-    needs = _needs(own, [name for name in open_ if found[best] != BETTER], smallest, rules.level / m)
-    needs += _needs(rival_tests, [name for name in open_ if found[best] == BETTER], smallest, rules.level)
+    family = max(1, int(candidates["p"].notna().sum()))
+    against_base = partial(_needs, own, smallest=smallest, level=rules.level / family)
+    against_best = partial(_needs, rival_tests, smallest=smallest, level=rules.level)
+    if found[best] == BETTER:
+        needs = against_best(open_)
+    elif (
+        found[best] == UNDECIDED and abs(row["difference"]) >= smallest
+    ):  # more seeds will most likely show it to be better
+        needs = against_base([best]) + against_best(_open(best, found | {best: BETTER}, rivals))
+    else:
+        needs = against_base(open_)
     return Decision(
         baseline=rules.baseline,
         metric=metric,
@@ -224,9 +233,9 @@ def _contenders(best: str, found: Mapping[str, str], rivals: Mapping[str, str]) 
     ]
 
 
-def _needs(tests: pd.DataFrame, names: list[str], smallest: float, level: float) -> list[int]:
+def _needs(tests: pd.DataFrame, names: Sequence[str], smallest: float, level: float) -> list[int]:
     """For each method that can be tested, about how many more seeds would decide its comparison."""
-    known = tests.loc[names].dropna(subset=["sd"])
+    known = tests.loc[list(names)].dropna(subset=["sd"])
     return [
         max(1, seeds_needed(float(row["difference"]), float(row["sd"]), smallest, level) - int(row["pairs"]))
         for _, row in known.iterrows()
