@@ -204,3 +204,18 @@ def test_feddisco_empty_histogram_keeps_parameters_finite():
     report = cohort.stacked._replace(shared={"label_histogram": {"counts": counts}})
     state = advance(sim.method, sim.settings, sim.state, replace(cohort, stacked=report))
     assert all(t.isfinite().all() for t in state.params.values())
+
+
+@pytest.mark.parametrize("spec", ["fedlaw(epochs=3)", "feddf(steps=3)"])
+def test_run_normalizes_proxy_samples_as_it_does_those_of_clients(spec):
+    def images(n, seed, change):
+        x, y = samples(n, seed)
+        return change(x.reshape(n, 1, 2, 2)).astype(np.float32), y
+
+    def trained(change, **options):
+        clients = [ua.ClientData(train=images(12, k, change), test=images(6, k + 50, change)) for k in range(3)]
+        return ua.run(spec, clients, model="mlp", rounds=2, proxy=images(24, 9, change), **options).history.rounds
+
+    plain = trained(lambda x: x, transform="normalize(mean=0.5, std=0.25)")
+    before = trained(lambda x: (x - 0.5) / 0.25)
+    np.testing.assert_allclose(plain["loss"], before["loss"], rtol=1e-5)

@@ -3,6 +3,7 @@
 import pytest
 
 from unalike.studies.layouts.figures import ClassScores, ClientCurves, Curves, LabelCounts, Sweep
+from unalike.studies.layouts.method_sweep import MethodSweep
 from unalike.studies.results import CellResult, Results
 
 
@@ -65,3 +66,24 @@ def test_picture_is_written_as_svg_pdf_and_html(layout, tmp_path):
     before = svg.read_bytes()
     layout.picture(RESULTS).save(tmp_path)
     assert svg.read_bytes() == before
+
+
+def test_method_sweep_shows_gains_over_the_baseline_under_the_same_seeds():
+    results = Results(
+        (
+            cell("base", "few", 0, [0.1, 0.5]),
+            cell("base", "few", 1, [0.1, 0.7]),
+            cell("weak", "few", 0, [0.1, 0.6]),
+            cell("weak", "few", 1, [0.1, 0.9]),
+            cell("strong", "few", 0, [0.1, 0.4]),
+        )
+    )
+    sweep = MethodSweep("accuracy, %", "beta", {"own": {"weak": 0.1, "strong": 10.0}}, "base", last=1)
+    assert sweep.table(results) == [
+        ["setting", "beta", "own less base"],
+        ["few", "0.1", "+15.00 ± 7.07 (2)"],  # 10 and 20
+        ["few", "10", "-10.00"],
+    ]
+    own, base = sweep.picture(results).panels[0].lines
+    assert (own.x, own.y) == (pytest.approx([-1, 1]), pytest.approx([75, 40]))
+    assert (base.x, base.y) == (pytest.approx([-1, 1]), pytest.approx([60, 60]))

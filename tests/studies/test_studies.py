@@ -9,7 +9,7 @@ import pytest
 from unalike import UnalikeError
 from unalike.runtime.round_loop import execute
 from unalike.studies.catalogue import STUDIES, study
-from unalike.studies.claims import Claim, best, gain, score
+from unalike.studies.claims import Claim, best, gain, peak, score
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.ledger import entries, page
 from unalike.studies.report import write_report
@@ -153,6 +153,20 @@ def test_best_is_the_method_of_the_largest_mean_and_needs_all_seeds():
     quantity = best(score("a", "all"), score("b", "all"))
     assert quantity(Results(cells)) == {0: 0.3, 1: 0.3}
     assert quantity(Results(cells[:3])) == {}
+
+
+def test_peak_is_the_best_round_after_the_start():
+    rounds = {"round": [0, 1, 2, 3], "accuracy": [0.9, 0.2, 0.6, None]}
+    results = Results((CellResult("a", "s", 4, "", "", {}, 1.0, "", {}, {}, rounds=rounds),))
+    assert peak("a", "s")(results) == {4: 0.6}
+
+
+def test_cell_with_proxy_holds_out_a_share_of_the_test_samples_of_each_class():
+    common = {"data": "digits", "partition": "iid", "merge": False, "protocol": "server", "proxy": 0.1}
+    [cell] = Scale({"FedLAW": "fedlaw"}, {"all": {}}, common, seeds=(0,)).cells
+    run_config = cell.prepare()
+    assert run_config.proxy[1].bincount().tolist() == [4] * 10  # 355 test samples
+    assert len(run_config.test[1]) == 355 - 40
 
 
 def test_method_table_has_published_numbers_in_columns_of_their_own():

@@ -92,7 +92,10 @@ class RunConfig:
     def settings(self) -> StageSettings:
         """The settings that stay the same in all rounds."""
         classes = None if self.population.classes is None else len(self.population.classes)
-        proxy = _batch(self.proxy)
+        proxy, chain = _batch(self.proxy), self.options.chain
+        if proxy is not None and chain is not None:  # as the clients' samples in evaluation
+            fixed = chain.fixed
+            proxy = proxy._replace(x=fixed(proxy.x, proxy.x.new_zeros(len(proxy.x), 0)))
         options = self.options
         return StageSettings(self.model, self.population.task, self.work, options.seed, options.buffers, proxy, classes)
 
@@ -120,7 +123,7 @@ class RunConfig:
         samples = int(people.sizes.sum())
         known = self.settings
         return PlanInputs(
-            len(people), options.rounds, self.model, options.seed, samples, clusters, known.proxy, known.task
+            len(people), options.rounds, self.model, options.seed, samples, clusters, _batch(self.proxy), known.task
         )
 
     @cached_property

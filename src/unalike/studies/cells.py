@@ -15,6 +15,7 @@ import numpy as np
 from unalike._utils.errors import unknown
 from unalike.core.work import Work
 from unalike.data.dataset import Dataset
+from unalike.data.partitioning.hold_out import hold_out
 from unalike.data.partitioning.partition import partition as divide
 from unalike.data.partitioning.partition import usual_clients
 from unalike.data.sources.load import load
@@ -39,10 +40,10 @@ RUN = (
     "select",
 )
 """Options of `ua.run`."""
-OPTIONS = ("data", "partition", "work", "client_curves", "class_accuracy", *DIVISION, *RUN)
-"""Options of a cell. `work` is a mapping of the arguments of `ua.Work`; `{seed}` in `data` stands for the seed; with
-`client_curves`, a result keeps this column of every client for all evaluated rounds;
-with `class_accuracy`, the accuracy on each class is measured."""
+OPTIONS = ("data", "proxy", "partition", "work", "client_curves", "class_accuracy", *DIVISION, *RUN)
+"""Options of a cell. `work` is a mapping of the arguments of `ua.Work`; `{seed}` in `data` stands for the seed; `proxy` is the
+share of the test samples that the server learns from; with `client_curves`, a result keeps this column of every client for all
+evaluated rounds; with `class_accuracy`, the accuracy on each class is measured."""
 
 CLASS_ACCURACY = "accuracy_of_"
 """Prefix of the columns with the accuracy on one class."""
@@ -81,6 +82,7 @@ class StudyCell:
         """Load the data, divide it and check the run. Raises `UnalikeError`."""
         options = self.options
         data = _load(str(options["data"]).replace("{seed}", str(self.seed)), data_dir)
+        data, proxy = hold_out(data, options["proxy"], self.seed) if "proxy" in options else (data, None)
         division = {name: options[name] for name in DIVISION if name in options}
         division.setdefault("clients", usual_clients(options["partition"]))
         population = divide(data, options["partition"], seed=self.seed, **division)
@@ -90,6 +92,7 @@ class StudyCell:
             seed=self.seed,
             work=Work(**options.get("work", {})),
             test=data.test if "server" in options.get("protocol", ()) else None,
+            proxy=proxy,
             metrics=_class_accuracies(data.classes or []) if options.get("class_accuracy") else None,
             **{name: options[name] for name in RUN if name in options},
         )

@@ -49,6 +49,16 @@ def score(method: str, setting: str, column: str = "accuracy", last: int = 10) -
     return lambda results: results.scores(method, setting, column, last)
 
 
+def peak(method: str, setting: str, column: str = "accuracy") -> Quantity:
+    """The largest value of a column over the rounds, chosen by the test samples: what some authors report."""
+
+    def values(results: Results) -> dict[int, float]:
+        found = {seed: cell.column(column) for seed, cell in results.of(method, setting).items()}
+        return {seed: max(column) for seed, column in found.items() if column}
+
+    return values
+
+
 def difference(first: Quantity, second: Quantity) -> Quantity:
     """The difference of two quantities under the same seed."""
 

@@ -70,11 +70,13 @@ class CellResult:
         """
         if self.ended == DIVERGED:
             return math.inf if column.endswith(LOWER_IS_BETTER) else -math.inf
-        trained = [
-            value for number, value in zip(self.rounds.get("round", []), self.rounds.get(column, [])) if number > 0
-        ]
-        found = [value for value in trained if value is not None][-last:]
+        found = self.column(column)[-last:]
         return sum(found) / len(found) if found else math.nan
+
+    def column(self, name: str) -> list[float]:
+        """A column of the history from round 1 on, without the rounds in which it is not known."""
+        values = zip(self.rounds.get("round", []), self.rounds.get(name, []))
+        return [value for number, value in values if number > 0 and value is not None]
 
     def save(self, path: Path) -> None:
         """Write the result, one line a field."""

@@ -1,0 +1,83 @@
+"""The score over a parameter that methods sweep, such as the beta of layer-wise weight shrinking."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unalike.studies.layouts.panels import Line, Panel, Picture
+from unalike.studies.layouts.tables import MISSING
+from unalike.studies.results import Results
+
+
+@dataclass(frozen=True)
+class MethodSweep:
+    """One panel per setting, one line per family of methods over the parameter's logarithm; the baseline is a level line.
+
+    `families`: label of a line -> method -> the parameter's value.
+    """
+
+    title: str
+    parameter: str
+    families: Mapping[str, Mapping[str, float]]
+    baseline: str
+    column: str = "accuracy"
+    last: int = 10
+    scale: float = 100
+    name: str = "sweep"
+
+    def table(self, results: Results) -> list[list[str]]:
+        """One row per setting and value of the parameter: the gain of each family over the baseline under the same seeds."""
+        rows = [["setting", self.parameter, *(f"{family} less {self.baseline}" for family in self.families)]]
+        for setting in results.settings:
+            for value in sorted({value for at in self.families.values() for value in at.values()}):
+                gains = [self._gain(results, at, value, setting) for at in self.families.values()]
+                if any(gain != MISSING for gain in gains):
+                    rows.append([setting, f"{value:g}", *gains])
+        return rows
+
+    def picture(self, results: Results) -> Picture:
+        """The figure."""
+        panels = [
+            Panel(setting, f"log10 of {self.parameter}", self.title, self._lines(results, setting))
+            for setting in results.settings
+        ]
+        return Picture(self.name, tuple(panels))
+
+    def _scores(self, results: Results, method: str, setting: str) -> dict[int, float]:
+        found = results.scores(method, setting, self.column, self.last)
+        return {seed: self.scale * value for seed, value in found.items() if math.isfinite(value)}
+
+    def _gain(self, results: Results, at: Mapping[str, float], value: float, setting: str) -> str:
+        base = self._scores(results, self.baseline, setting)
+        for method, its in at.items():
+            own = self._scores(results, method, setting)
+            gains = [own[seed] - base[seed] for seed in own if seed in base]
+            if its == value and gains:
+                spread = f" ± {statistics.stdev(gains):.2f} ({len(gains)})" if len(gains) > 1 else ""
+                return f"{statistics.fmean(gains):+.2f}{spread}"
+        return MISSING
+
+    def _lines(self, results: Results, setting: str) -> tuple[Line, ...]:
+        lines = []
+        for family, at in self.families.items():
+            found = [(math.log10(value), self._scores(results, method, setting)) for method, value in at.items()]
+            found = sorted((x, scores) for x, scores in found if scores)
+            if found:
+                lines.append(_line(family, [x for x, _ in found], [list(scores.values()) for _, scores in found]))
+        level, places = (
+            list(self._scores(results, self.baseline, setting).values()),
+            [x for line in lines for x in line.x],
+        )
+        if level and places:
+            lines.append(_line(self.baseline, [min(places), max(places)], [level, level]))
+        return tuple(lines)
+
+
+def _line(label: str, x: list[float], values: list[list[float]]) -> Line:
+    means = [statistics.fmean(some) for some in values]
+    spread = [statistics.stdev(some) if len(some) > 1 else 0.0 for some in values]
+    low, high = ([m + sign * s for m, s in zip(means, spread)] for sign in (-1, 1))
+    return Line(label, x, means, low, high)

@@ -1,0 +1,7 @@
+"""FedLWS (Shi et al. 2025): all its studies."""
+
+from __future__ import annotations
+
+from unalike.studies.papers import fedlws_central
+
+STUDIES = (*fedlws_central.STUDIES,)
