@@ -24,7 +24,8 @@ def test_config_of_a_run_repeats_it(tmp_path):
 def test_config_of_a_run_gives_the_same_data(cli, samples, tmp_path):
     drawn = ["--data", "synthetic(clients=4, features=8, classes=4)", "--partition", "natural"]
     held = ["--data", samples, "--clients", 3, "--partition", "iid", "--protocol", "server", "--test", 0.5]
-    for name, flags in (("drawn", drawn), ("held", held)):
+    tail = ["--clients", 3, "--method", "fedlaw(epochs=2)", "--proxy", 0.3, "--proxy-imbalance", 5]
+    for name, flags in (("drawn", drawn), ("held", held), ("tail", tail)):
         out = tmp_path / name
         assert cli("run", *flags, "--model", "linear", "--rounds", 1, "--seed", 2, "--out", out)[0] == 0
         for command in ("run", "compare"):
@@ -34,6 +35,11 @@ def test_config_of_a_run_gives_the_same_data(cli, samples, tmp_path):
             assert pd.read_parquet(again / "rounds.parquet")["loss"].equals(
                 pd.read_parquet(out / "rounds.parquet")["loss"]
             )
+
+
+def test_imbalance_without_proxy_samples_is_refused(cli):
+    code, _, err = cli("run", "--proxy-imbalance", 5)
+    assert code == 2 and "found --proxy-imbalance 5 without --proxy" in err
 
 
 def test_config_of_a_program_run_needs_named_data(cli, samples, tmp_path):

@@ -21,6 +21,27 @@ def test_hold_out_takes_balanced_share_of_test_samples():
     assert partition(rest, "iid", clients=3).sizes.sum() < len(data.merged()[1])
 
 
+def test_hold_out_with_imbalance_falls_from_the_first_to_the_last_class():
+    """20 * 10 ** (-c / 9) for c = 0..9: 20, 15.5, 12.0, 9.3, 7.2, 5.6, 4.3, 3.3, 2.6, 2."""
+    y = np.arange(1000) % 10
+    data = Dataset("ten", (np.zeros((10, 1), np.float32), np.arange(10)), (np.zeros((1000, 1), np.float32), y))
+    _, (_, held) = hold_out(data, 0.2, imbalance=10)
+    assert torch.bincount(held).tolist() == [20, 15, 12, 9, 7, 6, 4, 3, 3, 2]
+    assert torch.bincount(hold_out(data, 0.2, imbalance=1000)[1][1]).tolist()[-3:] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("imbalance", [0.5, 0, float("nan"), "10"])
+def test_hold_out_of_imbalance_below_one_raises(imbalance):
+    with pytest.raises(UnalikeError, match="imbalance"):
+        hold_out(load("digits"), 0.1, imbalance=imbalance)
+
+
+def test_hold_out_of_regression_with_imbalance_raises():
+    data = Dataset("numbers", (torch.zeros(10, 2), torch.arange(10.0)), None)
+    with pytest.raises(UnalikeError, match="imbalance=10"):
+        hold_out(data, 0.3, imbalance=10)
+
+
 def test_hold_out_follows_seed_and_keeps_groups():
     y = np.arange(40) % 2
     data = Dataset.divided("rows", np.arange(40, dtype=np.float32)[:, None], y, 20, ["a", "b"], {"ward": np.arange(40)})

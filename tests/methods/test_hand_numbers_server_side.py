@@ -80,6 +80,14 @@ def test_fixed_shrink_second_layer_is_scaled_and_never_below_zero():
     np.testing.assert_allclose(entries(advanced("fixed_shrink(step=5)")), [3.25, 1.5, 6.25, 0, 0], rtol=1e-15)
 
 
+def test_fixed_shrink_with_step_zero_scales_all_layers_by_first():
+    np.testing.assert_allclose(
+        entries(advanced("fixed_shrink(step=0, first=0.8)")), [2.6, 1.2, 5.0, 0, 2.0], rtol=1e-15
+    )
+    expected = [2.6, 1.2, 5.0, 0, 1.75]  # the second layer by 0.8 - 0.1
+    np.testing.assert_allclose(entries(advanced("fixed_shrink(step=0.1, first=0.8)")), expected, rtol=1e-15)
+
+
 def test_awd_two_rounds_equal_formula():
     """Section 21, two rounds: l <- 0.1 l + 0.9 lam ||u|| / ||w||, w+ = w + u - l w, norms of the whole model."""
     server = Server("awd(lam=0.5)", {"body.weight": [[3.0, 0.0]], "body.bias": [4.0], "head.weight": [[0.0, 2.0]]})
@@ -256,6 +264,27 @@ def test_fedlaw_45_epochs_equal_numpy(kind, mapping, optimizer):
 def test_fedlaw_epochs_zero_equals_mean():
     np.testing.assert_allclose(law("fedlaw(epochs=0)"), np.array([1, 2, 5]) / 8 @ MODELS, rtol=1e-12)
     np.testing.assert_allclose(law("fedlaw(epochs=0, mapping='quadratic')"), MODELS.mean(0), rtol=1e-12)
+
+
+def test_learned_shrinking_finds_the_factor_of_least_squares():
+    """The best factor of a linear model under squared error is <Xw, y> / |Xw|^2."""
+    mean = np.array([1, 2, 5]) / 8 @ MODELS
+    score = X @ mean
+    best = score @ Y / (score @ score)
+    np.testing.assert_allclose(law("fedavg + learned_shrinking(epochs=100, lr=0.1)"), best * mean, rtol=2e-3)
+    np.testing.assert_allclose(law("fedavg + learned_shrinking(epochs=0)"), mean, rtol=1e-15)
+
+
+def test_learned_shrinking_two_epochs_equal_numpy():
+    """Adam(0.5, 0.999) on g with gamma = exp(g), by numpy."""
+    mean, g, m, s = np.array([1, 2, 5]) / 8 @ MODELS, 0.0, 0.0, 0.0
+    for epoch in range(2):
+        score = np.exp(g) * X @ mean
+        slope_of_g = 2 * np.mean((score - Y) * score)
+        m, s = 0.5 * m + 0.5 * slope_of_g, 0.999 * s + 0.001 * slope_of_g**2
+        g -= 0.05 * m / (1 - 0.5 ** (epoch + 1)) / (np.sqrt(s / (1 - 0.999 ** (epoch + 1))) + 1e-8)
+    found = law("fedavg + learned_shrinking(epochs=2, lr=0.05)")
+    np.testing.assert_allclose(found, np.exp(g) * mean, rtol=1e-9)
 
 
 def test_fedlaw_buffers_are_averaged_without_shrinking():

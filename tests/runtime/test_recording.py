@@ -6,6 +6,7 @@ import torch
 
 import unalike as ua
 from unalike import UnalikeError
+from unalike._utils.profiler_regions import profiled_function, timed
 from unalike.core.tree import layers
 from unalike.runtime.records.recording import COLUMNS
 
@@ -29,7 +30,7 @@ def of(run, quantity, **where):
 
 def test_recording_changes_no_result(clients):
     plain = recorded("fedavg + lws", clients, None)
-    for record in ("server", "server + updates + clients(layers='head')"):
+    for record in ("server", "time", "server + updates + time + clients(layers='head')"):
         run = recorded("fedavg + lws", clients, record)
         assert all(torch.equal(run.params[name], value) for name, value in plain.params.items())
 
@@ -37,6 +38,36 @@ def test_recording_changes_no_result(clients):
 def test_run_without_record_has_no_records(clients):
     with pytest.raises(UnalikeError, match="record="):
         _ = recorded("fedavg", clients, None).records
+
+
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+@pytest.mark.parametrize("spec", ["fedavg", "fedavg + lws"])  # sums are added up as updates arrive; updates are kept
+def test_time_is_that_of_aggregation_by_round(clients, spec, executor):
+    run = recorded(spec, clients, "time", executor=executor)
+    assert run.records["quantity"].unique().tolist() == ["aggregation_seconds"]
+    assert run.records["round"].tolist() == [1, 2, 3]
+    seconds = run.history.rounds["seconds"].to_numpy()[1:]
+    assert ((run.records["value"] > 0) & (run.records["value"] < seconds)).all()
+
+
+def test_timed_counts_a_function_within_another_once(monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr("unalike._utils.profiler_regions._now", lambda: float(next(clock)))
+
+    @profiled_function("aggregation")
+    def inner():
+        next(clock)
+
+    @profiled_function("aggregation")
+    def outer():
+        inner()
+
+    seconds = {}
+    with timed(seconds):
+        outer()
+    assert seconds == {"aggregation": 2.0}  # read at 0 and 2, with one tick inside
+    outer()
+    assert seconds == {"aggregation": 2.0}
 
 
 def test_lws_notes_are_the_gamma_of_its_equation(clients):

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from unalike import UnalikeError
 from unalike.runtime.round_loop import execute
@@ -167,6 +168,23 @@ def test_cell_with_proxy_holds_out_a_share_of_the_test_samples_of_each_class():
     run_config = cell.prepare()
     assert run_config.proxy[1].bincount().tolist() == [4] * 10  # 355 test samples
     assert len(run_config.test[1]) == 355 - 40
+
+
+def test_cell_with_proxy_test_learns_from_the_test_samples():
+    common = {"data": "digits", "partition": "iid", "merge": False, "protocol": "server", "proxy": "test"}
+    [cell] = Scale({"learned": "fedavg + learned_shrinking"}, {"all": {}}, common, seeds=(0,)).cells
+    run_config = cell.prepare()
+    assert torch.equal(run_config.proxy[0], run_config.test[0])
+
+
+def test_pretrained_cell_starts_from_samples_that_clients_lack():
+    common = {"data": "digits", "partition": "iid", "merge": False, "protocol": "server", "split": 1.0, "clients": 3}
+    common |= {"model": "linear", "work": {"lr": 0.5, "batch_size": 20}, "pretrain": {"share": 0.25, "epochs": 3}}
+    [cell] = Scale({"FedAvg": "fedavg"}, {"all": {}}, common | {"rounds": 0}, seeds=(0,)).cells
+    run_config = cell.prepare()
+    assert run_config.population.sizes.sum() == 1442 - round(0.25 * 1442) and len(run_config.test[1]) == 355
+    assert execute(run_config).history.rounds["accuracy"][0] > 0.7
+    assert cell.prepare().record["model"] == run_config.record["model"]  # so that an interrupted cell goes on
 
 
 def test_method_table_has_published_numbers_in_columns_of_their_own():

@@ -69,6 +69,10 @@ Proxy = Annotated[
     float | None,
     typer.Option(help="Share of the test samples for methods that train on the server, such as 0.02."),
 ]
+ProxyImbalance = Annotated[
+    float,
+    typer.Option(help="Long tail of these samples: how many times as many the first class has as the last one."),
+]
 
 
 class Loaded(NamedTuple):
@@ -93,17 +97,23 @@ class DataFlags:
     val: float = 0.0
     test: float | None = None
     proxy: float | None = None
+    proxy_imbalance: float = 1.0
 
     @property
     def kept(self) -> dict[str, Any]:
         """The flags with their names on the command line, as a results folder keeps them."""
         flags = {"data": self.data, "data_dir": self.data_dir and str(self.data_dir), **self.table}
-        flags |= {"proxy": self.proxy, "test": self.test}
+        flags |= {"proxy": self.proxy, "proxy_imbalance": self._tail, "test": self.test}
         if self.plan is not None:
             return flags | {"plan": str(self.plan)}
         return flags | {
             "partition": self.partition, "clients": self.clients, "split": self.split, "val": self.val or None
         }  # fmt: skip
+
+    @property
+    def _tail(self) -> float | None:
+        """The imbalance of the proxy samples, if they have one."""
+        return None if self.proxy_imbalance == 1 else self.proxy_imbalance
 
     def resolved(self, dataset: Dataset) -> dict[str, Any]:
         """The partition and the number of clients, named where the flags leave them open; None: as many as the data defines."""
@@ -121,7 +131,11 @@ class DataFlags:
 
         found, proxy, test = load(self.data, self.data_dir, **self.table), None, None
         if self.proxy is not None:
-            found, proxy = hold_out(found, self.proxy)
+            found, proxy = hold_out(found, self.proxy, imbalance=self.proxy_imbalance)
+        elif self._tail is not None:
+            raise UnalikeError(
+                f"found --proxy-imbalance {self._tail:g} without --proxy; give --proxy 0.02, or leave it out"
+            )
         if self.test is not None:
             found, test = hold_out(found, self.test)
         elif "server" in protocol:
@@ -177,9 +191,11 @@ def clients(
 
 
 @uses_flags(clients=clients)
-def samples(*, clients: DataFlags, test: Test = None, proxy: Proxy = None) -> DataFlags:
+def samples(
+    *, clients: DataFlags, test: Test = None, proxy: Proxy = None, proxy_imbalance: ProxyImbalance = 1.0
+) -> DataFlags:
     """The data set, its partition among clients, and the server's samples."""
-    return replace(clients, test=test, proxy=proxy)
+    return replace(clients, test=test, proxy=proxy, proxy_imbalance=proxy_imbalance)
 
 
 def spec(data: str, table: dict[str, Any]) -> str:

@@ -151,6 +151,7 @@ def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dat
         {name: flags[name] for name in signature(table).parameters if name in flags},
         test=flags.get("test"),
         proxy=flags.get("proxy"),
+        proxy_imbalance=flags.get("proxy_imbalance", 1.0),
     )
     try:
         return source.load(config["protocol"] if flags else ()).dataset

@@ -275,9 +275,9 @@ def fedlws(
 
 
 @method
-def fixed_shrink(step: float = 0.01) -> Method:
-    """Fixed layer-wise shrinking, the more the deeper the layer (the FedLWS paper)."""
-    return Method(FixedShrinking(rate=step))
+def fixed_shrink(step: float = 0.01, first: float = 1.0) -> Method:
+    """Fixed layer-wise shrinking, the more the deeper the layer; with step = 0 one factor for all (the FedLWS paper)."""
+    return Method(FixedShrinking(rate=step, first=first))
 
 
 @method

@@ -118,8 +118,8 @@ def run(
             arrays, that returns a number. Each is computed over all test samples and for each client. A folder identifies a
             metric by its name alone: give a changed function another name or another folder.
         record: "server" (what the server's half of the method saw and chose), "updates" (norms and cosines of the clients'
-            updates), "clients(layers='head', every=10)" (parameters after local training), or several with +; or a function of
-            one's own. The table is `run.records`. Recording changes no result.
+            updates), "time" (seconds of aggregation), "clients(layers='head', every=10)" (parameters after local training), or
+            several with +; or a function of one's own. The table is `run.records`. Recording changes no result.
         out: a folder that keeps the run. A folder that holds the beginning of the same run is resumed.
         resume: False refuses a folder that already holds this run.
         track: trackers that follow the run: "tensorboard", "mlflow(uri='sqlite:///mlflow.db')", "wandb(mode='offline')", an object

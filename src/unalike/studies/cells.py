@@ -14,6 +14,7 @@ import numpy as np
 
 from unalike._utils.errors import unknown
 from unalike.core.work import Work
+from unalike.data.array_checks import Pair
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.hold_out import hold_out
 from unalike.data.partitioning.partition import partition as divide
@@ -22,6 +23,7 @@ from unalike.data.sources.load import load
 from unalike.metrics.metrics import Custom
 from unalike.runtime.records.run_directory import digest
 from unalike.runtime.run_config import RunConfig, prepare_run
+from unalike.studies.pretraining import pretrained
 
 Options = Mapping[str, Any]
 
@@ -40,10 +42,15 @@ RUN = (
     "select",
 )
 """Options of `ua.run`."""
-OPTIONS = ("data", "proxy", "partition", "work", "client_curves", "class_accuracy", *DIVISION, *RUN)
+OPTIONS = (
+    *("data", "proxy", "proxy_imbalance", "pretrain", "partition", "work", "client_curves", "class_accuracy"),
+    *DIVISION,
+    *RUN,
+)
 """Options of a cell. `work` is a mapping of the arguments of `ua.Work`; `{seed}` in `data` stands for the seed; `proxy` is the
-share of the test samples that the server learns from; with `client_curves`, a result keeps this column of every client for all
-evaluated rounds; with `class_accuracy`, the accuracy on each class is measured."""
+share of the test samples that the server learns from, or "test": those that also test, and `proxy_imbalance` their long tail;
+`pretrain` has the arguments of `pretrained`; with `client_curves`, a result keeps this column of every client for all evaluated
+rounds; with `class_accuracy`, the accuracy on each class is measured."""
 
 CLASS_ACCURACY = "accuracy_of_"
 """Prefix of the columns with the accuracy on one class."""
@@ -82,7 +89,12 @@ class StudyCell:
         """Load the data, divide it and check the run. Raises `UnalikeError`."""
         options = self.options
         data = _load(str(options["data"]).replace("{seed}", str(self.seed)), data_dir)
-        data, proxy = hold_out(data, options["proxy"], self.seed) if "proxy" in options else (data, None)
+        data, proxy = _server_samples(data, options, self.seed)
+        work, run = Work(**options.get("work", {})), {name: options[name] for name in RUN if name in options}
+        if "pretrain" in options:
+            data, run["model"] = pretrained(
+                data, run["model"], work, run.get("transform"), self.seed, **options["pretrain"]
+            )
         division = {name: options[name] for name in DIVISION if name in options}
         division.setdefault("clients", usual_clients(options["partition"]))
         population = divide(data, options["partition"], seed=self.seed, **division)
@@ -90,11 +102,11 @@ class StudyCell:
             self.spec,
             population,
             seed=self.seed,
-            work=Work(**options.get("work", {})),
+            work=work,
             test=data.test if "server" in options.get("protocol", ()) else None,
             proxy=proxy,
             metrics=_class_accuracies(data.classes or []) if options.get("class_accuracy") else None,
-            **{name: options[name] for name in RUN if name in options},
+            **run,
         )
 
 
@@ -119,6 +131,14 @@ def _slug(label: str) -> str:
 @cache
 def _load(name: str, data_dir: str | Path | None) -> Dataset:
     return load(name, data_dir)
+
+
+def _server_samples(data: Dataset, options: Options, seed: int) -> tuple[Dataset, Pair | None]:
+    """The data without the samples that the server learns from, and these; with "test" they are the test samples themselves."""
+    share = options.get("proxy")
+    if share is None or share == "test":
+        return data, None if share is None else data.test
+    return hold_out(data, share, seed, options.get("proxy_imbalance", 1.0))
 
 
 def _class_accuracies(classes: Sequence[str]) -> Custom:

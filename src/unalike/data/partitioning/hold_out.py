@@ -12,28 +12,36 @@ from unalike.data.array_checks import Pair
 from unalike.data.dataset import Dataset
 
 
-def hold_out(data: Dataset, share: float, seed: int = 0) -> tuple[Dataset, Pair]:
+def hold_out(data: Dataset, share: float, seed: int = 0, imbalance: float = 1.0) -> tuple[Dataset, Pair]:
     """Hold out a share of the test samples as proxy data for methods that learn on the server.
 
-    The held-out samples have the same number of each class, round(share * tests / classes), at least one; for regression they
+    The held-out samples have the same number of each class, n = round(share * tests / classes), at least one; for regression they
     are drawn at random. If there are no test samples, training samples are taken. Li et al. 2023 (FedLAW) hold out 2 %.
 
     Args:
         data: The data set.
         share: The share of the test samples to hold out.
         seed: The seed of the draw.
+        imbalance: Ratio of the largest to the smallest class among the held-out samples: class c of C gets
+            round(n * imbalance ** (-c / (C - 1))) of them, at least one (a long tail as of Cui et al. 2019).
 
     Returns:
         The data set without the held-out samples, and the held-out (x, y).
 
     Raises:
-        UnalikeError: The share is not between 0 and 1, or a class has too few samples.
+        UnalikeError: The share is not between 0 and 1, a class has too few samples, or `imbalance` is below 1 or given for
+            regression.
     """
-    check_kinds(hold_out, {"share": share, "seed": seed})
+    check_kinds(hold_out, {"share": share, "seed": seed, "imbalance": imbalance})
     if not 0 < share < 1:
         raise UnalikeError(
             f"found a share of {share}, expected the part of the test samples for the server, such as 0.02"
         )
+    if not imbalance >= 1 or (imbalance > 1 and data.classes is None):
+        expected = (
+            "1, for labels that are no classes" if data.classes is None else "the ratio of two classes, 1 or more"
+        )
+        raise UnalikeError(f"found imbalance={imbalance!r}, expected {expected}")
     x, y = data.merged()
     trains = len(data.train[1])
     pool = np.arange(trains if data.test is not None else 0, len(y))
@@ -41,7 +49,8 @@ def hold_out(data: Dataset, share: float, seed: int = 0) -> tuple[Dataset, Pair]
     if data.classes is None:
         chosen = rng.choice(pool, max(1, round(share * len(pool))), replace=False)
     else:
-        chosen = _balanced(y[torch.from_numpy(pool)].numpy(), pool, len(data.classes), share, rng)
+        each = _sizes(share * len(pool), len(data.classes), imbalance)
+        chosen = _drawn(y[torch.from_numpy(pool)].numpy(), pool, each, share, rng)
     kept = np.setdiff1d(np.arange(len(y)), chosen)
     rows = torch.from_numpy(kept)
     groups = {column: values[kept] for column, values in data.groups.items()}
@@ -59,14 +68,19 @@ def test_apart(data: Dataset, share: float = 0.2) -> tuple[Dataset, Pair]:
     return Dataset.divided(data.name, *data.train, count, data.classes, groups, data.encoding), data.test
 
 
-def _balanced(labels: np.ndarray, pool: np.ndarray, classes: int, share: float, rng: np.random.Generator) -> np.ndarray:
-    each = max(1, round(share * len(pool) / classes))
+def _sizes(samples: float, classes: int, imbalance: float) -> list[int]:
+    """The number of held-out samples of each class."""
+    largest = max(1, round(samples / classes))
+    return [max(1, round(largest * imbalance ** (-label / max(1, classes - 1)))) for label in range(classes)]
+
+
+def _drawn(labels: np.ndarray, pool: np.ndarray, each: list[int], share: float, rng: np.random.Generator) -> np.ndarray:
     chosen = []
-    for label in range(classes):
+    for label, count in enumerate(each):
         own = pool[labels == label]
-        if len(own) < each:
+        if len(own) < count:
             raise UnalikeError(
-                f"class {label} has {len(own)} samples to choose from, expected {each} for a share of {share}; lower the share"
+                f"class {label} has {len(own)} samples to choose from, expected {count} for a share of {share}; lower the share"
             )
-        chosen.append(rng.choice(own, each, replace=False))
+        chosen.append(rng.choice(own, count, replace=False))
     return np.sort(np.concatenate(chosen))

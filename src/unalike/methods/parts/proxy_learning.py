@@ -1,4 +1,4 @@
-"""Learning on the server from its proxy samples: aggregation weights (FedLAW), and distillation (FedDF)."""
+"""Learning on the server from its proxy samples: aggregation weights and shrinking (FedLAW), and distillation (FedDF)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from unalike._utils import seeds
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerView
+from unalike.methods.notes import note
 from unalike.methods.part import part
 from unalike.methods.roles import Aggregator, ServerStep
 
@@ -75,21 +76,14 @@ class LearnedMean(Aggregator):
     needs_proxy: ClassVar[bool] = True
 
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
-        mapping, task = MAPPINGS[self.mapping], server.settings.task
+        mapping = MAPPINGS[self.mapping]
         variables = [v.requires_grad_() for v in mapping.start(weights.detach())]
-        optimizer = OPTIMIZERS[self.optimizer](variables, lr=self.lr)
-        schedule = torch.optim.lr_scheduler.StepLR(optimizer, HALVED, 0.5)
-        batch = server.proxy
-        with seeds.isolated(_seed(server), batch.x.device), torch.enable_grad():
-            for _ in range(self.epochs):
-                w = tree.add(server.params, self.combine(server, cohort, mapping(*variables)))
-                loss = batch.mean(
-                    task.losses(_logits(server, w, batch.x, server.settings.model.buffers, training=True), batch.y)
-                )
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                schedule.step()
+        _fit(
+            server,
+            OPTIMIZERS[self.optimizer](variables, lr=self.lr),
+            self.epochs,
+            lambda: tree.add(server.params, self.combine(server, cohort, mapping(*variables))),
+        )
         return mapping(*variables).detach()
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
@@ -102,6 +96,34 @@ class LearnedMean(Aggregator):
 
     def combine_buffers(self, buffers: Tree, weights: Tensor) -> Tree:
         return tree.weighted_sum(buffers, weights / weights.sum())
+
+
+@part
+class LearnedShrinking(ServerStep):
+    """w+ = gamma w^, gamma = exp(g) of least task loss on the server's samples: FedLAW's gamma alone (the FedLWS paper).
+
+    w^ is the model of the base method. g starts at 0 and is learned by Adam as in `LearnedMean`; gamma may exceed 1. The noted
+    ratio (1 - gamma) ||w|| / (gamma ||u||), u = w^ - w, is that of regularization to optimization. epochs = 0 changes nothing.
+    """
+
+    epochs: NonNegativeInt = 100
+    lr: PositiveFloat = 0.01
+    needs_proxy: ClassVar[bool] = True
+    rank: ClassVar[int] = ServerStep.SHRINKING
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        if not (update and self.epochs):
+            return update, server.state
+        combined = tree.add(server.params, update)
+        g = tree.norm(update).new_zeros(()).requires_grad_()
+        _fit(
+            server, OPTIMIZERS["adam"]([g], lr=self.lr), self.epochs, lambda: tree.map(lambda w: g.exp() * w, combined)
+        )
+        gamma = g.detach().exp()
+        note("gamma", gamma, part=self.name)
+        note("ratio", (1 - gamma) * tree.norm(server.params) / (gamma * tree.norm(update)), part=self.name)
+        # gamma w^ - w, so that gamma = 1 leaves the update as it is
+        return tree.map(lambda u, w: u + (gamma - 1) * w, update, combined), server.state
 
 
 @part
@@ -154,6 +176,19 @@ class EnsembleDistillation(ServerStep):
     def _divergence(self, z: Tensor, taught: Tensor) -> Tensor:
         log_q, log_p = (_log_probabilities(logits / self.temperature) for logits in (z, taught))
         return F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
+
+
+def _fit(server: ServerView, optimizer: torch.optim.Optimizer, epochs: int, params: Callable[[], Tree]) -> None:
+    """Minimize the task's loss at `params()` on all the server's samples, the learning rate halved every 20 epochs."""
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, HALVED, 0.5)
+    batch, task, buffers = server.proxy, server.settings.task, server.settings.model.buffers
+    with seeds.isolated(_seed(server), batch.x.device), torch.enable_grad():
+        for _ in range(epochs):
+            loss = batch.mean(task.losses(_logits(server, params(), batch.x, buffers, training=True), batch.y))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
 
 
 def _logits(server: ServerView, params: Tree, x: Tensor, buffers: Tree, *, training: bool) -> Tensor:

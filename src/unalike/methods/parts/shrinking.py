@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import NonNegativeFloat
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from unalike.core import tree
@@ -68,19 +68,20 @@ class LayerwiseShrinking(ServerStep):
 
 @part
 class FixedShrinking(ServerStep):
-    """w+_l = gamma_l w^_l with gamma_l = max(0, 1 - rate l) for the layers l = 0, 1, ... in model order (the FedLWS paper).
+    """w+_l = gamma_l w^_l with gamma_l = max(0, first - rate l) for the layers l = 0, 1, ... in model order (the FedLWS paper).
 
-    w^ is the model of the base method. rate = 0 changes nothing.
+    w^ is the model of the base method. rate = 0 is one constant factor for the model; with first = 1 it changes nothing.
     """
 
     rank: ClassVar[int] = ServerStep.SHRINKING
 
     rate: NonNegativeFloat = 0.01
+    first: float = Field(default=1.0, gt=0, le=1)
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         moved: Tree = {}
         for layer, names in enumerate(_layers(server, update)):
-            drawn = min(1.0, self.rate * layer)
+            drawn = min(1.0, 1 - self.first + self.rate * layer)
             u, w = tree.only(update, names), tree.only(server.params, names)
             moved |= tree.map(lambda u, w, a=drawn: (1 - a) * u - a * w, u, w)
         return moved, server.state

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.profiler_regions import Region, timed
 from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
 from unalike.core import tree
 from unalike.core.types import Tree
@@ -48,7 +49,8 @@ COLUMNS = {
     "value": float("nan"),
 }
 """Columns of the table, with the value of an entry that says nothing else. `client` is -1 for the server."""
-KINDS = ("server", "updates", "clients")
+KINDS = ("server", "updates", "time", "clients")
+AGGREGATION: Region = "aggregation"
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Recording:
     Attributes:
         server: the notes of parts, the clients' weights, and the norms of the model and of its change by layer.
         updates: the norm of each client's update by layer, and the cosine of every two of them.
+        time: the seconds of aggregation and server step in this process.
         layers: pattern of the names of clients' parameters to keep; None keeps none.
         every: keep them every so many rounds.
         hook: a function of one's own.
@@ -65,6 +68,7 @@ class Recording:
 
     server: bool = False
     updates: bool = False
+    time: bool = False
     layers: str | None = None
     every: int = 1
     hook: Hook | None = None
@@ -91,7 +95,7 @@ class Recording:
             if call.name != "clients" and call.parameters:
                 raise UnalikeError(f"record={given!r}: {call.name} takes no options")
             wanted |= {"layers": ""} | call.parameters if call.name == "clients" else {call.name: True}
-        strange = set(wanted) - {"server", "updates", "layers", "every"}
+        strange = set(wanted) - {"server", "updates", "time", "layers", "every"}
         if strange or not isinstance(wanted.get("layers", ""), str) or not _is_count(wanted.get("every", 1)):
             raise UnalikeError(
                 f"record={given!r}: expected clients(layers='PATTERN', every=10), where the pattern is found in names of parameters"
@@ -118,15 +122,17 @@ class RoundRecords:
     parameters: dict[int, dict[int, Tree]] = field(default_factory=dict)
     """Round -> client -> its parameters after local training; in a folder they are files instead."""
     _noted: list[tuple[str, Any, str, str]] = field(default_factory=list)
+    _seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def listen(self) -> Iterator[None]:
-        """Collect the notes of the server half of a round."""
-        self._noted = []
-        if not self.recording.server:
-            yield
-            return
-        with notes_to(lambda *note: self._noted.append(note)):
+        """Collect the notes of the server half of a round, and its seconds."""
+        self._noted, self._seconds = [], {}
+        wanted = self.recording
+        with (
+            notes_to(lambda *note: self._noted.append(note)) if wanted.server else nullcontext(),
+            timed(self._seconds) if wanted.time else nullcontext(),
+        ):
             yield
 
     def round(
@@ -141,6 +147,8 @@ class RoundRecords:
         cohorts = {group: _decoded(method, cohort, before[group].params) for group, cohort in cohorts.items()}
         ids = [k for cohort in cohorts.values() for k in cohort.ids]
         found = [*self._notes(ids)]
+        if self.recording.time:
+            found.append({"quantity": "aggregation_seconds", "value": self._seconds.get(AGGREGATION, 0.0)})
         for group, cohort in cohorts.items():
             if self.recording.server:
                 found += [{"group": group} | e for e in _steps(before[group].params, after[group].params)]

@@ -14,12 +14,16 @@ from unalike.studies.results import CellResult, Results
 
 @dataclass(frozen=True)
 class Curves:
-    """One panel per setting, one line per method: the mean of a column over seeds by round, with a band of one deviation."""
+    """One panel per setting, one line per method: the mean of a column over seeds by round, with a band of one deviation.
+
+    With `less`, the column less this one.
+    """
 
     title: str
     column: str = "accuracy"
     scale: float = 100
     name: str = "curves"
+    less: str = ""
 
     def table(self, results: Results) -> list[list[str]]:
         """The rounds that are drawn of each method and setting, and the best of them."""
@@ -44,9 +48,11 @@ class Curves:
     def _line(self, method: str, cells: Iterable[CellResult]) -> Line | None:
         by_round: dict[float, list[float]] = {}
         for cell in cells:
-            for number, value in zip(cell.rounds.get("round", []), cell.rounds.get(self.column, [])):
-                if value is not None:
-                    by_round.setdefault(number, []).append(self.scale * value)
+            values = cell.rounds.get(self.column, [])
+            taken = cell.rounds.get(self.less, []) if self.less else [0.0] * len(values)
+            for number, value, other in zip(cell.rounds.get("round", []), values, taken):
+                if value is not None and other is not None:
+                    by_round.setdefault(number, []).append(self.scale * (value - other))
         if not by_round:
             return None
         means = [statistics.fmean(values) for values in by_round.values()]

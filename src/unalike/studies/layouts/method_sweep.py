@@ -14,9 +14,9 @@ from unalike.studies.results import Results
 
 @dataclass(frozen=True)
 class MethodSweep:
-    """One panel per setting, one line per family of methods over the parameter's logarithm; the baseline is a level line.
+    """One panel per setting, one line per family of methods over the parameter; the baseline is a level line.
 
-    `families`: label of a line -> method -> the parameter's value.
+    `families`: label of a line -> method -> the parameter's value. `log`: the x axis is the logarithm of the parameter.
     """
 
     title: str
@@ -26,6 +26,7 @@ class MethodSweep:
     column: str = "accuracy"
     last: int = 10
     scale: float = 100
+    log: bool = True
     name: str = "sweep"
 
     def table(self, results: Results) -> list[list[str]]:
@@ -40,11 +41,12 @@ class MethodSweep:
 
     def picture(self, results: Results) -> Picture:
         """The figure."""
-        panels = [
-            Panel(setting, f"log10 of {self.parameter}", self.title, self._lines(results, setting))
-            for setting in results.settings
-        ]
+        x = f"log10 of {self.parameter}" if self.log else self.parameter
+        panels = [Panel(setting, x, self.title, self._lines(results, setting)) for setting in results.settings]
         return Picture(self.name, tuple(panels))
+
+    def _place(self, value: float) -> float:
+        return math.log10(value) if self.log else value
 
     def _scores(self, results: Results, method: str, setting: str) -> dict[int, float]:
         found = results.scores(method, setting, self.column, self.last)
@@ -63,7 +65,7 @@ class MethodSweep:
     def _lines(self, results: Results, setting: str) -> tuple[Line, ...]:
         lines = []
         for family, at in self.families.items():
-            found = [(math.log10(value), self._scores(results, method, setting)) for method, value in at.items()]
+            found = [(self._place(value), self._scores(results, method, setting)) for method, value in at.items()]
             found = sorted((x, scores) for x, scores in found if scores)
             if found:
                 lines.append(_line(family, [x for x, _ in found], [list(scores.values()) for _, scores in found]))
