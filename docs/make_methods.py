@@ -50,7 +50,10 @@ FAMILIES = {
         "Server optimizers and shrinking",
         "The combined update is changed before it is applied: by an optimizer on the server, or by shrinking weights.",
         "server-optimizers",
-        ("fedavgm", "fedadam", "fedyogi", "fedadagrad", "lws", "fedlws", "fixed_shrink", "awd", "adadecay"),
+        (
+            *("fedavgm", "fedadam", "fedyogi", "fedadagrad"),
+            *("lws", "fedlws", "fixed_shrink", "learned_shrinking", "awd", "adadecay"),
+        ),
     ),
     "aggregation": Family(
         "Weights and aggregation rules",
