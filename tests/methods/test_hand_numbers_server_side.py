@@ -268,11 +268,12 @@ def test_fedlaw_epochs_zero_equals_mean():
 
 def test_learned_shrinking_finds_the_factor_of_least_squares():
     """The best factor of a linear model under squared error is <Xw, y> / |Xw|^2."""
-    mean = np.array([1, 2, 5]) / 8 @ MODELS
+    sizes = (5, 2, 1)
+    mean = np.array(sizes) / 8 @ MODELS
     score = X @ mean
     best = score @ Y / (score @ score)
-    np.testing.assert_allclose(law("fedavg + learned_shrinking(epochs=100, lr=0.1)"), best * mean, rtol=2e-3)
-    np.testing.assert_allclose(law("fedavg + learned_shrinking(epochs=0)"), mean, rtol=1e-15)
+    np.testing.assert_allclose(law("fedavg + learned_shrinking(epochs=100, lr=0.1)", sizes), best * mean, rtol=2e-3)
+    np.testing.assert_allclose(law("fedavg + learned_shrinking(epochs=0)", sizes), mean, rtol=1e-15)
 
 
 def test_learned_shrinking_two_epochs_equal_numpy():

@@ -164,6 +164,7 @@ def test_peak_is_the_best_round_after_the_start():
 
 def test_cell_with_proxy_holds_out_a_share_of_the_test_samples_of_each_class():
     common = {"data": "digits", "partition": "iid", "merge": False, "protocol": "server", "proxy": 0.1}
+    common |= {"model": "linear"}
     [cell] = Scale({"FedLAW": "fedlaw"}, {"all": {}}, common, seeds=(0,)).cells
     run_config = cell.prepare()
     assert run_config.proxy[1].bincount().tolist() == [4] * 10  # 355 test samples
@@ -172,6 +173,7 @@ def test_cell_with_proxy_holds_out_a_share_of_the_test_samples_of_each_class():
 
 def test_cell_with_proxy_test_learns_from_the_test_samples():
     common = {"data": "digits", "partition": "iid", "merge": False, "protocol": "server", "proxy": "test"}
+    common |= {"model": "linear"}
     [cell] = Scale({"learned": "fedavg + learned_shrinking"}, {"all": {}}, common, seeds=(0,)).cells
     run_config = cell.prepare()
     assert torch.equal(run_config.proxy[0], run_config.test[0])

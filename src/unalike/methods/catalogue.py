@@ -72,7 +72,18 @@ __all__ = [  # parts and plans that stand in spec text under their own names
 
 
 KNOWN = (
-    *("uniform", "lws", "awd", "adadecay", "median", "trimmed_mean", "krum", "multikrum", "geometric_median"),
+    *(
+        "uniform",
+        "lws",
+        "learned_shrinking",
+        "awd",
+        "adadecay",
+        "median",
+        "trimmed_mean",
+        "krum",
+        "multikrum",
+        "geometric_median",
+    ),
     *("conditional", "clip", "topk", "quantize", "gaussian_noise", "balanced_softmax", "feature_alignment", "fixed"),
 )
 """Parts that the literature knows by their own names; the others are what methods are made of."""
