@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,7 +38,7 @@ def pretrained(
     cut = round(share * count)
     x, y = (t[rows[:cut]] for t in data.train)
     pooled = partition(Dataset(data.name, (x, y), None, data.classes), "iid", 1, seed, merge=False)
-    options = {"rounds": epochs, "evaluate_every": epochs, "executor": "loop", "transform": transform}
+    options: dict[str, Any] = {"rounds": epochs, "evaluate_every": epochs, "executor": "loop", "transform": transform}
     run = execute(prepare_run("fedavg", pooled, model=model, seed=seed, work=replace(work, schedule=1.0), **options))
     kept = torch.cat([rows[cut:].sort().values, torch.arange(count, len(data.merged()[1]))])
     x, y = (t[kept] for t in data.merged())
