@@ -208,7 +208,7 @@ def test_every_claim_is_about_cells_that_exist(name):
     """With a made-up result in every cell, each claim has as many values as there are seeds."""
     for scale in ("small", "paper"):
         cells = study(name).scale(scale).cells
-        columns = {c: [0.0, 0.5] for c in ("accuracy", "local_accuracy", "rmse", "loss")}
+        columns = {c: [0.0, 0.5] for c in ("accuracy", "local_accuracy", "personal_accuracy", "rmse", "loss")}
         found = tuple(
             CellResult(c.method, c.setting, c.seed, "", "", {}, 1.0, "", {}, {}, rounds={"round": [0, 1], **columns})
             for c in cells
