@@ -50,12 +50,10 @@ def _methods(statistic: str, pooled: dict[str, Any]) -> dict[str, str | Variant]
 
 CONDITIONED = "conditional(statistic='covariance')"
 FEDERATED: dict[str, str | Variant] = {
-    "pooled AdamW": Variant(f"centralised + {CONDITIONED}", SHORT),
+    "pooled AdamW": Variant(f"centralised + {CONDITIONED}", SHORT | {"rounds": 150, "evaluate_every": 10}),
     "FedAdam": Variant(f"{ADAM} + {CONDITIONED}", FULL_BATCH),
-    "FedSGD": Variant(f"fedsgd + {CONDITIONED}", FULL_BATCH | {"work": {"lr": 0.0003}}),
-    "FedAvg": Variant(
-        f"fedavg + {CONDITIONED}", FULL_BATCH | {"rounds": 300, "work": {"batch_size": 10, "lr": 0.0003}}
-    ),
+    "FedSGD": Variant(f"fedsgd + {CONDITIONED}", FULL_BATCH | {"work": {"lr": 0.01}}),
+    "FedAvg": Variant(f"fedavg + {CONDITIONED}", FULL_BATCH | {"rounds": 300, "work": {"batch_size": 10, "lr": 0.03}}),
     "FedAvg, AdamW as printed": Variant(
         f"fedavg + {CONDITIONED}",
         {"rounds": 100, "evaluate_every": 10, "work": POOLED["work"] | {"keep_optimizer_state": False}},
@@ -205,6 +203,11 @@ def _federated(limit: int) -> dict[str, str | Variant]:
 
 
 ENSEMBLE = {"model": "conditional_ensemble"}
+FEWER = "20 clients a cluster instead of 100; pooled training has 150 epochs, so that it makes as many steps as with all clients"
+RATES = (
+    ". The learning rates of FedSGD and FedAvg are the best of 0.001, 0.003, 0.01, 0.03 and 0.1 on a draw of the data that the study "
+    "does not use: there FedSGD ends at an rmse of 12.2 for every rate from 0.003 on, and FedAvg at 8.8 for the two largest"
+)
 FEW: dict[str, Options] = {"3 clusters": {"data": "linear_clusters(clusters=3, clients=20, seed={seed})"}}
 
 CHARACTERS: dict[str, Any] = {
@@ -340,7 +343,7 @@ STUDIES = (
         PAPER,
         {
             "smoke": Scale(_federated(5), FEW, COMMON | ENSEMBLE, seeds=(0,), reduced=SMOKE),
-            "small": Scale(FEDERATED, FEW, COMMON | ENSEMBLE, reduced="20 clients a cluster instead of 100"),
+            "small": Scale(FEDERATED, FEW, COMMON | ENSEMBLE, reduced=FEWER),
             "paper": Scale(FEDERATED, {"3 clusters": LINEAR["3 clusters"]}, COMMON | ENSEMBLE),
         },
         FEDERATED_CLAIMS,
@@ -348,6 +351,6 @@ STUDIES = (
             MethodTable("Rmse after the last round", "rmse", last=1, scale=1, digits=4),
             Curves("rmse", "rmse", scale=1),
         ),
-        NUMBERS,
+        NUMBERS + RATES,
     ),
 )
