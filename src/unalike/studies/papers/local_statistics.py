@@ -205,8 +205,8 @@ def _federated(limit: int) -> dict[str, str | Variant]:
 ENSEMBLE = {"model": "conditional_ensemble"}
 FEWER = "20 clients a cluster instead of 100; pooled training has 150 epochs, so that it makes as many steps as with all clients"
 RATES = (
-    ". The learning rates of FedSGD and FedAvg are the best of 0.001, 0.003, 0.01, 0.03 and 0.1 on a draw of the data that the study "
-    "does not use: there FedSGD ends at an rmse of 12.2 for every rate from 0.003 on, and FedAvg at 8.8 for the two largest"
+    ". The learning rates of FedSGD and FedAvg are the best of 0.001, 0.003, 0.01, 0.03 and 0.1 on a draw of the data that the "
+    "study does not use: there FedSGD ends at an rmse of 12.2 for every rate from 0.003 on, and FedAvg at 8.8 for the two largest"
 )
 FEW: dict[str, Options] = {"3 clusters": {"data": "linear_clusters(clusters=3, clients=20, seed={seed})"}}
 
