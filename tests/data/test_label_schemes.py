@@ -195,6 +195,7 @@ def test_dirichlet_alpha_limits_are_iid_and_one_client_per_class():
         ("classes(k=2.0)", 10, "found k=2.0, expected a whole number; it takes classes"),
         ("zipf(a='x')", 5, "found a='x', expected a number"),
         ("zipf(order=3)", 5, "found order=3, expected a text"),
+        ("mixture(zipf_more=1, scale=0)", None, "found scale=0, expected a finite number above 0"),
         ("mixture(zipf_more=1.5)", None, "found zipf_more=1.5, expected a whole number"),
         ("dirichlet(alpha=True)", 5, "found alpha=True, expected a number"),
         ("dirichlet(alpha=0.1, balance='no')", 5, "found balance='no', expected True or False"),

@@ -101,6 +101,19 @@ def test_mixture_kinds_have_published_sizes(letters, kind, train, test):
     assert everyone.sizes.tolist() == [train] * 3 and everyone.test.sizes.tolist() == [test] * 3
 
 
+def test_mixture_scale_keeps_the_kinds_and_their_ratio(letters):
+    everyone = partition(letters, "mixture(zipf_more=1, even_more=1, even_less=1, scale=0.249)")
+    # floor(1494 / 62) = 24 and floor(149 / 62) = 2 samples of each class; of 25 test samples at least one of each class
+    assert everyone.sizes.tolist()[1:] == [24 * 62, 2 * 62] and everyone.test.sizes.tolist()[1:] == [4 * 62, 62]
+    p = np.arange(1, 63.0) ** -2
+    assert everyone.sizes[0] == np.maximum(1, np.floor(1494 * p / p.sum())).sum() == 1498
+
+
+def test_mixture_scale_one_is_the_published_testbed(letters):
+    plain, scaled = (partition(letters, f"mixture(zipf_more=1, even_less=1{s})") for s in ("", ", scale=1"))
+    assert all((plain.train[k] == scaled.train[k]).all() for k in range(2))
+
+
 def test_mixture_kinds_rank_training_and_test_labels_equally(letters):
     everyone = partition(letters, "zipf_more(order='swap')", clients=4)
     y = everyone.y.numpy()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.option_types import check_positive
 from unalike.data.partitioning.scheme import Division, by_class, registry
 
 
@@ -46,6 +47,12 @@ class Kind(NamedTuple):
     train: int
     test: int
 
+    def scaled(self, factor: float, classes: int) -> Kind:
+        """The kind with other numbers of samples, but enough for one of each class."""
+        return self._replace(
+            train=max(classes, round(factor * self.train)), test=max(classes, round(factor * self.test))
+        )
+
 
 KINDS = {
     "zipf_more": Kind(2, 6000, 1000),
@@ -69,20 +76,25 @@ def mixture(
     zipf_less: int = 0,
     even_more: int = 0,
     even_less: int = 0,
+    scale: float = 1,
     order: str = "random",
 ) -> Division:
     """Clients of several kinds: the number of each, such as mixture(zipf_more=9, even_more=1).
 
     "zipf" and "even" are the schemes of those names. "more" has 6000 training and 1000 test samples, "less" 600 and 100, both
     with the same order of classes. Training and test samples come from separate parts of each class; clients may overlap within
-    a part; a class with too few samples gives all it has there. `split` is not used.
+    a part; a class with too few samples gives all it has there. `scale` multiplies the numbers of samples, such as 0.25 for data
+    with few samples or for cheap trials; every client keeps at least one sample of each class. `split` is not used.
 
-    Source: FedMix.
+    Source: FedMix. Limit: scale = 1 is the paper's testbed.
     """
     numbers = {"zipf_more": zipf_more, "zipf_less": zipf_less, "even_more": even_more, "even_less": even_less}
     if min(numbers.values()) < 0 or not any(numbers.values()):
         raise UnalikeError(f"mixture: found {numbers}, expected numbers of clients such as zipf_more=9, even_more=1")
+    check_positive("mixture", scale=scale)
     kinds = [KINDS[name] for name, number in numbers.items() for _ in range(number)]
+    if scale != 1:
+        kinds = [kind.scaled(scale, len(np.unique(labels))) for kind in kinds]
     if wanted not in (None, len(kinds)):
         raise UnalikeError(
             f"mixture: the kinds add up to {len(kinds)} clients, found clients={wanted}; make them equal"
