@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from unalike._utils.errors import unknown
+from unalike._utils.errors import UnalikeError, unknown
 from unalike.core.work import Work
 from unalike.data.array_checks import Pair
 from unalike.data.dataset import Dataset
@@ -21,6 +21,7 @@ from unalike.data.partitioning.partition import partition as divide
 from unalike.data.partitioning.partition import usual_clients
 from unalike.data.sources.load import load
 from unalike.metrics.metrics import Custom
+from unalike.runtime.records.recording import Recording
 from unalike.runtime.records.run_directory import digest
 from unalike.runtime.run_config import RunConfig, prepare_run
 from unalike.studies.pretraining import pretrained
@@ -40,17 +41,19 @@ RUN = (
     "transform",
     "stop",
     "select",
+    "record",
 )
 """Options of `ua.run`."""
 OPTIONS = (
-    *("data", "proxy", "proxy_imbalance", "pretrain", "partition", "work", "client_curves", "class_accuracy"),
+    *("data", "proxy", "proxy_imbalance", "pretrain", "partition", "work", "client_curves", "class_accuracy", "histogram"),
     *DIVISION,
     *RUN,
 )
 """Options of a cell. `work` is a mapping of the arguments of `ua.Work`; `{seed}` in `data` stands for the seed; `proxy` is the
 share of the test samples that the server learns from, or "test": those that also test, and `proxy_imbalance` their long tail;
 `pretrain` has the arguments of `pretrained`; with `client_curves`, a result keeps this column of every client for all evaluated
-rounds; with `class_accuracy`, the accuracy on each class is measured."""
+rounds; with `class_accuracy`, the accuracy on each class is measured; with `histogram`, a result keeps one of the final parameters
+(`limit`, `bins`); with `record`, the recorded numbers (`recorded_numbers.py`), not the clients' parameters."""
 
 CLASS_ACCURACY = "accuracy_of_"
 """Prefix of the columns with the accuracy on one class."""
@@ -88,6 +91,11 @@ class StudyCell:
     def prepare(self, data_dir: str | Path | None = None) -> RunConfig:
         """Load the data, divide it and check the run. Raises `UnalikeError`."""
         options = self.options
+        recording = Recording.of(options.get("record"))
+        if recording is not None and recording.layers is not None:
+            raise UnalikeError(
+                f"record={options['record']!r}: a study keeps numbers, no parameters; leave out clients(...)"
+            )
         data = _load(str(options["data"]).replace("{seed}", str(self.seed)), data_dir)
         data, proxy = _server_samples(data, options, self.seed)
         work, run = Work(**options.get("work", {})), {name: options[name] for name in RUN if name in options}

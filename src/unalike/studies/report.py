@@ -43,6 +43,8 @@ def render(study: Study, scale: str, results: Results, estimated: dict[str, floa
     lines += [f"Reduced: {chosen.reduced}.", ""] if chosen.reduced else []
     for layout in study.layouts:
         lines += [f"## {layout.title}", "", markdown(layout.table(results)), ""]
+    thinned = {cell.recorded["thinned"] for cell in results.cells if cell.recorded.get("thinned")}
+    lines += [f"Of recorded numbers the results keep {', or '.join(sorted(thinned))}.", ""] if thinned else []
     if study.claims:
         rows = [["claim", "published", "ours", "95 % interval", "seeds", "verdict"]]
         for claim in study.claims:

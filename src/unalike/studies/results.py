@@ -13,6 +13,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike.runtime.records.history import DIVERGED
 from unalike.studies.cells import StudyCell
+from unalike.studies.recorded_numbers import Recorded
 
 FOLDER = Path("studies", "results")
 """The folder of results, below the root of the repository."""
@@ -45,6 +46,7 @@ class CellResult:
         clients: one entry per client: means over the last 10 evaluated rounds.
         curves: round by round the values of one column for every client, where the cell asks for them.
         label_counts: client by client the training samples of each class, for at most 1,000 numbers.
+        recorded: the recorded numbers of the evaluated rounds, where the cell has `record`; see `recorded_numbers.py`.
     """
 
     method: str
@@ -62,6 +64,7 @@ class CellResult:
     clients: Columns = field(default_factory=dict)
     curves: list[list[float | None]] = field(default_factory=list)
     label_counts: list[list[int]] = field(default_factory=list)
+    recorded: Recorded = field(default_factory=dict)
 
     def score(self, column: str, last: int) -> float:
         """The mean of a column over the last evaluated rounds; NaN where there is none.

@@ -25,6 +25,7 @@ from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.run_recorder import Run
 from unalike.studies.cells import CLASS_ACCURACY, StudyCell
+from unalike.studies.recorded_numbers import keep
 from unalike.studies.results import CellResult, adopt, stored
 
 ESTIMATES = "estimates.json"
@@ -156,6 +157,7 @@ def _of_run(cell: StudyCell, run: Run, seconds: float) -> CellResult:
         clients={str(name): finals[name].tolist() for name in finals if not str(name).startswith(CLASS_ACCURACY)},
         curves=_curves(run, cell.options.get("client_curves")),
         label_counts=_label_counts(run.run_config),
+        recorded=keep(run.records, [int(row["round"]) for row in rows]) if cell.options.get("record") else {},
     )
 
 

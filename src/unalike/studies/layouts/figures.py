@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from unalike.studies.cells import CLASS_ACCURACY
-from unalike.studies.layouts.panels import Line, Panel, Picture
+from unalike.studies.layouts.panels import Grid, Line, Panel, Picture
 from unalike.studies.layouts.tables import MISSING
 from unalike.studies.results import CellResult, Results
 
@@ -206,10 +206,8 @@ class LabelCounts:
     def picture(self, results: Results) -> Picture:
         """The figure. Darker is more, by the square root of the count."""
         found = self._counts(results)
-        return Picture(
-            self.name,
-            tuple(Panel(s, "class", "client", grid=tuple(map(tuple, counts))) for s, counts in found.items()),
-        )
+        grids = {setting: Grid(tuple(map(tuple, counts))) for setting, counts in found.items()}
+        return Picture(self.name, tuple(Panel(s, "class", "client", grid=grid) for s, grid in grids.items()))
 
     def _counts(self, results: Results) -> dict[str, list[list[int]]]:
         found: dict[str, list[list[int]]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -20,6 +21,8 @@ from unalike.reporting.charts.paper_figures import INK, STYLE, line_style, style
 WIDTH, HEIGHT = 3.1, 2.6
 """Size of a panel in inches."""
 IN_A_ROW = 3
+MOST_TICKS = 6
+"""The number of columns of a grid that are named."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,28 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """Numbers as colored squares, [rows, columns]; NaN is left white.
+
+    Without `bar` they are counts: darker is more, by the square root. With `bar`, the label of a color bar, colors go evenly
+    from the least to the largest number. `rows` and `columns` are names; empty ones are numbers.
+    """
+
+    values: tuple[tuple[float, ...], ...]
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    bar: str = ""
+
+    @property
+    def colors(self) -> np.ndarray:
+        """The numbers that decide the colors, [rows, columns]."""
+        values = np.array(self.values, dtype=float)
+        return values if self.bar else np.sqrt(values)
+
+
+@dataclass(frozen=True)
 class Panel:
-    """One set of axes: lines, or a grid of counts [rows, columns] with `lines` empty. `log`: a logarithmic y axis.
+    """One set of axes: lines, or a grid with `lines` empty. `log`: a logarithmic y axis.
 
     With `ticks`, the points 0, 1, ... of the lines have these names, and are not joined.
     """
@@ -44,7 +67,7 @@ class Panel:
     x: str
     y: str
     lines: tuple[Line, ...] = ()
-    grid: tuple[tuple[float, ...], ...] = ()
+    grid: Grid | None = None
     log: bool = False
     ticks: tuple[str, ...] = ()
 
@@ -77,39 +100,21 @@ class Picture:
         columns = min(IN_A_ROW, len(self.panels))
         rows = -(-len(self.panels) // columns)
         figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows + 0.4), layout="constrained")
-        style = looks(self.labels)
-        most = max((max(map(max, panel.grid)) for panel in self.panels if panel.grid), default=1) ** 0.5
+        style, image = looks(self.labels), None
         for place, (axes, panel) in enumerate(
             zip(np.ravel(figure.subplots(rows, columns, squeeze=False)), self.panels)
         ):
             axes.set_title(panel.title, fontsize=9, color=INK)
             axes.set_xlabel(panel.x)
             axes.set_ylabel(panel.y if place % columns == 0 else "")
-            if panel.grid:
-                axes.imshow(
-                    np.sqrt(panel.grid),
-                    aspect="auto",
-                    cmap=colormaps["Blues"],
-                    interpolation="nearest",
-                    vmin=0,
-                    vmax=most,
-                )
-                continue
-            style_axes(axes)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            if panel.ticks:
-                axes.set_xticks(range(len(panel.ticks)), panel.ticks)
-            if panel.log:
-                axes.set_yscale("log")
-            for line in panel.lines:
-                look = style[line.label]
-                if len(line.low):
-                    axes.fill_between(line.x, line.low, line.high, color=look.color, alpha=0.12, linewidth=0)
-                drawn = line_style(look) | ({"linestyle": "none"} if panel.ticks else {})
-                every = 1 if panel.ticks else max(1, len(line.x) // 7)
-                axes.plot(line.x, line.y, label=line.label, markevery=every, **drawn)
+            if panel.grid is None:
+                _draw_lines(axes, panel, style)
+            else:
+                image = _draw_grid(axes, panel.grid, self._range)
         for axes in figure.axes[len(self.panels) :]:
             axes.set_axis_off()
+        if image is not None and self._bar:
+            figure.colorbar(image, ax=figure.axes, label=self._bar)
         if self.labels:
             known = {h.get_label(): h for axes in figure.axes for h in axes.get_lines()}
             handles = [known[label] for label in self.labels]
@@ -130,12 +135,68 @@ class Picture:
             if panel.ticks:
                 figure.update_xaxes(tickvals=list(range(len(panel.ticks))), ticktext=list(panel.ticks), **at)
             figure.update_yaxes(title_text=panel.y, type="log" if panel.log else "linear", **at)
-            if panel.grid:
-                figure.add_trace(go.Heatmap(z=panel.grid, colorscale="Blues", showscale=False), **at)
+            if panel.grid is not None:
+                figure.add_trace(_heat(panel.grid, self._range), **at)
+                figure.update_yaxes(autorange="reversed", **at)
             for line in panel.lines:
                 figure.add_trace(_trace(line, style[line.label], line.label not in shown, bool(panel.ticks)), **at)
                 shown.add(line.label)
         return figure.update_layout(template="plotly_white", height=120 + 320 * rows)
+
+    @property
+    def _bar(self) -> str:
+        """The label of the color bar; empty without one."""
+        return next((panel.grid.bar for panel in self.panels if panel.grid is not None), "")
+
+    @property
+    def _range(self) -> tuple[float, float]:
+        """The numbers of the lightest and the darkest color, the same in all panels; counts begin at 0."""
+        grids = [panel.grid.colors.ravel() for panel in self.panels if panel.grid is not None]
+        values = np.concatenate(grids)
+        return (float(np.nanmin(values)) if self._bar else 0.0), float(np.nanmax(values))
+
+
+def _draw_lines(axes: Any, panel: Panel, style: dict[str, Look]) -> None:
+    style_axes(axes)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if panel.ticks:
+        axes.set_xticks(range(len(panel.ticks)), panel.ticks)
+    if panel.log:
+        axes.set_yscale("log")
+    for line in panel.lines:
+        look = style[line.label]
+        if len(line.low):
+            axes.fill_between(line.x, line.low, line.high, color=look.color, alpha=0.12, linewidth=0)
+        drawn = line_style(look) | ({"linestyle": "none"} if panel.ticks else {})
+        every = 1 if panel.ticks else max(1, len(line.x) // 7)
+        axes.plot(line.x, line.y, label=line.label, markevery=every, **drawn)
+
+
+def _draw_grid(axes: Any, grid: Grid, limits: tuple[float, float]) -> Any:
+    """Draw the grid. Returns Matplotlib's image, for the color bar."""
+    if grid.rows:
+        axes.set_yticks(range(len(grid.rows)), grid.rows, fontsize=7)
+    if grid.columns:
+        some = range(0, len(grid.columns), -(-len(grid.columns) // MOST_TICKS))
+        axes.set_xticks(some, [grid.columns[i] for i in some])
+    return axes.imshow(
+        grid.colors, aspect="auto", cmap=colormaps["Blues"], interpolation="nearest", vmin=limits[0], vmax=limits[1]
+    )
+
+
+def _heat(grid: Grid, limits: tuple[float, float]) -> go.Heatmap:
+    return go.Heatmap(
+        z=grid.colors,
+        x=grid.columns or None,
+        y=grid.rows or None,
+        customdata=np.array(grid.values, dtype=float),
+        hovertemplate="%{y}, %{x}: %{customdata:.4g}<extra></extra>",
+        colorscale="Blues",
+        zmin=limits[0],
+        zmax=limits[1],
+        showscale=bool(grid.bar),
+        colorbar={"title": grid.bar} if grid.bar else None,
+    )
 
 
 def _trace(line: Line, look: Look, named: bool, apart: bool) -> go.Scatter:

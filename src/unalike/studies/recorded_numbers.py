@@ -1,0 +1,100 @@
+"""The recorded numbers of a cell, as its result keeps them: those of the evaluated rounds, thinned where they are many.
+
+`keep` makes them of the table of a run; `by_round` reads them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from unalike.runtime.records.recording import COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Recorded = dict[str, Any]
+"""`rounds`; `series`: entries with `values` by round, and with those of the columns `SERIES` that say something; `thinned`."""
+
+MOST_NUMBERS = 4000
+"""Above this many numbers, they are thinned."""
+LEAST_ROUNDS = 10
+"""Clients are averaged before fewer than these rounds are kept."""
+MEAN = "mean"
+"""The client of a series that is the mean over clients, or over pairs of them."""
+SERIES = tuple(name for name in COLUMNS if name not in ("round", "value"))
+
+
+def keep(table: pd.DataFrame, evaluated: Sequence[int]) -> Recorded:
+    """The numbers of the evaluated rounds, at most about `MOST_NUMBERS`.
+
+    Where there are more, these are done one after the other until they are few enough: cosines are averaged over pairs of clients,
+    evaluated rounds are left out (the last one is kept), numbers of clients are averaged, more rounds are left out.
+
+    Args:
+        table: the records of a run.
+        evaluated: the evaluated rounds.
+
+    Returns:
+        The rounds, one series for every number, and in `thinned` what was averaged or left out.
+    """
+    kinds = {"client": object, "other": object, "value": "float64"}
+    table = table[table["round"].isin(list(evaluated))].astype(kinds)
+    thinned = []
+    for thin in (_over_pairs, _fewer_rounds(LEAST_ROUNDS), _over_clients, _fewer_rounds(1)):
+        if len(table) > MOST_NUMBERS:
+            table, done = thin(table)
+            thinned += [done] if done else []
+    rounds = sorted({int(number) for number in table["round"]})
+    series: list[dict[str, Any]] = []
+    for key, own in table.groupby(list(SERIES), sort=False):
+        values = own.groupby("round")["value"].mean().to_dict()
+        said = {name: value for name, value in zip(SERIES, key) if value != COLUMNS[name]}
+        series.append({**said, "values": [values.get(number, math.nan) for number in rounds]})
+    return {"rounds": rounds, "series": series, "thinned": "; ".join(thinned)}
+
+
+def by_round(recorded: Recorded, quantity: str, by: str = "layer") -> dict[str, dict[int, float]]:
+    """The values of a quantity for each entry of the column `by`: entry -> round -> mean over what else differs."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for series in recorded.get("series", []):
+        if series["quantity"] == quantity:
+            own = found.setdefault(str(series.get(by, COLUMNS[by])), {})
+            for number, value in zip(recorded["rounds"], series["values"]):
+                if value is not None:
+                    own.setdefault(number, []).append(value)
+    return {entry: {n: sum(v) / len(v) for n, v in sorted(own.items())} for entry, own in found.items()}
+
+
+def _mean(table: pd.DataFrame, where: pd.Series, over: Mapping[str, Any]) -> pd.DataFrame:
+    """The table in which the rows `where` are averaged over the columns `over`, which get the values given there."""
+    import pandas as pd
+
+    averaged = table[where].assign(**over).groupby([*SERIES, "round"], sort=False, as_index=False)["value"].mean()
+    return pd.concat([table[~where], averaged])
+
+
+def _over_pairs(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    pairs = table["other"] >= 0
+    if not pairs.any():
+        return table, ""
+    return _mean(table, pairs, {"client": MEAN, "other": COLUMNS["other"]}), "means over pairs of clients"
+
+
+def _over_clients(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    single = table["client"].map(lambda client: client not in (MEAN, COLUMNS["client"]))
+    return _mean(table, single, {"client": MEAN}), "means over clients"
+
+
+def _fewer_rounds(least: int) -> Callable[[pd.DataFrame], tuple[pd.DataFrame, str]]:
+    """Leave out rounds evenly, but keep `least` of them and the last."""
+
+    def thin(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+        rounds = sorted(set(table["round"]))
+        wanted = max(least, MOST_NUMBERS * len(rounds) // len(table), 1)
+        step = -(-len(rounds) // wanted)
+        kept = rounds[::-step]
+        return table[table["round"].isin(kept)], f"one of {step} evaluated rounds" if step > 1 else ""
+
+    return thin
