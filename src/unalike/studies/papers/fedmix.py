@@ -38,16 +38,17 @@ EMNIST = {
     "protocol": ("clients", "local"),
     "client_curves": "local_accuracy",
 }
-GLYPHS = EMNIST | {"data": "glyphs(train=70000, test=12000)", "work": WORK | {"batch_size": 25}}
+GLYPHS = EMNIST | {"data": "glyphs(train=70000, test=12000)", "work": WORK | {"batch_size": 25, "lr": 0.0025}}
 QUARTER = 0.249
-"""Of the paper's samples, in batches of a quarter of its size: zipf-more and even-more clients make its 60 steps an epoch."""
+"""Of the paper's samples, with a quarter of its batch size: zipf-more and even-more clients make its 60 steps an epoch."""
 TOY = EMNIST | {"data": "glyphs(train=6000, test=1200)", "model": "mlp(hidden=32)", "rounds": 3}
 ON_GLYPHS = (
     "glyphs (distorted printed characters) instead of EMNIST: results on glyphs say nothing about the accuracies on EMNIST. "
     "Clients have a quarter of the paper's samples (1,498 instead of 5,973 for zipf-more, 1,488 instead of 5,952 for even-more) in "
-    "batches of 25 instead of 100: as in the paper they make 60 steps an epoch (even-less 5 instead of 6), but with noisier "
-    "gradients and from fewer samples, which lowers accuracy and widens intervals. They get all samples that they ask for; a "
-    "zipf-more client of the paper's size would get about 3,400 of glyphs"
+    "batches of 25 instead of 100, with a learning rate of 0.0025 instead of 0.01, with which such batches do not train (macro-F1 "
+    "stays below 0.01). As in the paper they make 60 steps an epoch (even-less 5 instead of 6), but from fewer samples, which "
+    "lowers accuracy and widens intervals. They get all samples that they ask for; a zipf-more client of the paper's size would "
+    "get about 3,400 of glyphs"
 )
 SMOKE = "few glyphs, 3 rounds and a small network: shows that the study runs, nothing else"
 
