@@ -117,6 +117,23 @@ def test_run_full_batches_and_steps_are_recorded(cli, small, tmp_path):
     assert "batch_size" not in work and work["steps"] == 2
 
 
+def test_run_and_compare_keep_what_record_asks_for(cli, small, tmp_path):
+    run = [*small, "--method", "fedavg + lws", "--record", "server + updates"]
+    assert cli("run", *run, "--out", tmp_path / "run")[0] == 0
+    table = pd.read_parquet(tmp_path / "run" / "records.parquet")
+    assert set(table["round"]) == {1, 2, 3} and {"gamma", "weight", "update_norm", "cosine"} <= set(table["quantity"])
+    code, _, _ = cli("compare", *small, "--method", "fedavg", "--seeds", 2, "--record", "server", "--out", tmp_path / "c")
+    assert code == 0 and len(list(tmp_path.glob("c/cells/*/records.parquet"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "hint"), [(["--record", "sever", "--out", "x"], "did you mean 'server'"), (["--record", "server"], "--out")]
+)
+def test_run_record_that_cannot_be_kept_is_refused(cli, small, flags, hint):
+    code, _, err = cli("run", *small, *flags)
+    assert code == 2 and hint in err
+
+
 def test_compare_config_repeats_the_comparison(cli, small, tmp_path):
     methods = ["--method", "fedavg", "--method", "fedprox(mu=0.1) + lws", "--method", "local_only"]
     flags = [*small, *methods, "--seeds", 2, "--baseline", "fedprox(mu=0.1) + lws", "--participation", 0.7]

@@ -168,6 +168,12 @@ Clip = Annotated[float | None, typer.Option(help="Largest gradient norm of a ste
 KeepOptimizerState = Annotated[
     bool, typer.Option("--keep-optimizer-state", help="Keep the state of the local optimizer between rounds.")
 ]
+Record = Annotated[
+    str | None,
+    typer.Option(
+        help="Numbers of each round to keep in records.parquet: server, updates, \"clients(layers='head')\", or several with +."
+    ),
+]
 Track = Annotated[
     list[str],
     typer.Option(
@@ -251,6 +257,7 @@ def training(
     stop: Stop = None,
     budget: Budget = None,
     select: Select = "last",
+    record: Record = None,
     *,
     work: Any,
 ) -> dict[str, Any]:

@@ -57,6 +57,8 @@ def command(
 
     if dry_run and profile:
         raise UnalikeError("found --profile with --dry-run, which trains no run to profile; leave one of the two out")
+    if training["record"] is not None and out is None:
+        raise UnalikeError("--record keeps numbers in a folder, found none; add --out FOLDER")
     trackers = Trackers.of(track)
     rounds = training["rounds"]
     data_flags.check(samples, [method], training)

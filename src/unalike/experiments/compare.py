@@ -205,7 +205,7 @@ def prepare_experiment(
     own = dict.fromkeys([*signature(compare).parameters, *fields_of(RunOptions)])
     check_keywords("ua.compare", training, own.keys() - {"options", "seed"}, fields_of(Work))
     training |= {"model": model, "protocol": _shared_model_first(training.get("protocol", "clients"))}
-    options = check_inputs(by_label.values(), has_test=request.has_test, **training)
+    options = check_inputs(by_label.values(), has_test=request.has_test, record=record, **training)
     given = request.read(needs_test="server" in options.protocols)
     notes = _warnings_of(given, plan.seeds)
     training |= {"test": given.test, "proxy": proxy, "metrics": metrics, "record": record}

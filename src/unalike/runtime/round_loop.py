@@ -162,7 +162,7 @@ def run(
     }
     network: dict[str, Any] = {"model": model, "start": start, "start_partial": start_partial}
     request = ClientsRequest(clients, data, data_dir, partition, split, val, test)
-    asked = check_inputs([spec], work=work, has_test=request.has_test, **network, **options)
+    asked = check_inputs([spec], work=work, has_test=request.has_test, record=record, **network, **options)
     given = request.read(needs_test="server" in asked.protocols)
     run_config = prepare_run(
         spec,
@@ -208,6 +208,7 @@ def execute(
                 if stage.pending is None:
                     with recorder.listening():
                         stage.pending = run_round(clients)
+                    recorder.record(number, stage.method, stage.pending, stage.states)
                     if clients.holds_results:
                         recorder.hold(index, clients)
                 result, stage.pending = stage.pending, None
@@ -217,8 +218,6 @@ def execute(
                 rows: list[Row] = []
                 if _is_evaluated(run_config, stage, result, number, recorder):
                     metrics, rows = backend.evaluate(clients, result, train_next=not stage.over)
-                if recorder.records is not None:
-                    recorder.records.round(number, stage.method, result.cohorts, result.before, stage.states)
                 recorder.add(index, clients, _row(number, result, metrics), [{"round": number} | r for r in rows])
                 progress(dict(recorder.history.last))
                 if why := _why_ended(run_config, recorder.history, stop):

@@ -15,7 +15,9 @@ from unalike._utils.profiler_regions import profiled_function
 from unalike._utils.tensor_files import write_tensors
 from unalike.core import tree
 from unalike.core.types import Tree
+from unalike.core.views import ServerState
 from unalike.data.ragged import NumberedNames
+from unalike.methods.method import Method
 from unalike.methods.plan import Answers
 from unalike.runtime.backend import StageBackend
 from unalike.runtime.finished_run import Run
@@ -23,6 +25,7 @@ from unalike.runtime.records.history import History
 from unalike.runtime.records.recording import RoundRecords
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_config import RunConfig
+from unalike.runtime.stage_state import RoundResult
 from unalike.runtime.stopping import ALL_DONE, best_row
 from unalike.tracking.tracking import Trackers
 from unalike.training.wire import Item
@@ -75,6 +78,8 @@ class RunRecorder:
         self._unpaid = {"bytes_down": 0, "bytes_up": 0}
         self._owed = dict(self._unpaid)  # the part that a checkpoint holds: its round has no row yet
         self._round, self._written, self._time = 0, -1, time.monotonic()
+        self._recorded = 0
+        """The last round with records that belong to the next checkpoint; its row in the history may be missing."""
         if directory is not None and directory.claim(run_config.record, resume):
             self.saved = directory.load_checkpoint()
             directory.write_config(run_config.record)  # a resumed run may change some options
@@ -87,7 +92,7 @@ class RunRecorder:
             self._round = self._written = self.saved[1]["round"]
             self.history = History.load(directory.path, self._round)
             if self.records is not None:
-                self.records.load(self._round)
+                self.records.load(self.saved[1].get("recorded", self._round))
             self._best = BestRound.found(*self.saved)
             self._unpaid |= self.saved[1].get("owed", {})
             directory.event("resumed", round=self._round)
@@ -148,6 +153,11 @@ class RunRecorder:
         """Collects the notes of a round's server half, if they are recorded."""
         return nullcontext() if self.records is None else self.records.listen()
 
+    def record(self, number: int, method: Method, result: RoundResult, after: dict[str, ServerState]) -> None:
+        """Take in what is recorded of a round that was trained, if anything is; `after` are the groups' states after it."""
+        if self.records is not None:
+            self.records.round(number, method, result.cohorts, result.before, after)
+
     def note(self, text: str) -> None:
         """Keep a warning, once."""
         if text not in self.notes:
@@ -164,7 +174,7 @@ class RunRecorder:
         staged = {"stage": index} if index else {}
         self.history.add(row | {way: row[way] + cost for way, cost in self._unpaid.items()} | staged, rows)
         self._unpaid, self._owed = dict.fromkeys(self._unpaid, 0), dict.fromkeys(self._unpaid, 0)
-        self._round = row["round"]
+        self._round = self._recorded = row["round"]
         self._choose(index, clients, row)
         self.tracking.log(self.history.rows)
         if self.directory is None:
@@ -203,6 +213,7 @@ class RunRecorder:
         if self.directory is not None:
             self._stages[index] = clients, clients.state_dict()
             self._written, self._owed = -1, dict(self._unpaid)
+            self._recorded = self._round + 1
             self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -220,6 +231,7 @@ class RunRecorder:
         if self.records is not None:
             self.records.save()
         facts: dict[str, Any] = {"round": self._round, "stages": stages, "owed": self._owed}
+        facts |= {"recorded": self._recorded} if self.records is not None else {}
         if self._best is not None:
             tensors |= {f"best/{path}": t for path, t in self._best.tensors.items()}
             facts["best"] = self._best.facts

@@ -48,6 +48,7 @@ def terms(
     evaluate_every: o.EvaluateEvery = 1,
     buffers: o.Buffers = "average",
     transform: o.Transform = None,
+    record: o.Record = None,
     *,
     work: Any,
 ) -> dict[str, Any]:

@@ -82,6 +82,7 @@ class RemoteStage:
         self.step, self._offset = step, offset
         self.evaluates_local = "local" in run_config.options.protocols
         self.metrics = run_config.metrics
+        self._keeps_updates = run_config.recording is not None and run_config.recording.needs_updates
         self.state = StageState(run_config, stage, index)
         self._bytes = wire_bytes(stage, self.state.settings, self._some_context())
         self._exchange: Exchange[SiteReply] | None = None
@@ -131,16 +132,16 @@ class RemoteStage:
         return self.state.by_group(sorted(self._trained()))
 
     def train(self, name: str, ids: Sequence[int], result: RoundResult) -> GroupUpdates:
-        """The updates of these clients, which are on disk; a linear method reads them one by one."""
+        """The updates of these clients, which are on disk; a linear method reads them one by one unless they are recorded."""
         replies = self._trained()
         result.bytes_up += sum(self._bytes["up"] + replies[k].sent for k in ids)
         numbers = join_nests([replies[k].client_update for k in ids], torch.stack)
         population = self.state.size_of(name)
         cohort = Cohort(tuple(ids), numbers, population, folded=True)
-        if self.state.method.linear:
+        if self.state.method.linear and not self._keeps_updates:
             return GroupUpdates(ids, population, {}, cohort=cohort, read=self._update_store.row)
         cohort = replace(cohort, stacked=self._update_store.stacked(ids), folded=False)
-        return GroupUpdates(ids, population, {}, cohort=cohort)
+        return GroupUpdates(ids, population, {}, cohort=cohort, keep=self._keeps_updates)
 
     def end_round(self, result: RoundResult) -> None:
         """Forget the updates of the round."""

@@ -21,6 +21,7 @@ from unalike.core.work import Work
 from unalike.data.table_encoding import Encoding
 from unalike.federation.protocol.envelope import NAME, digest
 from unalike.federation.security.keys import public_key
+from unalike.runtime.records.recording import Recording
 from unalike.runtime.records.run_directory import plain
 
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
@@ -100,7 +101,8 @@ class Federation:
     refused if its norm exceeds `guard` times the running median (part messages and buffers: ten times as much); None: norms are
     not checked. `stop` and `budget` end the run early, as in `ua.run`. `select` chooses the round whose model is the result:
     the last, or the best on the validation samples, a share `val` of each site's training samples. `metric` names the metrics to
-    decide by, as in `ua.run`; each site computes them from its own samples.
+    decide by, as in `ua.run`; each site computes them from its own samples. `record` keeps numbers of each round at the
+    coordinator, "server" and "updates" as in `ua.run`, but no site's parameters.
     """
 
     name: Name
@@ -128,6 +130,7 @@ class Federation:
     stop: str | None = None
     budget: str | None = None
     select: Literal["last", "best"] = "last"
+    record: str | None = None
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Federation:
@@ -137,6 +140,11 @@ class Federation:
                 raise ValueError(f"two sites have one {what}")
         if self.coordinator in {site.key for site in self.sites}:
             raise ValueError("a site has the coordinator's key")
+        recording = Recording.of(self.record)
+        if recording is not None and recording.layers is not None:
+            raise ValueError(
+                f"record = {self.record!r} would keep the sites' own parameters; expected server, updates or both"
+            )
         return self
 
     @classmethod

@@ -104,12 +104,12 @@ def run_config_of(
     coordinated: bool = False,
     device: str = "cpu",
 ) -> RunConfig:
-    """The federation as a run config. `coordinated` adds what only the coordinator applies: protocol, stop, budget, select.
+    """The federation as a run config. `coordinated` adds what only the coordinator applies: protocol, stop, budget, select, record.
 
     Raises `UnalikeError` for terms that cannot be run.
     """
     share, eligible = federation.participation, max(1, int(np.count_nonzero(population.sizes)))
-    applied = ("protocol", "stop", "budget", "select") if coordinated else ()
+    applied = ("protocol", "stop", "budget", "select", "record") if coordinated else ()
     return prepare_run(
         federation.method,
         population,

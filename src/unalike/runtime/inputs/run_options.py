@@ -27,6 +27,7 @@ from unalike.models.checkpoint import read_state_dict
 from unalike.models.registry import read
 from unalike.models.registry import registry as models
 from unalike.runtime.inputs.given_model import ModelLike
+from unalike.runtime.records.recording import Hook, Recording
 from unalike.runtime.stopping import Budget
 
 MODEL, ROUNDS = "mlp", 50
@@ -80,6 +81,7 @@ def check_inputs(
     start_partial: bool = False,
     work: Work | None = None,
     has_test: bool,
+    record: str | Hook | Recording | None = None,
     **options: Any,
 ) -> RunOptions:
     """Check everything that needs no data, so that a mistake is reported before data is read.
@@ -91,6 +93,7 @@ def check_inputs(
         start_partial: whether a part of them is enough.
         work: the local training.
         has_test: whether the server has test samples, or gets some.
+        record: what to record.
         options: the fields of `RunOptions`.
 
     Returns:
@@ -113,6 +116,7 @@ def check_inputs(
         read_state_dict(start)
     elif start_partial:
         raise UnalikeError("found start_partial=True without start; give start=FILE, or leave start_partial out")
+    Recording.of(record)
     _check_protocols(chosen.protocols, has_test)
     _check_executor(chosen.executor)
     _check_device(chosen.device)
