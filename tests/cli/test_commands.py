@@ -122,12 +122,15 @@ def test_run_and_compare_keep_what_record_asks_for(cli, small, tmp_path):
     assert cli("run", *run, "--out", tmp_path / "run")[0] == 0
     table = pd.read_parquet(tmp_path / "run" / "records.parquet")
     assert set(table["round"]) == {1, 2, 3} and {"gamma", "weight", "update_norm", "cosine"} <= set(table["quantity"])
-    code, _, _ = cli("compare", *small, "--method", "fedavg", "--seeds", 2, "--record", "server", "--out", tmp_path / "c")
+    code, _, _ = cli(
+        "compare", *small, "--method", "fedavg", "--seeds", 2, "--record", "server", "--out", tmp_path / "c"
+    )
     assert code == 0 and len(list(tmp_path.glob("c/cells/*/records.parquet"))) == 2
 
 
 @pytest.mark.parametrize(
-    ("flags", "hint"), [(["--record", "sever", "--out", "x"], "did you mean 'server'"), (["--record", "server"], "--out")]
+    ("flags", "hint"),
+    [(["--record", "sever", "--out", "x"], "did you mean 'server'"), (["--record", "server"], "--out")],
 )
 def test_run_record_that_cannot_be_kept_is_refused(cli, small, flags, hint):
     code, _, err = cli("run", *small, *flags)

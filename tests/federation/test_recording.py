@@ -18,7 +18,9 @@ def test_federation_records_what_a_simulation_records(method, record, tmp_path):
     assert len(recorded) and set(recorded["round"]) == {1, 2}
     pd.testing.assert_frame_equal(recorded, fed.simulated(record=record).records)
     pd.testing.assert_frame_equal(
-        pd.read_parquet(fed.out / "records.parquet").astype({c: object for c in ("group", "part", "quantity", "layer")}),
+        pd.read_parquet(fed.out / "records.parquet").astype(
+            dict.fromkeys(("group", "part", "quantity", "layer"), object)
+        ),
         recorded,
         check_dtype=False,
     )
