@@ -608,3 +608,26 @@ def test_facts_of_program_arguments_have_no_command(small):
     table = small(["fedavg"], 3, model=net, metrics={"zeros": lambda y, p, logits: float((p == 0).mean())}, **options)
     assert table.facts.command.startswith("# model, metrics came from a program: call ua.compare(...)")
     assert small(["fedavg"], 3, **options).facts.command.startswith("unalike compare --data digits")
+
+
+def test_compare_keeps_clients_by_round_and_confusions(people, small, tmp_path):
+    table = small(["fedavg", "local_only"], people, out=tmp_path)
+    own = table.client_rounds.query("method == 'fedavg' and seed == 1 and round == 2")
+    assert list(own["client"]) == [f"site{k}" for k in range(5)]
+    last = table.rounds.query("method == 'fedavg'").groupby("seed")["accuracy"].last()
+    assert set(table.client_rounds.columns) == {"method", "seed", "round", "client", "accuracy", "personal_accuracy"}
+    confusion = {entry["method"]: np.array(entry["counts"]) for entry in table.facts.confusions}
+    tested = 8 + 6 + 3 + 6 + 5
+    assert set(confusion) == {"fedavg", "local_only"} and all(c.sum() == 2 * tested for c in confusion.values())
+    assert confusion["fedavg"].trace() / (2 * tested) == pytest.approx(last.mean())
+    loaded = Comparison.load(tmp_path)
+    pd.testing.assert_frame_equal(loaded.client_rounds, table.client_rounds)
+    assert loaded.facts.confusions == table.facts.confusions
+
+
+def test_run_confusion_counts_the_test_samples(people):
+    run = ua.run("fedavg", people, model="mlp(hidden=(8,))", rounds=2, progress=False)
+    counts = run.confusion()
+    assert counts.to_numpy().trace() / counts.to_numpy().sum() == pytest.approx(run.history.last["accuracy"])
+    with pytest.raises(ua.UnalikeError, match="no test sample with a class"):
+        ua.run("fedavg", data="linear_clusters(clients=2)", model="linear", rounds=1, progress=False).confusion()

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 COLUMNS = {"rounds": {"round", "seconds", "bytes_down", "bytes_up"}, "clients": {"client", "n_train", "n_test"}}
 """Columns that each table must have."""
+BY_ROUND = "client_rounds"
+MOST_CLIENTS, MOST_ROUNDS = 100, 150
+"""With more clients their rounds are not kept; of more evaluated rounds, so many evenly spaced ones are."""
 SHOWN = (
     *("method", "protocol", "seeds", "loss"),
     *("verdict", "probability_best", "difference", "ci_low", "ci_high", "p_holm", "seconds"),
@@ -45,6 +48,7 @@ class Comparison:
         clients: one row per method, seed and client: means over the rounds that the score of a run counts, or the
             values of the selected round where one was selected.
         facts: how the data differs, what crosses the wire, how to repeat the comparison.
+        client_rounds: the scores of single clients by round, for at most 100 clients; None for more.
 
     Example:
         >>> clients = ua.partition("digits", "dirichlet(alpha=0.1)", clients=3)  # doctest: +SKIP
@@ -56,6 +60,7 @@ class Comparison:
     rounds: pd.DataFrame
     clients: pd.DataFrame
     facts: ComparisonFacts
+    client_rounds: pd.DataFrame | None = None
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -144,11 +149,17 @@ class Comparison:
             estimate=facts.estimate,
             smallest_effect=facts.smallest_effect,
             looks=facts.looks,
+            client_rounds=self.client_rounds,
+            confusions=facts.confusions,
         )
 
     def save(self, folder: Path) -> None:
         """Write the tables and the facts into a folder; `load` reads them."""
-        for name, table in (("rounds", self.rounds), ("clients", self.clients)):
+        (folder / f"{BY_ROUND}.parquet").unlink(missing_ok=True)
+        tables = {"rounds": self.rounds, "clients": self.clients, BY_ROUND: self.client_rounds}
+        for name, table in tables.items():
+            if table is None:
+                continue
             buffer = io.BytesIO()
             table.to_parquet(buffer, index=False)
             write_bytes(folder / f"{name}.parquet", buffer.getvalue())
@@ -173,6 +184,8 @@ class Comparison:
         try:
             rounds, clients = (pd.read_parquet(folder / f"{name}.parquet") for name in COLUMNS)
             _check_columns(rounds=rounds, clients=clients)
+            kept = folder / f"{BY_ROUND}.parquet"
+            by_round = pd.read_parquet(kept) if kept.exists() else None
             is_single_run = bool(RunDirectory(folder).events)
             facts = facts_of_run(folder, rounds) if is_single_run else read_facts(folder)
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -182,9 +195,12 @@ class Comparison:
             ) from None
         if "method" not in rounds:  # the tables of a single run
             history = History(*(cast(list[Row], table.to_dict("records")) for table in (rounds, clients)))
+            label = facts.methods[0]["label"]
+            by_round = client_rounds(history, facts.clients)
+            by_round = None if by_round is None else labelled(by_round, label, facts.seed)
             clients = last_rounds(history, facts.clients)
-            rounds, clients = (labelled(table, facts.methods[0]["label"], facts.seed) for table in (rounds, clients))
-        return cls(rounds, clients, facts)
+            rounds, clients = (labelled(table, label, facts.seed) for table in (rounds, clients))
+        return cls(rounds, clients, facts, by_round)
 
     def plot(self, kind: str = "decision", protocol: str | None = None) -> go.Figure:
         """Draw the comparison with the charts of the report.
@@ -287,3 +303,20 @@ def last_rounds(history: History, names: Sequence[str]) -> pd.DataFrame:
     return means.assign(
         **sizes, client=[names[int(k)] for k in means["client"]], status=recent["status"].last()["status"]
     )
+
+
+def client_rounds(history: History, names: Sequence[str]) -> pd.DataFrame | None:
+    """The headline metric of each client by round, under each protocol; None for more than `MOST_CLIENTS` clients."""
+    import numpy as np
+
+    from unalike.metrics.statistics import headline
+
+    clients = history.clients
+    if len(names) > MOST_CLIENTS or clients.empty:
+        return None
+    rounds = clients["round"].unique()
+    kept = rounds[np.unique(np.linspace(0, len(rounds) - 1, min(MOST_ROUNDS, len(rounds))).round().astype(int))]
+    column = headline(clients).column
+    scores = [c for c in map(str, clients) if c == column or (c.endswith(f"_{column}") and "val_" not in c)]
+    table = clients.loc[clients["round"].isin(kept), ["round", "client", *scores]].reset_index(drop=True)
+    return table.assign(client=[names[int(k)] for k in table["client"]])

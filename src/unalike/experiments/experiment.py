@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from unalike._utils.progress import ProgressCallback
 from unalike._utils.system.machine import peak_memory_mb
 from unalike._utils.tensor_files import write_bytes
 from unalike.engine.multiprocess.worker_pool import launched_by_torchrun
-from unalike.experiments.comparison import Comparison, labelled, last_rounds
+from unalike.experiments.comparison import Comparison, client_rounds, labelled, last_rounds
 from unalike.experiments.cost_estimate import ROUNDS, Estimate, calibrate
 from unalike.experiments.facts import FILE, ComparisonFacts
 from unalike.experiments.standings import PlannedCell, save_cells
@@ -65,6 +66,8 @@ class _CellResults:
     clients: list[pd.DataFrame] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     ends: list[dict[str, Any]] = field(default_factory=list)
+    client_rounds: list[pd.DataFrame] = field(default_factory=list)
+    confusions: dict[str, pd.DataFrame] = field(default_factory=dict)
     ran: list[Cell] = field(default_factory=list)
     was_read: bool = False
     """Whether some result was read, not run."""
@@ -87,6 +90,12 @@ class _CellResults:
         self.rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
         clients = last_rounds(run.history, cell.run_config.population.names)
         self.clients.append(labelled(clients, cell.label, cell.seed))
+        by_round = client_rounds(run.history, cell.run_config.population.names)
+        if by_round is not None:
+            self.client_rounds.append(labelled(by_round, cell.label, cell.seed))
+        with suppress(UnalikeError):  # regression, or no test sample
+            counts = run.confusion()
+            self.confusions[cell.label] = counts + self.confusions.get(cell.label, 0)
 
     def add_diverged(self, cell: Cell, error: Diverged) -> None:
         self.notes.append(f"{cell.label}, seed {cell.seed}, is left out: {error}")
@@ -101,7 +110,15 @@ class _CellResults:
         return Comparison(
             pd.concat(self.rounds, ignore_index=True),
             pd.concat(self.clients, ignore_index=True),
-            replace(_without_diverged(facts, self.rounds, [*facts.notes, *self.notes]), ends=self.ends),
+            replace(
+                _without_diverged(facts, self.rounds, [*facts.notes, *self.notes]),
+                ends=self.ends,
+                confusions=[
+                    {"method": label, "classes": list(map(str, counts)), "counts": counts.to_numpy().tolist()}
+                    for label, counts in self.confusions.items()
+                ],
+            ),
+            pd.concat(self.client_rounds, ignore_index=True) if self.client_rounds else None,
         )
 
 

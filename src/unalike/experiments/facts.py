@@ -16,6 +16,7 @@ ENTRIES = {
     "methods": {"label", "spec", "protocols"},
     "ends": {"method", "seed", "rounds", "why", "selected"},
     "wire": {"method", "direction", "what", "bytes"},
+    "confusions": {"method", "classes", "counts"},
 }
 """Keys that each entry of a list of facts must have."""
 
@@ -42,6 +43,8 @@ class ComparisonFacts:
         estimate: the cost estimate beside the actual cost: rows of `what unit estimated actual`.
         smallest_effect: the smallest difference of interest; None for the default of the metric.
         looks: (fewest, most) seeds, if seeds were added until the decision stood; None for a fixed number.
+        confusions: one entry per method with a model and classes: `method`, `classes`, and `counts`, test samples of all seeds by
+            class and predicted class after the last round.
         unfinished: progress of a run that has not ended (`2 of 3 rounds`), otherwise empty. Such a run is shown but never
             joined with others.
     """
@@ -62,6 +65,7 @@ class ComparisonFacts:
     estimate: list[dict[str, Any]] = field(default_factory=list)
     smallest_effect: float | None = None
     looks: tuple[int, int] | None = None
+    confusions: list[dict[str, Any]] = field(default_factory=list)
     unfinished: str = ""
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unalike.experiments.comparison import Comparison, in_method_order
 from unalike.experiments.facts import ComparisonFacts
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def merge(comparisons: Sequence[Comparison]) -> Comparison:
@@ -22,8 +25,16 @@ def merge(comparisons: Sequence[Comparison]) -> Comparison:
         rounds.drop_duplicates(["method", "seed", "round"]),
         clients.drop_duplicates(["method", "seed", "client"]),
         _merge_facts([c.facts for c in comparisons]),
+        _merge_client_rounds(comparisons),
     )
     return in_method_order(merged)
+
+
+def _merge_client_rounds(comparisons: Sequence[Comparison]) -> pd.DataFrame | None:
+    import pandas as pd
+
+    found = [c.client_rounds for c in comparisons if c.client_rounds is not None]
+    return pd.concat(found, ignore_index=True).drop_duplicates(["method", "seed", "round", "client"]) if found else None
 
 
 def _merge_facts(all_facts: Sequence[ComparisonFacts]) -> ComparisonFacts:
@@ -31,6 +42,7 @@ def _merge_facts(all_facts: Sequence[ComparisonFacts]) -> ComparisonFacts:
     methods: dict[str, dict[str, Any]] = {}
     wire: dict[str, list[dict[str, Any]]] = {}
     ends: dict[tuple[str, int], dict[str, Any]] = {}
+    confusions: dict[str, dict[str, Any]] = {}
     for facts in all_facts:
         for method in facts.methods:
             methods.setdefault(method["label"], method)
@@ -38,6 +50,8 @@ def _merge_facts(all_facts: Sequence[ComparisonFacts]) -> ComparisonFacts:
             wire.setdefault(label, [row for row in facts.wire if row["method"] == label])
         for end in facts.ends:
             ends.setdefault((end["method"], end["seed"]), end)
+        for confusion in facts.confusions:
+            confusions.setdefault(confusion["method"], confusion)
     return replace(
         all_facts[0],
         baseline=_baseline(all_facts),
@@ -45,6 +59,7 @@ def _merge_facts(all_facts: Sequence[ComparisonFacts]) -> ComparisonFacts:
         wire=[row for label in methods for row in wire.get(label, [])],
         notes=_distinct(note for facts in all_facts for note in facts.notes),
         ends=list(ends.values()),
+        confusions=list(confusions.values()),
         command="\n".join(_distinct(facts.command for facts in all_facts)),
         config="\n".join(_distinct(facts.config for facts in all_facts)),
     )
@@ -91,6 +106,9 @@ def _relabelled(comparison: Comparison, labels: dict[str, str]) -> Comparison:
         baseline=new.get(facts.baseline, facts.baseline),
         wire=relabel(facts.wire, "method"),
         ends=relabel(facts.ends, "method"),
+        confusions=relabel(facts.confusions, "method"),
     )
-    rounds, clients = (t.assign(method=t["method"].replace(new)) for t in (comparison.rounds, comparison.clients))
-    return Comparison(rounds, clients, facts)
+    tables = (comparison.rounds, comparison.clients, comparison.client_rounds)
+    rounds, clients, by_round = (None if t is None else t.assign(method=t["method"].replace(new)) for t in tables)
+    assert rounds is not None and clients is not None
+    return Comparison(rounds, clients, facts, by_round)

@@ -57,6 +57,8 @@ class ReportContent:
     * `ends`: `method seed rounds why selected`, one row per run; `estimate`: `what unit estimated actual`.
     * `smallest_effect`: the smallest difference of interest; None for the default of the metric.
     * `looks`: (fewest, most) seeds if seeds were added until the decision stood; None for a fixed number.
+    * `client_rounds`: `method seed round client` and the headline metric under each protocol; None if it is not known.
+    * `confusions`: `method classes counts`, test samples by class and predicted class after the last round, over all seeds.
     * `wire`: `method direction what bytes`, everything that enters and leaves a client in a round.
 
     Raises `UnalikeError` if the tables are not consistent.
@@ -81,6 +83,8 @@ class ReportContent:
     estimate: list[dict[str, Any]] = field(default_factory=list)
     smallest_effect: float | None = None
     looks: tuple[int, int] | None = None
+    client_rounds: pd.DataFrame | None = None
+    confusions: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _check_labels(self.labels, self.baseline)

@@ -17,6 +17,8 @@ from unalike.reporting.tradeoff import tradeoff
 
 Looks = dict[str, Look]
 
+MOST_LINES = 50
+"""With more clients there is no line for each."""
 _HANDLING = "Select a method to hide it; drag to enlarge, double-click to go back."
 
 
@@ -96,10 +98,92 @@ def curves(content: ReportContent, looks: Looks) -> Panel | None:
                 figure = plotly_charts.curves(content.rounds, prefix + column, axis, shown, scale)
                 label = f"{title}, {MODELS[protocol]}"
                 views.append(View(label, figure, f"{label} by round for {wording.listing(shown)}."))
+    if shown := _scored(content.rounds, "train_loss", looks):
+        figure = plotly_charts.curves(content.rounds, "train_loss", "training loss", shown)
+        alt = f"Mean loss of local training by round for {wording.listing(shown)}."
+        views.append(View("Training loss", figure, alt))
+    views += _spreads(content, looks)
     banded = len(content.seeds) > 1 and len(looks) <= plotly_charts.MOST_BANDS
     band = "Bands: one standard deviation over seeds. " if banded else ""
     caption = f"Mean over seeds after each evaluated round; round 0 is the untrained model. {band}{_HANDLING}"
     return _panel("curves", caption, views, list(looks.items()))
+
+
+def _spreads(content: ReportContent, looks: Looks) -> list[View]:
+    """The standard deviation over clients by round, under each protocol."""
+    table, views = content.client_rounds, []
+    for protocol, prefix in content.prefixes.items():
+        column = prefix + content.metric.column
+        if table is None or column not in table:
+            continue
+        spread = table.groupby(["method", "seed", "round"], sort=False)[column].std().reset_index()
+        if shown := _scored(spread, column, looks):
+            title = f"standard deviation of {content.metric.word} over clients{_unit(content)}"
+            figure = plotly_charts.curves(spread, column, title, shown, _percent(content))
+            label = f"Spread over clients, {MODELS[protocol]}"
+            views.append(View(label, figure, f"{label} by round for {wording.listing(shown)}."))
+    return views
+
+
+def client_curves(content: ReportContent, looks: Looks) -> Panel | None:
+    """One line per client by round, method by method, under the first seed."""
+    table, metric, views = content.client_rounds, content.metric, []
+    if table is None or table["client"].nunique() > MOST_LINES:
+        return None
+    first = table[table["seed"] == content.seed]
+    for protocol, prefix in content.prefixes.items():
+        column = prefix + metric.column
+        for name, look in list(_scored(first, column, looks).items())[: plotly_charts.MOST_BANDS]:
+            own = first[first["method"] == name]
+            title = f"{metric.word}{_unit(content)} of one client"
+            figure = plotly_charts.client_lines(own, column, title, look, _percent(content))
+            label = wording.short(name) + plotly_charts.MODEL_SUFFIX.get(protocol, "")
+            views.append(
+                View(label, figure, f"{metric.word} of each client by round under {name}, {MODELS[protocol]}.")
+            )
+    caption = f"Thin lines: one client each, seed {content.seed}. Thick line: their mean."
+    return _panel("client-curves", caption, views, [])
+
+
+def class_scores(content: ReportContent, looks: Looks) -> Panel | None:
+    """The accuracy on each class under each method."""
+    shares = {}
+    for name, counts in _confusions(content, looks).items():
+        right = pd.Series(counts.to_numpy().diagonal(), counts.index) / counts.sum(axis=1)
+        shares[name] = right.dropna()
+    if not shares:
+        return None
+    figure = plotly_charts.class_scores(shares, looks)
+    alt = f"Accuracy on each class under {wording.listing(shares)}."
+    caption = f"Share of right predictions among the test samples of a class, after the last round, {_over(content)}."
+    return _panel("classes", caption, [View("Classes", figure, alt)], [(name, looks[name]) for name in shares])
+
+
+def confusions(content: ReportContent, looks: Looks) -> Panel | None:
+    """The classes that each method takes for one another."""
+    views = [
+        View(wording.short(name), plotly_charts.confusion(counts), f"Classes by predicted classes under {name}.")
+        for name, counts in list(_confusions(content, looks).items())[: plotly_charts.MOST_BANDS]
+    ]
+    caption = (
+        f"Test samples by class (rows) and predicted class (columns), after the last round, {_over(content)}, of the shared model, "
+        "or where there is none of the clients' own. A perfect model has the diagonal alone."
+    )
+    return _panel("confusions", caption, views, [])
+
+
+def _confusions(content: ReportContent, looks: Looks) -> dict[str, pd.DataFrame]:
+    """Method -> test samples by class and predicted class, in the order of the methods."""
+    found = {entry["method"]: entry for entry in content.confusions}
+    return {
+        name: pd.DataFrame(found[name]["counts"], index=found[name]["classes"], columns=found[name]["classes"])
+        for name in looks
+        if name in found
+    }
+
+
+def _over(content: ReportContent) -> str:
+    return "over all seeds" if len(content.seeds) > 1 else f"seed {content.seed}"
 
 
 def distributions(content: ReportContent, looks: Looks) -> Panel | None:

@@ -150,6 +150,23 @@ class Evaluator:
             return self._measures(splits, self._own(splits, runner, clients_shown, worker_pool), clients_shown)
         return self.scored(splits, MODELS[protocol](runner, result), clients_shown, worker_pool)
 
+    def confusion(self, runner: StageRunner) -> np.ndarray | None:
+        """Test samples by class (row) and predicted class (column) of the last models: the shared one, else the clients' own.
+
+        None for regression, and where there is no test sample or no model.
+        """
+        classes, state = self.population.classes, runner.state
+        split = "test" if len(self.population.test.values) else "server"
+        models = MODELS["clients" if state.has_shared_model else "personal"](runner, None)
+        if classes is None or models is None or split not in self.splits:
+            return None
+        found = self._found({"": split}, models)[""]
+        if not found:
+            return None
+        scores, size = Scores.join(found), len(classes)
+        pairs = scores.y.astype(np.int64) * size + scores.predicted.astype(np.int64)
+        return np.bincount(pairs, minlength=size**2).reshape(size, size)
+
     def scored(
         self,
         splits: Splits,

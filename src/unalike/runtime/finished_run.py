@@ -27,6 +27,7 @@ from unalike.data.population import Population
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.methods.plan import Answers, QueryStep, StageResults, next_step, plan, steps_of
 from unalike.runtime.backend import StageBackend
+from unalike.runtime.evaluation import Evaluator
 from unalike.runtime.inputs.given_model import ModelLike, make_model
 from unalike.runtime.inputs.run_options import RunOptions
 from unalike.runtime.records.history import History, given
@@ -125,6 +126,21 @@ class Run:
                 "arguments of the run and out=, which trains nothing again"
             )
         return self._runner.personal(self.run_config.population.index(client))
+
+    def confusion(self) -> pd.DataFrame:
+        """Test samples by class (rows) and predicted class (columns), of the shared model or else of the clients' own.
+
+        Raises `UnalikeError` for regression, and where the run does not hold the samples, as one that was read from a folder.
+        """
+        if not self._has_samples or "federation" in self.config:
+            raise UnalikeError("the samples of this run are not here; call ua.run with its arguments and out=")
+        counts = Evaluator(self.run_config).confusion(self._runner)
+        if counts is None:
+            raise UnalikeError("found no test sample with a class, so there is no confusion to count")
+        import pandas as pd
+
+        classes = self.run_config.population.classes
+        return pd.DataFrame(counts, index=classes, columns=classes)
 
     def plot(self, metric: str | None = None) -> go.Figure:
         """The curves of a metric over the rounds; see `History.plot`."""

@@ -23,6 +23,10 @@ MOST_BUBBLES = (40, 30)
 """Most clients and classes shown as bubbles; larger tables are shown as a heat map."""
 
 
+_BLUE = [[0, "rgba(26,128,187,0)"], [1, "rgba(26,128,187,1)"]]
+"""From the background, light or dark, to blue."""
+
+
 def forest(differences: pd.DataFrame, metric: Metric, looks: Looks) -> go.Figure:
     """Differences to the baseline with their intervals, one row per method: `method difference ci_low ci_high`."""
     scale = _scale(metric)
@@ -64,6 +68,64 @@ def curves(rounds: pd.DataFrame, column: str, title: str, looks: Looks, scale: f
             figure.add_scatter(**_line(line["round"], line["mean"], name, looks[name], "round %{x}<br>%{y:.4g}"))
     figure.update_xaxes(title_text="round", rangemode="tozero")
     figure.update_yaxes(title_text=title)
+    return figure
+
+
+def client_lines(rounds: pd.DataFrame, column: str, title: str, look: Look, scale: float = 1) -> go.Figure:
+    """One thin line per client by round, and their mean as a thick one: `round client` and the column."""
+    figure = canvas(430)
+    for client, own in rounds.dropna(subset=[column]).groupby("client", sort=False):
+        figure.add_scatter(
+            x=numbers(own["round"]),
+            y=numbers(scale * own[column]),
+            mode="lines",
+            line={"color": look.faded(0.45), "width": 1.25},
+            meta=text(client),
+            hovertemplate="%{meta}<br>round %{x}<br>%{y:.4g}<extra></extra>",
+        )
+    mean = rounds.groupby("round")[column].mean().dropna()
+    drawn = _line(pd.Series(mean.index), scale * mean, "mean of the clients", look, "round %{x}<br>%{y:.4g}")
+    figure.add_scatter(**drawn | {"line": {"color": look.color, "width": 3}})
+    figure.update_xaxes(title_text="round", rangemode="tozero")
+    figure.update_yaxes(title_text=title)
+    return figure
+
+
+def class_scores(shares: dict[str, pd.Series], looks: Looks) -> go.Figure:
+    """One marker per method and class: the share of right predictions among the samples of the class, in per cent."""
+    figure, classes = canvas(430), list(dict.fromkeys(name for found in shares.values() for name in found.index))
+    for name, found in shares.items():
+        look = looks[name]
+        figure.add_scatter(
+            x=[classes.index(label) for label in found.index],
+            y=numbers(100 * found),
+            mode="markers",
+            legendgroup=look.key,
+            marker={"color": look.color, "symbol": look.marker, "size": 9},
+            meta=text(name),
+            text=[text(f"class {label}") for label in found.index],
+            hovertemplate="%{meta}<br>%{text}: %{y:.4g} %<extra></extra>",
+        )
+    figure.update_xaxes(title_text="class", **_ticks(pd.Index(classes)))
+    figure.update_yaxes(title_text="accuracy on the class (%)", rangemode="tozero")
+    return figure
+
+
+def confusion(counts: pd.DataFrame) -> go.Figure:
+    """Classes (rows) by predicted classes (columns); darker is a larger share of the class."""
+    shares = 100 * counts.div(counts.sum(axis=1).clip(lower=1), axis=0)
+    figure = canvas(min(760, max(430, 140 + 11 * len(counts))))
+    figure.add_heatmap(
+        z=[numbers(row) for row in shares.to_numpy()],
+        text=[[text(f"class {a}, predicted {b}: {n}") for b, n in row.items()] for a, row in counts.iterrows()],
+        hovertemplate="%{text} (%{z:.3g} %)<extra></extra>",
+        zmin=0,
+        zmax=100,
+        colorscale=_BLUE,
+        colorbar={"title": {"text": "% of class"}, "thickness": 12, "outlinewidth": 0},
+    )
+    figure.update_xaxes(title_text="predicted class", **_ticks(counts.columns))
+    figure.update_yaxes(title_text="class", autorange="reversed", **_ticks(counts.index))
     return figure
 
 
@@ -215,7 +277,7 @@ def _heat_map(counts: pd.DataFrame) -> go.Figure:
         z=[[int(count) for count in row] for row in counts.to_numpy(dtype=int)],
         text=[[text(f"{client}, class {label}") for label in counts.columns] for client in counts.index],
         hovertemplate="%{text}: %{z}<extra></extra>",
-        colorscale=[[0, "rgba(26,128,187,0)"], [1, "rgba(26,128,187,1)"]],
+        colorscale=_BLUE,
         colorbar={"title": {"text": "samples"}, "thickness": 12, "outlinewidth": 0},
     )
     figure.update_xaxes(**(_ticks(counts.columns) if columns <= MOST_BUBBLES[1] else {}))

@@ -1,0 +1,75 @@
+"""Charts of training: loss, spread over clients, one line per client, accuracy by class and confusions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from unalike.reporting import panels, render
+from unalike.reporting.charts.palette import looks
+
+
+@pytest.fixture
+def detailed(simulate):
+    """A comparison of two methods with the scores of three clients by round, and confusions of two classes."""
+    content = simulate(methods=2, clients=3, seeds=2, rounds=4)
+    rows = [
+        (method, seed, number, f"clinic {k + 1}", 0.1 * number + 0.1 * k)
+        for method in content.labels
+        for seed in (0, 1)
+        for number in range(5)
+        for k in range(3)
+    ]
+    by_round = pd.DataFrame(rows, columns=["method", "seed", "round", "client", "accuracy"])
+    confusions = [{"method": m, "classes": ["cat", "dog"], "counts": [[3, 1], [0, 4]]} for m in content.labels]
+    return replace(content, client_rounds=by_round, confusions=confusions)
+
+
+def views(panel):
+    return {view.label: view.figure for view in panel.views}
+
+
+def test_curves_have_training_loss_and_spread_over_clients(detailed):
+    found = views(panels.curves(detailed, looks(detailed.labels)))
+    spread = found["Spread over clients, shared model"].data[-1]
+    assert list(spread.y) == pytest.approx([10.0] * 5)  # the deviation of 0, 10 and 20 %
+    expected = detailed.rounds[detailed.rounds["method"] == detailed.labels[-1]].groupby("round")["train_loss"].mean()
+    assert list(found["Training loss"].data[-1].y) == pytest.approx(list(expected), rel=1e-5)
+
+
+def test_client_curves_have_a_line_for_each_client_and_their_mean(detailed):
+    found = views(panels.client_curves(detailed, looks(detailed.labels)))
+    assert list(found) == detailed.labels
+    *clients, mean = found["fedavg"].data
+    assert [line.meta for line in clients] == ["clinic 1", "clinic 2", "clinic 3"]
+    assert list(clients[2].y) == pytest.approx([20, 30, 40, 50, 60]) and list(mean.y) == pytest.approx(
+        [10, 20, 30, 40, 50]
+    )
+
+
+def test_class_scores_are_the_right_share_of_each_class(detailed):
+    [figure] = views(panels.class_scores(detailed, looks(detailed.labels))).values()
+    assert [list(trace.y) for trace in figure.data] == [[75.0, 100.0]] * 2
+
+
+def test_confusion_has_shares_of_each_class_and_counts(detailed):
+    found = views(panels.confusions(detailed, looks(detailed.labels)))["fedavg"].data[0]
+    assert np.array(found.z).tolist() == [[75, 25], [0, 100]]
+    assert found.text[0][1] == "class cat, predicted dog: 1"
+
+
+def test_class_without_test_samples_has_no_score(detailed):
+    confusions = [{"method": "fedavg", "classes": ["cat", "dog"], "counts": [[3, 1], [0, 0]]}]
+    [figure] = views(panels.class_scores(replace(detailed, confusions=confusions), looks(detailed.labels))).values()
+    assert list(figure.data[0].y) == [75.0]
+
+
+def test_report_with_and_without_classes_is_complete(detailed, content):
+    page = render(detailed)
+    assert all(f'id="panel-{key}"' in page for key in ("client-curves", "classes", "confusions"))
+    assert "Which classes are hard?" in page
+    plain = render(content)
+    assert "Which classes are hard?" not in plain and 'id="panel-client-curves"' not in plain
