@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from unalike._utils.errors import unknown
-from unalike.studies.papers import fedlws, fedmix, fedpake, fedsa, local_statistics, niid_bench, pfllib
+from unalike.studies.papers import (
+    fedlws,
+    fedmix,
+    fedpake,
+    fedsa,
+    local_statistics,
+    local_statistics_sizes,
+    niid_bench,
+    pfllib,
+)
 from unalike.studies.study import Study
 
-PAPERS = (fedlws, fedmix, local_statistics, niid_bench, pfllib, fedsa, fedpake)
+PAPERS = (fedlws, fedmix, local_statistics, local_statistics_sizes, niid_bench, pfllib, fedsa, fedpake)
 STUDIES: dict[str, Study] = {study.name: study for paper in PAPERS for study in paper.STUDIES}
 
 
