@@ -131,3 +131,12 @@ def test_mixture_test_samples_are_trained_on_by_no_client(letters):
 def test_mixture_of_small_data_takes_all_samples(blobs):
     everyone = partition(blobs, "even_more", clients=3)
     assert set(everyone.sizes) == {680} and set(everyone.test.sizes) == {120}
+
+
+def test_shortfall_is_kept_with_the_plan(blobs, tmp_path):
+    with pytest.warns(UserWarning, match="mixture: 3 of 3 clients get fewer"):
+        plan = partition(blobs, "mixture(even_more=3)").plan
+    assert [note.split(",")[0] for note in plan.notes] == ["mixture: 3 of 3 clients get fewer samples than asked for"]
+    loaded = PartitionPlan.load(plan.save(tmp_path))
+    assert loaded.notes == plan.notes and loaded.hash == plan.hash
+    assert partition(blobs, "iid", clients=3).plan.notes == ()

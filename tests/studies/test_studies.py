@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,23 @@ def test_smoke_scale_runs_and_is_reported(name, tmp_path):
     assert all(result.ended for result in run_cells(cells, folder))
     text, files = write_report(study(name), "smoke", folder)
     assert f"{len(cells)} of {len(cells)} cells" in text and all(file.stat().st_size for file in files)
+
+
+def test_clients_that_get_fewer_samples_are_noted_in_result_and_report(small, tmp_path):
+    few = {
+        "data": "digits",
+        "partition": "even(size=2000)",
+        "clients": 3,
+        "rounds": 1,
+        "model": "linear",
+        "protocol": "clients",
+    }
+    scale = Scale({"FedAvg": "fedavg"}, {"all": {}}, few, seeds=(0,))
+    with pytest.warns(UserWarning, match="get fewer"):
+        [result] = run_cells(scale.cells, tmp_path)
+    assert sum("even: 3 of 3 clients get fewer samples" in note for note in result.notes) == 1
+    text, _ = write_report(replace(small, scales={"small": scale}, claims=()), "small", tmp_path)
+    assert "## Warnings" in text and "even: 3 of 3 clients get fewer" in text and "(1 of 1 cells)" in text
 
 
 def test_diverged_cell_is_a_result_that_is_infinitely_bad(small, tmp_path):

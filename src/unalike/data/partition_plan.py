@@ -49,6 +49,7 @@ class PartitionPlan:
         test: The indices of each client's test samples.
         val: The indices of each client's validation samples.
         counts: Training samples per client and class.
+        notes: Warnings of the scheme. They follow from the other fields and are not hashed.
 
     Shapes:
         counts: int64 [K, C]; [K, 0] for regression.
@@ -68,10 +69,11 @@ class PartitionPlan:
     test: Ragged
     val: Ragged
     counts: np.ndarray
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def hash(self) -> str:
-        """The blake2b hash of every field."""
+        """The blake2b hash of every field but the notes."""
         plain = json.dumps([getattr(self, name) for name in PLAIN])
         arrays = (array for split in SPLITS for array in getattr(self, split).hashed)
         return digest(plain, *arrays, self.counts)
@@ -91,6 +93,7 @@ class PartitionPlan:
         table = {name: getattr(self, name) for name in PLAIN}
         table |= {"hash": self.hash, "counts": self.counts.tolist()}
         table |= {split: [row.tolist() for row in getattr(self, split)] for split in SPLITS}
+        table |= {"notes": list(self.notes)} if self.notes else {}
         write_bytes(file, (json.dumps(table, separators=(",", ":")) + "\n").encode())
         return file
 
@@ -123,7 +126,12 @@ class PartitionPlan:
     def _of(cls, table: dict[str, Any]) -> PartitionPlan:
         counts = np.asarray(table["counts"], np.int64).reshape(table["clients"], -1)
         splits: dict[str, Any] = {split: Ragged.of(table[split]) for split in SPLITS}
-        return cls(**{name: table[name] for name in PLAIN}, **splits, counts=counts)
+        return cls(
+            **{name: table[name] for name in PLAIN},
+            **splits,
+            counts=counts,
+            notes=tuple(map(str, table.get("notes", ()))),
+        )
 
     def show(self, classes: Sequence[str] | None = None) -> Table:
         """Make a table to print with Rich: each client's sizes and most frequent class, and the heterogeneity measures."""

@@ -214,6 +214,7 @@ def prepare_experiment(
         for seed in plan.seeds
         for label, method in by_label.items()
     ]
+    notes = list(dict.fromkeys([*notes, *cells[0].run_config.data_notes]))
     _check_scored(cells[0].run_config)
     flags = request.flags if source is None else source
     if request.data is not None and flags:

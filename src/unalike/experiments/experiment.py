@@ -85,7 +85,8 @@ class _CellResults:
         self.add(cell, run)
 
     def add(self, cell: Cell, run: Run) -> None:
-        self.notes += [f"{cell.label}: {note}" for note in run.notes]
+        # those on the data are among the facts, once for all methods
+        self.notes += [f"{cell.label}: {note}" for note in run.notes if note not in cell.run_config.data_notes]
         self.ends.append(cell.end(run))
         self.rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
         clients = last_rounds(run.history, cell.run_config.population.names)

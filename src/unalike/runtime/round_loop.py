@@ -282,7 +282,7 @@ def _stages(run_config: RunConfig, backend: Backend[Any], recorder: RunRecorder)
     """The stages of the plan with their step numbers. Client queries between them are asked on the way."""
     steps = steps_of(run_config.plan, run_config.plan_inputs)
     step, index = next(steps, None), 0
-    for note in (*run_config.warnings, *backend.notes):
+    for note in (*run_config.warnings, *run_config.data_notes, *backend.notes):
         recorder.note(note)
     while step is not None:
         outcome: Answers | StageResults

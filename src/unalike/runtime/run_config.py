@@ -116,6 +116,11 @@ class RunConfig:
         return found + ([self.ending.warning] if self.ending.warning else [])
 
     @property
+    def data_notes(self) -> tuple[str, ...]:
+        """Warnings of the partition, which were given when it was made."""
+        return () if self.population.plan is None else self.population.plan.notes
+
+    @property
     def plan_inputs(self) -> PlanInputs:
         """The inputs that a plan builds its stages from."""
         people, options = self.population, self.options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from unalike._utils.errors import UnalikeError
@@ -45,6 +46,10 @@ def render(study: Study, scale: str, results: Results, estimated: dict[str, floa
         lines += [f"## {layout.title}", "", markdown(layout.table(results)), ""]
     thinned = {cell.recorded["thinned"] for cell in results.cells if cell.recorded.get("thinned")}
     lines += [f"Of recorded numbers the results keep {', or '.join(sorted(thinned))}.", ""] if thinned else []
+    warned = Counter(note for cell in results.cells for note in cell.notes)
+    if warned:
+        shown_notes = [f"- {note} ({count} of {len(results)} cells)" for note, count in warned.items()]
+        lines += ["## Warnings", "", *shown_notes, ""]
     if study.claims:
         rows = [["claim", "published", "ours", "95 % interval", "seeds", "verdict"]]
         for claim in study.claims:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from unalike.data.partitioning.scheme import Division, by_class, registry
 @registry.register("zipf")
 def zipf(
     labels: np.ndarray, clients: int, rng: np.random.Generator, *, a: float = 2, size: int = 6000, order: str = "random"
-) -> list[np.ndarray]:
+) -> Division:
     """Label skew by Zipf's law: a client's r-th class gets max(1, floor(size p_r)) samples, p_r ~ r^-a over the C classes.
 
     `order` ranks the classes of each client: "random" is a permutation per client; "swap" exchanges class 0 and class k mod C
@@ -30,12 +29,11 @@ def zipf(
     counts = _counts(size, a, len(rows))
     ranks = _ranks(order, clients, len(rows), rng)
     owned = [_draw(rows, rank, counts, rng) for rank in ranks]
-    _warn_of_shortfall("zipf" if a else "even", [int(counts.sum())] * clients, owned)
-    return owned
+    return Division(owned, notes=_shortfall("zipf" if a else "even", [int(counts.sum())] * clients, owned))
 
 
 @registry.register("even")
-def even(labels: np.ndarray, clients: int, rng: np.random.Generator, *, size: int = 6000) -> list[np.ndarray]:
+def even(labels: np.ndarray, clients: int, rng: np.random.Generator, *, size: int = 6000) -> Division:
     """Every client has max(1, floor(size / C)) samples of each class: `zipf(a=0)`. Clients may overlap. Source: FedMix."""
     return zipf(labels, clients, rng, a=0, size=size)
 
@@ -127,20 +125,19 @@ def _testbed(labels: np.ndarray, kinds: list[Kind], order: str, rng: np.random.G
         mine = _draw(train, rank, _counts(kind.train, kind.a, len(train)), rng)
         owned.append(np.concatenate([mine, tested[-1]]))
     asked = [int(_counts(k.train, k.a, len(train)).sum() + _counts(k.test, k.a, len(train)).sum()) for k in kinds]
-    _warn_of_shortfall("mixture", asked, owned)
-    return Division(owned, tested)
+    return Division(owned, tested, notes=_shortfall("mixture", asked, owned))
 
 
-def _warn_of_shortfall(scheme: str, asked: list[int], owned: list[np.ndarray]) -> None:
-    """Warn, with numbers, if clients get fewer samples than the scheme asks for."""
+def _shortfall(scheme: str, asked: list[int], owned: list[np.ndarray]) -> tuple[str, ...]:
+    """A note, with numbers, if clients get fewer samples than the scheme asks for."""
     short = [(len(rows), wanted) for rows, wanted in zip(owned, asked) if len(rows) < wanted]
-    if short:
-        least, wanted = min(short)
-        warnings.warn(
-            f"{scheme}: {len(short)} of {len(owned)} clients get fewer samples than asked for, the smallest {least:,} instead of "
-            f"{wanted:,}, because their classes have too few samples; give more data or smaller clients",
-            stacklevel=2,
-        )
+    if not short:
+        return ()
+    least, wanted = min(short)
+    return (
+        f"{scheme}: {len(short)} of {len(owned)} clients get fewer samples than asked for, the smallest {least:,} instead of "
+        f"{wanted:,}, because their classes have too few samples; give more data or smaller clients",
+    )
 
 
 def _counts(size: int, a: float, classes: int) -> np.ndarray:

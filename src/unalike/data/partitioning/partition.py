@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -88,6 +89,7 @@ def partition(
     columns = {column: values[: len(labels)] for column, values in data.groups.items()}
     held_out = np.arange(len(labels)) >= len(data.train[1])
     division = _divide(spec, labels.cpu().numpy(), clients, seed, columns, held_out, data.classes)
+    _warn(division)
     train, test = _split(division, split, min_test, seed)
     train, chosen_by = _set_apart(division, train, val, seed)
     plan = PartitionPlan(
@@ -105,6 +107,7 @@ def partition(
         test=test,
         val=chosen_by,
         counts=label_counts(labels, data.classes, train),
+        notes=division.notes,
     )
     return apply_plan(plan, data)
 
@@ -173,6 +176,7 @@ def partition_labels(
     if changes:
         raise UnalikeError(f"{spec!r}: {changes[0].name} changes samples, found labels only; use `partition`")
     division = _divide(spec, found, clients, seed, columns, np.zeros(found.shape, bool), None)
+    _warn(division)
     return [np.asarray(rows, np.int64) for rows in division.owned]
 
 
@@ -238,6 +242,12 @@ def _divide(
     }
     made = registry.build(call, **{name: value for name, value in offered.items() if name in asked})
     return made if isinstance(made, Division) else Division(made)
+
+
+def _warn(division: Division) -> None:
+    """Warn of what the scheme notes; a run notes it again, so that its report shows it."""
+    for note in division.notes:
+        warnings.warn(note, stacklevel=3)
 
 
 def _check_number(name: str, value: object, least: int) -> None:

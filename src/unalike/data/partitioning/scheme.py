@@ -34,7 +34,8 @@ class Division:
 
     `test[k]` and `val[k]` are its test and validation samples, a subset of `owned[k]`. If `test[k]` is empty or None, the
     samples are divided by `split`; if `val[k]` is empty or None, a share `val` of the training samples is drawn.
-    `names` are the clients' names, `clusters` [K] their true clusters.
+    `names` are the clients' names, `clusters` [K] their true clusters. `notes` are warnings, such as of clients that get less than
+    was asked for.
     """
 
     owned: list[np.ndarray]
@@ -42,6 +43,7 @@ class Division:
     names: list[str] | None = None
     clusters: np.ndarray | None = None
     val: list[np.ndarray] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def by_class(labels: np.ndarray) -> list[np.ndarray]:
