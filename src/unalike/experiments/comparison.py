@@ -309,7 +309,7 @@ def client_rounds(history: History, names: Sequence[str]) -> pd.DataFrame | None
     """The headline metric of each client by round, under each protocol; None for more than `MOST_CLIENTS` clients."""
     import numpy as np
 
-    from unalike.metrics.statistics import headline
+    from unalike.metrics.statistics import headline, prefix_of
 
     clients = history.clients
     if len(names) > MOST_CLIENTS or clients.empty:
@@ -317,6 +317,6 @@ def client_rounds(history: History, names: Sequence[str]) -> pd.DataFrame | None
     rounds = clients["round"].unique()
     kept = rounds[np.unique(np.linspace(0, len(rounds) - 1, min(MOST_ROUNDS, len(rounds))).round().astype(int))]
     column = headline(clients).column
-    scores = [c for c in map(str, clients) if c == column or (c.endswith(f"_{column}") and "val_" not in c)]
+    scores = [c for c in map(str, clients) if c == prefix_of(c) + column]
     table = clients.loc[clients["round"].isin(kept), ["round", "client", *scores]].reset_index(drop=True)
     return table.assign(client=[names[int(k)] for k in table["client"]])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from unalike.studies.cells import CLASS_ACCURACY
 from unalike.studies.layouts.panels import Grid, Line, Panel, Picture
 from unalike.studies.layouts.tables import MISSING
-from unalike.studies.results import CellResult, Results
+from unalike.studies.results import LOWER_IS_BETTER, CellResult, Results
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,12 @@ class Curves:
     def table(self, results: Results) -> list[list[str]]:
         """The rounds that are drawn of each method and setting, and the best of them."""
         rows = [["method", "setting", "seeds", "rounds", "best round", "its mean"]]
+        sign = -1 if self.column.endswith(LOWER_IS_BETTER) else 1
         for setting in results.settings:
             for method in results.methods:
                 line = self._line(method, results.of(method, setting).values())
                 if line is not None:
-                    best = max(range(len(line.y)), key=lambda i: line.y[i])
+                    best = max(range(len(line.y)), key=lambda i: sign * line.y[i])
                     seeds = str(len(results.of(method, setting)))
                     rows.append([method, setting, seeds, f"{line.x[-1]:g}", f"{line.x[best]:g}", f"{line.y[best]:.2f}"])
         return rows
