@@ -132,7 +132,9 @@ class Run:
 
         Raises `UnalikeError` for regression, and where the run does not hold the samples, as one that was read from a folder.
         """
-        if not self._has_samples or "federation" in self.config:
+        if not self._has_samples or not isinstance(
+            self._runner, StageRunner
+        ):  # the clients of a federation are elsewhere
             raise UnalikeError("the samples of this run are not here; call ua.run with its arguments and out=")
         counts = Evaluator(self.run_config).confusion(self._runner)
         if counts is None:

@@ -39,7 +39,7 @@ def keep(table: pd.DataFrame, evaluated: Sequence[int]) -> Recorded:
     Returns:
         The rounds, one series for every number, and in `thinned` what was averaged or left out.
     """
-    kinds = {"client": object, "other": object, "value": "float64"}
+    kinds: dict[str, Any] = {"client": object, "other": object, "value": "float64"}
     table = table[table["round"].isin(list(evaluated))].astype(kinds)
     thinned = []
     for thin in (_over_pairs, _fewer_rounds(LEAST_ROUNDS), _over_clients, _fewer_rounds(1)):

@@ -94,10 +94,11 @@ def client_lines(rounds: pd.DataFrame, column: str, title: str, look: Look, scal
 def class_scores(shares: dict[str, pd.Series], looks: Looks) -> go.Figure:
     """One marker per method and class: the share of right predictions among the samples of the class, in per cent."""
     figure, classes = canvas(430), list(dict.fromkeys(name for found in shares.values() for name in found.index))
-    for name, found in shares.items():
-        look = looks[name]
+    apart = 0.5 / max(1, len(shares))  # side by side, since methods often agree
+    for i, (name, found) in enumerate(shares.items()):
+        look, shift = looks[name], apart * (i - (len(shares) - 1) / 2)
         figure.add_scatter(
-            x=[classes.index(label) for label in found.index],
+            x=[classes.index(label) + shift for label in found.index],
             y=numbers(100 * found),
             mode="markers",
             legendgroup=look.key,
@@ -106,8 +107,8 @@ def class_scores(shares: dict[str, pd.Series], looks: Looks) -> go.Figure:
             text=[text(f"class {label}") for label in found.index],
             hovertemplate="%{meta}<br>%{text}: %{y:.4g} %<extra></extra>",
         )
-    figure.update_xaxes(title_text="class", **_ticks(pd.Index(classes)))
-    figure.update_yaxes(title_text="accuracy on the class (%)", rangemode="tozero")
+    figure.update_xaxes(title_text="class", zeroline=False, **_ticks(pd.Index(classes)))
+    figure.update_yaxes(title_text="accuracy on the class (%)", range=[-3, 103], zeroline=False)
     return figure
 
 
@@ -124,8 +125,10 @@ def confusion(counts: pd.DataFrame) -> go.Figure:
         colorscale=_BLUE,
         colorbar={"title": {"text": "% of class"}, "thickness": 12, "outlinewidth": 0},
     )
-    figure.update_xaxes(title_text="predicted class", **_ticks(counts.columns))
-    figure.update_yaxes(title_text="class", autorange="reversed", **_ticks(counts.index))
+    figure.update_xaxes(title_text="predicted class", showgrid=False, zeroline=False, **_ticks(counts.columns))
+    figure.update_yaxes(
+        title_text="class", autorange="reversed", showgrid=False, zeroline=False, **_ticks(counts.index)
+    )
     return figure
 
 
