@@ -221,14 +221,26 @@ def test_every_study_has_smoke_and_paper_scales_with_distinct_cells(name):
         assert len(set(files)) == len(files)
 
 
+RECORDED = {"aggregation_seconds": [0.1, 0.2, 0.3], "tau": [1.0, 2.0, 3.0], "ratio": [1.0, 2.0, 4.0]}
+COSINES = [
+    {"quantity": "cosine", "client": i, "other": j, "values": [c] * 3}
+    for i, j, c in ((0, 1, 0.5), (0, 2, 0.2), (1, 2, 0))
+]
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_claim_is_about_cells_that_exist(name):
     """With a made-up result in every cell, each claim has as many values as there are seeds."""
     for scale in ("small", "paper"):
         cells = study(name).scale(scale).cells
-        columns = {c: [0.0, 0.5] for c in ("accuracy", "local_accuracy", "personal_accuracy", "rmse", "loss")}
+        measured = ("accuracy", "local_accuracy", "personal_accuracy", "rmse", "loss", "train_loss")
+        columns = {c: [0.0, 0.5] for c in measured}
+        series = [{"quantity": q, "values": v} for q, v in RECORDED.items()] + COSINES
+        more = {"recorded": {"rounds": [1, 2, 3], "series": series}, "label_counts": [[2, 2], [4, 0], [0, 3]]}
         found = tuple(
-            CellResult(c.method, c.setting, c.seed, "", "", {}, 1.0, "", {}, {}, rounds={"round": [0, 1], **columns})
+            CellResult(
+                c.method, c.setting, c.seed, "", "", {}, 1.0, "", {}, {}, rounds={"round": [0, 1], **columns}, **more
+            )
             for c in cells
         )
         for claim in study(name).claims:

@@ -45,7 +45,8 @@ RUN = (
 )
 """Options of `ua.run`."""
 OPTIONS = (
-    *("data", "proxy", "proxy_imbalance", "pretrain", "partition", "work", "client_curves", "class_accuracy"),
+    *("data", "proxy", "proxy_imbalance", "pretrain", "partition", "work"),
+    *("client_curves", "class_accuracy", "histogram"),
     *DIVISION,
     *RUN,
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 
+from unalike.studies.recorded_numbers import by_round
 from unalike.studies.results import Results
 from unalike.studies.verdicts import Expectation, Finding, judge
 
@@ -55,6 +57,17 @@ def peak(method: str, setting: str, column: str = "accuracy") -> Quantity:
     def values(results: Results) -> dict[int, float]:
         found = {seed: cell.column(column) for seed, cell in results.of(method, setting).items()}
         return {seed: max(column) for seed, column in found.items() if column}
+
+    return values
+
+
+def recorded_mean(method: str, setting: str, name: str) -> Quantity:
+    """The mean of a recorded number over the rounds that are kept, for cells with `record`."""
+
+    def values(results: Results) -> dict[int, float]:
+        cells = results.of(method, setting)
+        found = {seed: by_round(cell.recorded, name, by="quantity") for seed, cell in cells.items()}
+        return {seed: fmean(own[name].values()) for seed, own in found.items() if own.get(name)}
 
     return values
 

@@ -47,6 +47,7 @@ class CellResult:
         curves: round by round the values of one column for every client, where the cell asks for them.
         label_counts: client by client the training samples of each class, for at most 1,000 numbers.
         recorded: the recorded numbers of the evaluated rounds, where the cell has `record`; see `recorded_numbers.py`.
+        parameters: the number of final parameters of the shared model in each bin of the cell's `histogram`.
     """
 
     method: str
@@ -65,6 +66,7 @@ class CellResult:
     curves: list[list[float | None]] = field(default_factory=list)
     label_counts: list[list[int]] = field(default_factory=list)
     recorded: Recorded = field(default_factory=dict)
+    parameters: list[int] = field(default_factory=list)
 
     def score(self, column: str, last: int) -> float:
         """The mean of a column over the last evaluated rounds; NaN where there is none.

@@ -6,11 +6,12 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -157,6 +158,7 @@ def _of_run(cell: StudyCell, run: Run, seconds: float) -> CellResult:
         clients={str(name): finals[name].tolist() for name in finals if not str(name).startswith(CLASS_ACCURACY)},
         curves=_curves(run, cell.options.get("client_curves")),
         label_counts=_label_counts(run.run_config),
+        parameters=_parameters(run, cell.options.get("histogram")),
         recorded=keep(run.records, [int(row["round"]) for row in rows]) if cell.options.get("record") else {},
     )
 
@@ -176,6 +178,15 @@ def _result(cell: StudyCell, run_config: RunConfig, seconds: float, ended: str, 
         machine,
         **found,  # type: ignore[arg-type]
     )
+
+
+def _parameters(run: Run, wanted: Mapping[str, Any] | None) -> list[int]:
+    """The numbers of final parameters in `bins` bins from -limit to limit; those beyond count in the outermost ones."""
+    if wanted is None:
+        return []
+    limit = float(wanted["limit"])
+    values = torch.cat([value.detach().flatten() for value in run.params.values()]).clamp(-limit, limit)
+    return [int(count) for count in values.histc(int(wanted["bins"]), -limit, limit)]
 
 
 def _curves(run: Run, column: str | None) -> list[list[float | None]]:

@@ -60,7 +60,7 @@ class Grid:
 class Panel:
     """One set of axes: lines, or a grid with `lines` empty. `log`: a logarithmic y axis.
 
-    With `ticks`, the points 0, 1, ... of the lines have these names, and are not joined.
+    With `ticks`, the points 0, 1, ... of the lines have these names, and are not joined; nor are they with `points`.
     """
 
     title: str
@@ -70,6 +70,12 @@ class Panel:
     grid: Grid | None = None
     log: bool = False
     ticks: tuple[str, ...] = ()
+    points: bool = False
+
+    @property
+    def apart(self) -> bool:
+        """Whether points are not joined."""
+        return self.points or bool(self.ticks)
 
 
 @dataclass(frozen=True)
@@ -139,7 +145,7 @@ class Picture:
                 figure.add_trace(_heat(panel.grid, self._range), **at)
                 figure.update_yaxes(autorange="reversed", **at)
             for line in panel.lines:
-                figure.add_trace(_trace(line, style[line.label], line.label not in shown, bool(panel.ticks)), **at)
+                figure.add_trace(_trace(line, style[line.label], line.label not in shown, panel.apart), **at)
                 shown.add(line.label)
         return figure.update_layout(template="plotly_white", height=120 + 320 * rows)
 
@@ -158,7 +164,7 @@ class Picture:
 
 def _draw_lines(axes: Any, panel: Panel, style: dict[str, Look]) -> None:
     style_axes(axes)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=not panel.points))
     if panel.ticks:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks)
     if panel.log:
@@ -167,8 +173,8 @@ def _draw_lines(axes: Any, panel: Panel, style: dict[str, Look]) -> None:
         look = style[line.label]
         if len(line.low):
             axes.fill_between(line.x, line.low, line.high, color=look.color, alpha=0.12, linewidth=0)
-        drawn = line_style(look) | ({"linestyle": "none"} if panel.ticks else {})
-        every = 1 if panel.ticks else max(1, len(line.x) // 7)
+        drawn = line_style(look) | ({"linestyle": "none"} if panel.apart else {})
+        every = 1 if panel.apart else max(1, len(line.x) // 7)
         axes.plot(line.x, line.y, label=line.label, markevery=every, **drawn)
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from unalike.studies.papers import fedlws_central
+from unalike.studies.papers import fedlws_central, fedlws_figures, fedlws_tables
 
-STUDIES = (*fedlws_central.STUDIES,)
+STUDIES = (*fedlws_central.STUDIES, *fedlws_tables.STUDIES, *fedlws_figures.STUDIES)
