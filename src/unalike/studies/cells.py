@@ -53,8 +53,8 @@ OPTIONS = (
 """Options of a cell. `work` is a mapping of the arguments of `ua.Work`; `{seed}` in `data` stands for the seed; `proxy` is the
 share of the test samples that the server learns from, or "test": those that also test, and `proxy_imbalance` their long tail;
 `pretrain` has the arguments of `pretrained`; with `client_curves`, a result keeps this column of every client for all evaluated
-rounds; with `class_accuracy`, the accuracy on each class is measured; with `record`, a result keeps the recorded numbers
-(`recorded_numbers.py`), not the clients' parameters."""
+rounds; with `class_accuracy`, the accuracy on each class is measured; with `histogram`, a result keeps one of the final
+parameters (`limit`, `bins`); with `record`, the recorded numbers (`recorded_numbers.py`), not the clients' parameters."""
 
 CLASS_ACCURACY = "accuracy_of_"
 """Prefix of the columns with the accuracy on one class."""
