@@ -24,6 +24,7 @@ _HOMES = {
     "PartitionPlan": "data.partition_plan",
     "Population": "data.population",
     "load": "data.sources.load",
+    "diagnose": "diagnosis.diagnose",
     "compare": "experiments.compare",
     "estimate": "experiments.compare",
     "Method": "methods.method",

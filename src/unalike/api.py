@@ -10,6 +10,7 @@ from unalike.data.partition_plan import PartitionPlan
 from unalike.data.partitioning.partition import partition, partition_labels
 from unalike.data.population import Population
 from unalike.data.sources.load import load
+from unalike.diagnosis.diagnose import diagnose
 from unalike.experiments.compare import compare, estimate
 from unalike.experiments.comparison import open_comparison
 from unalike.methods.method import Method
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "aggregate",
     "compare",
+    "diagnose",
     "estimate",
     "load",
     "local_update",

@@ -1,0 +1,81 @@
+"""`unalike diagnose`: measure the kinds of heterogeneity of clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unalike._utils.errors import UnalikeError
+from unalike.cli import data_flags
+from unalike.cli import options as o
+
+NAME = "diagnose"
+
+
+@o.uses_flags(clients=data_flags.clients, work=o.work)
+def command(
+    *,
+    clients: data_flags.DataFlags,
+    seed: Annotated[int, typer.Option(help="Seed of the partition, of resampling and of training.")] = 0,
+    rounds: Annotated[
+        int, typer.Option(help="Rounds of FedAvg for the numbers about training, such as 5; 0 trains nothing.", min=0)
+    ] = 0,
+    model: Annotated[str, typer.Option(help="Model of these rounds (see `unalike list models`).")] = "mlp",
+    work: Any,
+    out: Annotated[Path | None, typer.Option(help="Write the page and the numbers into this folder.")] = None,
+) -> None:
+    """Measure how the clients' data differs: labels, sizes, features, concepts, clusters.
+
+    \b
+    unalike diagnose --data digits --partition 'dirichlet(alpha=0.1)' --clients 10
+    unalike diagnose --data visits.csv --target outcome --group hospital --rounds 5 --out diagnosis
+    unalike diagnose --data digits --partition 'rotation(degrees=90)' --clients 12 --out diagnosis
+
+    Each number comes with a 95 % interval over other clients of the same kind, and with its scale: the same number for known
+    divisions of the same samples among as many clients. --rounds and the options of local training add how the clients pull apart
+    in training. With --out, a page with charts and a file of all numbers are written.
+    """
+    from unalike._utils.progress import progress_bar
+    from unalike.cli.terminal_tables import number, tables
+    from unalike.diagnosis.diagnose import diagnosed
+    from unalike.diagnosis.training import DIVISIONS, Rounds
+
+    if clients.val:
+        raise UnalikeError(f"found --val {clients.val}: a diagnosis reads training samples alone; leave it out")
+    if clients.partition is not None:
+        from unalike.data.partitioning.partition import check_scheme
+
+        check_scheme(clients.partition)
+    loaded = clients.load()
+    population = clients.divide(loaded.dataset, seed)
+    division = clients.resolved(loaded.dataset).get("partition") or f"plan {clients.plan}"
+    with progress_bar(rounds * DIVISIONS, "training", lines=True) as progress:
+        asked = Rounds(rounds, model, work, seed, progress)
+        found = diagnosed(population, f"{clients.data}, {division}", None, asked, _repeat(clients, asked))
+    print("\n".join(found.findings), end="\n\n")
+    rows = [
+        [m.title, number(m.value), f"{number(m.low)} to {number(m.high)}" if m.low == m.low else "", m.place]
+        for m in found.measures.values()
+    ]
+    tables(["measure", "value", "95 % interval", "on the scale"], rows)
+    for note in found.notes:
+        print(f"note: {note}")
+    if out is not None:
+        print(f"page: {found.save(out).resolve()}")
+
+
+def _repeat(clients: data_flags.DataFlags, asked: Any) -> str:
+    """The command that repeats the diagnosis, with the options that differ from their defaults."""
+    from dataclasses import asdict
+
+    from unalike.core.work import Work
+    from unalike.experiments.command_line import command_line
+
+    changed = {"rounds": asked.rounds or None, "seed": asked.seed or None}
+    if asked.rounds:
+        usual, batch = asdict(Work()), asked.work.batch_size or "full"
+        changed |= {"model": asked.model} | {k: v for k, v in asdict(asked.work).items() if v != usual[k]}
+        changed |= {"batch_size": batch} if batch != usual["batch_size"] else {}
+    return command_line(NAME, clients.kept | changed)

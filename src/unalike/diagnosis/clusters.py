@@ -1,0 +1,195 @@
+"""Cluster structure: whether clients fall into groups, by their label distributions or by their gradients.
+
+Clients are joined by average linkage, and cut into the number of clusters with the highest silhouette. Any clients can be cut;
+they count as clusters only if clients that differ as much, but without groups, hardly ever have such a silhouette, and if the
+clusters stay the same when samples are drawn again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from unalike._utils.seeds import generator
+from unalike.diagnosis.labels import pairwise
+from unalike.diagnosis.measure import SHUFFLES, Measure, p_value
+from unalike.diagnosis.samples import ClientSamples
+
+KIND = "clusters"
+MOST_CLUSTERS = 8
+REDRAWS = 50
+"""Number of times that samples are drawn again."""
+STABLE = 0.8
+"""The agreement (adjusted Rand index, 1 is the same) from which clusters count as stable."""
+LEAST_CLIENTS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """A way to divide the clients into clusters.
+
+    Attributes:
+        basis: What the clients are compared by: "label distributions" or "gradients".
+        names: The clients' names, K of them.
+        members: The cluster of each client.
+        distances: The distances between clients.
+        linkage: The joins, as SciPy's `linkage` gives them.
+        silhouette: The mean silhouette of the clusters, as a measure; its p value is that against clients without groups.
+        stability: The mean agreement with the clusters of samples that were drawn again.
+
+    Shapes:
+        members: [K]. distances: [K, K]. linkage: [K - 1, 4].
+    """
+
+    basis: str
+    names: list[str]
+    members: np.ndarray
+    distances: np.ndarray
+    linkage: np.ndarray
+    silhouette: Measure
+    stability: Measure
+
+    @property
+    def found(self) -> bool:
+        """Whether these are clusters, and not only a way to cut clients apart."""
+        return self.silhouette.found and self.stability.value >= STABLE
+
+    @property
+    def count(self) -> int:
+        """The number of clusters."""
+        return int(self.members.max()) + 1
+
+
+def label_clusters(samples: ClientSamples, seed: int) -> Clusters | None:
+    """Cluster the clients by their label distributions; None for fewer than four clients."""
+    counts = samples.counts
+    groupless = _dirichlet_like(counts)
+
+    def redrawn(rng: np.random.Generator) -> np.ndarray:
+        return pairwise(rng.multinomial(counts.sum(1), counts / counts.sum(1, keepdims=True)))
+
+    def chance(rng: np.random.Generator) -> np.ndarray:
+        return pairwise(groupless(rng))
+
+    return clusters_of(pairwise(counts), samples.names, "label distributions", redrawn, chance, seed)
+
+
+def clusters_of(
+    distances: np.ndarray,
+    names: list[str],
+    basis: str,
+    redrawn: Callable[[np.random.Generator], np.ndarray],
+    groupless: Callable[[np.random.Generator], np.ndarray],
+    seed: int,
+) -> Clusters | None:
+    """Cut clients into clusters, and test these.
+
+    Args:
+        distances: The distances between clients, [K, K].
+        names: The clients' names.
+        basis: What the clients are compared by.
+        redrawn: The distances after samples are drawn again.
+        groupless: The distances of clients that differ as much, but have no groups.
+        seed: Seed of the draws.
+
+    Returns:
+        The clusters; None for fewer than four clients, or if all are equal.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    if len(names) < LEAST_CLIENTS or not distances.max() > 0:
+        return None
+    rng = generator(seed, f"clusters by {basis}")
+    value, members, joins = best_cut(distances)
+    by_chance = np.array([best_cut(groupless(rng))[0] for _ in range(SHUFFLES)])
+    count = int(members.max()) + 1
+    agreement = np.array([adjusted_rand_score(members, cut(linkage_of(redrawn(rng)), count)) for _ in range(REDRAWS)])
+    low, high = np.quantile(agreement, (0.025, 0.975)).tolist()
+    key, title = basis.replace(" ", "_"), f"of {count} clusters by {basis}"
+    scale = {"no groups": float(by_chance.mean())}
+    spread = [_silhouette(found, members) for found in (redrawn(rng) for _ in range(REDRAWS))]
+    ends = np.quantile(spread, (0.025, 0.975)) - np.mean(spread) + value
+    silhouette = Measure(
+        KIND,
+        f"silhouette_{key}",
+        f"silhouette {title}",
+        value,
+        float(max(-1, ends[0])),
+        float(min(1, ends[1])),
+        scale,
+        p_value(value, by_chance),
+        (-1, 1),
+    )
+    stability = Measure(
+        KIND, f"stability_{key}", f"stability {title}", float(agreement.mean()), low, high, range=(-1, 1)
+    )
+    return Clusters(basis, names, members, distances, joins, silhouette, stability)
+
+
+def best_cut(distances: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """The highest silhouette, its clusters numbered by first appearance, and the joins."""
+    joins = linkage_of(distances)
+    most = max(2, min(MOST_CLUSTERS, len(distances) // 2))
+    cuts = [cut(joins, count) for count in range(2, most + 1)]
+    scores = [_silhouette(distances, members) for members in cuts]
+    best = int(np.argmax(scores))
+    return scores[best], cuts[best], joins
+
+
+def linkage_of(distances: np.ndarray) -> np.ndarray:
+    """The joins of average linkage, [K - 1, 4]."""
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
+
+    return linkage(squareform(distances, checks=False), "average")
+
+
+def cut(joins: np.ndarray, count: int) -> np.ndarray:
+    """The cluster of each client after a cut into at most `count` clusters, numbered by first appearance."""
+    from scipy.cluster.hierarchy import fcluster
+
+    found = fcluster(joins, count, "maxclust")
+    _, first, inverse = np.unique(found, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse.reshape(-1)]
+
+
+def _silhouette(distances: np.ndarray, members: np.ndarray) -> float:
+    """The mean of (b - a) / max(a, b): a is a client's mean distance within its cluster, b that to the nearest other one.
+
+    A client alone in its cluster counts 0.
+    """
+    count = int(members.max()) + 1
+    if count < 2:
+        return 0.0
+    of = (members[:, None] == np.arange(count)).astype(float)
+    sizes, rows = of.sum(0), np.arange(len(members))
+    sums = distances @ of
+    within = sums[rows, members] / np.maximum(sizes[members] - 1, 1)
+    means = sums / sizes
+    means[rows, members] = np.inf
+    other = means.min(1)
+    score = (other - within) / np.maximum(np.maximum(within, other), 1e-12)
+    return float(np.where(sizes[members] > 1, score, 0).mean())
+
+
+def _dirichlet_like(counts: np.ndarray) -> Callable[[np.random.Generator], np.ndarray]:
+    """Draws counts of clients that differ as much as these, each by itself: p_k ~ Dir(s q), with the pool's q.
+
+    E sum_c (p_kc - q_c)^2 = (1 - sum_c q_c^2) (r + (1 - r) / n_k) with r = 1 / (s + 1) gives s from the observed mean.
+    """
+    sizes = counts.sum(1)
+    q = counts.sum(0) / counts.sum()
+    observed = float(((counts / sizes[:, None] - q) ** 2).sum(1).mean()) / max(1 - float((q**2).sum()), 1e-12)
+    noise = float((1 / sizes).mean())
+    r = min(max((observed - noise) / max(1 - noise, 1e-12), 1e-6), 1 - 1e-6)
+
+    def draw(rng: np.random.Generator) -> np.ndarray:
+        shares = rng.dirichlet(np.maximum(q * (1 / r - 1), 1e-9), size=len(sizes))
+        shares = np.nan_to_num(shares)
+        empty = shares.sum(1) <= 0
+        shares[empty] = np.eye(len(q))[rng.choice(len(q), size=int(empty.sum()), p=q)]
+        return rng.multinomial(sizes, shares / shares.sum(1, keepdims=True))
+
+    return draw

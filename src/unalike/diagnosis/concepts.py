@@ -1,0 +1,187 @@
+"""Concept shift: whether equal inputs have other labels at other clients.
+
+A model of one client is tested on the samples of another one, and compared with the other's own model on the same samples. Only
+classes that both have are told apart, and only samples that lie where the first client has samples, too: elsewhere its model
+cannot be blamed. The models are the simplest that exist in closed form, so that hundreds of random divisions can be tested:
+nearest class means, and ridge regression.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from unalike._utils.seeds import generator
+from unalike.diagnosis.measure import NO_SKEW, SHUFFLES, Measure, mean_interval, p_value, shuffled_within
+from unalike.diagnosis.samples import ClientSamples, Features
+
+KIND = "concept shift"
+LEAST_OF_CLASS = 3
+"""Fewest samples of a class that its mean is taken over."""
+LEAST_TESTED = 10
+"""Fewest samples that one client's model is tested on for another client."""
+INSIDE = 0.95
+"""The share of a client's own samples that lie where it has samples."""
+REFERENCE_DRAWS = 3
+PENALTY = 1.0
+"""The ridge penalty."""
+
+
+class Judge(Protocol):
+    """Compares every client's model with every other client's own model."""
+
+    def losses(self, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The losses of samples under the models of all clients.
+
+        Args:
+            owners: the client of each sample, [N].
+
+        Returns:
+            [N, K] each: the loss of sample n under client i's model; its loss under its own client's model, which was made
+            without it; and whether the two can be compared.
+        """
+
+
+@dataclass(frozen=True)
+class ClassMeans:
+    """The nearest class mean, which treats all classes alike, so that other label frequencies alone change nothing.
+
+    The loss is 1 for a wrong class. A client's own model leaves the sample itself out of its class mean m of n samples:
+    ||z - m'|| = ||z - m|| n / (n - 1).
+    """
+
+    features: np.ndarray
+    labels: np.ndarray
+    clients: int
+    classes: int
+
+    def losses(self, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See `Judge.losses`."""
+        rows, cell = np.arange(len(owners)), owners * self.classes + self.labels
+        counts = np.bincount(cell, minlength=self.clients * self.classes)
+        sums = np.stack([np.bincount(cell, column, len(counts)) for column in self.features.T], 1)
+        means = sums / np.maximum(counts, 1)[:, None]
+        squares = (self.features**2).sum(1)[:, None] + (means**2).sum(1) - 2 * self.features @ means.T
+        distances = np.sqrt(np.maximum(squares, 0))
+        distances[rows, cell] *= counts[cell] / np.maximum(counts[cell] - 1, 1)
+        distances = distances.reshape(-1, self.clients, self.classes)
+
+        usable = (counts >= LEAST_OF_CLASS).reshape(self.clients, self.classes)
+        common = usable[None] & usable[owners][:, None]  # [N, K, C]
+        theirs = np.where(common, distances, np.inf).argmin(2)
+        own = np.where(common, distances[rows, owners][:, None], np.inf).argmin(2)
+        comparable = (common.sum(2) > 1) & common[rows, :, self.labels]
+        nearest = np.where(usable[None], distances, np.inf).min(2)
+        comparable &= nearest <= _reach(nearest[rows, owners], owners, self.clients)
+        true = self.labels[:, None]
+        return (theirs != true).astype(float), (own != true).astype(float), comparable
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """Ridge regression with an intercept; the loss is the squared error in variances of all labels.
+
+    A client's own model leaves the sample itself out: its error is e / (1 - h), where h is the sample's leverage.
+    """
+
+    features: np.ndarray
+    targets: np.ndarray
+    clients: int
+
+    def losses(self, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See `Judge.losses`."""
+        x = np.column_stack([np.ones(len(owners)), self.features])
+        y = (self.targets - self.targets.mean()) / (self.targets.std() or 1)
+        penalty = np.diag([0.0] + [PENALTY] * self.features.shape[1])
+        theirs, own = np.zeros((2, len(y), self.clients))
+        apart = np.full((len(y), self.clients), np.inf)
+        for k in range(self.clients):
+            mine = owners == k
+            if mine.sum() < LEAST_TESTED:
+                continue
+            inverse = np.linalg.pinv(x[mine].T @ x[mine] + penalty)
+            error = y - x @ (inverse @ (x[mine].T @ y[mine]))
+            leverage = np.einsum("nd,de,ne->n", x[mine], inverse, x[mine])
+            theirs[:, k] = error**2
+            own[mine] = ((error[mine] / np.maximum(1 - leverage, 1e-3)) ** 2)[:, None]
+            apart[:, k] = np.linalg.norm(self.features - self.features[mine].mean(0), axis=1)
+        held = np.isfinite(apart)
+        rows = np.arange(len(y))
+        comparable = held & held[rows, owners][:, None]
+        comparable &= apart <= _reach(apart[rows, owners], owners, self.clients)
+        return theirs, own, comparable
+
+
+@dataclass(frozen=True, eq=False)
+class ConceptShift:
+    """The result: the measure, and the gaps of all pairs beyond chance (rows: whose model, columns: whose samples)."""
+
+    measure: Measure
+    gaps: np.ndarray
+    names: list[str]
+
+
+def concept_shift(samples: ClientSamples, features: Features | None, seed: int) -> ConceptShift | None:
+    """Measure the concept shift; None unless models can be tested on the samples of two or more clients."""
+    few = samples.fewer(seed)
+    values = few.components(features, seed)
+    if not values.shape[1]:
+        return None
+    variance = values.var(0)
+    white = values / np.sqrt(variance + 1e-3 * variance.mean())
+    judge, clients = _judge(few, white, few.owners, 0), few.clients
+    gaps = pair_gaps(judge, few.owners, clients)
+    if (gaps == gaps).any(0).sum() < 2:
+        return None
+    rng = generator(seed, "concept shift")
+    dealt = [shuffled_within(few.labels, few.owners, rng) for _ in range(SHUFFLES)]
+    by_chance = np.stack([pair_gaps(judge, owners, clients) for owners in dealt])
+    expected = np.nan_to_num(_mean(by_chance, 0))
+    beyond = gaps - expected
+    per_client = np.array([_mean(column) for column in beyond.T])
+    value, low, high = mean_interval(per_client[per_client == per_client], (-1.0, float("inf")))
+    means = np.array([_mean(table) for table in by_chance])
+    relabeled = [
+        _mean(pair_gaps(_judge(few, white, owners, clients // 2), owners, clients) - expected)
+        for owners in dealt[:REFERENCE_DRAWS]
+    ]
+    scale = {NO_SKEW: 0.0, "half relabeled": float(np.mean(relabeled))}
+    title = "error added by another's model (variances)" if few.regression else "errors added by another's model"
+    p = p_value(float(_mean(gaps)), means[means == means])
+    measure = Measure(KIND, "concept_gap", title, value, low, high, scale, p, (-1.0, float("inf")))
+    return ConceptShift(measure, beyond, few.names)
+
+
+def _judge(samples: ClientSamples, features: np.ndarray, owners: np.ndarray, relabeled: int) -> Judge:
+    """The models of the clients; the first `relabeled` clients have the next class, or the opposite number, as label."""
+    other = owners < relabeled
+    if samples.regression:
+        middle = samples.targets.mean()
+        return Ridge(features, np.where(other, 2 * middle - samples.targets, samples.targets), samples.clients)
+    classes = len(samples.classes)
+    return ClassMeans(features, (samples.labels + other) % classes, samples.clients, classes)
+
+
+def pair_gaps(judge: Judge, owners: np.ndarray, clients: int) -> np.ndarray:
+    """The mean loss that client i's model adds on client j's samples, compared with j's own model, [K, K]; NaN if untested."""
+    theirs, own, comparable = judge.losses(owners)
+    comparable[np.arange(len(owners)), owners] = False
+    member = (owners[:, None] == np.arange(clients)).astype(float)
+    tested = comparable.astype(float).T @ member
+    added = np.where(comparable, theirs - own, 0).T @ member
+    return np.where(tested >= LEAST_TESTED, added / np.maximum(tested, 1), np.nan)
+
+
+def _reach(own: np.ndarray, owners: np.ndarray, clients: int) -> np.ndarray:
+    """The distance within which most of a client's own samples lie, [K]; nothing is in reach of a client without samples."""
+    held = [own[(owners == k) & np.isfinite(own)] for k in range(clients)]
+    return np.array([np.quantile(found, INSIDE) if len(found) else -np.inf for found in held])
+
+
+def _mean(values: np.ndarray, axis: int | None = None) -> np.ndarray:
+    """The mean of the numbers that are known; NaN where none is."""
+    known = ~np.isnan(values)
+    total = np.where(known, values, 0).sum(axis)
+    return np.where(known.sum(axis) > 0, total / np.maximum(known.sum(axis), 1), np.nan)

@@ -1,0 +1,149 @@
+"""`ua.diagnose`: the kinds of heterogeneity that some clients have."""
+
+from __future__ import annotations
+
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.keywords import check_keywords, fields_of
+from unalike._utils.progress import ProgressCallback, progress_reporting
+from unalike.core.work import Work
+from unalike.data.dataset import Dataset
+from unalike.data.partitioning.given_clients import Clients, ClientsRequest
+from unalike.data.population import Population
+from unalike.diagnosis.clusters import label_clusters
+from unalike.diagnosis.concepts import concept_shift
+from unalike.diagnosis.diagnosis import Diagnosis
+from unalike.diagnosis.features import feature_skew
+from unalike.diagnosis.labels import label_skew, pairwise
+from unalike.diagnosis.samples import MOST_COMPARED, MOST_SAMPLES, ClientSamples, Features
+from unalike.diagnosis.sizes import quantity_skew
+from unalike.diagnosis.training import DIVISIONS, Rounds, training_skew
+from unalike.runtime.inputs.given_model import ModelLike
+from unalike.runtime.inputs.run_options import MODEL
+
+
+def diagnose(
+    clients: Clients | int | None = None,
+    *,
+    data: Dataset | str | None = None,
+    data_dir: str | Path | None = None,
+    partition: str | None = None,
+    split: float | None = None,
+    features: Features | None = None,
+    rounds: int = 0,
+    model: ModelLike = MODEL,
+    work: Work | None = None,
+    seed: int = 0,
+    progress: ProgressCallback | bool | None = None,
+    **unknown: Any,
+) -> Diagnosis:
+    """Measure the kinds of heterogeneity of clients: labels, sizes, features, concepts, clusters; with rounds also training.
+
+    Only training samples are looked at. Every number comes with an interval and with the same number for reference divisions of
+    the same samples among as many clients.
+
+    Args:
+        clients: The result of `ua.partition`, or a list of `ua.ClientData`. With `data`: the number of clients (10, or as many
+            as the data set defines, unless given).
+        data: A data set or its name, instead of clients.
+        data_dir: Folder of data files.
+        partition: The partition of `data`; unless given, by the groups of the data, or where it has none, "dirichlet(alpha=0.1)".
+        split: Training share of each client's samples (0.75); only with `data`.
+        features: A function from inputs [n, ...] to features [n, D] in which samples are compared, such as a trained network
+            without its head; the inputs themselves unless given.
+        rounds: Rounds of FedAvg for the numbers about training; 0 trains nothing.
+        model: The model of these rounds.
+        work: The local training of these rounds; the default is `ua.Work()`.
+        seed: Seed of the partition, of all resampling and of training.
+        progress: Called with each row of the trained rounds; by default a bar on a terminal and in a notebook; False for none.
+        unknown: No other keyword is taken; a misspelt one gets a suggestion.
+
+    Returns:
+        The diagnosis: `print(diagnosis)` is a summary, `diagnosis.table` has the numbers, `diagnosis.save(folder)` writes a page.
+
+    Raises:
+        UnalikeError: Fewer than two clients have samples, the data cannot be read, or the rounds cannot be trained as requested.
+
+    Examples:
+        >>> diagnosis = ua.diagnose(clients, rounds=5)  # doctest: +SKIP
+        >>> print(diagnosis)  # doctest: +SKIP
+        >>> diagnosis.measures["label_tv"].value  # doctest: +SKIP
+    """
+    known = [name for name in signature(diagnose).parameters if name != "unknown"]
+    check_keywords("ua.diagnose", unknown, known, fields_of(Work))
+    _check(rounds, seed, features)
+    given = ClientsRequest(clients, data, data_dir, partition, split).read(needs_test=False)
+    population = given.of(seed)
+    named = population.plan and f"{population.plan.data}, {given.scheme or population.plan.spec}"
+    with progress_reporting(progress, rounds * DIVISIONS, "training") as report:
+        asked = Rounds(rounds, model, work or Work(), seed, report)
+        return diagnosed(population, named or "your clients", features, asked)
+
+
+def diagnosed(
+    population: Population, name: str, features: Features | None, asked: Rounds, command: str = ""
+) -> Diagnosis:
+    """Diagnose a population; see `diagnose`."""
+    seed, samples = asked.seed, ClientSamples.of(population, asked.seed)
+    concept = concept_shift(samples, features, seed)
+    clusters = [label_clusters(samples, seed)]
+    measures = [
+        *label_skew(samples, seed),
+        *quantity_skew(samples, seed),
+        *feature_skew(samples, features, seed),
+        *([] if concept is None else [concept.measure]),
+    ]
+    training = training_skew(population, samples, asked) if asked.rounds else None
+    if training is not None:
+        measures += training.measures
+        clusters.append(training.clusters)
+    found = [one for one in clusters if one is not None]
+    measures += [measure for one in found for measure in (one.silhouette, one.stability)]
+    return Diagnosis(
+        name=name,
+        measures={measure.name: measure for measure in measures},
+        counts=pd.DataFrame(samples.counts, index=samples.names, columns=samples.classes),
+        regression=samples.regression,
+        label_distances=pairwise(samples.counts),
+        concept=concept,
+        clusters=found,
+        training=training,
+        notes=_notes(population, samples),
+        command=command,
+    )
+
+
+def _check(rounds: int, seed: int, features: Features | None) -> None:
+    for name, value in (("rounds", rounds), ("seed", seed)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise UnalikeError(f"found {name}={value!r}, expected a whole number, 0 or more")
+    if features is not None and not callable(features):
+        raise UnalikeError(
+            f"found features={features!r}, expected a function of inputs that returns one row per sample"
+        )
+
+
+def _notes(population: Population, samples: ClientSamples) -> list[str]:
+    held = int((population.sizes > 0).sum())
+    notes = []
+    if held < len(population):
+        notes.append(f"{len(population) - held} of {len(population)} clients have no training sample and are left out.")
+    if samples.clients < held:
+        notes.append(f"{samples.clients} of {held} clients were drawn by chance and looked at.")
+    if samples.clients > MOST_COMPARED or len(samples.labels) > MOST_SAMPLES:
+        notes.append(
+            f"Features and concepts are compared over at most {MOST_COMPARED} clients and {MOST_SAMPLES} samples, drawn by chance."
+        )
+    if samples.regression:
+        notes.append("The labels are numbers: they are counted in ranges with about as many samples each.")
+    if samples.clients < FEW:
+        notes.append(f"With {samples.clients} clients, intervals over other clients of the same kind are wide.")
+    return notes
+
+
+FEW = 6

@@ -1,0 +1,170 @@
+"""The result of a diagnosis."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unalike._utils.display.html import paragraph
+from unalike._utils.display.html import table as html_table
+from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.tensor_files import writing
+from unalike._utils.version import __version__
+from unalike.diagnosis.content import DiagnosisContent
+from unalike.diagnosis.measure import Measure
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+PAGE, FILE = "diagnosis.html", "diagnosis.json"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Diagnosis(DiagnosisContent):
+    """The kinds of heterogeneity of some clients, as `ua.diagnose` returns them.
+
+    `str(diagnosis)` is the summary. A notebook shows it with the table.
+
+    Attributes:
+        name: The data and its partition, such as "digits, dirichlet(alpha=0.1)".
+        measures: Name -> measure, such as "label_tv".
+        counts: Training samples by client (rows) and class (columns).
+        regression: Whether the labels are numbers; the classes are then ranges of them.
+        label_distances: The Hellinger distances between the clients' label distributions.
+        concept: The concept shift, pair by pair; None where it could not be tested.
+        clusters: The tested ways to divide the clients into clusters.
+        training: The result of the trained rounds; None without rounds.
+        notes: Limits of this diagnosis, such as clients that were left out.
+        command: The command that repeats the diagnosis; empty for clients from a program.
+
+    Shapes:
+        label_distances: [K, K].
+    """
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per measure: `kind measure value low high p place scale`; `place` is its place on the scale in words."""
+        import pandas as pd
+
+        rows = [
+            (m.kind, m.title, m.value, m.low, m.high, float("nan") if m.p is None else m.p, m.place, scale_text(m))
+            for m in self.measures.values()
+        ]
+        columns = ["kind", "measure", "value", "low", "high", "p", "place", "scale"]
+        return pd.DataFrame(rows, index=list(self.measures), columns=columns)
+
+    def to_json(self) -> str:
+        """All numbers as JSON text, for other programs."""
+        layers = [] if self.training is None else self.training.layers
+        content: dict[str, Any] = {
+            "unalike": __version__,
+            "name": self.name,
+            "command": self.command,
+            "clients": list(self.counts.index),
+            "classes": list(self.counts.columns),
+            "counts": self.counts.to_numpy().tolist(),
+            "measures": {name: measure.as_dict() for name, measure in self.measures.items()},
+            "layers": {measure.name: measure.as_dict() for measure in layers},
+            "label_distances": self.label_distances.tolist(),
+            "clusters": [
+                {"basis": c.basis, "found": c.found, "members": dict(zip(c.names, c.members.tolist()))}
+                for c in self.clusters
+            ],
+            "concept_gaps": None
+            if self.concept is None
+            else {"clients": self.concept.names, "gaps": self.concept.gaps.tolist()},
+            "cosines": None if self.training is None else self.training.cosines.tolist(),
+            "findings": self.findings,
+            "notes": self.notes,
+        }
+        return json.dumps(_plain(content), indent=1, allow_nan=False)
+
+    def plot(self, kind: str = "labels") -> go.Figure:
+        """Draw one of the charts of the page.
+
+        Args:
+            kind: "labels" (samples by client and class), "scale" (each measure beside its references), "distances" (between
+                label distributions), "concepts" (errors that other clients' models add), "clusters" (the dendrogram),
+                "cosines" or "layers" (these two with rounds).
+
+        Returns:
+            The Plotly figure.
+
+        Raises:
+            UnalikeError: The kind is unknown, or this diagnosis has nothing to draw for it.
+        """
+        from unalike.diagnosis.page import panels
+
+        drawn = panels(self)
+        if kind not in drawn:
+            raise unknown("figure of a diagnosis", kind, drawn)
+        panel = drawn[kind]
+        if panel is None:
+            remedy = "diagnose with rounds=5" if kind in ("cosines", "layers") else "see diagnosis.summary"
+            raise UnalikeError(f"there is nothing to draw for {kind!r} in this diagnosis; {remedy}")
+        figure = panel.views[0].figure
+        figure.update_xaxes(automargin=True)
+        figure.update_yaxes(automargin=True)
+        return figure
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the page `diagnosis.html`, which needs no network, and the numbers as `diagnosis.json`.
+
+        Args:
+            folder: The folder; it is made if it does not exist.
+
+        Returns:
+            The path of the page.
+
+        Raises:
+            UnalikeError: The folder cannot be written.
+        """
+        from unalike.diagnosis.page import render
+        from unalike.reporting.html import write_text
+
+        folder = Path(folder)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_text(self.to_json() + "\n", folder / FILE)
+        return write_text(render(self), folder / PAGE)
+
+    def __str__(self) -> str:
+        return self.summary
+
+    def __repr__(self) -> str:
+        clients, samples = len(self.counts), int(self.counts.to_numpy().sum())
+        kinds = [name for name in KEYS if name in self.measures and self.measures[name].found]
+        kinds += [f"clusters by {found.basis}" for found in self.clusters if found.found]
+        found = ", ".join(KEYS.get(name, name) for name in kinds) or "nothing beyond chance"
+        return f"<Diagnosis of {clients} clients with {samples} samples: {found}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (m.title, f"{m.value:.3g}", f"{m.low:.3g} to {m.high:.3g}", m.place, scale_text(m))
+            for m in self.measures.values()
+        ]
+        shown = html_table(["measure", "value", "95 % interval", "place", "scale"], rows)
+        return "".join(map(paragraph, self.findings)) + shown
+
+
+KEYS = {"label_tv": "label skew", "feature_distance_within": "feature skew", "concept_gap": "concept shift"}
+"""The measure by which each kind of heterogeneity is tested."""
+
+
+def scale_text(measure: Measure) -> str:
+    """The scale of a measure as text: `iid 0.05, Dir(1) 0.33, Dir(0.1) 0.71`."""
+    return ", ".join(f"{name} {value:.2g}" for name, value in measure.scale.items())
+
+
+def _plain(value: Any) -> Any:
+    """The same with null for numbers that are not finite, as JSON has no others."""
+    if isinstance(value, dict):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,83 @@
+"""Label skew: how far the label distributions of clients are from that of all clients together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unalike._utils.seeds import generator
+from unalike.data.heterogeneity import js_divergence, label_distributions
+from unalike.diagnosis.measure import NO_SKEW, RESAMPLES, SHUFFLES, Measure, bootstrap_interval, p_value
+from unalike.diagnosis.references import reference_specs, scale_of
+from unalike.diagnosis.samples import ClientSamples
+
+KIND = "label skew"
+TITLES = {
+    "label_tv": "total variation to all clients",
+    "label_js": "Jensen-Shannon divergence (bits)",
+    "label_hellinger": "Hellinger distance to all clients",
+}
+
+
+def distances(counts: np.ndarray) -> dict[str, float]:
+    """The means over clients of three distances between a client's label distribution p_k and the pool's q.
+
+    Total variation sum_c |p_kc - q_c| / 2, Jensen-Shannon divergence in bits, and Hellinger distance
+    sqrt(1 - sum_c sqrt(p_kc q_c)). Each is 0 for equal distributions and 1 for disjoint ones. Clients without samples do not
+    count.
+    """
+    p, q = label_distributions(counts), label_distributions(counts.sum(0, keepdims=True))
+    return {
+        "label_tv": float(np.abs(p - q).sum(1).mean() / 2),
+        "label_js": float(js_divergence(counts).mean()),
+        "label_hellinger": float(np.sqrt(np.maximum(0, 1 - np.sqrt(p * q).sum(1))).mean()),
+    }
+
+
+def pairwise(counts: np.ndarray) -> np.ndarray:
+    """The Hellinger distances between the label distributions of any two clients, [K, K]."""
+    root = np.sqrt(counts / counts.sum(1, keepdims=True))
+    found = np.sqrt(np.maximum(0, 1 - root @ root.T))
+    np.fill_diagonal(found, 0)
+    return found
+
+
+def label_skew(samples: ClientSamples, seed: int) -> list[Measure]:
+    """Measure the label skew, against labels dealt by chance to clients of the same sizes."""
+    rng, counts = generator(seed, "label skew"), samples.counts
+    value = distances(counts)
+    by_chance = _table(dealt(counts, rng) for _ in range(SHUFFLES))
+    resampled = _table(resampled_counts(counts, rng) for _ in range(RESAMPLES))
+    scale = scale_of(distances, reference_specs(samples), samples, seed)
+    return [
+        Measure(
+            KIND,
+            name,
+            title,
+            value[name],
+            *bootstrap_interval(value[name], resampled[name], (0, 1)),
+            scale={NO_SKEW: float(by_chance[name].mean()), **scale.get(name, {})},
+            p=p_value(value[name], by_chance[name]),
+            range=(0, 1),
+        )
+        for name, title in TITLES.items()
+    ]
+
+
+def resampled_counts(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Counts of clients drawn with replacement, and of each one's samples drawn with replacement."""
+    drawn = counts[rng.integers(len(counts), size=len(counts))]
+    return rng.multinomial(drawn.sum(1), drawn / drawn.sum(1, keepdims=True))
+
+
+def dealt(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Counts where all labels are dealt by chance to clients of the same sizes."""
+    left, rows = counts.sum(0), []
+    for size in counts.sum(1):
+        rows.append(rng.multivariate_hypergeometric(left, size, method="marginals"))
+        left = left - rows[-1]
+    return np.stack(rows)
+
+
+def _table(counts: object) -> dict[str, np.ndarray]:
+    found = [distances(table) for table in counts]  # type: ignore[attr-defined]
+    return {name: np.array([row[name] for row in found]) for name in TITLES}

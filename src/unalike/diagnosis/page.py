@@ -1,0 +1,218 @@
+"""The page of a diagnosis: one HTML file in the looks of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from unalike.diagnosis import charts
+from unalike.diagnosis.content import DiagnosisContent
+from unalike.diagnosis.measure import Measure
+from unalike.reporting.charts.plotly_charts import labels
+from unalike.reporting.html import fill
+from unalike.reporting.panels import Panel, View
+from unalike.reporting.tables import Cell, Table
+from unalike.reporting.wording import MISSING, capital, probability, significant
+
+AXES = {
+    "label skew": "0: equal labels, 1: no label in common",
+    "quantity skew": "0: equal sizes, 1: one client has everything",
+    "feature skew": "standard deviations",
+    "concept shift": "errors added (share of the samples; variances for regression)",
+    "training": "share that cancels",
+}
+"""The axis of each kind of measure. Measures with another axis are in the table only."""
+NOT_DRAWN = ("size_ratio", "cosine")
+
+
+def render(diagnosis: DiagnosisContent) -> str:
+    """Render the page as one HTML document. The same diagnosis gives the same text."""
+    counts = diagnosis.counts
+    return fill(
+        "diagnosis.html.j2",
+        title=f"How the clients differ: {diagnosis.name}",
+        warnings=diagnosis.notes,
+        scale={"client": len(counts), "class": counts.shape[1], "training sample": int(counts.to_numpy().sum())},
+        findings=[sentence.partition(": ") for sentence in diagnosis.findings],
+        panels=panels(diagnosis),
+        tables={
+            "measures": _measures(list(diagnosis.measures.values())),
+            "layers": None if diagnosis.training is None else _layers(diagnosis.training.layers),
+            "clusters": _clusters(diagnosis),
+        },
+        command=diagnosis.command,
+    )
+
+
+def panels(diagnosis: DiagnosisContent) -> dict[str, Panel | None]:
+    """The panels of the page by kind of figure; None where there is nothing to draw."""
+    training = diagnosis.training
+    return {
+        "labels": _label_panel(diagnosis),
+        "scale": _scale_panel(list(diagnosis.measures.values())),
+        "distances": _distance_panel(diagnosis),
+        "concepts": _concept_panel(diagnosis),
+        "clusters": _cluster_panel(diagnosis),
+        "cosines": None if training is None else _cosine_panel(diagnosis, training.cosines),
+        "layers": None if training is None else _layer_panel(training.layers),
+    }
+
+
+def _scale_panel(measures: Sequence[Measure]) -> Panel:
+    views = []
+    for kind, axis in AXES.items():
+        own = [measure for measure in measures if measure.kind == kind and measure.name not in NOT_DRAWN]
+        if own:
+            alt = "; ".join(f"{m.title} {significant(m.value)}, {m.place}" for m in own)
+            views.append(View(capital(kind), charts.scale(own, axis), f"{capital(kind)}. {alt}."))
+    caption = (
+        "Blue: these clients, with the 95 % interval over other clients of the same kind. Grey ticks: the same samples divided "
+        "among as many clients in known ways; iid deals them by chance."
+    )
+    return Panel("scale", caption, views, [])
+
+
+def _label_panel(diagnosis: DiagnosisContent) -> Panel:
+    clients, classes = diagnosis.counts.shape
+    what = "range of the labels" if diagnosis.regression else "class"
+    alt = f"Training samples of {clients} clients in {classes} classes."
+    figure = labels(diagnosis.counts)
+    figure.update_xaxes(title_text=what)
+    return Panel(
+        "labels", f"Training samples by client and {what}; larger marks mean more.", [View("Labels", figure, alt)], []
+    )
+
+
+def _distance_panel(diagnosis: DiagnosisContent) -> Panel:
+    order = next((_order(c.linkage) for c in diagnosis.clusters if c.basis == "label distributions"), None)
+    names = list(map(str, diagnosis.counts.index))
+    place = range(len(names)) if order is None else order
+    figure = charts.heat_map(diagnosis.label_distances, names, place, "Hellinger distance")
+    caption = (
+        "Hellinger distances between the label distributions of any two clients: 0 for equal ones, 1 for clients without a common "
+        "class. Similar clients stand side by side."
+    )
+    return Panel("distances", caption, [View("Distances", figure, "Heat map of the distances between clients.")], [])
+
+
+def _concept_panel(diagnosis: DiagnosisContent) -> Panel | None:
+    found = diagnosis.concept
+    if found is None:
+        return None
+    both = np.nan_to_num(found.gaps)
+    order = np.argsort((both + both.T).mean(0), kind="stable").tolist()
+    figure = charts.heat_map(found.gaps, found.names, order, "errors added", middle=0.0)
+    figure.update_xaxes(title_text="tested on the samples of")
+    figure.update_yaxes(title_text="model of")
+    caption = (
+        "Errors that the model of one client (rows) adds on the samples of another one (columns), compared with that one's own "
+        "model and beyond chance. Orange: equal inputs seem to have other labels. Empty: too few samples of common classes lie "
+        "where both clients have samples."
+    )
+    return Panel("concepts", caption, [View("Concepts", figure, "Heat map of the errors that other models add.")], [])
+
+
+def _cluster_panel(diagnosis: DiagnosisContent) -> Panel | None:
+    views = [
+        View(
+            f"By {found.basis}",
+            charts.dendrogram(found),
+            f"Dendrogram of the clients by {found.basis}, cut into {found.count} clusters"
+            + (" that are real." if found.found else ", no better than chance."),
+        )
+        for found in diagnosis.clusters
+    ]
+    caption = (
+        "Clients and groups of clients are joined at the distance where the lines meet. Colors: the clusters of the best cut "
+        "(dotted line). Any clients can be cut; the table says whether the clusters are more than that."
+    )
+    return Panel("clusters", caption, views, []) if views else None
+
+
+def _cosine_panel(diagnosis: DiagnosisContent, cosines: np.ndarray) -> Panel:
+    order = next((_order(c.linkage) for c in diagnosis.clusters if c.basis == "gradients"), None)
+    names = list(map(str, diagnosis.counts.index))
+    figure = charts.heat_map(cosines, names, range(len(names)) if order is None else order, "cosine", middle=0.0)
+    caption = (
+        "Cosines of any two clients' updates, means over the rounds: 1 for the same direction, -1 for opposite ones."
+    )
+    return Panel("cosines", caption, [View("Cosines", figure, "Heat map of the cosines of the updates.")], [])
+
+
+def _layer_panel(layers: Sequence[Measure]) -> Panel:
+    caption = (
+        "The share of each layer's movement that cancels in the average, with 95 % intervals. Marks: the same for reference "
+        "divisions. Layers with long bars are the first candidates to be kept at the clients."
+    )
+    return Panel("layers", caption, [View("Layers", charts.bars(layers), "Bars of the drift of each layer.")], [])
+
+
+def _measures(measures: Sequence[Measure]) -> Table:
+    references = list(dict.fromkeys(name for measure in measures for name in measure.scale))
+    columns = ("Measure", "Value", "95 % interval", "p", "On the scale", "Scale")
+    rows = [
+        [
+            Cell(capital(m.title), m.title),
+            Cell(significant(m.value), m.value),
+            _ends(m),
+            Cell(MISSING if m.p is None else probability(m.p), float("nan") if m.p is None else m.p),
+            Cell(m.place or MISSING, m.place),
+            Cell(_scale(m, references), _scale(m, references)),
+        ]
+        for m in measures
+    ]
+    return Table("All measures", columns, rows)
+
+
+def _layers(layers: Sequence[Measure]) -> Table:
+    references = list(layers[0].scale)
+    rows = [
+        [
+            Cell(m.name, m.name),
+            Cell(significant(m.value), m.value),
+            _ends(m),
+            *(Cell(significant(m.scale[name]), m.scale[name]) for name in references),
+        ]
+        for m in layers
+    ]
+    return Table("Share of the movement that cancels, by layer", ("Layer", "Share", "95 % interval", *references), rows)
+
+
+def _clusters(diagnosis: DiagnosisContent) -> Table | None:
+    if not diagnosis.clusters:
+        return None
+    rows = [
+        [
+            Cell(capital(found.basis), found.basis),
+            Cell(str(found.count), found.count),
+            Cell(significant(found.silhouette.value), found.silhouette.value),
+            Cell(significant(found.silhouette.scale["no groups"]), found.silhouette.scale["no groups"]),
+            Cell(probability(found.silhouette.p or 1.0), found.silhouette.p or 1.0),
+            Cell(significant(found.stability.value), found.stability.value),
+            Cell("yes" if found.found else "no", "yes" if found.found else "no"),
+        ]
+        for found in diagnosis.clusters
+    ]
+    columns = ("Clusters by", "Number", "Silhouette", "Without groups", "p", "Stability", "More than chance")
+    return Table("Are these clusters?", columns, rows)
+
+
+def _ends(measure: Measure) -> Cell:
+    if measure.low != measure.low:
+        return Cell(MISSING, float("nan"))
+    return Cell(f"{significant(measure.low)} to {significant(measure.high)}", measure.low)
+
+
+def _scale(measure: Measure, references: Sequence[str]) -> str:
+    """The references of a measure and their values: `iid 0.05 · Dir(1) 0.33`."""
+    return " · ".join(
+        f"{name} {significant(measure.scale[name], digits=2)}" for name in references if name in measure.scale
+    )
+
+
+def _order(joins: np.ndarray) -> list[int]:
+    """The order of the clients along the dendrogram."""
+    from scipy.cluster.hierarchy import leaves_list
+
+    return [int(k) for k in leaves_list(joins)]

@@ -1,0 +1,76 @@
+"""Reference divisions: the same samples divided in known ways among as many clients. They are the scale of every measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError
+from unalike.data.partitioning.partition import partition_labels
+from unalike.diagnosis.samples import ClientSamples, counts_of
+
+DRAWS = 10
+"""Number of drawn divisions that a value of the scale is the mean of."""
+
+
+def reference_specs(samples: ClientSamples) -> dict[str, str]:
+    """Name -> the partition that divides by labels, from weak to strong."""
+    # the usual smallest client; where few divisions have it (little data, many clients), some clients may be empty
+    least = 10 if len(samples.labels) >= 100 * samples.clients and samples.clients <= 30 else 0
+    few = "1 class" if samples.clients >= len(samples.classes) else "sorted by label"
+    return {
+        "Dir(1)": f"dirichlet(alpha=1.0, min_size={least})",
+        "Dir(0.1)": f"dirichlet(alpha=0.1, min_size={least})",
+        few: "shards(per_client=1)",
+    }
+
+
+SIZE_SPECS = {
+    "equal": "iid",
+    "quantity(5)": "quantity(beta=5.0, min_size=1)",
+    "quantity(0.5)": "quantity(beta=0.5, min_size=1)",
+}
+"""Name -> the partition in which only the sizes differ, from weak to strong."""
+
+
+def divided(spec: str, samples: ClientSamples, seed: int) -> np.ndarray | None:
+    """The owners [N] of the samples in a reference division; None where the data is too small for it."""
+    try:
+        rows = partition_labels(spec, samples.labels, samples.clients, seed)
+    except UnalikeError:
+        return None
+    owners = np.empty(len(samples.labels), np.int64)
+    for k, own in enumerate(rows):
+        owners[own] = k
+    return owners
+
+
+def scale_of(
+    statistics: Callable[[np.ndarray], dict[str, float]], specs: dict[str, str], samples: ClientSamples, seed: int
+) -> dict[str, dict[str, float]]:
+    """The means of several statistics over drawn reference divisions.
+
+    Args:
+        statistics: From counts [K, C] to name -> number.
+        specs: Reference -> partition.
+        samples: The samples to divide.
+        seed: Seed of the divisions.
+
+    Returns:
+        Name of the statistic -> reference -> mean over the draws.
+    """
+    table: dict[str, dict[str, float]] = {}
+    for reference, spec in specs.items():
+        drawn = [statistics(counts) for counts in _drawn(spec, samples, seed)]
+        for name in drawn[0] if drawn else ():
+            table.setdefault(name, {})[reference] = float(np.mean([found[name] for found in drawn]))
+    return table
+
+
+def _drawn(spec: str, samples: ClientSamples, seed: int) -> Iterator[np.ndarray]:
+    for draw in range(DRAWS):
+        owners = divided(spec, samples, seed + draw)
+        if owners is None:
+            return
+        yield counts_of(owners, samples.labels, samples.clients, len(samples.classes))

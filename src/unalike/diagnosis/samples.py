@@ -1,0 +1,189 @@
+"""The clients' training samples as a diagnosis reads them: labels, owners and features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.seeds import generator, number
+from unalike.data.population import Population
+from unalike.data.ragged import Ragged
+
+Features = Callable[[Tensor], Any]
+"""A function from inputs [n, ...] to their features [n, D], such as the body of a trained network."""
+
+MOST_CLIENTS = 100
+"""Most clients that are looked at; of more, as many are drawn by chance."""
+MOST_COMPARED = 30
+"""Most clients whose features are compared with each other."""
+MOST_SAMPLES = 3000
+"""Most samples whose features are compared, over all clients."""
+COMPONENTS = 32
+"""Most principal components that stand for the features."""
+WORDS = 500
+"""Most words of a text that are counted."""
+BINS = 10
+"""Number of classes into which the labels of a regression are cut, with equal numbers of samples."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientSamples:
+    """The training samples of the clients that have any, one row per sample and client.
+
+    Attributes:
+        names: The clients' names, K of them.
+        rows: The place of each sample in the population.
+        owners: The client of each sample.
+        inputs: The samples.
+        labels: The class of each sample; for regression, the tenth of all labels that it belongs to.
+        targets: The labels as numbers.
+        classes: The names of the classes.
+        regression: Whether the labels are numbers.
+
+    Shapes:
+        rows: [N]. owners: [N]. inputs: [N, ...]. labels: [N]. targets: [N].
+    """
+
+    names: list[str]
+    rows: np.ndarray
+    owners: np.ndarray
+    inputs: Tensor
+    labels: np.ndarray
+    targets: np.ndarray
+    classes: list[str]
+    regression: bool
+
+    @classmethod
+    def of(cls, population: Population, seed: int) -> ClientSamples:
+        """Read the training samples of a population, of at most `MOST_CLIENTS` clients.
+
+        Raises:
+            UnalikeError: Fewer than two clients have a training sample.
+        """
+        held = np.flatnonzero(population.sizes)
+        if len(held) < 2:
+            raise UnalikeError(
+                f"found training samples at {len(held)} of {len(population)} clients, expected two or more: a diagnosis "
+                "compares clients with each other"
+            )
+        if len(held) > MOST_CLIENTS:
+            held = np.sort(generator(seed, "diagnosed clients").choice(held, MOST_CLIENTS, replace=False))
+        rows = Ragged.of(population.train[int(k)] for k in held)
+        places = rows.values.astype(np.int64)
+        index = torch.from_numpy(places)
+        y = population.y.cpu()[index].numpy()
+        names = [str(population.names[int(k)]) for k in held]
+        if population.classes is None:
+            labels, classes = _tenths(y)
+        else:
+            labels, classes = y.astype(np.int64), list(population.classes)
+        inputs = population.x[index.to(population.x.device)].cpu()
+        numbers = y.astype(np.float64)
+        return cls(names, places, rows.owners, inputs, labels, numbers, classes, population.classes is None)
+
+    @property
+    def clients(self) -> int:
+        """The number of clients K."""
+        return len(self.names)
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """The samples of each client by class, [K, C]."""
+        return counts_of(self.owners, self.labels, self.clients, len(self.classes))
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The number of samples of each client, [K]."""
+        return np.bincount(self.owners, minlength=self.clients)
+
+    def fewer(self, seed: int) -> ClientSamples:
+        """The same with at most `MOST_COMPARED` clients and `MOST_SAMPLES` samples, drawn by chance."""
+        rng = generator(seed, "compared samples")
+        kept = np.arange(self.clients)
+        if self.clients > MOST_COMPARED:
+            kept = np.sort(rng.choice(kept, MOST_COMPARED, replace=False))
+        most = max(10, MOST_SAMPLES // len(kept))
+        own = [np.flatnonzero(self.owners == k) for k in kept]
+        rows = Ragged.of(mine if len(mine) <= most else np.sort(rng.choice(mine, most, replace=False)) for mine in own)
+        index = rows.values.astype(np.int64)
+        return replace(
+            self,
+            names=[self.names[k] for k in kept],
+            rows=self.rows[index],
+            owners=rows.owners,
+            inputs=self.inputs[torch.from_numpy(index)],
+            labels=self.labels[index],
+            targets=self.targets[index],
+        )
+
+    def components(self, features: Features | None, seed: int) -> np.ndarray:
+        """The leading principal components of the features, with mean 0, [N, d]; d is 0 if no feature varies."""
+        from sklearn.decomposition import PCA
+
+        values = self._features(features)
+        spread = values.std(0)
+        if features is None and self.inputs.dim() == 2 and self.inputs.is_floating_point():
+            values = (values - values.mean(0)) / np.where(spread > 0, spread, 1)  # columns have units of their own
+        if not (spread > 0).any():
+            return np.zeros((len(values), 0))
+        most = min(COMPONENTS, *values.shape)
+        found = PCA(most, random_state=number(seed, "components") % 2**32).fit_transform(values)
+        return found[:, found.std(0) > 1e-6 * found.std(0).max()]
+
+    def _features(self, features: Features | None) -> np.ndarray:
+        if features is not None:
+            return _given(features, self.inputs)
+        if not self.inputs.is_floating_point():
+            return _word_counts(self.inputs)
+        return self.inputs.flatten(1).double().numpy()
+
+
+def counts_of(owners: np.ndarray, labels: np.ndarray, clients: int, classes: int) -> np.ndarray:
+    """Count the samples by client and class, [K, C]."""
+    return np.bincount(owners * classes + labels, minlength=clients * classes).reshape(clients, classes)
+
+
+def _tenths(y: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """The labels of a regression as classes: at most ten ranges with about as many samples each."""
+    edges = np.unique(np.quantile(y, np.linspace(0, 1, BINS + 1)[1:-1]))
+    edges = edges[(edges > y.min())]
+    ends = [f"{value:.3g}" for value in edges]
+    names = [f"{low} to {high}" for low, high in zip(["", *ends], [*ends, ""])]
+    names[0], names[-1] = f"below {ends[0]}" if ends else "all", f"from {ends[-1]}" if ends else "all"
+    return np.searchsorted(edges, y, side="right"), names
+
+
+def _given(features: Features, inputs: Tensor) -> np.ndarray:
+    try:
+        with torch.no_grad():
+            found = np.asarray(features(inputs), np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UnalikeError(
+            f"features={features!r} failed: {error}; expected a function of inputs {list(inputs.shape)} that returns one row of "
+            "numbers per sample"
+        ) from error
+    if found.ndim < 2 or len(found) != len(inputs) or not np.isfinite(found).all():
+        raise UnalikeError(
+            f"features={features!r} returned numbers of shape {list(found.shape)} for {len(inputs)} samples; expected one row of "
+            "finite numbers per sample"
+        )
+    return found.reshape(len(found), -1)
+
+
+def _word_counts(tokens: Tensor) -> np.ndarray:
+    """The shares of the most frequent words in each text, [N, words]. Word 0 is padding."""
+    flat = tokens.flatten(1).numpy()
+    words, often = np.unique(flat[flat > 0], return_counts=True)
+    kept = np.sort(words[np.argsort(-often, kind="stable")[:WORDS]])
+    place = np.searchsorted(kept, flat)
+    known = (place < len(kept)) & (kept[np.minimum(place, len(kept) - 1)] == flat) if len(kept) else flat < 0
+    cells = np.repeat(np.arange(len(flat)), flat.shape[1]).reshape(flat.shape)[known] * len(kept) + place[known]
+    counts = np.bincount(cells, minlength=len(flat) * len(kept)).reshape(len(flat), len(kept))
+    return counts / np.maximum((flat > 0).sum(1, keepdims=True), 1)

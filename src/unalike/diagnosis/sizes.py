@@ -1,0 +1,53 @@
+"""Quantity skew: how unequal the numbers of samples are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unalike._utils.seeds import generator
+from unalike.data.heterogeneity import gini
+from unalike.diagnosis.measure import RESAMPLES, Measure, t_interval
+from unalike.diagnosis.references import SIZE_SPECS, scale_of
+from unalike.diagnosis.samples import ClientSamples
+
+KIND = "quantity skew"
+
+
+def inequality(sizes: np.ndarray) -> dict[str, float]:
+    """The Gini coefficient of the sizes, and the largest divided by the smallest."""
+    held = sizes[sizes > 0]
+    return {"size_gini": gini(held), "size_ratio": float(held.max() / held.min())}
+
+
+def quantity_skew(samples: ClientSamples, seed: int) -> list[Measure]:
+    """Measure the quantity skew. The sizes are known exactly; the intervals are about other clients of the same kind."""
+    rng, sizes, clients = generator(seed, "quantity skew"), samples.sizes, samples.clients
+    value = inequality(sizes)
+    resampled = [inequality(sizes[rng.integers(clients, size=clients)]) for _ in range(RESAMPLES)]
+    scale = scale_of(lambda counts: inequality(counts.sum(1)), SIZE_SPECS, samples, seed)
+    most = (clients - 1) / clients
+    gini_ends = t_interval(
+        value["size_gini"], np.array([found["size_gini"] for found in resampled]), clients, (0, most)
+    )
+    logs = np.log([found["size_ratio"] for found in resampled])
+    ratio_ends = np.exp(t_interval(float(np.log(value["size_ratio"])), logs, clients)).tolist()
+    return [
+        Measure(
+            KIND,
+            "size_gini",
+            "Gini coefficient of the sizes",
+            value["size_gini"],
+            *gini_ends,
+            scale=scale.get("size_gini", {}),
+            range=(0, most),
+        ),
+        Measure(
+            KIND,
+            "size_ratio",
+            "largest client divided by the smallest",
+            value["size_ratio"],
+            *ratio_ends,
+            scale=scale.get("size_ratio", {}),
+            range=(1, float("inf")),
+        ),
+    ]

@@ -1,0 +1,287 @@
+"""Heterogeneity as training sees it: a few rounds of FedAvg, the clients' updates, and their gradients at one model.
+
+Everything follows from inner products. With the inner products G_kl of the clients' updates and weights p_k, the share of their
+movement that cancels in the average is
+
+    1 - ||sum_k p_k d_k||^2 / sum_k p_k ||d_k||^2 = 1 - p'Gp / sum_k p_k G_kk,
+
+0 if all clients move alike, near 1 if they undo each other. It is measured for updates (drift), for the updates of each layer
+(parameter skew by layer), and for gradients at the same model (gradient variance).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.progress import ProgressCallback
+from unalike._utils.seeds import generator
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.core.tasks import Task
+from unalike.core.types import Tree
+from unalike.core.views import Cohort, ServerState
+from unalike.core.work import Work
+from unalike.data.population import Population
+from unalike.data.ragged import NumberedNames, Ragged
+from unalike.diagnosis.clusters import Clusters, clusters_of
+from unalike.diagnosis.measure import NO_SKEW, RESAMPLES, Measure, bootstrap_interval, shuffled_within
+from unalike.diagnosis.references import divided, reference_specs
+from unalike.diagnosis.samples import ClientSamples
+from unalike.reporting.wording import plural
+from unalike.runtime.inputs.given_model import ModelLike
+from unalike.runtime.round_loop import execute
+from unalike.runtime.run_config import prepare_run
+
+KIND = "training"
+FOLDS = 4
+"""Number of parts of each client's samples with a gradient each; they tell differences between clients from noise."""
+MOST_PER_FOLD = 128
+DIVISIONS = 5
+"""Number of divisions that are trained: the clients, the samples dealt by chance, and three references."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds to train for a diagnosis: their number, the model, the local work, the seed."""
+
+    rounds: int
+    model: ModelLike
+    work: Work
+    seed: int
+    progress: ProgressCallback
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The inner products of a trained division.
+
+    Attributes:
+        layers: The names of the model's layers.
+        updates: The inner products of the clients' updates by round and layer.
+        weights: The clients' weights in the average.
+        start: The inner products of the gradients of every part of every client at the first model.
+        end: The same at the last model.
+
+    Shapes:
+        updates: [R, L, K, K]. weights: [K]. start, end: [K, F, K, F].
+    """
+
+    layers: list[str]
+    updates: np.ndarray
+    weights: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+
+    def cosines(self) -> np.ndarray:
+        """The cosines of any two clients' updates, means over the rounds, [K, K]."""
+        return np.mean([_cosines(products) for products in self.updates.sum(1)], 0)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSkew:
+    """The result: measures, cosines of the updates [K, K], the drift of each layer, and clusters by gradients."""
+
+    measures: list[Measure]
+    cosines: np.ndarray
+    layers: list[Measure]
+    clusters: Clusters | None
+
+
+def training_skew(population: Population, samples: ClientSamples, asked: Rounds) -> TrainingSkew:
+    """Train a few rounds on the clients and on reference divisions, and measure how the clients pull apart."""
+    own = train(_population(population, samples, samples.owners), asked)
+    known = {name: train(_population(population, samples, owners), asked) for name, owners in _others(samples, asked)}
+    quantities = {
+        "drift": "movement that cancels (drift)",
+        "gradient_start": "gradients that cancel, first model",
+        "gradient_end": f"gradients that cancel, after {plural(asked.rounds, 'round')}",
+        "cosine": "mean cosine of two clients' updates",
+    }
+    measures = [_measure(name, title, own, known, asked.seed) for name, title in quantities.items()]
+    layers = [_layer(at, own, known, asked.seed) for at in range(len(own.layers))]
+    return TrainingSkew(measures, own.cosines(), layers, _clusters(own, samples.names, asked.seed))
+
+
+def train(population: Population, asked: Rounds) -> Trained:
+    """Train FedAvg on all clients, and keep the inner products of their updates and gradients."""
+    layers: list[list[str]] = []
+    sizes: list[float] = []
+    products: list[np.ndarray] = []
+
+    def keep(
+        number: int, cohorts: dict[str, Cohort], before: dict[str, ServerState], after: dict[str, ServerState]
+    ) -> list[dict[str, Any]]:
+        (cohort,) = cohorts.values()
+        if len(cohort.ids) < len(population):
+            raise UnalikeError(
+                f"round {number}: {len(population) - len(cohort.ids)} of {len(population)} clients sent no usable update, so "
+                "that the rounds of a diagnosis cannot be compared; lower the learning rate"
+            )
+        layers[:] = tree.layers(cohort.update)
+        sizes[:] = cohort.sizes.tolist()
+        flat = (tree.flatten(tree.only(cohort.update, names), len(cohort.ids)) for names in layers)
+        products.append(np.stack([_products(rows) for rows in flat]))
+        return []
+
+    options: dict[str, Any] = {"rounds": asked.rounds, "seed": asked.seed, "evaluate_every": asked.rounds}
+    run_config = prepare_run("fedavg", population, model=asked.model, work=asked.work, record=keep, **options)
+    run = execute(run_config, progress=asked.progress)
+    model, found = run_config.model, run.params
+    last = tree.only(found, model.params), tree.only(found, model.buffers)
+    gradients = partial(gradient_products, model, population=population, task=population.task, seed=asked.seed)
+    return Trained(
+        [names[0] for names in layers],
+        np.stack(products),
+        np.array(sizes) / sum(sizes),
+        gradients(model.params, model.buffers),
+        gradients(*last),
+    )
+
+
+def gradient_products(
+    model: Model, params: Tree, buffers: Tree, *, population: Population, task: Task, seed: int
+) -> np.ndarray:
+    """The inner products of the gradients of every part of every client's samples at one model, [K, F, K, F].
+
+    A client with fewer samples than parts has some samples in several parts.
+    """
+    rows = []
+    for k in range(len(population)):
+        own = generator(seed, "gradient parts", k).permutation(population.train[k])[: FOLDS * MOST_PER_FOLD]
+        for part in np.array_split(np.resize(own, max(len(own), FOLDS)), FOLDS):
+            index = torch.from_numpy(part)
+            rows.append(_gradient(model, params, buffers, task, population.x[index], population.y[index]))
+    products = _products(torch.stack(rows))
+    return products.reshape(len(population), FOLDS, len(population), FOLDS)
+
+
+def _gradient(model: Model, params: Tree, buffers: Tree, task: Task, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    leaves = {n: w.detach().clone().requires_grad_(model.trainable(n)) for n, w in params.items()}
+    trained = [w for w in leaves.values() if w.requires_grad]
+    with torch.enable_grad():
+        loss = task.loss(model(leaves, x, buffers=buffers).logits, y)
+        found = torch.autograd.grad(loss, trained, allow_unused=True)
+    return torch.cat([(torch.zeros_like(w) if g is None else g).flatten() for w, g in zip(trained, found)])
+
+
+def cancelled(products: np.ndarray, weights: np.ndarray) -> float:
+    """1 - ||sum_k p_k d_k||^2 / sum_k p_k ||d_k||^2 from inner products [K, K] and weights [K]; 0 if nothing moves."""
+    total = float(weights @ products.diagonal())
+    return 1 - float(weights @ products @ weights) / total if total > 0 else 0.0
+
+
+def cancelled_gradients(parts: np.ndarray, weights: np.ndarray) -> float:
+    """The same for gradients, without the noise of finite samples, from inner products [K, F, K, F] of parts.
+
+    The mean of F parts has a squared error of sum_f ||g_kf - g_k||^2 / (F (F - 1)), which is taken off both sums.
+    """
+    products = parts.mean((1, 3))
+    folds = parts.shape[1]
+    single = np.einsum("kfkf->k", parts) / folds
+    noise = (single - products.diagonal()) / (folds - 1)
+    total = float(weights @ (products.diagonal() - noise))
+    common = float(weights @ products @ weights - (weights**2) @ noise)
+    return float(np.clip(1 - common / total, 0, 1)) if total > 0 else 0.0
+
+
+def _value(name: str, trained: Trained, weights: np.ndarray) -> float:
+    if name == "drift":
+        return float(np.mean([cancelled(products, weights) for products in trained.updates.sum(1)]))
+    if name == "cosine":
+        return _mean_cosine(trained.cosines(), weights)
+    return cancelled_gradients(trained.start if name == "gradient_start" else trained.end, weights)
+
+
+def _mean_cosine(cosines: np.ndarray, weights: np.ndarray) -> float:
+    """The mean over pairs of different clients; `weights` count how often a client was drawn, in any unit."""
+    drawn = (weights > 0).astype(float)
+    pairs = np.outer(drawn, drawn)
+    np.fill_diagonal(pairs, 0)
+    return float((pairs * cosines).sum() / pairs.sum()) if pairs.sum() else float("nan")
+
+
+def _measure(name: str, title: str, own: Trained, known: dict[str, Trained], seed: int) -> Measure:
+    limits = (-1.0, 1.0) if name == "cosine" else (0.0, 1.0)
+    value = _value(name, own, own.weights)
+    resampled = [_value(name, own, weights) for weights in _drawn(own.weights, seed)]
+    scale = {reference: _value(name, trained, trained.weights) for reference, trained in known.items()}
+    ends = bootstrap_interval(value, np.array([v for v in resampled if v == v]), limits)
+    return Measure(KIND, name, title, value, *ends, scale=scale, range=limits)
+
+
+def _layer(at: int, own: Trained, known: dict[str, Trained], seed: int) -> Measure:
+    def value(trained: Trained, weights: np.ndarray) -> float:
+        return float(np.mean([cancelled(products, weights) for products in trained.updates[:, at]]))
+
+    resampled = np.array([value(own, weights) for weights in _drawn(own.weights, seed)])
+    found = value(own, own.weights)
+    scale = {reference: value(trained, trained.weights) for reference, trained in known.items()}
+    ends = bootstrap_interval(found, resampled, (0, 1))
+    return Measure("parameter skew", own.layers[at], f"drift of {own.layers[at]}", found, *ends, scale, range=(0, 1))
+
+
+def _drawn(weights: np.ndarray, seed: int) -> list[np.ndarray]:
+    """The weights of clients drawn with replacement, `RESAMPLES` times."""
+    rng, clients = generator(seed, "resampled clients"), len(weights)
+    drawn = rng.multinomial(clients, np.full(clients, 1 / clients), size=RESAMPLES) * weights
+    return list(drawn / drawn.sum(1, keepdims=True))
+
+
+def _clusters(trained: Trained, names: list[str], seed: int) -> Clusters | None:
+    """Clusters by the gradients at the last model. Clients without groups: normal vectors of the same covariance."""
+    parts = trained.end
+    clients, folds = parts.shape[:2]
+    products = parts.mean((1, 3))
+    middle = np.eye(clients) - 1 / clients
+    spectrum = np.maximum(np.linalg.eigvalsh(middle @ products @ middle), 0)
+
+    def redrawn(rng: np.random.Generator) -> np.ndarray:
+        shares = rng.multinomial(folds, np.full(folds, 1 / folds), size=clients) / folds
+        return _distances(np.einsum("kf,kflg,lg->kl", shares, parts, shares))
+
+    def groupless(rng: np.random.Generator) -> np.ndarray:
+        drawn = rng.standard_normal((clients, clients)) * np.sqrt(spectrum / max(clients - 1, 1))
+        return _distances(drawn @ drawn.T)
+
+    return clusters_of(_distances(products), names, "gradients", redrawn, groupless, seed)
+
+
+def _distances(products: np.ndarray) -> np.ndarray:
+    squares = products.diagonal()[:, None] + products.diagonal() - 2 * products
+    np.fill_diagonal(squares, 0)
+    return np.sqrt(np.maximum(squares, 0))
+
+
+def _cosines(products: np.ndarray) -> np.ndarray:
+    norms = np.sqrt(np.maximum(products.diagonal(), 0))
+    return products / np.maximum(np.outer(norms, norms), np.finfo(float).tiny)
+
+
+def _products(rows: torch.Tensor) -> np.ndarray:
+    """The inner products of K tensors, [K, K]."""
+    flat = rows.flatten(1).cpu()
+    return (flat @ flat.T).double().numpy()
+
+
+def _others(samples: ClientSamples, asked: Rounds) -> list[tuple[str, np.ndarray]]:
+    """The reference divisions to train on: name, owners [N]."""
+    rng = generator(asked.seed, "trained references")
+    found = [(NO_SKEW, shuffled_within(np.zeros_like(samples.labels), samples.owners, rng))]
+    for name, spec in reference_specs(samples).items():
+        owners = divided(spec, samples, asked.seed)
+        if owners is not None:
+            found.append((name, owners))
+    return found
+
+
+def _population(population: Population, samples: ClientSamples, owners: np.ndarray) -> Population:
+    """The clients of a division of the diagnosed samples that have any, without test samples."""
+    train = Ragged.of(samples.rows[owners == k] for k in np.unique(owners))
+    none, names = Ragged.empty(len(train)), NumberedNames(len(train))
+    return replace(population, train=train, test=none, val=none, names=names, plan=None, clusters=None)
