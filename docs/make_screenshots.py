@@ -1,4 +1,4 @@
-"""Make the screenshots of reports for the documentation: python docs/make_screenshots.py
+"""Make the screenshots of reports and of a diagnosis for the documentation: python docs/make_screenshots.py
 
 Needs Playwright and a Chromium on the PATH. Small comparisons on the digits data set are run first; with --runs they are kept and
 not run again. `--width 390 --dark --images phone` makes screenshots of a narrow, dark screen.
@@ -28,6 +28,7 @@ SHOTS = {
     "report-clients": ("one", "#panel-clients"),
     "report-joined": ("several", "#joined"),
     "report-ranks": ("several", "#over"),
+    "diagnosis": ("diagnosis", "#kinds"),
 }
 """Screenshot -> (page, selector of the element to show; None for the top of the page)."""
 
@@ -41,7 +42,7 @@ FRAME = """(element, margin) => {
 
 
 def write_reports(runs: Path) -> dict[str, Path]:
-    """Write two reports: of one comparison, and of several partitions on one page."""
+    """Write two reports, of one comparison and of several partitions on one page, and the page of a diagnosis."""
     tables = []
     for i, partition in enumerate(PARTITIONS):
         options = {"clients": 10, "model": "mlp(hidden=(32,))", "rounds": 12, "seeds": 3, "work": WORK, "val": 0.1}
@@ -49,7 +50,9 @@ def write_reports(runs: Path) -> dict[str, Path]:
         tables.append((partition, table))
     one = runs / "one.html", join(tables[:1]).page("Handwritten digits at ten clinics")
     several = runs / "several.html", join(tables).page("Handwritten digits, eight partitions")
-    return {"one": write_text(one[1], one[0]), "several": write_text(several[1], several[0])}
+    pages = {"one": write_text(one[1], one[0]), "several": write_text(several[1], several[0])}
+    found = ua.diagnose(10, data="digits", partition="dirichlet(alpha=0.3)", rounds=2, model="linear", work=WORK)
+    return pages | {"diagnosis": found.save(runs / "diagnosis")}
 
 
 def shoot(pages: dict[str, Path], images: Path, width: int, scheme: str) -> None:
