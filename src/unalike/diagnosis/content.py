@@ -120,7 +120,7 @@ def _clusters(tested: Sequence[Clusters]) -> str:
     if not real:
         return "Clusters: none found that clients without groups would not show as well."
     texts = [
-        f"{plural(found.count, 'cluster')} by {found.basis} (sizes {listing(_cluster_sizes(found))}, stability "
+        f"{plural(found.count, 'cluster')} by {found.basis} (sizes {listing(map(str, _cluster_sizes(found)))}, stability "
         f"{significant(found.stability.value, digits=2)})"
         for found in real
     ]

@@ -30,24 +30,14 @@ def quantity_skew(samples: ClientSamples, seed: int) -> list[Measure]:
         value["size_gini"], np.array([found["size_gini"] for found in resampled]), clients, (0, most)
     )
     logs = np.log([found["size_ratio"] for found in resampled])
-    ratio_ends = np.exp(t_interval(float(np.log(value["size_ratio"])), logs, clients)).tolist()
+    low, high = t_interval(
+        float(np.log(value["size_ratio"])), logs, clients
+    )  # of the logarithm, which extremes skew less
+    ratio_ends = float(np.exp(low)), float(np.exp(high))
+    gini_scale, ratio_scale = scale.get("size_gini", {}), scale.get("size_ratio", {})
+    most_unequal = (1.0, float("inf"))
+    gini_title, ratio_title = "Gini coefficient of the sizes", "largest client divided by the smallest"
     return [
-        Measure(
-            KIND,
-            "size_gini",
-            "Gini coefficient of the sizes",
-            value["size_gini"],
-            *gini_ends,
-            scale=scale.get("size_gini", {}),
-            range=(0, most),
-        ),
-        Measure(
-            KIND,
-            "size_ratio",
-            "largest client divided by the smallest",
-            value["size_ratio"],
-            *ratio_ends,
-            scale=scale.get("size_ratio", {}),
-            range=(1, float("inf")),
-        ),
+        Measure(KIND, "size_gini", gini_title, value["size_gini"], *gini_ends, gini_scale, None, (0, most)),
+        Measure(KIND, "size_ratio", ratio_title, value["size_ratio"], *ratio_ends, ratio_scale, None, most_unequal),
     ]
