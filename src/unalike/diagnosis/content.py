@@ -51,7 +51,7 @@ class DiagnosisContent:
 
 
 def sentences(measures: Mapping[str, Measure], clusters: Sequence[Clusters], regression: bool) -> list[str]:
-    """What the measures show, in plain words."""
+    """The findings in plain words: for each kind of heterogeneity what was measured."""
     found = [
         _labels(measures["label_tv"], regression),
         _sizes(measures["size_gini"], measures["size_ratio"]),

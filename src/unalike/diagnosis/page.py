@@ -34,7 +34,7 @@ def render(diagnosis: DiagnosisContent) -> str:
         title=f"How the clients differ: {diagnosis.name}",
         warnings=diagnosis.notes,
         scale={"client": len(counts), "class": counts.shape[1], "training sample": int(counts.to_numpy().sum())},
-        findings=[sentence.partition(": ") for sentence in diagnosis.findings],
+        findings=[(kind, capital(text)) for kind, _, text in (found.partition(": ") for found in diagnosis.findings)],
         panels=panels(diagnosis),
         tables={
             "measures": _measures(list(diagnosis.measures.values())),
