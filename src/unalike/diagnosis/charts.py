@@ -56,19 +56,22 @@ def scale(measures: Sequence[Measure], title: str) -> go.Figure:
 
 
 def heat_map(
-    values: np.ndarray, rows: Sequence[str], order: Sequence[int], title: str, middle: float | None = None
+    values: np.ndarray, rows: Sequence[str], order: Sequence[int], title: str, least: float | None = None
 ) -> go.Figure:
-    """A matrix of clients in the given order, so that clusters lie along the diagonal. `middle`: the value without color."""
+    """A matrix of clients in the given order, so that clusters lie along the diagonal.
+
+    `least`: the values have two signs, 0 has no color, and the colors reach at least so far to both sides.
+    """
     place = list(order)
     shown, names = values[np.ix_(place, place)], [rows[k] for k in place]
     figure = canvas(int(min(760, max(300, 130 + 24 * len(place)))))
-    limit = float(np.nanmax(np.abs(shown - (middle or 0)))) if np.isfinite(shown).any() else 1.0
     colors: dict[str, object] = {"colorscale": [[0, "rgba(26,128,187,0)"], [1, "rgba(26,128,187,1)"]]}
-    if middle is not None:
+    if least is not None:
+        limit = max(least, float(np.nanmax(np.abs(shown))))
         colors = {
             "colorscale": [[0, BLUE], [0.5, "rgba(140,140,140,0.08)"], [1, ORANGE]],
-            "zmin": middle - limit,
-            "zmax": middle + limit,
+            "zmin": -limit,
+            "zmax": limit,
         }
     figure.add_heatmap(
         z=[numbers(row) for row in shown],
@@ -79,8 +82,8 @@ def heat_map(
         ygap=1,
         **colors,
     )
-    figure.update_yaxes(autorange="reversed", **_ticks(names))
-    figure.update_xaxes(tickangle=-60, **_ticks(names))
+    figure.update_yaxes(autorange="reversed", showgrid=False, zeroline=False, **_ticks(names))
+    figure.update_xaxes(tickangle=-60, showgrid=False, zeroline=False, **_ticks(names))
     return figure
 
 

@@ -102,7 +102,7 @@ def _concept_panel(diagnosis: DiagnosisContent) -> Panel | None:
         return None
     both = np.nan_to_num(found.gaps)
     order = np.argsort((both + both.T).mean(0), kind="stable").tolist()
-    figure = charts.heat_map(found.gaps, found.names, order, "errors added", middle=0.0)
+    figure = charts.heat_map(found.gaps, found.names, order, "errors added", least=0.2)
     figure.update_xaxes(title_text="tested on the samples of")
     figure.update_yaxes(title_text="model of")
     caption = (
@@ -133,7 +133,7 @@ def _cluster_panel(diagnosis: DiagnosisContent) -> Panel | None:
 def _cosine_panel(diagnosis: DiagnosisContent, cosines: np.ndarray) -> Panel:
     order = next((_order(c.linkage) for c in diagnosis.clusters if c.basis == "gradients"), None)
     names = list(map(str, diagnosis.counts.index))
-    figure = charts.heat_map(cosines, names, range(len(names)) if order is None else order, "cosine", middle=0.0)
+    figure = charts.heat_map(cosines, names, range(len(names)) if order is None else order, "cosine", least=1.0)
     caption = (
         "Cosines of any two clients' updates, means over the rounds: 1 for the same direction, -1 for opposite ones."
     )

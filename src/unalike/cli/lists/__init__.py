@@ -1,4 +1,7 @@
-"""`unalike list`: the names that may be used in flags and spec texts."""
+"""`unalike list`: the names that may be used in flags and spec texts.
+
+`method_guide.py` finds what methods send and combine with, this file prints it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def methods(
     unalike list methods
     unalike list methods scaffold
     """
-    from unalike.cli import method_guide
+    from unalike.cli.lists import method_guide
     from unalike.methods.part import registry
 
     if name is not None:
@@ -52,7 +55,7 @@ def methods(
 
 
 def _describe(name: str) -> None:
-    from unalike.cli import method_guide
+    from unalike.cli.lists import method_guide
     from unalike.cli.terminal_tables import console
     from unalike.methods.part import registry
 
