@@ -65,7 +65,7 @@ def sentences(measures: Mapping[str, Measure], clusters: Sequence[Clusters], reg
 
 
 def _labels(measure: Measure, regression: bool) -> str:
-    what = "distributions of the labels" if regression else "label frequencies"
+    what = "label distributions" if regression else "label frequencies"
     if not measure.found:
         return (
             f"Label skew: none beyond chance. The {what} differ by a total variation of {_number(measure)}, "
