@@ -10,9 +10,10 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import pandas as pd
-from pydantic_core import to_json
+from pydantic import TypeAdapter
 
 from unalike._utils.errors import unknown
 from unalike.metrics.statistics import Metric, headline
@@ -99,7 +100,7 @@ def _json(blocks: Sequence[ExportBlock]) -> str:
         }
         for block in blocks
     ]
-    return to_json(parts, inf_nan_mode="null", indent=1).decode() + "\n"
+    return TypeAdapter(list[dict[str, Any]]).dump_json(parts, indent=1).decode() + "\n"
 
 
 def _bytes(decision: Decision) -> dict[str, float]:
