@@ -50,8 +50,9 @@ def test_records_of_a_round_survive_a_kill_before_its_evaluation(tmp_path, monke
 
 
 def test_recording_of_parameters_is_refused(tmp_path):
-    with pytest.raises(UnalikeError, match="sites' own parameters"):
-        SmallFederation(tmp_path, record="server + clients(layers='head')")
+    for kind in ("clients", "entries"):
+        with pytest.raises(UnalikeError, match="sites' own parameters"):
+            SmallFederation(tmp_path, record=f"server + {kind}(layers='head')")
 
 
 def test_record_is_no_term_that_sites_agree_to(tmp_path):

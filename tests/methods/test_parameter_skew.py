@@ -240,6 +240,40 @@ def test_parameter_skew_equal_clients_give_their_model():
         np.testing.assert_allclose(found, w, rtol=1e-6)  # 5 times the float32 of 1/5
 
 
+def test_parameter_skew_random_macro_classes_equal_hand_numbers():
+    """K = 2, S = 2, one micro-class. Columns: 1 for both (low); 1 and 3 (high, mean 2). The clients are drawn into one
+    macro-class, with alpha = 1/S = 1/2 and the mean 2, or into two, with 1/2 * 1 + 1/2 * 3: FedPake's high parameter
+    becomes 1 or 2. Normalized alphas give the mean either way."""
+    W = [{"w": [1.0, 1]}, {"w": [1.0, 3]}]
+    fields = {"micro": 1, "macro": 2, "assignment": "'random_macro'"}
+    first, again, plain = (
+        Server(spec(rule, False, **fields), {"w": [0.5, 0.5]}) for rule in ("pake", "pake", "normalized")
+    )
+    found = set()
+    for _ in range(12):
+        low, high = first.advance(W)["w"]
+        np.testing.assert_array_equal([low, high], again.advance(W)["w"])
+        np.testing.assert_array_equal(plain.advance(W)["w"], [1, 2])
+        assert low == 1
+        found.add(float(high))
+    assert found == {1.0, 2.0}
+
+
+def test_parameter_skew_random_micro_classes_with_one_class_and_one_cluster_equal_hand_numbers():
+    """C = S = 1: whatever is drawn, all high parameters share the class, and FedPake's alpha = H / (S H) = 1 gives the
+    mean; FedSA's alpha = H / (S C) = H, here 2, gives twice the mean. Columns: 1 for all, then 1 and 3, 1 and 3."""
+    W = [{"w": [1.0, 1, 1]}, {"w": [1.0, 3, 3]}]
+    for rule, expected in {"pake": [1, 2, 2], "sa": [1, 4, 4], "normalized": [1, 2, 2]}.items():
+        for assignment in ("random_micro", "random"):
+            text = spec(rule, False, micro=1, macro=1, assignment=repr(assignment))
+            np.testing.assert_array_equal(Server(text, {"w": [0.5] * 3}).advance(W)["w"], expected)
+
+
+def test_parameter_skew_unknown_assignment_is_refused():
+    with pytest.raises(ua.UnalikeError, match="assignment"):
+        Method.parse("fedsa(assignment='rondom')")
+
+
 def test_fedsa_and_fedpake_normalized_are_equal():
     assert Method.parse("fedsa") == Method.parse("fedpake")
     assert Method.parse("fedsa(variant='literal')") != Method.parse("fedpake(variant='literal')")

@@ -8,6 +8,8 @@ import unalike as ua
 from unalike import UnalikeError
 from unalike._utils.profiler_regions import profiled_function, timed
 from unalike.core.tree import layers
+from unalike.runtime.records.client_values import moments
+from unalike.runtime.records.neuron_matching import matched
 from unalike.runtime.records.recording import COLUMNS
 
 
@@ -105,6 +107,84 @@ def test_update_norms_and_cosines_are_those_of_the_updates(clients):
     assert cosine == pytest.approx(float(torch.cosine_similarity(seen[1][1], seen[1][3], dim=0)), abs=1e-5)
 
 
+def test_moments_over_clients_equal_hand_numbers():
+    """Three clients of one layer with the parameters w = (0, 0, 2), b = 1, and the values (0, 0, 3), (1, 1, 1), (0, 3, 3) of w
+    and 1, 1, 1 of b. w_1 and w_2 have means 1, variances 2 and 0, w_3 mean 2 and variance 2, b variance 0.
+
+    w_1: deviations -1, -1, 2: m3 = (-1 - 1 + 8) / 3 = 2, skewness 2 / 2^1.5 = 0.7071. w_3: -2, 1, 1: the same. cv: 2^0.5 / 1,
+    0, 2^0.5 / 2, 0, of which the lower median is 0. Mean variance (2 + 0 + 2 + 0) / 4 = 1.
+    """
+    update = {
+        "weight": torch.tensor([[0.0, 1, -2], [0, 1, 1], [3, 1, 1]]),
+        "bias": torch.tensor([[1.0], [1], [1]]),
+    }
+    start = {"weight": torch.tensor([0.0, 0, 2]), "bias": torch.tensor([0.0])}
+    found = {(e.get("layer", ""), e["quantity"]): e["value"] for e in moments(update, start)}
+    for layer in ("weight", ""):
+        assert found[layer, "skewness"] == pytest.approx(2**-0.5)
+        assert found[layer, "squared_deviation"] == pytest.approx(1)
+        assert found[layer, "cv"] == 0
+
+
+def test_moments_and_entries_are_those_of_the_clients_parameters(clients):
+    run = recorded("fedavg", clients, "moments + entries(layers='head.weight', first=2) + clients", rounds=2)
+    kept = run.client_parameters[2]
+    for client, own in kept.items():
+        values = of(run, "parameter", client=client, round=2)
+        assert list(values["layer"]) == ["head.weight[0]", "head.weight[1]"]
+        assert list(values["value"]) == pytest.approx(own["head.weight"].flatten()[:2].tolist(), abs=1e-6)
+    at_server = of(run, "parameter", client=-1, round=2)
+    assert list(at_server["value"]) == pytest.approx(run.params["head.weight"].flatten()[:2].tolist(), abs=1e-6)
+    rows = torch.stack([own["head.weight"].flatten() for own in kept.values()]).double()
+    biases = torch.stack([own["head.bias"].flatten() for own in kept.values()]).double()
+    both = torch.cat([rows, biases], 1)
+    expected = float((both - both.mean(0)).square().mean())
+    assert of(run, "squared_deviation", layer="head.weight", round=2)["value"].item() == pytest.approx(
+        expected, rel=1e-4
+    )
+
+
+def test_matched_renumbers_the_neurons_of_a_permuted_client():
+    """A client whose neurons were renumbered, and that else did not train, is found again: its update is 0."""
+    g = torch.Generator().manual_seed(0)
+    start = {"body.weight": torch.randn(4, 3, generator=g), "body.bias": torch.randn(4, generator=g)}
+    start |= {"head.weight": torch.randn(2, 4, generator=g), "head.bias": torch.randn(2, generator=g)}
+    order = torch.tensor([2, 1, 3, 0])
+    own = start | {name: start[name][order] for name in ("body.weight", "body.bias")}
+    own |= {"head.weight": start["head.weight"][:, order]}
+    update = {name: torch.stack([own[name] - w, torch.zeros_like(w)]) for name, w in start.items()}
+    renumbered, moved = matched(update, start)
+    assert moved.tolist() == [0.75, 0.0]
+    assert all(u.abs().max() < 1e-6 for u in renumbered.values())
+
+
+def test_matched_finds_the_neurons_of_two_hidden_layers():
+    g = torch.Generator().manual_seed(1)
+    shapes = {
+        "a.weight": (6, 5),
+        "a.bias": (6,),
+        "b.weight": (7, 6),
+        "b.bias": (7,),
+        "c.weight": (3, 7),
+        "c.bias": (3,),
+    }
+    start = {name: torch.randn(shape, generator=g) for name, shape in shapes.items()}
+    first, second = torch.randperm(6, generator=g), torch.randperm(7, generator=g)
+    own = start | {"a.weight": start["a.weight"][first], "a.bias": start["a.bias"][first]}
+    own |= {"b.weight": start["b.weight"][second][:, first], "b.bias": start["b.bias"][second]}
+    own |= {"c.weight": start["c.weight"][:, second]}
+    renumbered, _ = matched({name: (own[name] - w)[None] for name, w in start.items()}, start)
+    assert all(u.abs().max() < 1e-6 for u in renumbered.values())
+
+
+def test_matched_moments_are_recorded_of_dense_networks_alone(clients):
+    run = recorded("fedavg", clients, "matched_moments", rounds=1)
+    assert of(run, "moved")["value"].between(0, 1).all() and len(of(run, "moved")) == 4
+    assert len(of(run, "matched_skewness")) == 3
+    conv = recorded("fedavg", clients, "matched_moments", rounds=1, model="cnn(channels=2, hidden=4)")
+    assert not len(conv.records)
+
+
 def test_client_parameters_are_kept_every_few_rounds(clients, tmp_path):
     record = "clients(layers='head', every=2)"
     run = recorded("fedavg", clients, record, rounds=4)
@@ -126,6 +206,9 @@ def test_skew_rules_note_high_parameters_and_macro_classes(clients):
     assert high["value"].between(0, 1).all() and len(high) == 2 * 4
     classes = of(run, "macro_class")
     assert set(classes["value"]) <= {-1.0, 0.0, 1.0, 2.0, 3.0} and set(classes["client"]) == {0, 1, 2, 3}
+    assert of(run, "micro_class")["value"].between(0, 4).all()
+    alpha = of(run, "alpha").groupby(["round", "layer"])["value"].sum()
+    assert list(alpha) == pytest.approx([1.0] * len(alpha))
 
 
 def test_records_of_a_resumed_run_equal_those_of_an_uninterrupted_one(clients, tmp_path):
@@ -154,7 +237,13 @@ def test_comparison_takes_record_and_keeps_it_in_its_cells(clients, tmp_path):
 
 @pytest.mark.parametrize(
     ("record", "hint"),
-    [("sever", "server"), ("server(every=3)", "no options"), ("clients(every=0)", "every"), (3, "expected text")],
+    [
+        ("sever", "server"),
+        ("server(every=3)", "no options"),
+        ("clients(every=0)", "every"),
+        ("entries(every=3)", "first"),
+        (3, "expected text"),
+    ],
 )
 def test_record_that_cannot_be_read_is_refused(clients, record, hint):
     with pytest.raises(UnalikeError, match=hint):

@@ -28,11 +28,12 @@ from unalike.methods.parts.local_drift import LocalDrift
 from unalike.methods.parts.moreau_envelope import MoreauEnvelope
 from unalike.methods.parts.normalized_mean import NormalizedMean
 from unalike.methods.parts.objectives import ModelContrast, NotTrueDistillation, Proximal
-from unalike.methods.parts.parameter_skew import LiteralPake, LiteralSA, NormalizedSkew, ParameterSkew
+from unalike.methods.parts.parameter_skew import Assignment, LiteralPake, LiteralSA, NormalizedSkew, ParameterSkew
 from unalike.methods.parts.personalizers import OutputMixture, ParameterMixture, Private, ProximalModel
 from unalike.methods.parts.proxy_learning import EnsembleDistillation, LearnedMean
 from unalike.methods.parts.robust import GeometricMedian, Krum, Median, Multikrum, TrimmedMean
 from unalike.methods.parts.server_optimizers import ServerAdagrad, ServerAdam, ServerMomentum, ServerYogi
+from unalike.methods.parts.shifted_mean import ShiftedMean
 from unalike.methods.parts.shrinking import AdaptiveDecay, ElementwiseDecay, FixedShrinking, LayerwiseShrinking
 from unalike.methods.parts.taught_head import TaughtHead
 from unalike.methods.parts.uploads import Clip, Quantize, TopK
@@ -66,6 +67,7 @@ __all__ = [  # parts and plans that stand in spec text under their own names
     "Median",
     "Multikrum",
     "Quantize",
+    "ShiftedMean",
     "TopK",
     "TrimmedMean",
 ]
@@ -340,10 +342,20 @@ def fedsa(
     variant: Literal["normalized", "literal"] = "normalized",
     weighted: bool = False,
     scope: Literal["tensor", "model"] = "tensor",
+    assignment: Assignment = "measured",
 ) -> Method:
     """Parameter-skew aggregation, first paper (FedSA); equal to `fedpake` in its normalized form."""
     rule = {"normalized": NormalizedSkew, "literal": LiteralSA}[variant]
-    return _skew(rule, weighted, threshold=threshold, similarity=similarity, micro=micro, macro=macro, scope=scope)
+    return _skew(
+        rule,
+        weighted,
+        threshold=threshold,
+        similarity=similarity,
+        micro=micro,
+        macro=macro,
+        scope=scope,
+        assignment=assignment,
+    )
 
 
 @method
@@ -355,10 +367,20 @@ def fedpake(
     variant: Literal["normalized", "literal"] = "normalized",
     weighted: bool = False,
     scope: Literal["tensor", "model"] = "tensor",
+    assignment: Assignment = "measured",
 ) -> Method:
     """Parameter-skew aggregation, second paper (FedPake)."""
     rule = {"normalized": NormalizedSkew, "literal": LiteralPake}[variant]
-    return _skew(rule, weighted, threshold=threshold, similarity=similarity, micro=micro, macro=macro, scope=scope)
+    return _skew(
+        rule,
+        weighted,
+        threshold=threshold,
+        similarity=similarity,
+        micro=micro,
+        macro=macro,
+        scope=scope,
+        assignment=assignment,
+    )
 
 
 @method

@@ -7,15 +7,26 @@ from unalike.studies.papers import (
     fedlws,
     fedmix,
     fedpake,
-    fedsa,
+    fedpake_figures,
     local_statistics,
     local_statistics_sizes,
     niid_bench,
     pfllib,
+    skew_estimators,
 )
 from unalike.studies.study import Study
 
-PAPERS = (fedlws, fedmix, local_statistics, local_statistics_sizes, niid_bench, pfllib, fedsa, fedpake)
+PAPERS = (
+    fedlws,
+    fedmix,
+    local_statistics,
+    local_statistics_sizes,
+    niid_bench,
+    pfllib,
+    fedpake,
+    fedpake_figures,
+    skew_estimators,
+)
 STUDIES: dict[str, Study] = {study.name: study for paper in PAPERS for study in paper.STUDIES}
 
 

@@ -141,9 +141,9 @@ class Federation:
         if self.coordinator in {site.key for site in self.sites}:
             raise ValueError("a site has the coordinator's key")
         recording = Recording.of(self.record)
-        if recording is not None and recording.layers is not None:
+        if recording is not None and recording.keeps_parameters:
             raise ValueError(
-                f"record = {self.record!r} would keep the sites' own parameters; expected server, updates or both"
+                f"record = {self.record!r} would keep the sites' own parameters; expected server, updates, time or moments"
             )
         return self
 

@@ -45,6 +45,9 @@ CLASS = torch.int16
 """Data type of micro-classes."""
 TIE = 1e-12
 """Similarities closer than this are equal."""
+Assignment = Literal["measured", "random_micro", "random_macro", "random"]
+RANDOM_MICRO = ("random_micro", "random")
+RANDOM_MACRO = ("random_macro", "random")
 
 
 @validated
@@ -58,6 +61,8 @@ class ParameterSkew(Aggregator):
     micro, macro: numbers C of micro-classes and S of macro-classes.
     weighted: multiply alpha_s by the sum of the weights in macro-class s.
     scope: normalize and cluster by tensor, or over the model as one tensor.
+    assignment: the papers' ablation: micro-classes, macro-classes or both are drawn at random in every round from the seed,
+        each class with the same probability, instead of measured.
     """
 
     threshold: NonNegativeFloat = 0.2
@@ -66,6 +71,7 @@ class ParameterSkew(Aggregator):
     macro: PositiveInt = 4
     weighted: bool = False
     scope: Literal["tensor", "model"] = "tensor"
+    assignment: Assignment = "measured"
 
     pairs_first: ClassVar[bool]
     """On a tie, two single clients form a new macro-class before one joins an existing one; False: the other way round."""
@@ -95,13 +101,14 @@ class ParameterSkew(Aggregator):
         names = list(cohort.update)
         groups = [[n] for n in names] if self.scope == "tensor" else [names]
         moved: Tree = {}
+        generator = server.generator
         for group in groups:
             w, u = tree.only(server.params, group), tree.only(cohort.update, group)
-            new = self._combined(tree.flatten(w), tree.flatten(u, rows=len(cohort.ids)), weights, group[0])
+            new = self._combined(tree.flatten(w), tree.flatten(u, rows=len(cohort.ids)), weights, group[0], generator)
             moved |= tree.unflatten(new, w)
         return tree.only(moved, names)
 
-    def _combined(self, w: Tensor, u: Tensor, weights: Tensor, layer: str) -> Tensor:
+    def _combined(self, w: Tensor, u: Tensor, weights: Tensor, layer: str, generator: torch.Generator) -> Tensor:
         """The combined update [M] from the clients' updates u [K, M] of the parameters w [M]."""
         mean, sd, low, top = _moments(u, weights.to(u.dtype))
         high = self._is_high(sd, w + mean).nonzero().squeeze(1)
@@ -109,17 +116,32 @@ class ParameterSkew(Aggregator):
         if len(u) == 1 or not len(high):
             return mean
         chosen = u.index_select(1, high)
-        micro = self.micro_classes((chosen - mean[high]).square_(), low, top)
-        compared = micro
-        if self.compares_all:
-            every = [self.micro_classes((u[:, at] - mean[at]).square_(), low, top) for at in tree.blocks(u)]
-            compared = torch.cat(every, 1)
-        macro = self._macro_classes(self._similarity(compared, len(high)))
+        micro = self._micro((chosen - mean[high]).square_(), low, top, generator)
+        if self.assignment in RANDOM_MACRO:
+            macro = _random_macro(len(u), self.macro, generator)
+        else:
+            compared = self._all_micro(u, mean, low, top) if self._compares_all else micro
+            macro = self._macro_classes(self._similarity(compared, len(high)))
         if listening():
+            note("micro_class", micro.float().mean(1), part=self.name, layer=layer)
             note("macro_class", _members(macro, len(u)), part=self.name, layer=layer)
         if not macro:
             return mean
         return mean.index_copy(0, high, self._weighted_means(w[high] + chosen, micro, macro, weights, layer) - w[high])
+
+    @property
+    def _compares_all(self) -> bool:
+        return self.compares_all and self.assignment not in RANDOM_MICRO
+
+    def _micro(self, d: Tensor, low: Tensor, top: Tensor, generator: torch.Generator) -> Tensor:
+        """Micro-classes of the squared deviations d [K, H] at the high parameters."""
+        if self.assignment in RANDOM_MICRO:
+            return torch.randint(1, self.micro + 1, d.shape, generator=generator).to(d.device, CLASS)
+        return self.micro_classes(d, low, top)
+
+    def _all_micro(self, u: Tensor, mean: Tensor, low: Tensor, top: Tensor) -> Tensor:
+        """Micro-classes [K, M] at all parameters."""
+        return torch.cat([self.micro_classes((u[:, at] - mean[at]).square_(), low, top) for at in tree.blocks(u)], 1)
 
     def _is_high(self, sd: Tensor, mu: Tensor) -> Tensor:
         """Whether each parameter is high, [M]. With mu = 0, where cv is undefined, it is high if clients differ at all."""
@@ -185,6 +207,7 @@ class ParameterSkew(Aggregator):
         alpha = self.alpha(counts, modal, values.shape[1], share)
         if listening():
             note("alpha_sum", alpha.sum(0).mean(), part=self.name, layer=layer)
+            note("alpha", _by_client(alpha.mean(1), macro, weights), part=self.name, layer=layer)
         means = torch.stack([_shares(weights[members]).to(values.dtype) @ values[members] for members in macro])
         return (alpha.to(values.dtype) * means).sum(0)
 
@@ -266,6 +289,21 @@ def _members(macro: list[list[int]], clients: int) -> Tensor:
     found = torch.full((clients,), -1)
     for s, members in enumerate(macro):
         found[members] = s
+    return found
+
+
+def _random_macro(clients: int, macro: int, generator: torch.Generator) -> list[list[int]]:
+    """At most `macro` macro-classes; each client is put into one of them at random."""
+    drawn = torch.randint(macro, (clients,), generator=generator).tolist()
+    found = [[k for k in range(clients) if drawn[k] == s] for s in range(macro)]
+    return [members for members in found if members]
+
+
+def _by_client(alpha: Tensor, macro: list[list[int]], weights: Tensor) -> Tensor:
+    """The weight of each client, [K]: its share in its macro-class times the alpha of that; 0 for a client in none."""
+    found = torch.zeros_like(weights)
+    for s, members in enumerate(macro):
+        found[members] = alpha[s].to(weights) * _shares(weights[members])
     return found
 
 

@@ -26,6 +26,7 @@ from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerState
 from unalike.methods.method import Method
 from unalike.methods.notes import notes_to
+from unalike.runtime.records.client_values import entries, matched_moments, moments
 from unalike.training.aggregation import decode_updates
 
 if TYPE_CHECKING:
@@ -49,8 +50,12 @@ COLUMNS = {
     "value": float("nan"),
 }
 """Columns of the table, with the value of an entry that says nothing else. `client` is -1 for the server."""
-KINDS = ("server", "updates", "time", "clients")
+KINDS = ("server", "updates", "time", "moments", "matched_moments", "entries", "clients")
 AGGREGATION: Region = "aggregation"
+COUNTED = {"clients": "every", "entries": "first"}
+"""Kinds with options -> the option that is a count; the other one is `layers`."""
+PATTERN = {"clients": "layers", "entries": "entries"}
+"""The field that holds the pattern `layers` of these kinds."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,10 @@ class Recording:
         server: the notes of parts, the clients' weights, and the norms of the model and of its change by layer.
         updates: the norm of each client's update by layer, and the cosine of every two of them.
         time: the seconds of aggregation and server step in this process.
+        moments: skewness, coefficient of variation and squared deviation of parameters over clients, by layer.
+        matched_moments: the same after the hidden neurons of every client were renumbered to match the received model.
+        entries: pattern of the names of the tensors of which single entries are recorded; None records none.
+        first: the number of entries of each of these tensors.
         layers: pattern of the names of clients' parameters to keep; None keeps none.
         every: keep them every so many rounds.
         hook: a function of one's own.
@@ -69,6 +78,10 @@ class Recording:
     server: bool = False
     updates: bool = False
     time: bool = False
+    moments: bool = False
+    matched_moments: bool = False
+    entries: str | None = None
+    first: int = 8
     layers: str | None = None
     every: int = 1
     hook: Hook | None = None
@@ -92,20 +105,36 @@ class Recording:
         for call in spec.parse(given):
             if call.name not in KINDS:
                 raise unknown("recording", call.name, KINDS)
-            if call.name != "clients" and call.parameters:
-                raise UnalikeError(f"record={given!r}: {call.name} takes no options")
-            wanted |= {"layers": ""} | call.parameters if call.name == "clients" else {call.name: True}
-        strange = set(wanted) - {"server", "updates", "time", "layers", "every"}
-        if strange or not isinstance(wanted.get("layers", ""), str) or not _is_count(wanted.get("every", 1)):
-            raise UnalikeError(
-                f"record={given!r}: expected clients(layers='PATTERN', every=10), where the pattern is found in names of parameters"
-            )
+            wanted |= _options(call, given)
         return cls(**wanted)
+
+    @property
+    def keeps_parameters(self) -> bool:
+        """Whether parameters of single clients are kept."""
+        return self.layers is not None or self.entries is not None
 
     @property
     def needs_updates(self) -> bool:
         """Whether each client's update must be kept after the round."""
-        return self.updates or self.layers is not None or self.hook is not None
+        numbers = self.updates or self.moments or self.matched_moments
+        return numbers or self.keeps_parameters or self.hook is not None
+
+
+def _options(call: spec.Call, given: str) -> dict[str, Any]:
+    """The fields of a recording that one kind sets. Raises `UnalikeError` for options that the kind does not have."""
+    options = dict(call.parameters)
+    if call.name not in COUNTED:
+        if options:
+            raise UnalikeError(f"record={given!r}: {call.name} takes no options")
+        return {call.name: True}
+    count = COUNTED[call.name]
+    layers = options.pop("layers", "")
+    if not isinstance(layers, str) or set(options) - {count} or not _is_count(options.get(count, 1)):
+        raise UnalikeError(
+            f"record={given!r}: expected {call.name}(layers='PATTERN', {count}=10), where the pattern is found in names of "
+            "parameters"
+        )
+    return {PATTERN[call.name]: layers} | options
 
 
 def _is_count(value: Any) -> bool:
@@ -154,11 +183,23 @@ class RoundRecords:
                 found += [{"group": group} | e for e in _steps(before[group].params, after[group].params)]
             if self.recording.updates and cohort.stacked.update:
                 found += [{"group": group} | e for e in _updates(cohort)]
+            if cohort.stacked.update:
+                found += [{"group": group} | e for e in self._values(cohort, before[group].params, after[group].params)]
             if self.recording.layers is not None and number % self.recording.every == 0 and cohort.stacked.update:
                 self._keep(number, cohort, before[group].params)
         if self.recording.hook is not None:
             found += self.recording.hook(number, cohorts, before, after)
         self.entries += [COLUMNS | entry | {"round": number} for entry in found]
+
+    def _values(self, cohort: Cohort, before: Tree, after: Tree) -> Iterator[Entry]:
+        """Numbers about the values of single parameters at the clients."""
+        wanted, ids = self.recording, tuple(cohort.ids)
+        if wanted.moments:
+            yield from moments(cohort.update, before)
+        if wanted.matched_moments:
+            yield from matched_moments(cohort.update, before, ids)
+        if wanted.entries is not None:
+            yield from entries(cohort.update, before, after, ids, wanted.entries, wanted.first)
 
     def _notes(self, ids: list[int]) -> Iterator[Entry]:
         for quantity, value, part, layer in self._noted:

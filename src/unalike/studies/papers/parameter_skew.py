@@ -6,7 +6,9 @@ from typing import Any
 
 from unalike.studies.cells import Options
 from unalike.studies.claims import Claim, Quantity, difference, gain, score
-from unalike.studies.layouts.figures import Curves
+from unalike.studies.layouts.client_spread import ClientSpread
+from unalike.studies.layouts.costs import Costs
+from unalike.studies.layouts.figures import Curves, LabelCounts
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.study import Scale, Variant
 from unalike.studies.verdicts import Above, Same
@@ -98,7 +100,12 @@ def table_scales(methods: dict[str, str | Variant], extra: dict[str, str | Varia
     few = {name: spec for name, spec in small.items() if name in ("FedAvg", "FedALA", *methods)}
     return {
         "smoke": Scale(few, TOYS, TOY, seeds=(0,), reduced=SMOKE),
-        "small": Scale(small, SETTINGS, SMALL, reduced=f"{REDUCED}; 100 steps of FedGen's generator a round, not 1000"),
+        "small": Scale(
+            small,
+            SETTINGS,
+            SMALL,
+            reduced=f"{REDUCED}; CIFAR-10 alone; 100 steps of FedGen's generator a round, not 1000",
+        ),
         "paper": Scale(baselines(PAPERS_OWN["rounds"], 1000) | methods | extra, FULL, PAPERS_OWN),
     }
 
@@ -127,4 +134,10 @@ def personal_gain(method: str, setting: str) -> Quantity:
 
 TABLE = MethodTable("Mean accuracy of the last 5 evaluated rounds on the clients' test samples, %", last=LAST)
 PERSONAL = MethodTable("The same for personal models, where a method has both, %", "personal_accuracy", last=LAST)
+SPREAD = ClientSpread("Differences between clients: deviation of accuracy, and the worst client, %")
+COSTS = Costs("Cost: time of a round, rounds within 0.5 points of the final mean, parameters sent", last=LAST)
 CURVES = Curves("accuracy, %")
+LOSS = Curves("loss", "loss", scale=1, name="loss")
+BUBBLES = LabelCounts("Samples by client and class")
+LAYOUTS = (TABLE, SPREAD, COSTS, CURVES, LOSS)
+"""The layouts of a table with shared models alone."""
