@@ -203,7 +203,8 @@ BETA = Study(
         MethodSweep("accuracy, %", "beta", {"LWS": PLAIN_AT, "LWS, clamped": CLAMPED_AT}, "FedAvg", last=LAST),
         CURVES,
     ),
-    NUMBERS,
+    NUMBERS
+    + " The authors' code also shrinks the buffers of batch normalization, as a part of the next layer; here buffers are averaged.",
 )
 
 LONG = SMALL | {"rounds": 200, "evaluate_every": 10}
