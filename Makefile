@@ -10,7 +10,7 @@ WORKERS ?= 2
 
 LIGHT := .venv-light
 
-.PHONY: help demo test test-all test-fast package light lint types check docs docs-serve clean
+.PHONY: help demo test test-studies test-all test-fast package light lint types check docs docs-serve clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -18,8 +18,11 @@ help:  ## list the targets
 demo: $(READY)  ## compare methods on the digits and write the report
 	$(BIN)/unalike compare --config examples/demo.toml --out $(OUT)
 
-test: $(READY)  ## run the tests, except whole federations over sockets (ten minutes more)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not (network and slow)"
+test: $(READY)  ## run the tests, except whole federations over sockets (ten minutes more) and whole studies
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not (network and slow) and not study"
+
+test-studies: $(READY)  ## run every study at its smallest scale
+	$(BIN)/python -m pytest -n $(WORKERS) -m study tests/studies
 
 test-all: $(READY)  ## run every test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
