@@ -50,6 +50,7 @@ NOT_RUN = {
     "docs/federation/site.md": ["needs a bundle and the coordinator's machine"],
     "docs/how_to/own_models.md": ["needs published weights", "needs peft"],
     "docs/how_to/processes.md": ["needs four GPUs"],
+    "docs/how_to/recording.md": ["the run above once more"],
     "docs/studies.md": ["takes minutes to hours, in a copy of the repository"],
     "docs/tutorials/federation.md": [
         "network",
