@@ -11,7 +11,7 @@ import torch
 from unalike import UnalikeError
 from unalike.runtime.round_loop import execute
 from unalike.studies.catalogue import STUDIES, study
-from unalike.studies.claims import Claim, best, gain, peak, score
+from unalike.studies.claims import Claim, after_round, best, gain, peak, score
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.ledger import entries, page
 from unalike.studies.report import write_report
@@ -162,6 +162,13 @@ def test_ledger_gives_verdicts_from_three_seeds_on(small, tmp_path):
 
 def test_ledger_without_results_says_not_run(small, tmp_path):
     assert page([small], tmp_path).count("| not run | - |") == 2
+
+
+def test_value_after_a_round_needs_that_round_to_be_evaluated():
+    rounds = {"round": [0, 2, 4], "loss": [3.0, 2.0, None]}
+    results = Results((CellResult("a", "s", 5, "", "", {}, 1.0, "", {}, {}, rounds=rounds),))
+    found = {number: after_round(number, "a", "s", "loss")(results) for number in (2, 3, 4)}
+    assert found == {2: {5: 2.0}, 3: {}, 4: {}} and after_round(2, "b", "s", "loss")(results) == {}
 
 
 def test_best_is_the_method_of_the_largest_mean_and_needs_all_seeds():

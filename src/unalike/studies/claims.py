@@ -72,6 +72,19 @@ def recorded_mean(method: str, setting: str, name: str) -> Quantity:
     return values
 
 
+def after_round(number: int, method: str, setting: str, column: str = "accuracy") -> Quantity:
+    """The value of a column after one round."""
+
+    def values(results: Results) -> dict[int, float]:
+        cells = results.of(method, setting)
+        rounds = {
+            seed: dict(zip(cell.rounds["round"], cell.rounds[column])) for seed, cell in cells.items() if cell.rounds
+        }
+        return {seed: found[number] for seed, found in rounds.items() if found.get(number) is not None}
+
+    return values
+
+
 def difference(first: Quantity, second: Quantity) -> Quantity:
     """The difference of two quantities under the same seed."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from unalike.studies.cells import Options
-from unalike.studies.claims import OURS, Claim, Quantity, difference, gain, score
+from unalike.studies.claims import OURS, Claim, Quantity, after_round, difference, gain, score
 from unalike.studies.layouts.figures import ClientCurves, Curves, LabelCounts
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.study import Scale, Study
@@ -149,12 +150,21 @@ PAIRS = (("FedNova", "FedAvg"), ("FedMix", "FedProx"))
 IDENTITY_CLAIMS = (
     *(
         Claim(
-            f"With equal steps {method} is {same}, {setting}",
-            gain(method, same, setting, "loss", last=1),
+            f"With equal steps {method} is {same} {when}, {setting}",
+            difference(*(quantity(name, setting) for name in (method, same))),
             Same(1e-4),
             "0 (follows from the equations)",
             "loss",
             scale=1,
+            remark=remark,
+        )
+        for when, quantity, remark in (
+            ("after two rounds", partial(after_round, 2, column="loss"), ""),
+            (
+                "at the end",
+                partial(score, column="loss", last=1),
+                "Adam lets differences of rounding grow from round to round",
+            ),
         )
         for method, same in PAIRS
         for setting in MIXES
