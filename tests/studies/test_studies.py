@@ -243,12 +243,12 @@ def test_every_claim_is_about_cells_that_exist(name):
     for scale in ("small", "paper"):
         cells = study(name).scale(scale).cells
         measured = ("accuracy", "local_accuracy", "personal_accuracy", "rmse", "loss", "train_loss")
-        columns = {c: [0.0, 0.5] for c in measured}
+        columns = {c: [0.0, 0.25, 0.5] for c in measured}
         series = [{"quantity": q, "values": v} for q, v in RECORDED.items()] + COSINES
         more = {"recorded": {"rounds": [1, 2, 3], "series": series}, "label_counts": [[2, 2], [4, 0], [0, 3]]}
         found = tuple(
             CellResult(
-                c.method, c.setting, c.seed, "", "", {}, 1.0, "", {}, {}, rounds={"round": [0, 1], **columns}, **more
+                c.method, c.setting, c.seed, "", "", {}, 1.0, "", {}, {}, rounds={"round": [0, 1, 2], **columns}, **more
             )
             for c in cells
         )
