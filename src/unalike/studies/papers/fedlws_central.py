@@ -6,18 +6,19 @@ from itertools import product
 
 from unalike.studies.cells import Options
 from unalike.studies.claims import OURS, Claim, difference, gain, peak, score
-from unalike.studies.layouts.figures import Curves
 from unalike.studies.layouts.method_sweep import MethodSweep
-from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.papers.fedlws_settings import (
+    ALPHAS,
     BASES,
     CIFAR,
     CIFARS,
     CNN_BETA,
     CODE_BETA,
+    CURVES,
     FASHION,
     FASHIONS,
     LAST,
+    LAW,
     LWS,
     NUMBERS,
     PAIR,
@@ -27,6 +28,7 @@ from unalike.studies.papers.fedlws_settings import (
     SMALL,
     SMALL_FASHION,
     SMOKE,
+    TABLE,
     TOY,
     TOYS,
     better,
@@ -37,15 +39,12 @@ from unalike.studies.papers.fedlws_settings import (
 from unalike.studies.study import Scale, Study, Variant
 from unalike.studies.verdicts import Above, Below, Same
 
-TABLE = MethodTable(f"Mean accuracy of the last {LAST} evaluated rounds, %", last=LAST)
-CURVES = Curves("accuracy, %")
-
-METHODS = with_lws(BASES) | {"FedLAW": "fedlaw(epochs=100)"}
+METHODS = with_lws(BASES) | {"FedLAW": LAW}
 SIZES = {"cifar100": "CIFAR-100", "tiny_imagenet": "Tiny-ImageNet"}
 FULL: dict[str, Options] = {
     **FASHIONS,
     **CIFARS,
-    **{f"{name}, alpha {alpha:g}": setting(data, alpha) for data, name in SIZES.items() for alpha in (100, 0.5, 0.1)},
+    **{f"{name}, alpha {alpha:g}": setting(data, alpha) for data, name in SIZES.items() for alpha in ALPHAS},
 }
 LEARNS = "FedLAW learns from 2 % of the test samples"
 

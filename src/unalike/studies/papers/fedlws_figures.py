@@ -7,13 +7,12 @@ from itertools import product
 from typing import Any
 
 from unalike.studies.cells import Options
-from unalike.studies.claims import Claim, difference, score
+from unalike.studies.claims import Claim, Quantity, difference, gain, score
 from unalike.studies.layouts.figures import Curves, LabelCounts, Sweep
 from unalike.studies.layouts.histogram import ParameterHistogram
 from unalike.studies.layouts.method_sweep import MethodSweep
 from unalike.studies.layouts.recorded import RecordedCurves
 from unalike.studies.layouts.scatter import DataAgainstUpdates, RecordedScatter
-from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.papers.fedlws_settings import (
     ALPHAS,
     BASES,
@@ -25,23 +24,22 @@ from unalike.studies.papers.fedlws_settings import (
     PAIR,
     PAPER,
     PAPERS_OWN,
+    RECORDED,
     REDUCED,
     SMALL,
     SMOKE,
+    STATED,
+    TABLE,
     TOY,
     TOYS,
     WITH,
+    Methods,
     helps,
     setting,
     with_lws,
 )
 from unalike.studies.study import Scale, Study, Variant
 from unalike.studies.verdicts import Above, Below
-
-TABLE = MethodTable(f"Mean accuracy of the last {LAST} evaluated rounds, %", last=LAST)
-STATED = "a statement of the paper; its numbers were not at hand"
-RECORDED = {"record": "server"}
-Methods = Mapping[str, str | Variant]
 
 LEARNED = "gamma learned from test samples"
 RATIO: Methods = {LEARNED: "fedavg + lws(beta=0, scope='model') + learned_shrinking(epochs=100)"}
@@ -97,13 +95,13 @@ FIXED_STUDY = Study(
     (
         Claim(
             "A factor slightly below 1 (0.99) makes FedAvg better",
-            difference(score("factor 0.99", CIFAR, last=LAST), score("FedAvg", CIFAR, last=LAST)),
+            gain("factor 0.99", "FedAvg", CIFAR, last=LAST),
             Above(),
             remark=STATED,
         ),
         Claim(
             "A factor of 0.9 makes FedAvg worse",
-            difference(score("factor 0.9", CIFAR, last=LAST), score("FedAvg", CIFAR, last=LAST)),
+            gain("factor 0.9", "FedAvg", CIFAR, last=LAST),
             Below(),
             remark=STATED,
         ),
@@ -295,7 +293,7 @@ LABELS_STUDY = Study(
 )
 
 
-def _gap(method: str, where: str) -> Any:
+def _gap(method: str, where: str) -> Quantity:
     return difference(score(method, where, "loss", LAST), score(method, where, "train_loss", LAST))
 
 

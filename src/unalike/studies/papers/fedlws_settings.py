@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from unalike.studies.cells import Options
 from unalike.studies.claims import OURS, Claim, gain
+from unalike.studies.layouts.figures import Curves
+from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.study import Variant
 from unalike.studies.verdicts import Above
 
@@ -16,6 +19,13 @@ NUMBERS = (
 )
 LAST = 5
 """Evaluated rounds that a score is the mean of: in small studies the last fifteen rounds, in full ones the last ten."""
+TABLE = MethodTable(f"Mean accuracy of the last {LAST} evaluated rounds, %", last=LAST)
+CURVES = Curves("accuracy, %")
+STATED = "a statement of the paper; its numbers were not at hand"
+"""The remark on a claim of the paper whose number could not be read."""
+RECORDED = {"record": "server"}
+
+Methods = Mapping[str, str | Variant]
 
 BASES = {
     "FedAvg": "fedavg",
@@ -27,6 +37,7 @@ BASES = {
 WITH = " + LWS"
 """Ending of the label of a base method with layer-wise weight shrinking, beta = 0.1."""
 LWS = "FedAvg" + WITH
+LAW = "fedlaw(epochs=100)"
 PAIR = {"FedAvg": "fedavg", LWS: "fedavg + lws(beta=0.1)"}
 CNN_BETA, RESNET_BETA, CODE_BETA = 0.1, 0.01, 0.03
 """beta for the CNN and for ResNets in the paper, and the default of the authors' code."""

@@ -8,28 +8,31 @@ from typing import Any
 
 from unalike.studies.cells import Options
 from unalike.studies.claims import Claim, difference, recorded_mean
-from unalike.studies.layouts.figures import Curves
 from unalike.studies.layouts.layout import Layout
 from unalike.studies.layouts.recorded import RecordedCurves
-from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.papers.fedlws_settings import (
     BASES,
     CIFAR,
     CIFARS,
+    CURVES,
     FASHIONS,
     FEDERATION,
-    LAST,
+    LAW,
     LWS,
     NUMBERS,
     PAIR,
     PAPER,
     PAPERS_OWN,
+    RECORDED,
     REDUCED,
     RESNET_BETA,
     SMALL,
     SMOKE,
+    STATED,
+    TABLE,
     TOY,
     TOYS,
+    Methods,
     better,
     helps,
     setting,
@@ -37,13 +40,6 @@ from unalike.studies.papers.fedlws_settings import (
 )
 from unalike.studies.study import Scale, Study, Variant
 from unalike.studies.verdicts import Above, Below
-
-TABLE = MethodTable(f"Mean accuracy of the last {LAST} evaluated rounds, %", last=LAST)
-CURVES = Curves("accuracy, %")
-STATED = "a statement of the paper; its numbers were not at hand"
-LAW = "fedlaw(epochs=100)"
-
-Methods = Mapping[str, str | Variant]
 
 
 def _on_cifar(
@@ -294,7 +290,6 @@ TYPES: dict[str, Options] = {
 SMALL_TYPES: dict[str, Options] = TYPES | {
     "attention": {**CIFARS[CIFAR], "model": "vit(patch=8, width=48, depth=2, heads=2)"}
 }
-RECORDED = {"record": "server"}
 TABLE12 = Study(
     "fedlws-table12",
     "The factors of LWS by type of layer: linear layers, convolutions, attention",

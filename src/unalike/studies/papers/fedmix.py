@@ -195,6 +195,10 @@ QUADRATIC = {
 }
 QUADRATICS = {"600 and 9 x 60 samples": {}, "equal samples": {"data": "quadratic(sizes=(60, 60), optima=(10.0, 0.0))"}}
 UNEQUAL = "600 and 9 x 60 samples"
+QUADRATIC_LAYOUTS = (
+    MethodTable("Root of the objective after the last round", "rmse", last=1, scale=1, digits=4),
+    Curves("root of the objective", "rmse", scale=1),
+)
 QUADRATIC_METHODS = METHODS | {"pooled": "centralised"}
 
 
@@ -362,10 +366,7 @@ STUDIES = (
             "paper": Scale(QUADRATIC_METHODS, QUADRATICS, QUADRATIC),
         },
         QUADRATIC_CLAIMS,
-        (
-            MethodTable("Root of the objective after the last round", "rmse", last=1, scale=1, digits=4),
-            Curves("root of the objective", "rmse", scale=1),
-        ),
+        QUADRATIC_LAYOUTS,
         "The seed decides the initial weights alone.",
     ),
     Study(
@@ -379,10 +380,7 @@ STUDIES = (
             "paper": Scale(BY_STEPS, MOMENTA, QUADRATIC),
         },
         BY_STEPS_CLAIMS,
-        (
-            MethodTable("Root of the objective after the last round", "rmse", last=1, scale=1, digits=4),
-            Curves("root of the objective", "rmse", scale=1),
-        ),
+        QUADRATIC_LAYOUTS,
         "The paper's clients train without momentum, where both are the same. The seed decides the initial weights alone.",
     ),
     Study(
