@@ -80,7 +80,7 @@ FAMILIES = {
         "Plans of several stages",
         "Remedies that train several models, ask the clients questions, or calibrate a model afterwards.",
         "groups-of-clients",
-        ("ifca", "clustered", "fedconcat", "ccvr", "fedetf", "data_sharing"),
+        ("ifca", "clustered", "fedconcat", "ccvr", "fedetf", "data_sharing", "diagnosis"),
     ),
     "messages": Family(
         "Compression, noise, fixed parameters",

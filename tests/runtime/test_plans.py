@@ -29,7 +29,9 @@ PLANS = {
     "ccvr": "ccvr(steps=5, method='scaffold')",
     "data_sharing": "data_sharing(fraction=0.2, method='scaffold')",
     "fedetf": "fedetf(width=5, method='fedprox')",
+    "diagnosis": "diagnosis(noise=1)",
 }
+QUERIES = {"fedconcat": 1, "ccvr": 1, "diagnosis": 5}
 FULL = ua.Work(batch_size=None, lr=0.1)
 
 
@@ -130,7 +132,10 @@ def test_plan_resume_after_interrupt_in_any_round_gives_same_model(
         if len(run._runner.state.states) == 1:
             same(run.params, whole.params)
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert sum(e["event"] == "query" for e in events) == (name in ("fedconcat", "ccvr"))  # nobody is asked twice
+    asked = [
+        e["name"] for e in events if e["event"] == "query" and e["name"] != "last-gradients"
+    ]  # no round follows these
+    assert len(set(asked)) == len(asked) == QUERIES.get(name, 0)  # nobody is asked twice
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -647,7 +652,7 @@ def test_query_answer_without_samples_is_zero_with_same_shape(population):
             made.answer(QueryInputs(model, TASKS["classification"], model.params, model.buffers, b)) for b in ((), some)
         )
         assert {n: (t.shape, t.dtype) for n, t in empty.items()} == {n: (t.shape, t.dtype) for n, t in full.items()}
-        assert all(not t.any() for t in empty.values()) and repr(made) == f"{name}()"
+        assert all(not t.any() for t in empty.values()) and repr(made).startswith(f"{name}(")
 
 
 def test_label_plans_on_regression_are_refused(regression, small):

@@ -35,7 +35,8 @@ def command(
 
     Each number comes with a 95 % interval over other clients of the same kind, and with its scale: the same number for known
     divisions of the same samples among as many clients. --rounds and the options of local training add how the clients pull apart
-    in training. With --out, a page with charts and a file of all numbers are written.
+    in training. With --out, a page with charts and a file of all numbers are written. The sites of a federation make the same page
+    with `unalike federation init ... --method diagnosis`, and their samples stay where they are.
     """
     from unalike._utils.progress import progress_bar
     from unalike.cli.terminal_tables import number, tables

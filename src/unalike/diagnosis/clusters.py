@@ -15,7 +15,7 @@ import numpy as np
 from unalike._utils.seeds import generator
 from unalike.diagnosis.labels import pairwise
 from unalike.diagnosis.measure import SHUFFLES, Measure, p_value
-from unalike.diagnosis.samples import ClientSamples
+from unalike.diagnosis.samples import ClientCounts
 
 KIND = "clusters"
 MOST_CLUSTERS = 8
@@ -62,7 +62,7 @@ class Clusters:
         return int(self.members.max()) + 1
 
 
-def label_clusters(samples: ClientSamples, seed: int) -> Clusters | None:
+def label_clusters(samples: ClientCounts, seed: int) -> Clusters | None:
     """Cluster the clients by their label distributions; None for fewer than four clients."""
     counts = samples.counts
     groupless = _dirichlet_like(counts)

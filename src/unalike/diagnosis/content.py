@@ -38,11 +38,13 @@ class DiagnosisContent:
     training: TrainingSkew | None = None
     notes: list[str] = field(default_factory=list)
     command: str = ""
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    sent: Sequence[tuple[str, int]] = ()
 
     @cached_property
     def findings(self) -> list[str]:
         """One sentence or two about each kind of heterogeneity."""
-        return sentences(self.measures, self.clusters, self.regression)
+        return sentences(self.measures, self.clusters, self.regression, self.unavailable)
 
     @property
     def summary(self) -> str:
@@ -50,13 +52,15 @@ class DiagnosisContent:
         return " ".join(self.findings)
 
 
-def sentences(measures: Mapping[str, Measure], clusters: Sequence[Clusters], regression: bool) -> list[str]:
+def sentences(
+    measures: Mapping[str, Measure], clusters: Sequence[Clusters], regression: bool, unavailable: Mapping[str, str]
+) -> list[str]:
     """The findings in plain words: for each kind of heterogeneity what was measured."""
     found = [
         _labels(measures["label_tv"], regression),
         _sizes(measures["size_gini"], measures["size_ratio"]),
         _features(measures),
-        _concepts(measures.get("concept_gap"), regression),
+        _concepts(measures.get("concept_gap"), regression, unavailable.get("Concept shift")),
         _clusters(clusters),
     ]
     if "drift" in measures:
@@ -101,7 +105,9 @@ def _features(measures: Mapping[str, Measure]) -> str:
     )
 
 
-def _concepts(measure: Measure | None, regression: bool) -> str:
+def _concepts(measure: Measure | None, regression: bool, reason: str | None) -> str:
+    if reason is not None:
+        return f"Concept shift: not available here, since {reason}."
     if measure is None:
         return "Concept shift: not tested, since no two clients have enough samples of the same classes in the same places."
     amount = f"{significant(measure.value)} variances" if regression else f"{significant(100 * measure.value)} points"
@@ -128,10 +134,10 @@ def _clusters(tested: Sequence[Clusters]) -> str:
 
 
 def _training(drift: Measure, gradient: Measure) -> str:
+    scale = f", {drift.place} ({_percent(drift.scale[NO_SKEW])} if samples were dealt at random)" if drift.scale else ""
     return (
-        f"Training: with FedAvg, {_percent(drift.value)} of the clients' movement cancels in the average, {drift.place} "
-        f"({_percent(drift.scale[NO_SKEW])} if samples were dealt at random); at the first model, {_percent(gradient.value)} of "
-        "their gradients cancel."
+        f"Training: with FedAvg, {_percent(drift.value)} of the clients' movement cancels in the average{scale}; at the first "
+        f"model, {_percent(gradient.value)} of their gradients cancel."
     )
 
 

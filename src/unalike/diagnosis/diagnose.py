@@ -20,7 +20,7 @@ from unalike.diagnosis.concepts import concept_shift
 from unalike.diagnosis.diagnosis import Diagnosis
 from unalike.diagnosis.features import feature_skew
 from unalike.diagnosis.labels import label_skew, pairwise
-from unalike.diagnosis.samples import MOST_COMPARED, MOST_SAMPLES, ClientSamples, Features
+from unalike.diagnosis.samples import FEW, MOST_COMPARED, MOST_SAMPLES, ClientSamples, Features
 from unalike.diagnosis.sizes import quantity_skew
 from unalike.diagnosis.training import DIVISIONS, Rounds, training_skew
 from unalike.runtime.inputs.given_model import ModelLike
@@ -91,10 +91,10 @@ def diagnosed(
     """Diagnose a population; see `diagnose`."""
     seed, samples = asked.seed, ClientSamples.of(population, asked.seed)
     concept = concept_shift(samples, features, seed)
-    clusters = [label_clusters(samples, seed)]
+    clusters = [label_clusters(samples.tally, seed)]
     measures = [
-        *label_skew(samples, seed),
-        *quantity_skew(samples, seed),
+        *label_skew(samples.tally, seed),
+        *quantity_skew(samples.tally, seed),
         *feature_skew(samples, features, seed),
         *([] if concept is None else [concept.measure]),
     ]
@@ -144,6 +144,3 @@ def _notes(population: Population, samples: ClientSamples) -> list[str]:
     if samples.clients < FEW:
         notes.append(f"With {samples.clients} clients, intervals over other clients of the same kind are wide.")
     return notes
-
-
-FEW = 6

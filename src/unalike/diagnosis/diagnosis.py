@@ -41,6 +41,8 @@ class Diagnosis(DiagnosisContent):
         training: The result of the trained rounds; None without rounds.
         notes: Limits of this diagnosis, such as clients that were left out.
         command: The command that repeats the diagnosis; empty for clients from a program.
+        unavailable: What the diagnosis cannot say -> the reason, where clients kept their samples.
+        sent: What each client sent, with its bytes, where clients kept their samples.
 
     Shapes:
         label_distances: [K, K].
@@ -81,6 +83,8 @@ class Diagnosis(DiagnosisContent):
             "cosines": None if self.training is None else self.training.cosines.tolist(),
             "findings": self.findings,
             "notes": self.notes,
+            "unavailable": dict(self.unavailable),
+            "sent": [list(item) for item in self.sent],
         }
         return json.dumps(_plain(content), indent=1, allow_nan=False)
 

@@ -8,7 +8,7 @@ from unalike._utils.seeds import generator
 from unalike.data.heterogeneity import js_divergence, label_distributions
 from unalike.diagnosis.measure import NO_SKEW, RESAMPLES, SHUFFLES, Measure, bootstrap_interval, p_value
 from unalike.diagnosis.references import reference_specs, scale_of
-from unalike.diagnosis.samples import ClientSamples
+from unalike.diagnosis.samples import ClientCounts
 
 KIND = "label skew"
 TITLES = {
@@ -41,11 +41,11 @@ def pairwise(counts: np.ndarray) -> np.ndarray:
     return found
 
 
-def label_skew(samples: ClientSamples, seed: int) -> list[Measure]:
+def label_skew(samples: ClientCounts, seed: int) -> list[Measure]:
     """Measure the label skew, against labels dealt by chance to clients of the same sizes."""
     rng, counts = generator(seed, "label skew"), samples.counts
     value = distances(counts)
-    by_chance = _table(dealt(counts, rng) for _ in range(SHUFFLES))
+    by_chance = _table(samples.blurred(dealt(counts, rng), rng) for _ in range(SHUFFLES))
     resampled = _table(resampled_counts(counts, rng) for _ in range(RESAMPLES))
     scale = scale_of(distances, reference_specs(samples), samples, seed)
     return [

@@ -40,7 +40,9 @@ def render(diagnosis: DiagnosisContent) -> str:
             "measures": _measures(list(diagnosis.measures.values())),
             "layers": None if diagnosis.training is None else _layers(diagnosis.training.layers),
             "clusters": _clusters(diagnosis),
+            "sent": _sent(diagnosis.sent) if diagnosis.sent else None,
         },
+        unavailable=diagnosis.unavailable,
         command=diagnosis.command,
     )
 
@@ -196,6 +198,11 @@ def _clusters(diagnosis: DiagnosisContent) -> Table | None:
     ]
     columns = ("Clusters by", "Number", "Silhouette", "Without groups", "p", "Stability", "More than chance")
     return Table("Are these clusters?", columns, rows)
+
+
+def _sent(items: Sequence[tuple[str, int]]) -> Table:
+    rows = [[Cell(capital(what), what), Cell(f"{size:,}", size)] for what, size in items]
+    return Table("What each client sent", ("What", "Bytes"), rows)
 
 
 def _ends(measure: Measure) -> Cell:

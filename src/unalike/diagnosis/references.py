@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.seeds import generator
 from unalike.data.partitioning.partition import partition_labels
-from unalike.diagnosis.samples import ClientSamples, counts_of
+from unalike.diagnosis.samples import ClientCounts, counts_of
 
 DRAWS = 10
 """Number of drawn divisions that a value of the scale is the mean of."""
 
 
-def reference_specs(samples: ClientSamples) -> dict[str, str]:
+def reference_specs(samples: ClientCounts) -> dict[str, str]:
     """Name -> the partition that divides by labels, from weak to strong."""
     # the usual smallest client; where few divisions have it (little data, many clients), some clients may be empty
     least = 10 if len(samples.labels) >= 100 * samples.clients and samples.clients <= 30 else 0
@@ -34,20 +35,20 @@ SIZE_SPECS = {
 """Name -> the partition in which only the sizes differ, from weak to strong."""
 
 
-def divided(spec: str, samples: ClientSamples, seed: int) -> np.ndarray | None:
-    """The owners [N] of the samples in a reference division; None where the data is too small for it."""
+def divided(spec: str, labels: np.ndarray, clients: int, seed: int) -> np.ndarray | None:
+    """The owners [N] of samples with these labels in a reference division; None where the data is too small for it."""
     try:
-        rows = partition_labels(spec, samples.labels, samples.clients, seed)
+        rows = partition_labels(spec, labels, clients, seed)
     except UnalikeError:
         return None
-    owners = np.empty(len(samples.labels), np.int64)
+    owners = np.empty(len(labels), np.int64)
     for k, own in enumerate(rows):
         owners[own] = k
     return owners
 
 
 def scale_of(
-    statistics: Callable[[np.ndarray], dict[str, float]], specs: dict[str, str], samples: ClientSamples, seed: int
+    statistics: Callable[[np.ndarray], dict[str, float]], specs: dict[str, str], samples: ClientCounts, seed: int
 ) -> dict[str, dict[str, float]]:
     """The means of several statistics over drawn reference divisions.
 
@@ -68,9 +69,10 @@ def scale_of(
     return table
 
 
-def _drawn(spec: str, samples: ClientSamples, seed: int) -> Iterator[np.ndarray]:
+def _drawn(spec: str, samples: ClientCounts, seed: int) -> Iterator[np.ndarray]:
     for draw in range(DRAWS):
-        owners = divided(spec, samples, seed + draw)
+        owners = divided(spec, samples.labels, samples.clients, seed + draw)
         if owners is None:
             return
-        yield counts_of(owners, samples.labels, samples.clients, len(samples.classes))
+        counts = counts_of(owners, samples.labels, samples.clients, len(samples.classes))
+        yield samples.blurred(counts, generator(seed, "noise of references", draw))

@@ -29,8 +29,48 @@ COMPONENTS = 32
 """Most principal components that stand for the features."""
 WORDS = 500
 """Most words of a text that are counted."""
+FEW = 6
+"""With fewer clients, intervals over clients are wide."""
 BINS = 10
 """Number of classes into which the labels of a regression are cut, with equal numbers of samples."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientCounts:
+    """The numbers of training samples by client and class, from which label and quantity skew follow.
+
+    Attributes:
+        names: The clients' names, K of them.
+        classes: The names of the classes.
+        counts: The samples of each client by class.
+        sizes: The number of samples of each client.
+        noise: The standard deviation of the noise that clients added to their counts before they sent them.
+
+    Shapes:
+        counts: [K, C]. sizes: [K].
+    """
+
+    names: list[str]
+    classes: list[str]
+    counts: np.ndarray
+    sizes: np.ndarray
+    noise: float = 0.0
+
+    @property
+    def clients(self) -> int:
+        """The number of clients K."""
+        return len(self.names)
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """The class of each sample, in the order of the classes."""
+        return np.repeat(np.arange(len(self.classes)), self.counts.sum(0))
+
+    def blurred(self, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Other counts with the noise that these counts have, so that the two can be compared; none is below 0."""
+        if not self.noise:
+            return counts
+        return np.maximum(counts + np.rint(rng.normal(0, self.noise, counts.shape)).astype(np.int64), 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +138,10 @@ class ClientSamples:
         """The samples of each client by class, [K, C]."""
         return counts_of(self.owners, self.labels, self.clients, len(self.classes))
 
-    @property
-    def sizes(self) -> np.ndarray:
-        """The number of samples of each client, [K]."""
-        return np.bincount(self.owners, minlength=self.clients)
+    @cached_property
+    def tally(self) -> ClientCounts:
+        """The counts with their names."""
+        return ClientCounts(self.names, self.classes, self.counts, self.counts.sum(1))
 
     def fewer(self, seed: int) -> ClientSamples:
         """The same with at most `MOST_COMPARED` clients and `MOST_SAMPLES` samples, drawn by chance."""
@@ -154,10 +194,15 @@ def _tenths(y: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """The labels of a regression as classes: at most ten ranges with about as many samples each."""
     edges = np.unique(np.quantile(y, np.linspace(0, 1, BINS + 1)[1:-1]))
     edges = edges[(edges > y.min())]
+    return np.searchsorted(edges, y, side="right"), range_names(edges)
+
+
+def range_names(edges: np.ndarray) -> list[str]:
+    """The names of the ranges between edges, and of those below and above."""
     ends = [f"{value:.3g}" for value in edges]
     names = [f"{low} to {high}" for low, high in zip(["", *ends], [*ends, ""])]
     names[0], names[-1] = f"below {ends[0]}" if ends else "all", f"from {ends[-1]}" if ends else "all"
-    return np.searchsorted(edges, y, side="right"), names
+    return names
 
 
 def _given(features: Features, inputs: Tensor) -> np.ndarray:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from unalike._utils.seeds import generator
 from unalike.data.heterogeneity import gini
 from unalike.diagnosis.measure import RESAMPLES, Measure, t_interval
 from unalike.diagnosis.references import SIZE_SPECS, scale_of
-from unalike.diagnosis.samples import ClientSamples
+from unalike.diagnosis.samples import ClientCounts
 
 KIND = "quantity skew"
 
@@ -19,12 +21,12 @@ def inequality(sizes: np.ndarray) -> dict[str, float]:
     return {"size_gini": gini(held), "size_ratio": float(held.max() / held.min())}
 
 
-def quantity_skew(samples: ClientSamples, seed: int) -> list[Measure]:
+def quantity_skew(samples: ClientCounts, seed: int) -> list[Measure]:
     """Measure the quantity skew. The sizes are known exactly; the intervals are about other clients of the same kind."""
     rng, sizes, clients = generator(seed, "quantity skew"), samples.sizes, samples.clients
     value = inequality(sizes)
     resampled = [inequality(sizes[rng.integers(clients, size=clients)]) for _ in range(RESAMPLES)]
-    scale = scale_of(lambda counts: inequality(counts.sum(1)), SIZE_SPECS, samples, seed)
+    scale = scale_of(lambda counts: inequality(counts.sum(1)), SIZE_SPECS, replace(samples, noise=0.0), seed)
     most = (clients - 1) / clients
     gini_ends = t_interval(
         value["size_gini"], np.array([found["size_gini"] for found in resampled]), clients, (0, most)

@@ -33,15 +33,13 @@ from unalike.diagnosis.clusters import Clusters, clusters_of
 from unalike.diagnosis.measure import NO_SKEW, RESAMPLES, Measure, bootstrap_interval, shuffled_within
 from unalike.diagnosis.references import divided, reference_specs
 from unalike.diagnosis.samples import ClientSamples
+from unalike.methods.plans.gradients import FOLDS, folds, gradient
 from unalike.reporting.wording import plural
 from unalike.runtime.inputs.given_model import ModelLike
 from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import prepare_run
 
 KIND = "training"
-FOLDS = 4
-"""Number of parts of each client's samples with a gradient each; they tell differences between clients from noise."""
-MOST_PER_FOLD = 128
 DIVISIONS = 5
 """Number of divisions that are trained: the clients, the samples dealt by chance, and three references."""
 
@@ -97,15 +95,31 @@ def training_skew(population: Population, samples: ClientSamples, asked: Rounds)
     """Train a few rounds on the clients and on reference divisions, and measure how the clients pull apart."""
     own = train(_population(population, samples, samples.owners), asked)
     known = {name: train(_population(population, samples, owners), asked) for name, owners in _others(samples, asked)}
+    return skew_of(own, known, samples.names, asked.rounds, asked.seed)
+
+
+def skew_of(own: Trained, known: dict[str, Trained], names: list[str], rounds: int, seed: int) -> TrainingSkew:
+    """The measures of a trained division.
+
+    Args:
+        own: The clients' division.
+        known: The reference divisions by name; without any, the measures have no scale.
+        names: The clients' names.
+        rounds: The number of rounds.
+        seed: Seed of resampling.
+
+    Returns:
+        The measures, with their intervals.
+    """
     quantities = {
         "drift": "movement that cancels (drift)",
         "gradient_start": "gradients that cancel, first model",
-        "gradient_end": f"gradients that cancel, after {plural(asked.rounds, 'round')}",
+        "gradient_end": f"gradients that cancel, after {plural(rounds, 'round')}",
         "cosine": "mean cosine of two clients' updates",
     }
-    measures = [_measure(name, title, own, known, asked.seed) for name, title in quantities.items()]
-    layers = [_layer(at, own, known, asked.seed) for at in range(len(own.layers))]
-    return TrainingSkew(measures, own.cosines(), layers, _clusters(own, samples.names, asked.seed))
+    measures = [_measure(name, title, own, known, seed) for name, title in quantities.items()]
+    layers = [_layer(at, own, known, seed) for at in range(len(own.layers))]
+    return TrainingSkew(measures, own.cosines(), layers, _clusters(own, names, seed))
 
 
 def train(population: Population, asked: Rounds) -> Trained:
@@ -126,7 +140,7 @@ def train(population: Population, asked: Rounds) -> Trained:
         layers[:] = tree.layers(cohort.update)
         sizes[:] = cohort.sizes.tolist()
         flat = (tree.flatten(tree.only(cohort.update, names), len(cohort.ids)) for names in layers)
-        products.append(np.stack([_products(rows) for rows in flat]))
+        products.append(np.stack([inner_products(rows) for rows in flat]))
         return []
 
     options: dict[str, Any] = {"rounds": asked.rounds, "seed": asked.seed, "evaluate_every": asked.rounds}
@@ -153,21 +167,12 @@ def gradient_products(
     """
     rows = []
     for k in range(len(population)):
-        own = generator(seed, "gradient parts", k).permutation(population.train[k])[: FOLDS * MOST_PER_FOLD]
-        for part in np.array_split(np.resize(own, max(len(own), FOLDS)), FOLDS):
-            index = torch.from_numpy(part)
-            rows.append(_gradient(model, params, buffers, task, population.x[index], population.y[index]))
-    products = _products(torch.stack(rows))
+        own = generator(seed, "gradient parts", k).permutation(population.train[k])
+        rows += [
+            gradient(model, params, buffers, task, population.x[index], population.y[index]) for index in folds(own)
+        ]
+    products = inner_products(torch.stack(rows))
     return products.reshape(len(population), FOLDS, len(population), FOLDS)
-
-
-def _gradient(model: Model, params: Tree, buffers: Tree, task: Task, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    leaves = {n: w.detach().clone().requires_grad_(model.trainable(n)) for n, w in params.items()}
-    trained = [w for w in leaves.values() if w.requires_grad]
-    with torch.enable_grad():
-        loss = task.loss(model(leaves, x, buffers=buffers).logits, y)
-        found = torch.autograd.grad(loss, trained, allow_unused=True)
-    return torch.cat([(torch.zeros_like(w) if g is None else g).flatten() for w, g in zip(trained, found)])
 
 
 def cancelled(products: np.ndarray, weights: np.ndarray) -> float:
@@ -263,7 +268,7 @@ def _cosines(products: np.ndarray) -> np.ndarray:
     return products / np.maximum(np.outer(norms, norms), np.finfo(float).tiny)
 
 
-def _products(rows: torch.Tensor) -> np.ndarray:
+def inner_products(rows: torch.Tensor) -> np.ndarray:
     """The inner products of K tensors, [K, K]."""
     flat = rows.flatten(1).cpu()
     return (flat @ flat.T).double().numpy()
@@ -273,8 +278,8 @@ def _others(samples: ClientSamples, asked: Rounds) -> list[tuple[str, np.ndarray
     """The reference divisions to train on: name, owners [N]."""
     rng = generator(asked.seed, "trained references")
     found = [(NO_SKEW, shuffled_within(np.zeros_like(samples.labels), samples.owners, rng))]
-    for name, spec in reference_specs(samples).items():
-        owners = divided(spec, samples, asked.seed)
+    for name, spec in reference_specs(samples.tally).items():
+        owners = divided(spec, samples.labels, samples.clients, asked.seed)
         if owners is not None:
             found.append((name, owners))
     return found

@@ -42,6 +42,7 @@ from unalike.methods.plans.calibration import Ccvr
 from unalike.methods.plans.clustered import Clustered, Ifca
 from unalike.methods.plans.concatenation import Fedconcat
 from unalike.methods.plans.data_sharing import DataSharing
+from unalike.methods.plans.diagnosis import Diagnosis
 from unalike.methods.plans.references import Centralised, ClusterOracle
 from unalike.methods.plans.simplex_head import Fedetf
 
@@ -55,6 +56,7 @@ __all__ = [  # parts and plans that stand in spec text under their own names
     "Clustered",
     "Conditional",
     "DataSharing",
+    "Diagnosis",
     "ElementwiseDecay",
     "FeatureAlignment",
     "Fedconcat",

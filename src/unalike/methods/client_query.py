@@ -34,6 +34,7 @@ class QueryInputs:
         params: Parameters to use, those of a state of the plan or the initial ones.
         buffers: Buffers to use.
         batches: The client's training samples once, in batches; may be empty.
+        secret: Bytes that only the client knows, from which a query draws noise.
     """
 
     model: Model
@@ -41,6 +42,7 @@ class QueryInputs:
     params: Tree
     buffers: Tree
     batches: Sequence[Batch]
+    secret: bytes = b""
 
 
 class ClientQuery:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +47,8 @@ class Run:
 
     `history.rounds` and `history.clients` are its tables, `params` the shared model in state-dict order (parameters and
     buffers), `module()` a module with it, `personal(k)` the model that client k evaluates with, `notes` the warnings, `ended` the
-    reason for its end. With `select="best"` the models are those of the round that `selected` names.
+    reason for its end, `answers` the clients' answers to the queries of a plan by the name of the step (a run that was opened from
+    its folder has none). With `select="best"` the models are those of the round that `selected` names.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Run:
         ended: str,
         opened: Config | None = None,
         records: RoundRecords | None = None,
+        answers: Mapping[str, Answers] = MappingProxyType({}),
     ):
         self.method = repr(run_config.plan)
         self.history = history
@@ -69,6 +72,7 @@ class Run:
         self.run_config = run_config
         self._runner = clients
         self._records = records
+        self.answers = answers
         self._has_samples = opened is None
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.types import Batch, Tree
@@ -26,16 +27,16 @@ def ask_client(
     population: Population,
     client: int,
     transform: BatchTransform | None = None,
+    secret: bytes = b"",
 ) -> Tree:
-    """One client's answer, on its samples as evaluation would prepare them."""
+    """One client's answer, on its samples as evaluation would prepare them; noise is drawn from its `secret`."""
     index, some = torch.from_numpy(population.train[client]), population.x[:2]
     batches = [Batch(population.x[i], population.y[i]) for i in index.split(rows_at_once(some))] if len(index) else []
     if transform is not None:
         batches = [b._replace(x=transform.fixed(b.x, b.x.new_zeros(len(b.x), 0))) for b in batches]
     with torch.no_grad():
-        return query.answer(
-            QueryInputs(settings.model.channels_last(some), settings.task, state.params, state.buffers, batches)
-        )
+        model = settings.model.channels_last(some)
+        return query.answer(QueryInputs(model, settings.task, state.params, state.buffers, batches, secret))
 
 
 def ask_clients(
@@ -47,7 +48,8 @@ def ask_clients(
     settings = replace(settings, model=model)
     found: dict[int, Tree] = {}
     for client in np.flatnonzero(population.sizes > 0).tolist():
-        answer = ask_client(step.query, settings, state, population, client, transform)
+        secret = seeds.number(settings.seed, "secret of a client", client).to_bytes(8)
+        answer = ask_client(step.query, settings, state, population, client, transform, secret)
         if all(bool(t.isfinite().all()) for t in answer.values()):
             found[client] = answer
     if not found:

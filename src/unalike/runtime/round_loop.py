@@ -313,7 +313,7 @@ def _answers(
     run_config: RunConfig, step: QueryStep, index: int, recorder: RunRecorder, backend: Backend[Any]
 ) -> Answers:
     """The answers to a client query: those of the checkpoint, or asked for now."""
-    found = recorder.answers(index)
+    found = recorder.answers(index, step.name)
     if found is None:
         found = backend.query(step, index)
         recorder.keep(index, found)

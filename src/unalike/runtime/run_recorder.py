@@ -74,6 +74,7 @@ class RunRecorder:
         """The entries that `record=` asks for."""
         self._stages: dict[int, tuple[StageBackend, tuple[Tree, list[dict[str, Any]]]]] = {}
         self._answers: dict[int, Answers] = {}
+        self._names: dict[int, str] = {}
         self._best: BestRound | None = None
         self._unpaid = {"bytes_down": 0, "bytes_up": 0}
         self._owed = dict(self._unpaid)  # the part that a checkpoint holds: its round has no row yet
@@ -127,8 +128,9 @@ class RunRecorder:
         """Whether the last row of the history that was read back belongs to the stage."""
         return self.saved is not None and index == len(self.saved[1]["stages"]) - 1
 
-    def answers(self, index: int) -> Answers | None:
-        """The answers to a client query that the checkpoint holds."""
+    def answers(self, index: int, name: str) -> Answers | None:
+        """The answers to the client query of a step that the checkpoint holds."""
+        self._names[index] = name
         found = self._found(index)
         if found is None:
             return None
@@ -250,7 +252,8 @@ class RunRecorder:
             if path is not None:
                 self.history.save(path)
         ended = self.ended or ALL_DONE
-        run = Run(self.run_config, clients, self.history, self.notes, path, ended, records=self.records)
+        found = {self._names[i]: answers for i, answers in sorted(self._answers.items())}
+        run = Run(self.run_config, clients, self.history, self.notes, path, ended, records=self.records, answers=found)
         if path is not None:
             for name, state in clients.state.states.items():
                 file = "model.safetensors" if len(clients.state.states) == 1 else f"model-{name}.safetensors"

@@ -13,6 +13,7 @@ unalike federation up --local 3 --data digits --method fedmix --rounds 2 --out f
 unalike federation init hospitals --sites 5 --like sample.npz --host fed.example.org # over a network: make keys,
 unalike federation up hospitals                                                      # start the coordinator,
 unalike join site-1.zip --data mine.npz                                              # and run this on every site
+unalike federation init look --sites 5 --shape 8 --classes 2 --method diagnosis      # or ask first how the sites differ
 """
 
 app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)

@@ -196,7 +196,7 @@ class _Sites:
         values = model.params | model.buffers if state is None else state.params | state.buffers
         asked = QueryRequest(**asdict(self._step(index, step)), query=repr(step.query))
         request: Request = ("ask", asked.facts, tree.pack({"model": values} if step.query.needs_model else {}))
-        like = unasked(step, run_config.model)
+        like = unasked(step, model)
         sites = {s.name: k for k, s in enumerate(mailbox.federation.sites) if sizes[k] and not s.revoked}
 
         def read(site: str, facts: Facts, tensors: Tree) -> Tree:

@@ -19,6 +19,7 @@ from unalike.federation.operations.federation_folder import FederationFolder
 from unalike.federation.operations.processes import Supervisor
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.transport import Transport
+from unalike.methods.plans.diagnosis import Diagnosis
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run
 
@@ -106,6 +107,8 @@ def run_rounds(
                 f"stopped after round {operator.round}; `{again or f'unalike federation up {folder.path}'}` continues from there"
             )
             return None
+    if isinstance(run.run_config.plan, Diagnosis):
+        write_diagnosis(folder, run, log)
     write_report(folder, run, again or f"unalike federation up {folder.path.name}")
     log(f"done: history and model in {folder.run}, report {folder.path / 'report.html'}")
     return run
@@ -145,6 +148,17 @@ def write_report(folder: FederationFolder, run: Run, command: str) -> None:
     write_text(
         join([(name, Comparison.load(folder.run))]).page(f"Federation {name}", None), folder.path / "report.html"
     )
+
+
+def write_diagnosis(folder: FederationFolder, run: Run, log: Log) -> None:
+    """Write the page of a finished diagnosis, and log its findings."""
+    from unalike.diagnosis.from_counts.run_diagnosis import run_diagnosis
+
+    found = run_diagnosis(run, f"federation {folder.federation.name}")
+    page = found.save(folder.path)
+    for line in (*found.findings, *(f"note: {note}" for note in found.notes)):
+        log(line)
+    log(f"diagnosis: {page}")
 
 
 class OperatorCommands:

@@ -38,6 +38,7 @@ from unalike.federation.protocol.roster import PARTS, run_config_of, site_popula
 from unalike.federation.security.keys import PrivateKey, public_key, public_text
 from unalike.federation.site.plan_replay import agreed_specs, model_of_step
 from unalike.federation.site.reply_cache import ReplyCache
+from unalike.federation.site.site_secret import site_secret
 from unalike.methods.client_query import registry as queries
 from unalike.methods.method import Method
 from unalike.methods.plan import Stage
@@ -202,11 +203,11 @@ class SiteWorker:
         query = queries.build(parse_one(self._check_agreed(asked.query)))
         model = model_of_step(self.run_config, asked)
         settings, chain = replace(self.run_config.settings, model=model), self.run_config.options.chain
-        answers = []
+        answers, secret = [], site_secret(self.folder, self.samples)
         for name in names:
             values = _received(model.params | model.buffers, self._on_device(models.get(name, {})))
             state = ServerState(0, tree.only(values, model.params), tree.only(values, model.buffers), {})
-            answers.append(ask_client(query, settings, state, self.population, self.number, chain))
+            answers.append(ask_client(query, settings, state, self.population, self.number, chain, secret))
         return answers
 
     def _broadcast(

@@ -32,6 +32,8 @@ class StagedPlan:
     """A plan with fields. Its repr is its spec text; equal fields are equal plans."""
 
     name: ClassVar[str]
+    needs_products: ClassVar[bool] = False
+    """Whether the run records the inner products of the clients' updates."""
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
         """The stages and client queries; see `StagePlan.stages`."""

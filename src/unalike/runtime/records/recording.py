@@ -50,7 +50,7 @@ COLUMNS = {
     "value": float("nan"),
 }
 """Columns of the table, with the value of an entry that says nothing else. `client` is -1 for the server."""
-KINDS = ("server", "updates", "time", "moments", "matched_moments", "entries", "clients")
+KINDS = ("server", "updates", "products", "time", "moments", "matched_moments", "entries", "clients")
 AGGREGATION: Region = "aggregation"
 COUNTED = {"clients": "every", "entries": "first"}
 """Kinds with options -> the option that is a count; the other one is `layers`."""
@@ -65,6 +65,7 @@ class Recording:
     Attributes:
         server: the notes of parts, the clients' weights, and the norms of the model and of its change by layer.
         updates: the norm of each client's update by layer, and the cosine of every two of them.
+        products: the inner product of every two clients' updates, by layer.
         time: the seconds of aggregation and server step in this process.
         moments: skewness, coefficient of variation and squared deviation of parameters over clients, by layer.
         matched_moments: the same after the hidden neurons of every client were renumbered to match the received model.
@@ -77,6 +78,7 @@ class Recording:
 
     server: bool = False
     updates: bool = False
+    products: bool = False
     time: bool = False
     moments: bool = False
     matched_moments: bool = False
@@ -116,7 +118,7 @@ class Recording:
     @property
     def needs_updates(self) -> bool:
         """Whether each client's update must be kept after the round."""
-        numbers = self.updates or self.moments or self.matched_moments
+        numbers = self.updates or self.products or self.moments or self.matched_moments
         return numbers or self.keeps_parameters or self.hook is not None
 
 
@@ -183,6 +185,8 @@ class RoundRecords:
                 found += [{"group": group} | e for e in _steps(before[group].params, after[group].params)]
             if self.recording.updates and cohort.stacked.update:
                 found += [{"group": group} | e for e in _updates(cohort)]
+            if self.recording.products and cohort.stacked.update:
+                found += [{"group": group} | e for e in _inner_products(cohort)]
             if cohort.stacked.update:
                 found += [{"group": group} | e for e in self._values(cohort, before[group].params, after[group].params)]
             if self.recording.layers is not None and number % self.recording.every == 0 and cohort.stacked.update:
@@ -291,6 +295,16 @@ def _updates(cohort: Cohort) -> Iterator[Entry]:
         yield {"quantity": "update_norm", "client": client, "value": float(norms[i])}
         for j in range(i + 1, count):
             yield {"quantity": "cosine", "client": client, "other": cohort.ids[j], "value": float(cosines[i, j])}
+
+
+def _inner_products(cohort: Cohort) -> Iterator[Entry]:
+    """The inner product of every two updates, of a client's update with itself too, by layer."""
+    count = len(cohort.ids)
+    for names in tree.layers(cohort.update):
+        products = torch.stack([_products(cohort.update[name], count) for name in names]).sum(0)
+        for i, j in torch.triu_indices(count, count).T.tolist():
+            pair = {"client": cohort.ids[i], "other": cohort.ids[j]}
+            yield pair | {"quantity": "inner_product", "layer": names[0], "value": float(products[i, j])}
 
 
 def _products(update: Tensor, count: int) -> Tensor:

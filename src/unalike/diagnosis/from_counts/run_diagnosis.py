@@ -1,0 +1,171 @@
+"""The diagnosis of a run of the plan `diagnosis`: from the clients' answers and the inner products of their updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from unalike._utils.errors import UnalikeError
+from unalike.core.types import Tree
+from unalike.diagnosis.clusters import label_clusters
+from unalike.diagnosis.diagnosis import Diagnosis
+from unalike.diagnosis.from_counts.histogram_distance import ClientHistograms, histogram_skew
+from unalike.diagnosis.from_counts.privacy import DELTA, epsilon
+from unalike.diagnosis.labels import label_skew, pairwise
+from unalike.diagnosis.samples import FEW, ClientCounts, range_names
+from unalike.diagnosis.sizes import quantity_skew
+from unalike.diagnosis.training import Trained, TrainingSkew, inner_products, skew_of
+from unalike.methods.plan import Answers, steps_of
+from unalike.methods.plans.diagnosis import Diagnosis as DiagnosisPlan
+from unalike.reporting.wording import plural, significant
+from unalike.runtime.finished_run import Run
+
+UNAVAILABLE = {
+    "Concept shift": "it takes one client's model and another client's samples in one place",
+    "Scale of the numbers about training": "it takes training on the same samples, divided in other ways",
+}
+"""What a diagnosis cannot say from counts and updates -> the reason."""
+FEATURE_STEPS = ("features-magnitudes", "features-spans", "features")
+"""The questions of the plan about features; those about labels and classes depend on the task."""
+
+
+def run_diagnosis(run: Run, name: str, command: str = "") -> Diagnosis:
+    """Make the diagnosis of a finished run of the plan `diagnosis`.
+
+    Args:
+        run: The run, in simulation or in a federation, as it ended in this process.
+        name: The name of the clients or of the federation.
+        command: The command that repeats it.
+
+    Returns:
+        The diagnosis. It has no concept shift, and the numbers about training have no scale.
+
+    Raises:
+        UnalikeError: The run is one of another plan, was read from a folder, or fewer than two clients answered.
+    """
+    plan, answers = run.run_config.plan, run.answers
+    if not isinstance(plan, DiagnosisPlan) or "features" not in answers:
+        raise UnalikeError(
+            f"found a run of {run.method} with the answers {', '.join(answers) or 'of nobody'}; expected one of the plan "
+            "'diagnosis', as ua.run('diagnosis', ...) returns it"
+        )
+    ids = [k for k in answers["classes"].clients if k in answers["features"].clients]
+    if len(ids) < 2:
+        raise UnalikeError(f"found answers of {plural(len(ids), 'client')}, expected two or more to compare")
+    ranges, seed = _ranges(run), run.config["seed"]
+    classes, low, high = _classes(run, ranges), ranges["low"].numpy(), ranges["high"].numpy()
+    counts = _counts(run, ids, classes, plan.noise)
+    placed = _rows(answers["features"], "histograms", ids)[:, :, [*classes]]
+    histograms = ClientHistograms(placed, counts.counts, low, high, plan.noise)
+    training = _training(run, ids, counts.names, seed)
+    tested = (label_clusters(counts, seed), None if training is None else training.clusters)
+    clusters = [found for found in tested if found is not None]
+    measures = [
+        *label_skew(counts, seed),
+        *quantity_skew(counts, seed),
+        *histogram_skew(histograms, seed),
+        *([] if training is None else training.measures),
+        *(measure for one in clusters for measure in (one.silhouette, one.stability)),
+    ]
+    return Diagnosis(
+        name=name,
+        measures={measure.name: measure for measure in measures},
+        counts=pd.DataFrame(counts.counts, index=counts.names, columns=counts.classes),
+        regression=run.run_config.population.classes is None,
+        label_distances=pairwise(counts.counts),
+        concept=None,
+        clusters=clusters,
+        training=training,
+        notes=_notes(run, len(ids), plan.noise, training is not None),
+        command=command,
+        unavailable=UNAVAILABLE,
+        sent=[(item.what, item.bytes) for item in run.run_config.wire if item.direction == "up"],
+    )
+
+
+def _classes(run: Run, ranges: Tree) -> dict[int, str]:
+    """The counted classes: column -> name. Ranges of equal labels and outputs of the model that are no class are left out."""
+    if run.run_config.population.classes is not None:
+        return dict(enumerate(run.run_config.population.classes))
+    edges = ranges["edges"].numpy()
+    names, widths = range_names(edges), np.diff(edges, prepend=-np.inf, append=np.inf)
+    return {column: name for column, name in enumerate(names) if widths[column] > 0}
+
+
+def _counts(run: Run, ids: Sequence[int], classes: dict[int, str], noise: float) -> ClientCounts:
+    """The clients' samples by class. Counts that noise made negative are 0."""
+    population = run.run_config.population
+    found = np.maximum(_rows(run.answers["classes"], "noisy_counts" if noise else "counts", ids)[:, [*classes]], 0)
+    found[found.sum(1) == 0, 0] = 1  # noise may leave nothing of a small client
+    names = [str(population.names[k]) for k in ids]
+    return ClientCounts(names, [*classes.values()], found, population.sizes[ids], noise)
+
+
+def _rows(answers: Answers, name: str, ids: Sequence[int]) -> np.ndarray:
+    """The answers of some clients, [K, ...]."""
+    rows: np.ndarray = answers.tree[name][[answers.clients.index(k) for k in ids]].numpy()
+    return rows
+
+
+def _ranges(run: Run) -> Tree:
+    """The ranges of the histograms: the plan chose them from earlier answers, and chooses the same again."""
+    steps = steps_of(run.run_config.plan, run.run_config.plan_inputs)
+    step = next(steps)
+    while step.name != "features":
+        step = steps.send(run.answers[step.name])
+    assert step.model is not None
+    return step.model.buffers
+
+
+def _training(run: Run, ids: Sequence[int], names: list[str], seed: int) -> TrainingSkew | None:
+    """The numbers about training, over rounds in which all clients sent an update; None without any."""
+    start, end = (run.answers.get(f"{which}-gradients") for which in ("first", "last"))
+    if start is None or end is None or not {*ids} <= {*start.clients} & {*end.clients}:
+        return None
+    table = run.records.query("quantity == 'inner_product'")
+    layers = list(dict.fromkeys(table["layer"]))
+    rounds = [products for _, rows in table.groupby("round") if (products := _products(rows, layers, ids)) is not None]
+    if not rounds:
+        return None
+    sizes = run.run_config.population.sizes[ids]
+    gradients = (_gradient_products(answers, ids) for answers in (start, end))
+    own = Trained(layers, np.stack(rounds), sizes / sizes.sum(), *gradients)
+    return skew_of(own, {}, names, len(rounds), seed)
+
+
+def _products(rows: pd.DataFrame, layers: list[str], ids: Sequence[int]) -> np.ndarray | None:
+    """The inner products of a round, [L, K, K]; None if the update of a client is missing."""
+    found = np.full((len(layers), len(ids), len(ids)), np.nan)
+    place = {k: i for i, k in enumerate(ids)}
+    for layer, a, b, value in rows[["layer", "client", "other", "value"]].itertuples(index=False):
+        if a in place and b in place:
+            found[layers.index(layer), [place[a], place[b]], [place[b], place[a]]] = value
+    return None if np.isnan(found).any() else found
+
+
+def _gradient_products(answers: Answers, ids: Sequence[int]) -> np.ndarray:
+    parts = answers.tree["parts"][[answers.clients.index(k) for k in ids]]
+    clients, folds = parts.shape[:2]
+    return inner_products(parts.flatten(0, 1)).reshape(clients, folds, clients, folds)
+
+
+def _notes(run: Run, answered: int, noise: float, trained: bool) -> list[str]:
+    held, rounds = int((run.run_config.population.sizes > 0).sum()), run.run_config.options.rounds
+    notes = []
+    if answered < held:
+        notes.append(f"{held - answered} of {held} clients with training samples did not answer and are left out.")
+    if answered < FEW:
+        notes.append(f"With {answered} clients, intervals over other clients of the same kind are wide.")
+    if noise:
+        labels = sum(name not in FEATURE_STEPS for name in run.answers if not name.endswith("gradients"))
+        bound = significant(epsilon(noise, len(FEATURE_STEPS), labels))
+        notes.append(
+            f"Every count carries normal noise of standard deviation {noise:g} from its client. For one training sample in place "
+            f"of another one, the counts together are differentially private with epsilon = {bound} at delta = {DELTA:g}"
+            + ("; updates and gradients carry no noise." if rounds else ".")
+        )
+    if rounds and not trained:
+        notes.append("There are no numbers about training: in no round did every client send a usable update.")
+    return notes

@@ -1,0 +1,119 @@
+"""The plan that asks clients for the numbers of a diagnosis, and trains FedAvg meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import NonNegativeFloat
+from torch import Tensor
+
+from unalike.core import tree
+from unalike.core.model import Model
+from unalike.methods.method import Method
+from unalike.methods.plan import Answers, PlanInputs, PlanSteps, QueryStep, Stage
+from unalike.methods.plans.gradients import Gradients
+from unalike.methods.plans.histograms import BINS, ClassCounts, Histograms, Magnitudes, Of, Ranges, magnitude_edges
+from unalike.methods.plans.staged_plan import StagedPlan, of_samples_alone, staged_plan
+
+TENTHS = 10
+"""Number of classes that the labels of a regression are cut into, with about as many samples each."""
+TAIL = 0.001
+"""The share of the samples on either side that may lie beyond the ranges, where it counts in the outermost ones."""
+
+
+@staged_plan
+class Diagnosis(StagedPlan):
+    """Measure how clients differ from what they count, then train FedAvg for the `rounds` of the run.
+
+    Every client counts its training samples by class, and by class and range along 16 random directions of its inputs, in whole
+    numbers of samples; the server chooses the ranges from coarser counts. With rounds it also sends the gradients of four parts
+    of its samples at the first and at the last model. The server records the inner products of the updates. The page of the
+    diagnosis follows from these numbers alone (docs/how_to/diagnose.md).
+
+    `noise` is the standard deviation of normal noise on every count, drawn at the client; updates and gradients carry none. With
+    noise = 0 the model is that of FedAvg. Source: an addition of this library.
+    """
+
+    name: ClassVar[str] = "diagnosis"
+    needs_products: ClassVar[bool] = True
+
+    noise: NonNegativeFloat = 0.0
+
+    def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
+        of_samples_alone(self, plan_inputs.model)
+        seed, noise = plan_inputs.seed, self.noise
+        classes, edges = _classes(plan_inputs), torch.zeros(0)
+        if plan_inputs.task.name == "regression":
+            low, high = yield from self._agreed("labels", plan_inputs)
+            labels = yield _step("label-ranges", Histograms("labels", 1, seed, noise), Ranges(low, high, edges))
+            edges = quantiles(_pooled(labels, noise)[0], _edges(low, high)[0])
+        low, high = yield from self._agreed("features", plan_inputs)
+        ranges = Ranges(low, high, edges)
+        yield _step("classes", ClassCounts(classes, noise), ranges)
+        yield _step("features", Histograms("features", classes, seed, noise), ranges)
+        if not plan_inputs.rounds:
+            yield Stage("train", Method(), 0)
+            return
+        yield QueryStep("first-gradients", Gradients(seed))
+        states = yield Stage("train", Method(), plan_inputs.rounds)
+        yield QueryStep("last-gradients", Gradients(seed), states["all"])
+
+    def _agreed(self, of: Of, plan_inputs: PlanInputs) -> Generator[QueryStep, Answers, tuple[Tensor, Tensor]]:
+        """The ends of ranges that hold nearly all samples, [R] each: from magnitudes, then once more from ranges within them."""
+        seed, noise = plan_inputs.seed, self.noise
+        coarse = yield QueryStep(f"{of}-magnitudes", Magnitudes(of, seed, noise))
+        low, high = spanned(_pooled(coarse, noise), magnitude_edges())
+        finer = yield _step(f"{of}-spans", Histograms(of, 1, seed, noise), Ranges(low, high, torch.zeros(0)))
+        return spanned(_pooled(finer, noise), _edges(low, high))
+
+
+def _step(name: str, query: ClassCounts | Histograms, ranges: Ranges) -> QueryStep:
+    return QueryStep(name, query, model=Model(ranges))
+
+
+def _classes(plan_inputs: PlanInputs) -> int:
+    """The number of classes that are counted: the outputs of the model, true and false, or tenths of the labels."""
+    counted = {"regression": TENTHS, "binary": 2}.get(plan_inputs.task.name)
+    return plan_inputs.model.head_size[1] if counted is None else counted
+
+
+def _edges(low: Tensor, high: Tensor) -> Tensor:
+    """The ends of the ranges of each direction, [R, B + 1]."""
+    return low[:, None] + (high - low)[:, None] * torch.linspace(0, 1, BINS + 1, dtype=torch.float64)
+
+
+def _pooled(answers: Answers, noise: float) -> Tensor:
+    """The histograms of all clients together, [R, B]; with noise, counts that noise alone could give are 0."""
+    total = tree.exact(answers.tree["histograms"]).sum(0)
+    total = total.reshape(len(total), -1)
+    return torch.where(total > 4 * noise * len(answers.clients) ** 0.5, total, 0)
+
+
+def spanned(counts: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+    """The ends of the ranges that hold all samples but a share `TAIL` on either side.
+
+    Args:
+        counts: The histograms of all clients.
+        edges: The ends of their ranges.
+
+    Returns:
+        The lower and the upper ends.
+
+    Shapes:
+        counts: [R, B]. edges: [B + 1] or [R, B + 1]. Ends: [R].
+    """
+    edges = edges.expand(len(counts), -1)
+    below = counts.cumsum(1) / counts.sum(1, keepdim=True).clamp_min(1)
+    first = (below > TAIL).double().argmax(1)
+    last = (below >= 1 - TAIL).double().argmax(1).maximum(first)
+    return edges.gather(1, first[:, None])[:, 0], edges.gather(1, last[:, None] + 1)[:, 0]
+
+
+def quantiles(counts: Tensor, edges: Tensor) -> Tensor:
+    """The ends of tenths of the samples [9], from a histogram [B] with the ends of its ranges [B + 1]."""
+    below = np.concatenate([[0.0], np.cumsum(counts.numpy())])
+    wanted = np.linspace(0, 1, TENTHS + 1)[1:-1] * below[-1]
+    return torch.from_numpy(np.interp(wanted, below, edges.numpy()))

@@ -1,0 +1,179 @@
+"""Client queries that count: classes, and features along random directions. Whole numbers of samples are all that leaves.
+
+A feature along a direction is the inner product of a sample with a random vector of length 1, which every client draws from the
+same seed. Values are counted in ranges: first by order of magnitude, which needs no agreement, then in ranges that the server chose
+from the counts of all clients.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from unalike._utils.seeds import generator
+from unalike.core.types import Batch, Tree
+from unalike.methods.client_query import ClientQuery, QueryInputs, client_query
+
+DIRECTIONS = 16
+"""Number of random directions."""
+BINS = 64
+"""Number of ranges of one direction."""
+MAGNITUDES = 512
+"""Number of ranges by order of magnitude: each is 15 % wider than the one before."""
+UNIT, LARGEST = 1e-6, 1e9
+"""Smaller values count as 0, larger ones as the largest."""
+WORDS = 4096
+"""Number of random coordinates that the words of a text are counted in."""
+
+Of = Literal["features", "labels"]
+
+
+class Ranges(nn.Module):
+    """The ranges in which clients count. They are sent as the buffers of a model, so no code is.
+
+    Args:
+        low: Lower end of the first range of each direction.
+        high: Upper end of the last one. Values beyond the ends count in the outermost ranges.
+        edges: Labels of a regression are cut into classes here; empty for classes.
+
+    Shapes:
+        low, high: [R]. edges: [C - 1].
+    """
+
+    low: Tensor
+    high: Tensor
+    edges: Tensor
+
+    def __init__(self, low: Tensor, high: Tensor, edges: Tensor):
+        super().__init__()
+        for name, values in (("low", low), ("high", high), ("edges", edges)):
+            self.register_buffer(name, values.double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The values themselves."""
+        return x
+
+
+@client_query
+class Magnitudes(ClientQuery):
+    """`histograms` [R, 512]: samples by sign and order of magnitude of each feature, or of the label (R = 1)."""
+
+    name: ClassVar[str] = "magnitudes"
+    needs_model: ClassVar[bool] = False
+
+    of: Of = "features"
+    seed: NonNegativeInt = 0
+    noise: NonNegativeFloat = 0.0
+
+    def answer(self, inputs: QueryInputs) -> Tree:
+        edges = magnitude_edges()[1:-1]
+        found = [(torch.bucketize(values(b, self.of, self.seed), edges), _one_class(b)) for b in inputs.batches]
+        counts = _tally(found, directions_of(self.of), 1, MAGNITUDES).squeeze(1)
+        return {"histograms": noisy(counts, self.noise, inputs, repr(self))}
+
+
+@client_query
+class Histograms(ClientQuery):
+    """`histograms` [R, C, 64]: samples of each class by the ranges of each feature, or of the label (R = C = 1)."""
+
+    name: ClassVar[str] = "histograms"
+
+    of: Of = "features"
+    classes: PositiveInt = 1
+    seed: NonNegativeInt = 0
+    noise: NonNegativeFloat = 0.0
+
+    def answer(self, inputs: QueryInputs) -> Tree:
+        low, high, edges = (inputs.buffers[name].cpu() for name in ("low", "high", "edges"))
+        width = ((high - low) / BINS).clamp_min(torch.finfo(torch.float64).tiny)
+        found = []
+        for b in inputs.batches:
+            places = ((values(b, self.of, self.seed) - low) / width).floor().clamp(0, BINS - 1).long()
+            found.append((places, _one_class(b) if self.classes == 1 else classes_of(b.y, edges)))
+        counts = _tally(found, directions_of(self.of), self.classes, BINS)
+        return {"histograms": noisy(counts, self.noise, inputs, repr(self))}
+
+
+@client_query
+class ClassCounts(ClientQuery):
+    """`counts` [C], with noise `noisy_counts`: training samples of each class; labels of a regression are cut into classes."""
+
+    name: ClassVar[str] = "class_counts"
+
+    classes: PositiveInt = 2
+    noise: NonNegativeFloat = 0.0
+
+    def answer(self, inputs: QueryInputs) -> Tree:
+        edges = inputs.buffers["edges"].cpu()
+        counts = [torch.bincount(classes_of(b.y, edges), minlength=self.classes) for b in inputs.batches]
+        found = sum(counts, start=torch.zeros(self.classes, dtype=torch.int64))
+        name = "noisy_counts" if self.noise else "counts"  # exact counts are checked to sum to the number of samples
+        return {name: noisy(found, self.noise, inputs, repr(self))}
+
+
+def magnitude_edges() -> Tensor:
+    """The ends of the ranges by order of magnitude, [M + 1]: x = UNIT sinh(t) for t in equal steps."""
+    most = float(np.arcsinh(LARGEST / UNIT))
+    return UNIT * torch.linspace(-most, most, MAGNITUDES + 1, dtype=torch.float64).sinh()
+
+
+def directions_of(of: Of) -> int:
+    """The number of directions: labels have one."""
+    return 1 if of == "labels" else DIRECTIONS
+
+
+def values(batch: Batch, of: Of, seed: int) -> Tensor:
+    """The labels [n, 1], or the features along the random directions [n, R], on the CPU in float64."""
+    if of == "labels":
+        return batch.y.double().reshape(-1, 1).cpu()
+    x = batch.x.flatten(1).cpu()
+    if x.is_floating_point():
+        return x.double() @ _directions(x.shape[1], seed)
+    words, rows = (x > 0).double(), _directions(WORDS, seed) * WORDS**0.5  # of a text: the mean over its words
+    return (rows[x % WORDS] * words[..., None]).sum(1) / words.sum(1, keepdim=True).clamp_min(1)
+
+
+def classes_of(y: Tensor, edges: Tensor) -> Tensor:
+    """The classes [n] of labels, on the CPU; labels that are numbers are cut at the edges."""
+    if y.is_floating_point():
+        return torch.bucketize(y.double().cpu(), edges, right=True)
+    return y.long().cpu()
+
+
+def noisy(counts: Tensor, scale: float, inputs: QueryInputs, question: str) -> Tensor:
+    """Whole numbers of samples with rounded normal noise of standard deviation `scale`.
+
+    The noise is a function of the client's secret and of the question (with its ranges), so that nobody else can compute it, and
+    asking again gives the same numbers instead of further ones that could be averaged.
+    """
+    if not scale:
+        return counts
+    asked = [question.encode(), *(inputs.buffers[n].cpu().numpy().tobytes() for n in sorted(inputs.buffers))]
+    stream = hashlib.shake_256(b"\0".join([inputs.secret, *asked])).digest(8 * counts.numel())
+    uniform = (np.frombuffer(stream, "<u8") >> 11).astype(np.float64) + 0.5
+    normal = torch.special.ndtri(torch.from_numpy(uniform * 2.0**-53)).reshape(counts.shape)
+    return counts + (scale * normal).round().long()
+
+
+def _directions(width: int, seed: int) -> Tensor:
+    """Random vectors of length 1 as columns, [width, R]."""
+    drawn = generator(seed, "diagnosed directions").standard_normal((width, DIRECTIONS))
+    return torch.from_numpy(drawn / np.linalg.norm(drawn, axis=0))
+
+
+def _one_class(batch: Batch) -> Tensor:
+    return torch.zeros(len(batch.y), dtype=torch.int64)
+
+
+def _tally(found: list[tuple[Tensor, Tensor]], directions: int, classes: int, bins: int) -> Tensor:
+    """Count samples, [R, C, B], from batches of places [n, R] and classes [n]."""
+    counts = torch.zeros(directions * classes * bins, dtype=torch.int64)
+    first = torch.arange(directions) * classes * bins
+    for places, own in found:
+        counts += torch.bincount((first + own[:, None] * bins + places).flatten(), minlength=len(counts))
+    return counts.reshape(directions, classes, bins)

@@ -1,0 +1,215 @@
+"""A diagnosis of a federation: the numbers of the local form, from what the wire lists and nothing else."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from small_federation import COORDINATOR, SmallFederation, make_clients
+
+import unalike as ua
+from unalike._utils.errors import UnalikeError
+from unalike.core import tree
+from unalike.diagnosis.from_counts.run_diagnosis import run_diagnosis
+from unalike.federation.coordinator.coordinator import Coordinator
+from unalike.federation.protocol.federation_file import Schema
+from unalike.methods.client_query import QueryInputs
+from unalike.methods.plan import QueryStep
+
+SIZES = ((30, 8), (20, 6), (24, 6), (16, 6))
+LABEL_MEASURES = (
+    "label_tv",
+    "label_js",
+    "label_hellinger",
+    "size_gini",
+    "size_ratio",
+    "silhouette_label_distributions",
+)
+
+
+@pytest.fixture(scope="module")
+def diagnosed(tmp_path_factory):
+    """A federated diagnosis with two rounds, every reply of its sites, and the local diagnosis of the same clients."""
+    fed = SmallFederation(tmp_path_factory.mktemp("fed"), make_clients(SIZES), "diagnosis", rounds=2)
+    replies = []
+    for name in list(fed.workers):
+        fed.corrupt(name, lambda head, facts, tensors: replies.append((head, facts, tensors)))
+    run = fed.run()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        local = ua.diagnose(
+            fed.clients, rounds=2, model=fed.federation.model, work=fed.federation.work, features=lambda x: x,
+            progress=False,
+        )  # fmt: skip
+    return run, replies, run_diagnosis(run, "test"), local
+
+
+@pytest.mark.parametrize("name", LABEL_MEASURES)
+def test_label_and_size_measures_equal_those_of_the_local_form(diagnosed, name):
+    *_, found, local = diagnosed
+    ours, theirs = found.measures[name], local.measures[name]
+    assert ours.as_dict() == theirs.as_dict()  # value, interval, p, scale: bit for bit
+
+
+def test_counts_and_distances_equal_those_of_the_local_form(diagnosed):
+    *_, found, local = diagnosed
+    assert found.counts.equals(local.counts)
+    assert np.array_equal(found.label_distances, local.label_distances)
+
+
+def test_feature_measures_agree_with_the_local_form(diagnosed):
+    """Within 0.08 sd: other random directions of the same features, and 64 ranges in place of the values."""
+    *_, found, local = diagnosed
+    for name in ("feature_distance", "feature_distance_within"):
+        ours, theirs = found.measures[name], local.measures[name]
+        assert ours.value == pytest.approx(theirs.value, abs=0.08)
+        assert ours.found == theirs.found
+        assert list(ours.scale) == list(theirs.scale)
+
+
+def test_training_measures_equal_those_of_the_local_form(diagnosed):
+    """The updates are the same; the inner products are stored in float32. Gradients are of other parts of the samples."""
+    *_, found, local = diagnosed
+    for name in ("drift", "cosine"):
+        ours, theirs = found.measures[name], local.measures[name]
+        assert [ours.value, ours.low, ours.high] == pytest.approx([theirs.value, theirs.low, theirs.high], abs=1e-5)
+        assert not ours.scale
+    np.testing.assert_allclose(found.training.cosines, local.training.cosines, atol=1e-5)
+    assert [m.name for m in found.training.layers] == [m.name for m in local.training.layers]
+    assert found.measures["gradient_start"].value == pytest.approx(local.measures["gradient_start"].value, abs=0.1)
+
+
+def test_only_what_the_wire_lists_leaves_a_site(diagnosed):
+    run, replies, *_ = diagnosed
+    steps, model = run.run_config.outline, run.run_config.model
+    listed = {item.what: item.bytes for item in run.run_config.wire if item.direction == "up"}
+    seen = set()
+    for head, facts, tensors in replies:
+        size = tree.nbytes(tensors)
+        if head.stage == 0:
+            assert set(facts) == {"train", "test", "val"} and not tensors
+            continue
+        step = steps[head.stage - 1]
+        seen.add(step.name)
+        if not isinstance(step, QueryStep):
+            assert set(facts) == {"tallies"}  # sums and counts of metrics
+            assert all(set(sums) == {"test", "val"} for sums in facts["tallies"].values())
+            names = {f"update/{name}" for name in model.params} | {"size", "steps", "weight", "loss"}
+            assert not tensors or set(tensors) == names
+            assert size in (0, listed["train: update"] + listed["train: counts and loss"])
+            continue
+        own = step.model or model
+        like = step.query.answer(QueryInputs(own, run.run_config.settings.task, own.params, own.buffers, ()))
+        assert facts == {} and set(tensors) == set(like)
+        assert all((tensors[n].shape, tensors[n].dtype) == (like[n].shape, like[n].dtype) for n in like)
+        assert size == listed[f"{step.name}: answer to {step.query.name} (once)"]
+        if step.query.name != "gradients":
+            assert all(t.dtype == torch.int64 for t in tensors.values())  # whole numbers of samples
+    assert seen == {step.name for step in steps} and len(listed) == len(steps) + 1
+
+
+def test_unavailable_numbers_are_named_with_the_reason(diagnosed):
+    *_, found, _ = diagnosed
+    assert set(found.unavailable) == {"Concept shift", "Scale of the numbers about training"}
+    assert "concept_gap" not in found.measures and "Concept shift: not available here, since" in str(found)
+    content = json.loads(found.to_json())
+    assert content["unavailable"]["Concept shift"] and ["train: update", 4 * 92] in content["sent"]
+
+
+def test_model_is_that_of_fedavg(diagnosed, tmp_path):
+    run, *_ = diagnosed
+    plain = SmallFederation(tmp_path, make_clients(SIZES), rounds=2).run()
+    assert all(torch.equal(run.params[name], t) for name, t in plain.params.items())
+
+
+def test_run_in_simulation_gives_the_same_diagnosis(diagnosed):
+    run, _, found, _ = diagnosed
+    clients = make_clients(SIZES)
+    work = run.run_config.work
+    alone = ua.run("diagnosis", clients, model="mlp(hidden=(8,))", rounds=2, work=work, executor="loop", progress=False)
+    assert run_diagnosis(alone, "test").table.equals(found.table)
+
+
+def test_diagnosis_of_another_run_is_refused():
+    run = ua.run("fedavg", make_clients(SIZES), model="linear", rounds=1, progress=False)
+    with pytest.raises(UnalikeError, match="expected one of the plan 'diagnosis'"):
+        run_diagnosis(run, "test")
+
+
+def test_regression_labels_are_counted_in_tenths(tmp_path):
+    made = []
+    for c in make_clients(((60, 8), (50, 6), (40, 6))):
+        y = [x[:, 0] * 3 + 1000 for x in (c.train[0], c.test[0])]  # an offset far above the spread
+        made.append(ua.ClientData(train=(c.train[0], y[0]), test=(c.test[0], y[1]), name=c.name))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = SmallFederation(tmp_path, made, "diagnosis", data=Schema(shape=(6,), task="regression"), rounds=0).run()
+        local = ua.diagnose(made, progress=False)
+    found = run_diagnosis(run, "test")
+    assert found.counts.shape == (3, 10) and found.counts.to_numpy().sum() == 150
+    assert (found.counts.sum() - 15).abs().max() <= 3  # 64 ranges over the labels of 150 samples
+    assert found.measures["label_tv"].value == pytest.approx(local.measures["label_tv"].value, abs=0.05)
+
+
+def test_binary_labels_are_counted(tmp_path):
+    made = [
+        ua.ClientData(train=(c.train[0], c.train[1] > 1), test=(c.test[0], c.test[1] > 1), name=c.name)
+        for c in make_clients(SIZES)
+    ]
+    run = SmallFederation(tmp_path, made, "diagnosis", data=Schema(shape=(6,), task="binary"), rounds=0).run()
+    found, local = run_diagnosis(run, "test"), ua.diagnose(made, progress=False)
+    assert found.counts.equals(local.counts) and found.measures["label_tv"] == local.measures["label_tv"]
+    assert "drift" not in found.measures and found.training is None
+
+
+# noise --------------------------------------------------------------------------------------------------------------
+
+
+def listened(fed):
+    """(site, step) -> the tensors of the site's reply, filled while the federation runs."""
+    replies = {}
+
+    def keep(head, facts, tensors):
+        replies[head.site, head.stage] = tensors
+
+    for name in list(fed.workers):
+        fed.corrupt(name, keep)
+    return replies
+
+
+def noisy(folder):
+    return SmallFederation(folder, make_clients(SIZES), "diagnosis(noise=3)", rounds=0)
+
+
+def test_noise_is_normal_and_another_one_at_every_site(tmp_path):
+    ours = noisy(tmp_path / "a").run().answers["features-magnitudes"].tree["histograms"]
+    exact = SmallFederation(tmp_path / "b", make_clients(SIZES), "diagnosis", rounds=0).run()
+    noise = (ours - exact.answers["features-magnitudes"].tree["histograms"]).double()
+    assert noise.std().item() == pytest.approx(3, rel=0.05) and abs(noise.mean().item()) < 0.1
+    assert len({tuple(row.flatten().tolist()) for row in noise}) == len(noise)
+
+
+def test_noise_is_the_same_when_asked_again_and_unknown_to_the_coordinator(tmp_path):
+    fed = noisy(tmp_path / "a")
+    first = listened(fed)
+    fed.run()
+    fed.restart_sites()
+    second = listened(fed)
+    Coordinator(fed.federation, COORDINATOR, fed.transport, tmp_path / "another run").run()
+    assert len(first) == len(second) and all(
+        torch.equal(t, second[key][name]) for key, tensors in first.items() for name, t in tensors.items()
+    )
+    other = noisy(tmp_path / "b")  # the same keys and samples, at sites with other secrets
+    third = listened(other)
+    other.run()
+    assert not torch.equal(first["site0", 1]["histograms"], third["site0", 1]["histograms"])
+
+
+def test_page_states_noise_and_its_guarantee(tmp_path):
+    found = run_diagnosis(noisy(tmp_path).run(), "test")
+    assert any("standard deviation 3" in note and "epsilon = " in note for note in found.notes)
+    assert (found.counts.to_numpy() >= 0).all()
+    assert found.measures["size_ratio"].value == 30 / 16  # sizes are known from admission, without noise
