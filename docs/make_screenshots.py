@@ -1,4 +1,4 @@
-"""Make the screenshots of reports and of a diagnosis for the documentation: python docs/make_screenshots.py
+"""Make the screenshots of reports, of a diagnosis and of a tuning for the documentation: python docs/make_screenshots.py
 
 Needs Playwright and a Chromium on the PATH. Small comparisons on the digits data set are run first; with --runs they are kept and
 not run again. `--width 390 --dark --images phone` makes screenshots of a narrow, dark screen.
@@ -29,6 +29,7 @@ SHOTS = {
     "report-joined": ("several", "#joined"),
     "report-ranks": ("several", "#over"),
     "diagnosis": ("diagnosis", "#kinds"),
+    "tuning": ("tuning", "#which"),
 }
 """Screenshot -> (page, selector of the element to show; None for the top of the page)."""
 
@@ -42,7 +43,7 @@ FRAME = """(element, margin) => {
 
 
 def write_reports(runs: Path) -> dict[str, Path]:
-    """Write two reports, of one comparison and of several partitions on one page, and the page of a diagnosis."""
+    """Write two reports, of one comparison and of several partitions on one page, and the pages of a diagnosis and of a tuning."""
     tables = []
     for i, partition in enumerate(PARTITIONS):
         options = {"clients": 10, "model": "mlp(hidden=(32,))", "rounds": 12, "seeds": 3, "work": WORK, "val": 0.1}
@@ -52,7 +53,18 @@ def write_reports(runs: Path) -> dict[str, Path]:
     several = runs / "several.html", join(tables).page("Handwritten digits, eight partitions")
     pages = {"one": write_text(one[1], one[0]), "several": write_text(several[1], several[0])}
     found = ua.diagnose(10, data="digits", partition="dirichlet(alpha=0.3)", rounds=2, model="linear", work=WORK)
-    return pages | {"diagnosis": found.save(runs / "diagnosis")}
+    tuned = ua.tune(
+        ["fedavg", "fedprox", "scaffold", "fedadam"],
+        data="digits",
+        partition="dirichlet(alpha=0.3)",
+        model="mlp(hidden=(32,))",
+        trials=16,
+        rounds=20,
+        seeds=5,
+        work=WORK,
+        out=runs / "tuning",
+    )
+    return pages | {"diagnosis": found.save(runs / "diagnosis"), "tuning": tuned.save(runs / "tuning")}
 
 
 def shoot(pages: dict[str, Path], images: Path, width: int, scheme: str) -> None:

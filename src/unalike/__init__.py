@@ -35,6 +35,7 @@ _HOMES = {
     "open_comparison": "experiments.comparison",
     "open_run": "runtime.finished_run",
     "run": "runtime.round_loop",
+    "tune": "tuning.tune",
     "aggregate": "training.functional",
     "local_update": "training.functional",
     "note": "methods.notes",

@@ -23,6 +23,7 @@ from unalike.runtime.finished_run import open_run
 from unalike.runtime.round_loop import run
 from unalike.training.functional import aggregate, local_update
 from unalike.training.wire import wire
+from unalike.tuning.tune import tune
 
 __all__ = [
     "ClientData",
@@ -50,5 +51,6 @@ __all__ = [
     "partition_labels",
     "plan",
     "run",
+    "tune",
     "wire",
 ]

@@ -631,3 +631,21 @@ def test_run_confusion_counts_the_test_samples(people):
     assert counts.to_numpy().trace() / counts.to_numpy().sum() == pytest.approx(run.history.last["accuracy"])
     with pytest.raises(ua.UnalikeError, match="no test sample with a class"):
         ua.run("fedavg", data="linear_clusters(clients=2)", model="linear", rounds=1, progress=False).confusion()
+
+
+def test_compare_gives_methods_local_training_of_their_own(people, small):
+    works = {"fedavg": ua.Work(batch_size=5, lr=0.1), "slow": ua.Work(batch_size=5, lr=0.001)}
+    both = small({"fedavg": "fedavg", "slow": "fedavg"}, people, work=works)
+    alone = small({"slow": "fedavg"}, people, work=works["slow"])
+    pd.testing.assert_frame_equal(
+        plain(both.rounds[both.rounds["method"] == "slow"]), plain(alone.rounds), check_exact=True
+    )
+    assert [m["work"] for m in both.facts.methods] == ["", "lr=0.001"]
+    assert both.facts.command.startswith("# work by method came from a program")
+
+
+def test_compare_refuses_local_training_of_an_unknown_method(people, small):
+    with pytest.raises(ua.UnalikeError, match=r"local training.*'fedavgg'.*fedavg"):
+        small(["fedavg"], people, work={"fedavgg": ua.Work()})
+    with pytest.raises(ua.UnalikeError, match=r"work=0\.1: expected ua\.Work"):
+        small(["fedavg"], people, work={"fedavg": 0.1})

@@ -29,6 +29,7 @@ from unalike.cli import (
     report,
     run,
     study,
+    tune,
 )
 
 HELP = """Federated learning on heterogeneous data: find the method that suits your data.
@@ -44,7 +45,7 @@ INTERRUPTED = 130
 
 HOW_TO_CONTINUE = {
     **dict.fromkeys((run.NAME, compare.NAME), "; with --out, the same command continues from here"),
-    **dict.fromkeys((join.NAME, "federation", study.NAME), "; the same command continues from here"),
+    **dict.fromkeys((join.NAME, "federation", study.NAME, tune.NAME), "; the same command continues from here"),
 }
 """Command -> text to print after an interruption."""
 
@@ -53,7 +54,7 @@ typer.core.HAS_RICH = False  # plain help text; with Rich, Typer up to 0.20 prin
 app = typer.Typer(
     help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
-for module in (compare, run, report, partition, diagnose, evaluate, predict, join, dashboard, doctor, config):
+for module in (compare, run, report, partition, diagnose, tune, evaluate, predict, join, dashboard, doctor, config):
     app.command(module.NAME)(module.command)
 app.add_typer(lists.app, name="list")
 app.add_typer(federation.app, name="federation")

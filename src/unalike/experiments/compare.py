@@ -9,7 +9,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import ProgressCallback, progress_bar, progress_reporting
 from unalike.core.work import Work
@@ -48,7 +48,7 @@ def compare(
     min_seeds: int = MIN_SEEDS,
     max_seeds: int = MAX_SEEDS,
     smallest_effect: float | None = None,
-    work: Work | None = None,
+    work: Work | Mapping[str, Work] | None = None,
     baseline: str | None = None,
     test: Pair | None = None,
     proxy: Pair | None = None,
@@ -81,7 +81,7 @@ def compare(
         max_seeds: most seeds with `seeds="auto"`.
         smallest_effect: the smallest difference that matters, in the unit of the metric. Unless given, half a point
             (0.005) of a bounded metric such as accuracy or a Brier score, and 1 % of the baseline's score of others such as RMSE.
-        work: the local training of the clients.
+        work: the local training of the clients; a mapping from labels of methods gives each its own.
         baseline: label of the method that the others are compared with; the first method unless given.
         test: test samples of the server, for `protocol="server"`; with `data` its published test set unless given.
         proxy: samples of the server, for methods that train on the server.
@@ -168,6 +168,7 @@ def prepare_experiment(
     model: ModelLike = MODEL,
     baseline: str | None = None,
     smallest_effect: float | None = None,
+    work: Work | Mapping[str, Work] | None = None,
     proxy: Pair | None = None,
     metrics: Custom | None = None,
     record: str | Hook | None = None,
@@ -183,6 +184,7 @@ def prepare_experiment(
         model: as for `compare`.
         baseline: as for `compare`.
         smallest_effect: as for `compare`.
+        work: as for `compare`.
         proxy: as for `compare`.
         metrics: as for `compare`.
         record: as for `compare`.
@@ -195,7 +197,7 @@ def prepare_experiment(
     Raises:
         UnalikeError: something cannot be run.
     """
-    by_label = _by_label(methods)
+    by_label = labelled_methods(methods)
     baseline = baseline or next(iter(by_label), "")
     _check_selection(by_label, plan.seeds, baseline)
     if smallest_effect is not None and not smallest_effect >= 0:
@@ -205,12 +207,13 @@ def prepare_experiment(
     own = dict.fromkeys([*signature(compare).parameters, *fields_of(RunOptions)])
     check_keywords("ua.compare", training, own.keys() - {"options", "seed"}, fields_of(Work))
     training |= {"model": model, "protocol": _shared_model_first(training.get("protocol", "clients"))}
+    works = _work_of_each(work, by_label)
     options = check_inputs(by_label.values(), has_test=request.has_test, record=record, **training)
     given = request.read(needs_test="server" in options.protocols)
     notes = _warnings_of(given, plan.seeds)
     training |= {"test": given.test, "proxy": proxy, "metrics": metrics, "record": record}
     cells = [
-        Cell(label, seed, prepare_run(method, given.of(seed), seed=seed, **training))
+        Cell(label, seed, prepare_run(method, given.of(seed), seed=seed, work=works[label], **training))
         for seed in plan.seeds
         for label, method in by_label.items()
     ]
@@ -223,6 +226,7 @@ def prepare_experiment(
     facts = facts_of(cells, by_label, baseline, plan.seeds, flags, asked)
     facts = replace(facts, looks=plan.looks, smallest_effect=smallest_effect, notes=notes)
     from_program = [] if source is not None else _arguments_without_flags(model, request.test, proxy, metrics)
+    from_program += ["work by method"] if isinstance(work, Mapping) else []
     if from_program:
         names = ", ".join(from_program)
         facts = replace(
@@ -237,7 +241,7 @@ def _taken(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: options.pop(name) for name in names if name in options}
 
 
-def _by_label(methods: Iterable[object] | Mapping[str, object]) -> dict[str, object]:
+def labelled_methods(methods: Iterable[object] | Mapping[str, object]) -> dict[str, object]:
     """Label -> method. Without labels of the user, a method's label is its text."""
     if isinstance(methods, Mapping):
         return {str(label): method for label, method in methods.items()}
@@ -248,6 +252,19 @@ def _by_label(methods: Iterable[object] | Mapping[str, object]) -> dict[str, obj
             f"a method is listed twice in {listed}; list it once, or give a mapping from labels to methods"
         )
     return by_label
+
+
+def _work_of_each(work: object, by_label: Mapping[str, object]) -> dict[str, Work | None]:
+    """Label -> its local training; None for the usual one. Raises `UnalikeError` for anything else."""
+    given: Mapping[str, Any] = work if isinstance(work, Mapping) else dict.fromkeys(by_label, work)
+    if strange := given.keys() - by_label.keys():
+        raise unknown("method with local training of its own", min(strange), by_label)
+    for one in given.values():
+        if not isinstance(one, Work | None):
+            raise UnalikeError(
+                f"work={one!r}: expected ua.Work(epochs=1, batch_size=32, lr=0.01, ...), or one by method"
+            )
+    return {label: given.get(label) for label in by_label}
 
 
 def _check_selection(by_label: Mapping[str, object], seeds: list[int], baseline: str) -> None:

@@ -129,7 +129,14 @@ class Comparison:
         return ReportContent(
             title=title or f"{plural(len(facts.methods), 'method')} on {facts.partition.get('data', 'your clients')}",
             methods=[
-                MethodResult(m["label"], m["spec"], tuple(m["protocols"]), reference(m["spec"]), m.get("untuned", ""))
+                MethodResult(
+                    m["label"],
+                    m["spec"],
+                    tuple(m["protocols"]),
+                    reference(m["spec"]),
+                    m.get("untuned", ""),
+                    m.get("work", ""),
+                )
                 for m in facts.methods
             ],
             baseline=facts.baseline,

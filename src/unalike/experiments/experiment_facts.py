@@ -12,6 +12,7 @@ import numpy as np
 import tomli_w
 
 from unalike._utils.tensor_files import write_bytes
+from unalike.core.work import Work
 from unalike.data.heterogeneity import summary
 from unalike.data.population import Population
 from unalike.experiments.command_line import command_line
@@ -66,6 +67,7 @@ def facts_of(
                 "spec": repr(run_config.plan),
                 "protocols": _scored_protocols(run_config),
                 "untuned": untuned(method_text(methods[label])),
+                "work": _difference(run_config.work, first.work),
             }
             for label, run_config in run_configs.items()
         ],
@@ -98,6 +100,12 @@ def save_run_facts(run: Run, label: str, source: dict[str, Any]) -> None:
 def method_text(method: object) -> str:
     """A method as text: the spec as the user wrote it, or the parts of a method object."""
     return method if isinstance(method, str) else repr(method)
+
+
+def _difference(work: Work, usual: Work) -> str:
+    """The fields in which a method's local training differs from the baseline's: `lr=0.3`."""
+    usually = asdict(usual)
+    return ", ".join(f"{name}={value!r}" for name, value in asdict(work).items() if value != usually[name])
 
 
 def _config(

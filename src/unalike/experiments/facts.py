@@ -26,8 +26,8 @@ class ComparisonFacts:
     """Facts about a comparison: how its data differs, what crosses the wire, how to repeat it.
 
     Attributes:
-        methods: one entry per method: its label, its spec with every field, the protocols that scored it, and (`untuned`)
-            what of it ran with default settings.
+        methods: one entry per method: its label, its spec with every field, the protocols that scored it, (`untuned`)
+            what of it ran with default settings, and (`work`) how its local training differs from the baseline's.
         baseline: label of the method that the others are compared with.
         config: the configuration as TOML; `unalike compare --config` reads it.
         command: the command line that repeats the comparison, or a comment that says how to repeat it.

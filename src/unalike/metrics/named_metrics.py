@@ -30,6 +30,9 @@ Formula = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
 """Labels [n], predictions [n] and logits ([n] for binary tasks and regression, else [n, C]) -> the metric."""
 LABELS, NUMBERS = ("classification", "binary"), ("regression",)
 
+WORST_DECILE = "worst_decile_"
+"""Before a metric: its mean over the worst tenth of the clients, as a score of a run."""
+
 registry = Registry("metric", home="unalike.metrics.named_metrics")
 
 
@@ -106,10 +109,18 @@ def read(specs: Iterable[str]) -> list[Metric]:
 
 
 def known(column: str) -> Metric | None:
-    """The metric of a column without prefixes; None for a user's own metric and for other columns."""
+    """The metric of a column without the prefix of a protocol; None for a user's own metric and for other columns."""
     at = re.fullmatch(r"sensitivity_at_(\d+)(?:_(\d+))?", column)
     if at:
         return sensitivity_at(specificity=float(f"{at[1]}.{at[2] or 0}") / 100)
+    if column.startswith(WORST_DECILE):
+        whole = known(column.removeprefix(WORST_DECILE))
+        return whole and replace(
+            whole,
+            column=column,
+            title=f"{whole.title} of the worst tenth",
+            word=f"{whole.word} of the worst tenth of clients",
+        )
     return KNOWN.get(column)
 
 

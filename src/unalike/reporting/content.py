@@ -30,7 +30,8 @@ class MethodResult:
     """One compared method.
 
     `label` is short, `spec` has every field, `protocols` are those that scored it. `reference` says what the method shows if it is
-    no candidate (`upper reference`); `untuned` lists what ran with default settings (`moon(mu=1.0)`).
+    no candidate (`upper reference`); `untuned` lists what ran with default settings (`moon(mu=1.0)`), `work` says how its local
+    training differs from the baseline's (`lr=0.3`).
     """
 
     label: str
@@ -38,6 +39,7 @@ class MethodResult:
     protocols: tuple[str, ...] = ("clients",)
     reference: str = ""
     untuned: str = ""
+    work: str = ""
 
 
 @dataclass(frozen=True)

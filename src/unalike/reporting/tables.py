@@ -258,7 +258,9 @@ def wire(content: ReportContent, looks: dict[str, Look]) -> Table | None:
 
 def methods(content: ReportContent, looks: dict[str, Look]) -> Table | None:
     columns: list[Column] = [("Method", _method(looks)), ("Every field", lambda r: Cell(r["spec"], r["spec"]))]
-    specs = pd.DataFrame([{"method": method.label, "spec": method.spec} for method in content.methods])
+    if any(method.work for method in content.methods):
+        columns.append(("Local training of its own", lambda r: Cell(r["work"] or wording.MISSING, r["work"])))
+    specs = pd.DataFrame([{"method": m.label, "spec": m.spec, "work": m.work} for m in content.methods])
     return _table("The methods, with every field", columns, specs)
 
 

@@ -37,6 +37,8 @@ from unalike.training.wire import query_wire, stage_wire
 
 Stop = Callable[[dict[str, Any]], bool]
 """Called with each row of the history; True ends the run."""
+Ending = Callable[[History], bool]
+"""Called with the history after each round; True ends the run."""
 
 
 def run(
@@ -179,7 +181,7 @@ def run(
         warnings.warn(note, stacklevel=2)
     require_folder(run_config, out)
     follow_leader([run_config])
-    called = None if isinstance(stop, str) else stop
+    called = (lambda history: stop(dict(history.last))) if callable(stop) else None
     with progress_reporting(progress, rounds, "training") as report:
         return execute(run_config, out=out, resume=resume, stop=called, progress=report, trackers=trackers)
 
@@ -190,7 +192,7 @@ def execute(
     backend: Backend[Any] | None = None,
     out: str | Path | None = None,
     resume: bool = True,
-    stop: Stop | None = None,
+    stop: Ending | None = None,
     progress: ProgressCallback = lambda row, what="": None,
     trackers: Trackers = NO_TRACKERS,
 ) -> Run:
@@ -352,7 +354,7 @@ def _begin_history(
     index: int,
     recorder: RunRecorder,
     backend: Backend[Any],
-    stop: Stop | None,
+    stop: Ending | None,
 ) -> None:
     """Before the first round of a stage: charge what is sent once, and evaluate the start of the run.
 
@@ -377,11 +379,9 @@ def _is_evaluated(
     return run_config.ending.why(History([*recorder.history.rows, _row(number, result, {})])) is not None
 
 
-def _why_ended(run_config: RunConfig, history: History, stop: Stop | None) -> str:
+def _why_ended(run_config: RunConfig, history: History, stop: Ending | None) -> str:
     """Why the run ends with the newest row; empty if it goes on."""
-    return run_config.ending.why(history) or (
-        "stopped by the caller" if stop is not None and stop(dict(history.last)) else ""
-    )
+    return run_config.ending.why(history) or ("stopped by the caller" if stop is not None and stop(history) else "")
 
 
 def _row(number: int, result: RoundResult | None, metrics: Row) -> Row:

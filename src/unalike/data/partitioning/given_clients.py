@@ -12,6 +12,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.dataset import Dataset
+from unalike.data.partitioning.fixed_tests import tested_as
 from unalike.data.partitioning.hold_out import test_apart
 from unalike.data.partitioning.partition import SPLIT, check_scheme, divided_already, partition, usual_partition
 from unalike.data.population import Population
@@ -47,6 +48,8 @@ class ClientsRequest:
         split: the training share of each client's samples; None: the usual one.
         val: the share of each client's training samples for validation.
         test: the server's test samples.
+        tests_of: a seed whose division says which samples of `data` test, under whatever seed they are divided. None: each
+            division draws its own.
     """
 
     clients: Clients | int | None = None
@@ -56,6 +59,7 @@ class ClientsRequest:
     split: float | None = None
     val: float = 0.0
     test: Pair | None = None
+    tests_of: int | None = None
 
     @property
     def has_test(self) -> bool:
@@ -96,6 +100,8 @@ class ClientsRequest:
             dataset, test = test_apart(dataset)
         scheme, split = self.partition or usual_partition(dataset), SPLIT if self.split is None else self.split
         of = cache(lambda seed: partition(dataset, scheme, number, seed=seed, split=split, val=self.val))
+        if self.tests_of is not None:
+            return GivenClients(cache(lambda seed: tested_as(of(seed), of(self.tests_of), dataset)), test, scheme)
         return GivenClients(of, test, scheme)
 
     def _given(self) -> GivenClients:

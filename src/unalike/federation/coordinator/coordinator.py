@@ -28,7 +28,7 @@ from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
 from unalike.metrics.metric_sums import unpooled
 from unalike.runtime.backend import Row
 from unalike.runtime.records.run_directory import RunDirectory
-from unalike.runtime.round_loop import Stop, execute
+from unalike.runtime.round_loop import Ending, execute
 from unalike.runtime.run_config import Pair, RunConfig
 from unalike.runtime.run_recorder import Run
 from unalike.runtime.stage_state import RoundResult
@@ -76,7 +76,7 @@ class Coordinator:
         self.control = control or Control()
         self.tell = tell
 
-    def run(self, *, stop: Stop | None = None, progress: ProgressCallback = lambda row, what="": None) -> Run:
+    def run(self, *, stop: Ending | None = None, progress: ProgressCallback = lambda row, what="": None) -> Run:
         """Run to the end. Raises `Stopped` when told to stop: run again, it goes on where it was."""
         sweep(self.directory.path)
         roster = self._roster()

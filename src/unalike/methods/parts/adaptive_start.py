@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import Annotated
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat
@@ -15,6 +16,7 @@ from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView
 from unalike.methods.part import part
 from unalike.methods.roles import Personalizer
+from unalike.methods.search_space import LinearRange, LogRange
 
 WINDOW, MOST = 10, 100
 """Number of last losses with a small standard deviation at convergence; largest number of passes."""
@@ -37,8 +39,8 @@ class AdaptiveStart(Personalizer):
     once more before it evaluates. The client state holds the upper layers of its model, and W.
     """
 
-    eta: PositiveFloat = 1.0
-    sample: float = Field(default=0.8, gt=0, le=1)
+    eta: Annotated[PositiveFloat, LogRange(0.1, 10)] = 1.0
+    sample: Annotated[float, LinearRange(0.05, 1)] = Field(default=0.8, gt=0, le=1)
     modules: NonNegativeInt = 1
     threshold: PositiveFloat = 0.1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from unalike.core.views import ClientView, StageSettings
 from unalike.methods.part import part
 from unalike.methods.parts.weights import label_counts
 from unalike.methods.roles import TaskObjective
+from unalike.methods.search_space import LinearRange
 
 
 @part
@@ -24,7 +25,7 @@ class BalancedSoftmax(TaskObjective):
     were not rare, and logits of classes that a client does not have get no gradient. gamma = 0 is cross-entropy, and FedAvg.
     """
 
-    gamma: NonNegativeFloat = 1.0
+    gamma: Annotated[NonNegativeFloat, LinearRange(0, 2)] = 1.0
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     ABSENT: ClassVar[float] = -1e9
     """Used for log 0: rows of padding may have a class that the client does not have."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import NonNegativeFloat
 
@@ -13,6 +13,7 @@ from unalike.core.views import ClientView, Cohort, PartLookup, ServerView
 from unalike.core.work import Work
 from unalike.methods.part import Pull, part
 from unalike.methods.roles import Correction, ServerStep
+from unalike.methods.search_space import LogRange
 
 
 @part
@@ -30,7 +31,7 @@ class ControlVariates(Correction, ServerStep):
     needs_messages: ClassVar[bool] = True
 
     option: Literal[1, 2] = 2
-    server_lr: NonNegativeFloat = 1.0
+    server_lr: Annotated[NonNegativeFloat, LogRange(0.1, 3)] = 1.0
     rank: ClassVar[int] = ServerStep.DYNAMIC
 
     @property

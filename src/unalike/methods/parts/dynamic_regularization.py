@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import PositiveFloat
 from torch import Tensor
@@ -12,6 +12,7 @@ from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, Cohort, ServerView
 from unalike.methods.part import Pull, part
 from unalike.methods.roles import Objective, ServerStep
+from unalike.methods.search_space import LogRange
 
 
 @part
@@ -23,7 +24,7 @@ class DynamicRegularizer(Objective, ServerStep):
     mean of the clients' objectives, which FedAvg misses. The mean is uniform in the paper (`feddyn` brings `uniform`).
     """
 
-    alpha: PositiveFloat = 0.1
+    alpha: Annotated[PositiveFloat, LogRange(1e-3, 1)] = 0.1
     rank: ClassVar[int] = ServerStep.DYNAMIC
 
     def server_init(self, params: Tree) -> Tree:

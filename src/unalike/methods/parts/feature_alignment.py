@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import NonNegativeFloat
@@ -14,6 +14,7 @@ from unalike.core.views import ClientView, ServerView, StageSettings
 from unalike.methods.part import part
 from unalike.methods.parts.class_means import class_features, membership
 from unalike.methods.roles import Objective
+from unalike.methods.search_space import LogRange
 
 MEANS, COUNTS, CENTROIDS, KNOWN = "class.means", "class.counts", "class.centroids", "class.known"
 
@@ -30,7 +31,7 @@ class FeatureAlignment(Objective):
     `fedrep(epochs=1) + feature_alignment` is FedPAC without its second half, `combined_heads`.
     """
 
-    lam: NonNegativeFloat = 1.0
+    lam: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     needs_data = True
     needs_messages: ClassVar[bool] = True

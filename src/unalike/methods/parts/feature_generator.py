@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
 from unalike.methods.part import part
 from unalike.methods.parts.class_means import membership
 from unalike.methods.roles import Objective, ServerStep
+from unalike.methods.search_space import LogRange
 
 ROWS = 32
 """Batch size of generated features, on the server and on the clients."""
@@ -50,8 +51,8 @@ class FeatureGenerator(Objective, ServerStep):
     hidden: PositiveInt = 512
     lr: PositiveFloat = 0.005
     steps: NonNegativeInt = 20
-    alpha: NonNegativeFloat = 10.0
-    beta: NonNegativeFloat = 10.0
+    alpha: Annotated[NonNegativeFloat, LogRange(0.1, 100)] = 10.0
+    beta: Annotated[NonNegativeFloat, LogRange(0.1, 100)] = 10.0
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     decay: ClassVar[float]
 
@@ -201,7 +202,7 @@ class AverageGenerator(FeatureGenerator):
     1000 steps a round: so does `fedgen(preset="pfllib")`.
     """
 
-    alpha: NonNegativeFloat = 1.0
+    alpha: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0
     beta: NonNegativeFloat = 0.0
     decay: ClassVar[float] = 1.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -16,6 +16,7 @@ from unalike.core.views import ClientView
 from unalike.core.work import Work
 from unalike.methods.part import part
 from unalike.methods.roles import Personalizer, Phase, TaskObjective, passes
+from unalike.methods.search_space import LogRange, OneOf
 
 TUNED: dict[str, Group] = {"full": "all", "head": "head"}
 """FedBABU's word for fine-tuning -> group of parameters that it trains."""
@@ -28,7 +29,7 @@ class FineTuned(Personalizer):
     The shared model is that of the method it is added to. `moves` is what is tuned: all of the model, its head or its body.
     """
 
-    epochs: PositiveInt = 1
+    epochs: Annotated[PositiveInt, OneOf(1, 2, 5)] = 1
     moves: Group = "all"
 
     def tune(self) -> Phase:
@@ -43,7 +44,7 @@ class FrozenHead(Personalizer):
     whole model moves, or its head alone. Nothing is remembered.
     """
 
-    epochs: PositiveInt = 10
+    epochs: Annotated[PositiveInt, OneOf(1, 5, 10)] = 10
     tuned: Literal["full", "head"] = "full"
 
     def shared(self, name: str, model: Model) -> bool:
@@ -65,7 +66,7 @@ class HeadFirst(Personalizer):
     counts the body's steps only.
     """
 
-    epochs: PositiveInt = 10
+    epochs: Annotated[PositiveInt, OneOf(1, 5, 10)] = 10
 
     def phases(self) -> tuple[Phase, ...]:
         return Phase("head", passes(self.epochs)), Phase("body")
@@ -82,7 +83,7 @@ class AdaptedLoss(TaskObjective, Personalizer):
     successive batches.
     """
 
-    alpha: PositiveFloat = 0.01
+    alpha: Annotated[PositiveFloat, LogRange(1e-3, 0.1)] = 0.01
     second_order: bool = False
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:

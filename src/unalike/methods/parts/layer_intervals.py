@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import PositiveInt
@@ -14,6 +14,7 @@ from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
 from unalike.methods.part import part
 from unalike.methods.parts.withheld_parameters import restored, withheld
 from unalike.methods.roles import Personalizer, ServerStep, Upload
+from unalike.methods.search_space import OneOf
 
 
 @part
@@ -37,7 +38,7 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
 
     needs = "updates"
 
-    phi: PositiveInt = 2
+    phi: Annotated[PositiveInt, OneOf(2, 4)] = 2
 
     rank: ClassVar[int] = Upload.WITHHOLD
     ROUND: ClassVar[str] = "interval.round"

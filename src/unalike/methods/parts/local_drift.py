@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import NonNegativeFloat
@@ -13,6 +13,7 @@ from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, Cohort, PartLookup, ServerView
 from unalike.methods.part import Pull, part
 from unalike.methods.roles import Objective, ServerStep
+from unalike.methods.search_space import LogRange
 
 
 @part
@@ -29,7 +30,7 @@ class LocalDrift(Objective, ServerStep):
 
     needs = "updates"
 
-    alpha: NonNegativeFloat = 0.01
+    alpha: Annotated[NonNegativeFloat, LogRange(1e-3, 1)] = 0.01
     rank: ClassVar[int] = ServerStep.DYNAMIC
 
     def needs_rate(self, method: PartLookup) -> bool:

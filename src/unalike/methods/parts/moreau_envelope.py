@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from typing import Annotated
 
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
@@ -16,6 +17,7 @@ from unalike.core.views import ClientView, PartLookup
 from unalike.core.work import Work
 from unalike.methods.part import part
 from unalike.methods.roles import Personalizer, TaskObjective
+from unalike.methods.search_space import LogRange
 
 
 @part
@@ -28,9 +30,9 @@ class MoreauEnvelope(TaskObjective, Personalizer):
     lr lam rate. The public code goes on from the theta of the step before, and evaluates with that of the last batch.
     """
 
-    lam: PositiveFloat = 15.0
+    lam: Annotated[PositiveFloat, LogRange(1, 50)] = 15.0
     steps: PositiveInt = 5
-    rate: PositiveFloat = 0.01
+    rate: Annotated[PositiveFloat, LogRange(1e-3, 0.1)] = 0.01
 
     needs_data = True
 

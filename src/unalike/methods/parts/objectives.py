@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from unalike.core.types import Batch, Output, Tree
 from unalike.core.views import ClientView
 from unalike.methods.part import Pull, part
 from unalike.methods.roles import Objective
+from unalike.methods.search_space import LogRange
 
 
 @part
@@ -24,7 +25,7 @@ class Proximal(Objective):
     Its gradient mu (v - w) passes through the normal solver, momentum included.
     """
 
-    mu: NonNegativeFloat = 0.001
+    mu: Annotated[NonNegativeFloat, LogRange(1e-4, 1)] = 0.001
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         drift = tree.sub(client.start, client.params)
@@ -43,7 +44,7 @@ class ModelContrast(Objective):
     received model in the place of z_p it would be the constant log 2). mu = 0 is FedAvg. The client state holds one model.
     """
 
-    mu: NonNegativeFloat = 1.0
+    mu: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0
     tau: PositiveFloat = 0.5
     remembers_model = True
 
@@ -71,7 +72,7 @@ class NotTrueDistillation(Objective):
     classes one is left and the term is 0.
     """
 
-    beta: NonNegativeFloat = 1.0
+    beta: Annotated[NonNegativeFloat, LogRange(0.1, 3)] = 1.0
     tau: PositiveFloat = 1.0
     tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
@@ -40,6 +40,7 @@ from unalike.core.work import Work
 from unalike.methods.notes import listening, note
 from unalike.methods.part import part
 from unalike.methods.roles import Aggregator
+from unalike.methods.search_space import LinearRange
 
 CLASS = torch.int16
 """Data type of micro-classes."""
@@ -65,8 +66,8 @@ class ParameterSkew(Aggregator):
         each class with the same probability, instead of measured.
     """
 
-    threshold: NonNegativeFloat = 0.2
-    similarity: float = 0.2
+    threshold: Annotated[NonNegativeFloat, LinearRange(0.05, 0.5)] = 0.2
+    similarity: Annotated[float, LinearRange(0, 0.8)] = 0.2
     micro: PositiveInt = 4
     macro: PositiveInt = 4
     weighted: bool = False

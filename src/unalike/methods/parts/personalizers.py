@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat
@@ -15,6 +15,7 @@ from unalike.core.types import Batch, Context, Output, Tree
 from unalike.core.views import ClientView
 from unalike.methods.part import part
 from unalike.methods.roles import Personalizer, PersonalModel
+from unalike.methods.search_space import LinearRange, LogRange
 
 
 @part
@@ -25,7 +26,7 @@ class ProximalModel(PersonalModel):
     batches, starts at the initial model and stays on the client. lam = 0 is local training, lam -> infinity the shared model.
     """
 
-    lam: NonNegativeFloat = 0.001
+    lam: Annotated[NonNegativeFloat, LogRange(1e-4, 2)] = 0.001
 
     def client_init(self, params: Tree) -> Tree:
         return params
@@ -49,7 +50,7 @@ class Mixture(PersonalModel):
 
     ALPHA = "mixture.alpha"
 
-    alpha: float = Field(default=0.5, ge=0, le=1)
+    alpha: Annotated[float, LinearRange(0, 1)] = Field(default=0.5, ge=0, le=1)
     adaptive: bool = True
 
     def client_init(self, params: Tree) -> Tree:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from unalike.core.views import Cohort, ServerView
 from unalike.methods.notes import note
 from unalike.methods.part import part
 from unalike.methods.roles import Aggregator, ServerStep
+from unalike.methods.search_space import LogRange
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": lambda variables, lr: torch.optim.Adam(variables, lr, betas=(0.5, 0.999)),
@@ -70,7 +71,7 @@ class LearnedMean(Aggregator):
     """
 
     epochs: NonNegativeInt = 100
-    lr: PositiveFloat = 0.01
+    lr: Annotated[PositiveFloat, LogRange(1e-3, 0.1)] = 0.01
     optimizer: Literal["adam", "sgd"] = "adam"
     mapping: Literal["exp", "quadratic"] = "exp"
     needs_proxy: ClassVar[bool] = True
@@ -107,7 +108,7 @@ class LearnedShrinking(ServerStep):
     """
 
     epochs: NonNegativeInt = 100
-    lr: PositiveFloat = 0.01
+    lr: Annotated[PositiveFloat, LogRange(1e-3, 0.1)] = 0.01
     needs_proxy: ClassVar[bool] = True
     rank: ClassVar[int] = ServerStep.SHRINKING
 
@@ -138,7 +139,7 @@ class EnsembleDistillation(ServerStep):
     needs = "updates"
 
     steps: NonNegativeInt = 100
-    lr: PositiveFloat = 1e-3
+    lr: Annotated[PositiveFloat, LogRange(1e-5, 1e-2)] = 1e-3
     batch_size: PositiveInt = 128
     temperature: PositiveFloat = 1.0
     tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
@@ -14,6 +15,7 @@ from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerView
 from unalike.methods.part import part
 from unalike.methods.roles import ServerOptimizer
+from unalike.methods.search_space import LinearRange, LogRange
 
 
 @part
@@ -23,8 +25,8 @@ class ServerMomentum(ServerOptimizer):
     d is the combined update; with `nesterov` w+ = w + lr (d + momentum v). momentum = 0 and lr = 1 is FedAvg.
     """
 
-    lr: NonNegativeFloat = 1.0
-    momentum: float = Field(default=0.9, ge=0, lt=1)
+    lr: Annotated[NonNegativeFloat, LogRange(0.1, 3)] = 1.0
+    momentum: Annotated[float, LinearRange(0, 0.97)] = Field(default=0.9, ge=0, lt=1)
     nesterov: bool = False
     dampening: float = Field(default=0.0, ge=0, le=1)
 
@@ -53,10 +55,10 @@ class Adaptive(ServerOptimizer):
     1, 2, ..., as Adam does; the paper has none.
     """
 
-    lr: NonNegativeFloat = 0.1
+    lr: Annotated[NonNegativeFloat, LogRange(1e-3, 1)] = 0.1
     b1: float = Field(default=0.9, ge=0, lt=1)
     b2: float = Field(default=0.99, ge=0, lt=1)
-    tau: PositiveFloat = 1e-3
+    tau: Annotated[PositiveFloat, LogRange(1e-5, 0.1)] = 1e-3
     bias_correction: bool = False
 
     def square(self, v: Tensor, d2: Tensor) -> Tensor:

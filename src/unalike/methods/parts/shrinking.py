@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat
@@ -14,6 +14,7 @@ from unalike.core.views import Cohort, ServerView
 from unalike.methods.notes import note
 from unalike.methods.part import part
 from unalike.methods.roles import ServerStep
+from unalike.methods.search_space import LogRange
 
 
 @part
@@ -31,7 +32,7 @@ class LayerwiseShrinking(ServerStep):
     name = "lws"
     rank: ClassVar[int] = ServerStep.SHRINKING
 
-    beta: NonNegativeFloat = 0.1
+    beta: Annotated[NonNegativeFloat, LogRange(0.01, 1)] = 0.1
     scope: Literal["layer", "model", "tensor"] = "layer"
     mode: Literal["full", "only_reg", "only_opt"] = "full"
     clamp: tuple[NonNegativeFloat, NonNegativeFloat] | None = None
@@ -75,7 +76,7 @@ class FixedShrinking(ServerStep):
 
     rank: ClassVar[int] = ServerStep.SHRINKING
 
-    rate: NonNegativeFloat = 0.01
+    rate: Annotated[NonNegativeFloat, LogRange(1e-3, 0.1)] = 0.01
     first: float = Field(default=1.0, gt=0, le=1)
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
@@ -98,7 +99,7 @@ class AdaptiveDecay(ServerStep):
     name = "awd"
     rank: ClassVar[int] = ServerStep.SHRINKING
 
-    lam: NonNegativeFloat = 0.02
+    lam: Annotated[NonNegativeFloat, LogRange(1e-3, 0.1)] = 0.02
 
     def server_init(self, params: Tree) -> Tree:
         return {"decay": torch.zeros((), dtype=tree.dtype(params))}
@@ -121,7 +122,7 @@ class ElementwiseDecay(ServerStep):
     name = "adadecay"
     rank: ClassVar[int] = ServerStep.SHRINKING
 
-    lam: NonNegativeFloat = 5e-4
+    lam: Annotated[NonNegativeFloat, LogRange(1e-5, 1e-2)] = 5e-4
     alpha: float = 4.0
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:

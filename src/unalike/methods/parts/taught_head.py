@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from unalike.methods.part import part
 from unalike.methods.parts.class_means import class_features
 from unalike.methods.parts.withheld_parameters import restored, withheld
 from unalike.methods.roles import Aggregator, Upload
+from unalike.methods.search_space import LogRange
 
 MEANS, PRESENT = "class.means", "class.present"
 """Names in a client's message."""
@@ -35,7 +36,7 @@ class TaughtHead(Upload, Aggregator):
     shuffled batches of 10. Nothing is learned where heads are private.
     """
 
-    lr: NonNegativeFloat = 0.01
+    lr: Annotated[NonNegativeFloat, LogRange(1e-3, 1)] = 0.01
     epochs: NonNegativeInt = 1
     batch_size: PositiveInt = 10
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from unalike.core.types import Batch, PartTrees
 from unalike.core.views import Cohort, StageSettings
 from unalike.methods.part import part
 from unalike.methods.roles import BaseWeights, Weighting
+from unalike.methods.search_space import LinearRange
 
 
 @part
@@ -48,8 +49,8 @@ class LabelDiscrepancy(Weighting):
     counts leave the client.
     """
 
-    a: float = 0.5
-    b: float = 0.1
+    a: Annotated[float, LinearRange(0, 1)] = 0.5
+    b: Annotated[float, LinearRange(0, 1)] = 0.1
     discrepancy: Literal["kl", "l2", "l1", "cosine"] = "kl"
     target: Literal["uniform", "global"] = "uniform"
     tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -20,6 +20,7 @@ from unalike.methods.method import Method
 from unalike.methods.plan import PlanInputs, PlanSteps, QueryStep, Stage
 from unalike.methods.plans.queries import FeatureStatistics
 from unalike.methods.plans.staged_plan import MethodText, StagedPlan, of_samples_alone, staged_plan
+from unalike.methods.search_space import LogRange, OneOf
 
 
 @staged_plan
@@ -37,9 +38,9 @@ class Ccvr(StagedPlan):
 
     name: ClassVar[str] = "ccvr"
 
-    samples: PositiveInt = 100
+    samples: Annotated[PositiveInt, OneOf(100, 500, 1000)] = 100
     steps: NonNegativeInt = 100
-    lr: PositiveFloat = 0.01
+    lr: Annotated[PositiveFloat, LogRange(1e-3, 0.1)] = 0.01
     method: MethodText = "fedavg"
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -14,6 +14,7 @@ from unalike.methods.parts.bipartition import Bipartition, halves
 from unalike.methods.plan import PlanInputs, PlanSteps, Stage, States
 from unalike.methods.plans.queries import MeanLoss
 from unalike.methods.plans.staged_plan import Groups, MethodText, StagedPlan, of_samples_alone, staged_plan
+from unalike.methods.search_space import LogRange, OneOf
 
 
 @staged_plan
@@ -28,7 +29,7 @@ class Ifca(StagedPlan):
     starts; its theory, for good ones). Like k-means it can end in a bad place: clusters may share a model.
     """
 
-    clusters: PositiveInt = 3
+    clusters: Annotated[PositiveInt, OneOf(2, 3, 4)] = 3
     method: MethodText = "fedavg"
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
@@ -61,8 +62,8 @@ class Clustered(StagedPlan):
     stay. Clients that did not take part in the deciding round go with the larger half.
     """
 
-    eps1: NonNegativeFloat = 0.4
-    eps2: PositiveFloat = 1.6
+    eps1: Annotated[NonNegativeFloat, LogRange(0.05, 1)] = 0.4
+    eps2: Annotated[PositiveFloat, LogRange(0.5, 5)] = 1.6
     warmup: NonNegativeInt = 20
     method: MethodText = "fedavg"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from unalike.methods.parts.balanced_softmax import BalancedSoftmax
 from unalike.methods.parts.fixed_parameters import Fixed
 from unalike.methods.plan import PlanInputs, PlanSteps, Stage
 from unalike.methods.plans.staged_plan import MethodText, StagedPlan, staged_plan
+from unalike.methods.search_space import LinearRange, LogRange
 
 
 class SimplexModel(nn.Module):
@@ -55,8 +56,8 @@ class Fedetf(StagedPlan):
 
     name: ClassVar[str] = "fedetf"
 
-    gamma: NonNegativeFloat = 1.0
-    scale: PositiveFloat = 10.0
+    gamma: Annotated[NonNegativeFloat, LinearRange(0, 2)] = 1.0
+    scale: Annotated[PositiveFloat, LogRange(1, 30)] = 10.0
     width: PositiveInt | None = None
     method: MethodText = "fedavg"
 

@@ -1,0 +1,137 @@
+"""`unalike tune`: tune methods under the same budget, compare them before and after, and write a page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unalike.cli import data_flags
+from unalike.cli import options as o
+
+NAME = "tune"
+
+METHODS = ["fedavg", "fedprox", "scaffold", "fedadam"]
+
+
+@o.uses_flags(samples=data_flags.samples, training=o.training)
+def command(
+    context: typer.Context,
+    method: Annotated[
+        list[str],
+        typer.Option(
+            help="Method, or a sum of methods and parts; repeat the flag for each method. Its values are those of the first trial."
+        ),
+    ] = METHODS,
+    *,
+    samples: data_flags.DataFlags,
+    trials: Annotated[
+        int, typer.Option(help="Trials of each method; the first one has the values as given.", min=1)
+    ] = 20,
+    budget_seconds: Annotated[
+        float | None, typer.Option(help="A method gets no more trials once its trials took so long.")
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="Score that is tuned and decides: a metric such as macro_f1, worst_decile, personal_accuracy, "
+            "worst_decile_macro_f1; the usual metric unless given.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the trials.", min=0)] = 0,
+    seeds: Annotated[int, typer.Option(help="Seeds of the comparison; they follow on --seed.", min=1)] = 3,
+    no_pruning: Annotated[bool, typer.Option("--no-pruning", help="Let every trial make all its rounds.")] = False,
+    jobs: Annotated[int, typer.Option(help="Trials at a time, in processes of their own.", min=1)] = 1,
+    smallest_effect: Annotated[
+        float | None, typer.Option(help="Smallest difference that matters, as for compare.", show_default=False)
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="Method that the others are compared with; the first unless given.", show_default=False),
+    ] = None,
+    training: dict[str, Any],
+    out: o.Out = Path("tuned"),
+) -> None:
+    """Tune methods under the same budget, then compare them before and after.
+
+    Every method gets as many trials of --rounds rounds. Tuned are the local learning rate and what its parts declare.
+
+    \b
+    unalike tune --data digits --method fedavg --method scaffold --trials 20 --rounds 30 --out tuned
+    unalike tune --data visits.csv --target outcome --group hospital --method fedavg --method fedprox --jobs 4
+    unalike tune --data mnist --model cnn --method fedavg --method fedadam --objective worst_decile
+    unalike tune --method fedavg --method ditto --objective personal_accuracy --budget-seconds 600
+
+    Trials are scored on validation samples (--val, 0.2 unless given), the methods on test samples that no trial saw, under other
+    seeds. Trials that are unlikely to win are stopped early. The folder keeps finished trials: the same command goes on. Needs the
+    extra: pip install 'unalike[tune]'.
+    """
+    from unalike._utils.progress import progress_bar
+    from unalike.cli.terminal_tables import number, tables
+    from unalike.experiments.command_line import command_line
+    from unalike.experiments.compare import labelled_methods
+    from unalike.tuning.objective import Objective
+    from unalike.tuning.tune import VAL, TuneRequest, tuned
+
+    if samples.plan is None and not samples.val:
+        samples = replace(samples, val=VAL)
+    data_flags.check(samples, method, training)
+    loaded = samples.load(training["protocol"])
+    asked = TuneRequest(
+        labelled_methods(method),
+        samples.request(loaded),
+        trials,
+        training.pop("rounds"),
+        budget_seconds,
+        Objective.parse(objective),
+        seed,
+        seeds,
+        not no_pruning,
+        jobs,
+    )
+    with progress_bar(asked.most_rounds, "tuning", lines=True) as progress:
+        found = tuned(
+            asked,
+            out,
+            progress,
+            source=samples.kept,
+            command=command_line(NAME, {"data": samples.data} | given_flags(context)),
+            proxy=loaded.proxy,
+            baseline=baseline,
+            smallest_effect=smallest_effect,
+            **training,
+        )
+    heads = ("method", "chosen values", "as given", "tuned", "gain", "rank as given", "rank tuned")
+    rows = [
+        [
+            r["method"],
+            r["values"],
+            *map(number, (r["before"], r["after"])),
+            number(r["gain"], "+"),
+            *map(rank, r.iloc[-2:]),
+        ]
+        for _, r in found.table.iterrows()
+    ]
+    tables(heads, rows, words=2)
+    print("\n".join(["", *found.findings]))
+    if out is not None:
+        print(f"page: {(out / 'tuning.html').resolve()}")
+
+
+def given_flags(context: typer.Context) -> dict[str, Any]:
+    """The flags that were given, except the folder."""
+    names = (p.name or "" for p in context.command.params)
+    sources = {name: context.get_parameter_source(name) for name in names if name != "out"}
+    return {
+        name: context.params[name]
+        for name, source in sources.items()
+        if source is not None and source.name != "DEFAULT"
+    }
+
+
+def rank(value: float) -> str:
+    """A rank as text; empty for a method without a score."""
+    return "" if value != value else str(int(value))

@@ -1,0 +1,152 @@
+"""The results of a tuning, and what they show, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from unalike.experiments.comparison import Comparison
+from unalike.metrics.named_metrics import Metric, known
+from unalike.metrics.statistics import headline
+from unalike.reporting import wording
+from unalike.reporting.decision import Decision
+from unalike.tuning.objective import Objective
+from unalike.tuning.ranking import Ranked, ranking, swapped
+from unalike.tuning.trial import DIVERGED, PRUNED, Trial, best_of
+from unalike.tuning.trials import Budget, Trials
+from unalike.tuning.tunable import Tunable, Values
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, repr=False)
+class TuningContent:
+    """The results of a tuning.
+
+    Attributes:
+        name: data set and partition.
+        methods: label -> method with its local training, as they were given.
+        trials: label -> its trials.
+        objective: the score that was tuned, and by which the methods are compared.
+        budget: what each method could spend.
+        rounds: rounds of a trial that is not stopped early.
+        seed: the seed of the trials.
+        before: the comparison with the values as they were given, on other seeds.
+        after: the comparison with the chosen values, on the same seeds as `before`.
+        command: the command that repeats the tuning.
+    """
+
+    name: str
+    methods: Mapping[str, Tunable]
+    trials: Trials
+    objective: Objective
+    budget: Budget
+    rounds: int
+    seed: int
+    before: Comparison
+    after: Comparison
+    command: str = ""
+
+    @cached_property
+    def metric(self) -> Metric:
+        """The metric of the objective, with its better direction."""
+        found = known(self.objective.judged(headline(self.after.rounds).column))
+        assert found is not None
+        return found
+
+    @property
+    def chosen(self) -> dict[str, Values]:
+        """Method -> the values of its best trial; those that it was given with if no trial has finished."""
+        sign = self.metric.sign
+        return {label: chosen_values(one, self.trials[label], sign) for label, one in self.methods.items()}
+
+    @cached_property
+    def ranking(self) -> list[Ranked]:
+        """The methods before and after tuning, best after it first."""
+        before, after = (self.objective.of_runs(one.rounds, one.clients) for one in (self.before, self.after))
+        return ranking(before, after, list(self.methods), self.metric.sign)
+
+    @cached_property
+    def decision(self) -> Decision:
+        """The decision between the tuned methods, by the objective."""
+        return self.objective.decision(self.after)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per method: chosen values, scores before and after tuning, gain, ranks."""
+        import pandas as pd
+
+        chosen = self.chosen
+        rows = [
+            {
+                "method": one.method,
+                "values": as_text(chosen[one.method]),
+                "before": one.before.mean,
+                "after": one.after.mean,
+                "gain": one.gain.mean,
+                "gain_low": one.gain.low,
+                "gain_high": one.gain.high,
+                "rank_before": one.rank_before,
+                "rank_after": one.rank_after,
+            }
+            for one in self.ranking
+        ]
+        return pd.DataFrame(rows)
+
+    @property
+    def findings(self) -> list[str]:
+        """The results of the tuning in sentences."""
+        return [str(self.decision), _order(self.ranking), self._gains(), self._spent()]
+
+    def _gains(self) -> str:
+        gained = [one for one in self.ranking if one.gain.low > 0]
+        if not gained:
+            return "No method is shown to gain by tuning."
+        best = max(gained, key=lambda one: one.gain.mean)
+        most = wording.change(self.metric.sign * best.gain.mean, self.metric)
+        few = wording.listing(one.method for one in gained)
+        return f"Tuning helps {few}; it changes {best.method} most, by {most}."
+
+    def _spent(self) -> str:
+        trials = [trial for own in self.trials.values() for trial in own]
+        pruned = [trial for trial in trials if trial.end == PRUNED]
+        full = len(trials) * self.rounds
+        saved = sum(self.rounds - trial.rounds for trial in pruned)
+        share = f"{100 * saved / full:.0f}\u00a0%" if full else "0\u00a0%"
+        return (
+            f"{wording.plural(len(trials), 'trial')} of up to {wording.plural(self.rounds, 'round')}: "
+            f"{len(pruned)} were stopped early, which saved {saved} of {full} rounds ({share}); "
+            f"{sum(trial.end == DIVERGED for trial in trials)} diverged."
+        )
+
+
+def chosen_values(method: Tunable, trials: Sequence[Trial], sign: int) -> Values:
+    """The values of the best trial; those that the method was given with if no trial has finished."""
+    best = best_of(trials, sign)
+    return method.values if best is None else dict(best.values)
+
+
+def as_text(values: Mapping[str, Any]) -> str:
+    """Hyperparameters as text: `lr=0.0316, proximal.mu=0.012`."""
+    return ", ".join(f"{name}={_short(value)}" for name, value in values.items())
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _order(ranked: Sequence[Ranked]) -> str:
+    """The change of the order of the methods, in a sentence."""
+    scored = [one for one in ranked if one.rank_before is not None and one.rank_after is not None]
+    if len(scored) < 2:
+        return "There are no two methods with scores before and after tuning, so there is no ranking."
+    pairs = len(scored) * (len(scored) - 1) // 2
+    first = min(scored, key=lambda one: one.rank_before or 0).method, scored[0].method
+    turned = len(swapped(scored))
+    if not turned:
+        return f"Tuning does not change the ranking: {first[0]} is first before and after it."
+    same = "first before and after" if first[0] == first[1] else f"first before it, {first[1]} after"
+    return f"Tuning turns {turned} of {wording.plural(pairs, 'pair')} of methods round: {first[0]} is {same} it."

@@ -1,0 +1,234 @@
+"""The page of a tuning: one HTML file in the looks of the report."""
+
+from __future__ import annotations
+
+import math
+
+import plotly.graph_objects as go
+
+from unalike._utils.errors import unknown
+from unalike.reporting import panels as report_panels
+from unalike.reporting import wording
+from unalike.reporting.charts.palette import Look
+from unalike.reporting.charts.palette import looks as looks_of
+from unalike.reporting.html import fill
+from unalike.reporting.panels import Panel, View
+from unalike.reporting.tables import Cell, Table
+from unalike.tuning import charts
+from unalike.tuning.content import TuningContent
+from unalike.tuning.ranking import Ranked, Score
+from unalike.tuning.trial import DIVERGED, FINISHED, PRUNED, best_of
+from unalike.tuning.tunable import LOCAL_RATE
+
+KINDS = ("ranking", "search", "rates", "spread")
+
+
+def render(tuning: TuningContent) -> str:
+    """Render the page as one HTML document. The same tuning gives the same text."""
+    answer, *others = tuning.findings
+    trials = [trial for own in tuning.trials.values() for trial in own]
+    return fill(
+        "tuning.html.j2",
+        title=f"Tuned methods on {tuning.name}",
+        warnings=list(dict.fromkeys([*tuning.before.facts.notes, *tuning.after.facts.notes])),
+        scale={
+            "method": len(tuning.methods),
+            "trial": len(trials),
+            "round": sum(trial.rounds for trial in trials),
+            "seed": int(tuning.after.rounds["seed"].nunique()),
+        },
+        answer=answer,
+        others=others,
+        budget=_budget(tuning),
+        panels=panels(tuning),
+        tables={"ranking": _ranking(tuning), "budget": _trials(tuning), "sensitivity": _sensitivity(tuning)},
+        command=tuning.command,
+    )
+
+
+def panels(tuning: TuningContent) -> dict[str, Panel | None]:
+    """The panels of the page by kind of figure; None where there is nothing to draw."""
+    looks = looks_of(list(tuning.methods))
+    legend = list(looks.items())
+    score, validated = (f"{tuning.metric.word}{where}{_unit(tuning)}" for where in ("", " on validation samples"))
+    scale = _scale(tuning)
+    after = tuning.after.content()
+    return {
+        "ranking": _ranking_panel(tuning, score, looks),
+        "search": Panel(
+            "search",
+            "The best score among the first trials of a method, on validation samples. All methods have the same budget.",
+            [
+                View(
+                    "Best score",
+                    charts.best_so_far(tuning.trials, tuning.metric.sign, f"best {validated}", looks, scale),
+                    f"Best {validated} by number of trials for {wording.listing(tuning.methods)}.",
+                )
+            ],
+            legend,
+        ),
+        "rates": _value_panel(tuning, validated, looks),
+        "spread": Panel(
+            "spread",
+            "Scores of all trials, on validation samples. Hollow: stopped early, with the score until then. Ring: the values that "
+            "the method was given with. The wider the spread, the more the method needs tuning.",
+            [
+                View(
+                    "Spread",
+                    charts.spreads(tuning.trials, validated, looks, scale),
+                    f"{validated} of every trial of {wording.listing(tuning.methods)}.",
+                )
+            ],
+            [],
+        ),
+        "pareto": report_panels.pareto(after, after.summary, {name: looks[name] for name in after.labels}),
+    }
+
+
+def figure(tuning: TuningContent, kind: str) -> go.Figure:
+    """One of the charts of the page, for a notebook. Raises `UnalikeError` for an unknown kind."""
+    if kind not in KINDS:
+        raise unknown("figure of a tuning", kind, KINDS)
+    panel = panels(tuning)[kind]
+    assert panel is not None
+    drawn = panel.views[0].figure
+    drawn.update_xaxes(automargin=True)
+    drawn.update_yaxes(automargin=True)
+    return drawn
+
+
+def _ranking_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) -> Panel:
+    figure = charts.slopes(tuning.ranking, tuning.metric, score, looks, _scale(tuning))
+    alt = "; ".join(
+        f"{one.method} {_place(one.rank_before)} before, {_place(one.rank_after)} after" for one in tuning.ranking
+    )
+    caption = (
+        f"{wording.capital(score)} on test samples that no trial saw, mean over seeds on which nothing was tuned; bars: 95 % "
+        "intervals. Left: values as given, right: values of the best trial. Lines that cross are methods that change places."
+    )
+    return Panel("ranking", caption, [View("Ranking", figure, f"Ranking: {alt}.")], list(looks.items()))
+
+
+def _value_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) -> Panel:
+    names = dict.fromkeys(name for one in tuning.methods.values() for name in one.spaces)
+    views = [
+        View(
+            wording.capital(charts.LOCAL_RATE_TITLE) if name == LOCAL_RATE else name,
+            charts.by_value(name, tuning.methods, tuning.trials, score, looks, _scale(tuning)),
+            f"{wording.capital(score)} of the trials by {name}.",
+        )
+        for name in names
+    ]
+    caption = "One marker per trial. Hollow: stopped early, with the score until then. Diverged trials have no score."
+    return Panel("values", caption, views, list(looks.items()))
+
+
+def _budget(tuning: TuningContent) -> str:
+    limit = tuning.budget.seconds
+    less = "" if limit is None else f", or fewer once they have taken {wording.duration(limit)}"
+    return (
+        f"Each method had {wording.plural(tuning.budget.trials, 'trial')} of up to {wording.plural(tuning.rounds, 'round')}{less}. "
+        f"The first trial has the values that the method was given with. Trials train under seed {tuning.seed} and are scored on "
+        "validation samples by "
+        f"{tuning.metric.word}. The comparison uses the seeds {wording.listing(map(str, tuning.after.rounds['seed'].unique()))}."
+    )
+
+
+def _ranking(tuning: TuningContent) -> Table:
+    chosen = tuning.table.set_index("method")["values"]
+    rows = [
+        [
+            Cell(one.method, one.method, looks_of(list(tuning.methods))[one.method]),
+            Cell(str(chosen[one.method]), str(chosen[one.method])),
+            _score(tuning, one.before),
+            _score(tuning, one.after),
+            _gain(tuning, one),
+            Cell(_place(one.rank_before), one.rank_before or math.inf),
+            Cell(_place(one.rank_after), one.rank_after or math.inf),
+        ]
+        for one in tuning.ranking
+    ]
+    columns = ("Method", "Chosen values", "As given", "Tuned", "Gain (95 % interval)", "Rank as given", "Rank tuned")
+    return Table("The methods before and after tuning", columns, rows)
+
+
+def _trials(tuning: TuningContent) -> Table:
+    rows = []
+    for label, own in tuning.trials.items():
+        counts = [sum(trial.end == end for trial in own) for end in (FINISHED, PRUNED, DIVERGED)]
+        full, made = len(own) * tuning.rounds, sum(trial.rounds for trial in own)
+        saved = sum(tuning.rounds - trial.rounds for trial in own if trial.end == PRUNED)
+        seconds = sum(trial.seconds for trial in own)
+        rows.append(
+            [
+                Cell(label, label, looks_of(list(tuning.methods))[label]),
+                *(Cell(str(count), count) for count in (len(own), *counts, made)),
+                Cell(f"{saved} ({100 * saved / max(1, full):.0f} %)", saved),
+                Cell(wording.duration(seconds), seconds),
+            ]
+        )
+    columns = ("Method", "Trials", "Finished", "Stopped early", "Diverged", "Rounds", "Rounds saved", "Time")
+    return Table("What the search cost", columns, rows)
+
+
+def _sensitivity(tuning: TuningContent) -> Table:
+    """The spread of the scores of each method: its sensitivity to its values."""
+    sign, rows = tuning.metric.sign, []
+    for label, own in tuning.trials.items():
+        scores = sorted((trial.score for trial in own if trial.score is not None), key=lambda score: -sign * score)
+        best, given = best_of(own, sign), next((trial.score for trial in own if trial.number == 0), None)
+        near = [score for score in scores if best and abs(score - (best.score or 0.0)) <= _near(tuning)]
+        rows.append(
+            [
+                Cell(label, label, looks_of(list(tuning.methods))[label]),
+                _validated(tuning, None if best is None else best.score),
+                _validated(tuning, given),
+                _validated(tuning, scores[len(scores) // 2] if scores else None),
+                _validated(tuning, scores[-1] if scores else None),
+                Cell(f"{len(near)} of {len(own)}", len(near)),
+            ]
+        )
+    near_text = f"Trials within {wording.score(_near(tuning), tuning.metric)} of the best"
+    return Table(
+        "Scores of the trials on validation samples", ("Method", "Best", "As given", "Median", "Worst", near_text), rows
+    )
+
+
+def _near(tuning: TuningContent) -> float:
+    """Two points of a bounded metric, 2 % of the best score of others."""
+    if tuning.metric.bounded:
+        return 0.02
+    bests = [best_of(own, tuning.metric.sign) for own in tuning.trials.values()]
+    return 0.02 * max((abs(best.score or 0.0) for best in bests if best), default=0.0)
+
+
+def _validated(tuning: TuningContent, score: float | None) -> Cell:
+    if score is None:
+        return Cell(wording.MISSING, math.nan)
+    return Cell(wording.score(score, tuning.metric), score)
+
+
+def _score(tuning: TuningContent, score: Score) -> Cell:
+    if math.isnan(score.mean):
+        return Cell(wording.MISSING, math.nan)
+    return Cell(wording.score(score.mean, tuning.metric), score.mean)
+
+
+def _gain(tuning: TuningContent, one: Ranked) -> Cell:
+    if math.isnan(one.gain.mean):
+        return Cell(wording.MISSING, math.nan)
+    gain, metric = one.gain, tuning.metric
+    within = "" if math.isnan(gain.low) else f" ({wording.interval(gain.low, gain.high, metric)})"
+    return Cell(f"{wording.change(gain.mean, metric)}{within}", gain.mean)
+
+
+def _place(rank: int | None) -> str:
+    return wording.MISSING if rank is None else str(rank)
+
+
+def _unit(tuning: TuningContent) -> str:
+    return " (%)" if tuning.metric.percent else ""
+
+
+def _scale(tuning: TuningContent) -> float:
+    return 100 if tuning.metric.percent else 1

@@ -1,0 +1,101 @@
+"""Optuna: the values of the next trial, and whether a running trial is pruned.
+
+Optuna never keeps anything: for each trial it is told of the earlier ones, so that the files of the trials are the only state.
+The random numbers of a trial depend on the seed and on its number alone. So all methods try the same learning rates at first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from unalike._utils import seeds
+from unalike._utils.errors import require_extra
+from unalike.methods.search_space import LinearRange, LogRange, OneOf, SearchSpace
+from unalike.tuning.trial import FINISHED, PRUNED, Trial
+from unalike.tuning.tunable import Values
+
+if TYPE_CHECKING:
+    import optuna
+
+Spaces = Mapping[str, SearchSpace]
+
+RANDOM_TRIALS = 8
+"""The first trials draw values at random, before the sampler learns from them."""
+LEAST_FINISHED = 3
+"""No trial is pruned before so many have finished."""
+WARM_UP = 0.2
+"""The share of the rounds in which no trial is pruned."""
+
+
+def require_optuna() -> None:
+    """Raise `UnalikeError` if Optuna is not installed."""
+    require_extra("tune", "optuna", what="tuning")
+
+
+def next_values(spaces: Spaces, done: Sequence[Trial], number: int, sign: int, seed: int) -> Values:
+    """The values of trial `number`.
+
+    Args:
+        spaces: hyperparameter -> search space.
+        done: the trials of the same method that have ended.
+        number: the number of the trial.
+        sign: +1 if a higher score is better, -1 if a lower one is.
+        seed: the seed of the tuning.
+    """
+    study = _study(spaces, done, sign, seed, number)
+    return dict(study.ask({name: _distribution(space) for name, space in spaces.items()}).params)
+
+
+class Pruner:
+    """Ends a trial whose best score so far is below the median of the finished trials at that round."""
+
+    def __init__(self, done: Sequence[Trial], sign: int, rounds: int):
+        import optuna
+
+        self.sign = sign
+        rule = optuna.pruners.MedianPruner(LEAST_FINISHED, max(1, round(WARM_UP * rounds)))
+        self.trial = _study({}, done, sign, 0, 0, pruner=rule).ask()
+
+    def hopeless(self, round: int, score: float) -> bool:
+        """Whether the trial with this score after this round is to be stopped."""
+        self.trial.report(self.sign * score, round)
+        return bool(self.trial.should_prune())
+
+
+def _study(
+    spaces: Spaces, done: Sequence[Trial], sign: int, seed: int, number: int, pruner: Any = None
+) -> optuna.Study:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    start = seeds.number(seed, "trial", number) % 2**32
+    sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=start)
+    study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner or optuna.pruners.NopPruner())
+    study.add_trials([_told(trial, spaces, sign) for trial in done])
+    return study
+
+
+def _told(trial: Trial, spaces: Spaces, sign: int) -> optuna.trial.FrozenTrial:
+    """A trial as Optuna sees it: a diverged one as pruned before any score, which ranks last; without values outside a space."""
+    import optuna
+
+    state = optuna.trial.TrialState
+    inside = {name: value for name, value in trial.values.items() if name in spaces and value in spaces[name]}
+    finished = trial.end == FINISHED and trial.score is not None
+    return optuna.trial.create_trial(
+        state=state.COMPLETE if finished else state.PRUNED,
+        value=sign * trial.score if finished and trial.score is not None else None,
+        params=inside,
+        distributions={name: _distribution(spaces[name]) for name in inside},
+        intermediate_values={r: sign * s for r, s in trial.scores if trial.end in (FINISHED, PRUNED)},
+    )
+
+
+def _distribution(space: SearchSpace) -> optuna.distributions.BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    if isinstance(space, OneOf):
+        return CategoricalDistribution(space.values)
+    assert isinstance(space, LinearRange)
+    return FloatDistribution(space.low, space.high, log=isinstance(space, LogRange))

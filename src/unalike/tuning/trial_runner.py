@@ -1,0 +1,134 @@
+"""Run one trial: choose its values, train on the training samples, score the validation samples."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from unalike._utils.errors import UnalikeError
+from unalike.data.population import Population
+from unalike.experiments.comparison import labelled, last_rounds
+from unalike.runtime.model_group import Diverged
+from unalike.runtime.records.history import History
+from unalike.runtime.records.run_directory import digest
+from unalike.runtime.round_loop import execute
+from unalike.runtime.run_config import RunConfig, prepare_run
+from unalike.runtime.stopping import better
+from unalike.tuning.objective import Objective
+from unalike.tuning.sampler import Pruner, next_values
+from unalike.tuning.trial import DIVERGED, FINISHED, PRUNED, End, Trial
+from unalike.tuning.tunable import Tunable, Values
+
+IN_ONE_PROCESS = "distributed(workers=1)"
+"""The automatic choice of the executor, but no further processes."""
+
+
+@dataclass
+class _Watch:
+    """Follows a run: keeps its scores, and ends it when it is hopeless."""
+
+    objective: Objective
+    rounds: int
+    pruner: Pruner | None
+    scores: list[tuple[int, float]] = field(default_factory=list)
+    rounds_done: int = 0
+    pruned: bool = False
+
+    def __call__(self, history: History) -> bool:
+        self.rounds_done, score = int(history.last["round"]), self.objective.of_round(history)
+        if not math.isfinite(score):
+            return False
+        self.scores.append((self.rounds_done, score))
+        if self.pruner is not None and self.rounds_done < self.rounds:
+            self.pruned = self.pruner.hopeless(self.rounds_done, score)
+        return self.pruned
+
+
+@dataclass(frozen=True)
+class TrialRunner:
+    """The common inputs of all trials of a tuning.
+
+    Attributes:
+        methods: label -> method with its local training, as they were given.
+        clients: the clients with their validation samples in the place of test samples, so that no trial can see a test sample.
+        objective: the score that is tuned.
+        seed: the seed of all trials: the same initial weights, cohorts and batches for all.
+        training: the other arguments of `prepare_run`.
+        prune: whether trials are stopped early.
+    """
+
+    methods: Mapping[str, Tunable]
+    clients: Population
+    objective: Objective
+    seed: int
+    training: Mapping[str, Any]
+    prune: bool = True
+
+    @cached_property
+    def sign(self) -> int:
+        """+1 if a higher score is better, -1 if a lower one is."""
+        return better(self.run_config(next(iter(self.methods.values()))).ending.known.main)
+
+    def run_config(self, tunable: Tunable) -> RunConfig:
+        """The run of a trial. Raises `UnalikeError` if it cannot be trained."""
+        return prepare_run(tunable.plan, self.clients, work=tunable.work, seed=self.seed, **self.training)
+
+    def in_one_process(self) -> TrialRunner:
+        """The same for trials that run beside others: no further processes, unless an executor was chosen."""
+        if self.training.get("executor", "auto") != "auto":
+            return self
+        return replace(self, training={**self.training, "executor": IN_ONE_PROCESS})
+
+    def key(self, label: str) -> str:
+        """The hash of everything that decides the trials of a method, besides their number."""
+        start = self.methods[label]
+        spaces = {name: repr(space) for name, space in start.spaces.items()}
+        return digest(
+            {"run": self.run_config(start).key, "spaces": spaces, "objective": self.objective.text, "prune": self.prune}
+        )
+
+    def values(self, label: str, number: int, done: Sequence[Trial]) -> Values:
+        """The values of a trial: those that the method was given with for trial 0, else those that the sampler chooses."""
+        start = self.methods[label]
+        return start.values if number == 0 else next_values(start.spaces, done, number, self.sign, self.seed)
+
+    def run(self, label: str, number: int, done: Sequence[Trial]) -> Trial:
+        """Run a trial of a method.
+
+        Args:
+            label: the method.
+            number: the number of the trial.
+            done: the trials of the method that have ended.
+        """
+        started = time.perf_counter()
+        values = self.values(label, number, done)
+        run_config = self.run_config(self.methods[label].with_values(values))
+        rounds = run_config.options.rounds
+        watch = _Watch(self.objective, rounds, Pruner(done, self.sign, rounds) if self.prune and number else None)
+        score: float | None = None
+        with suppress(Diverged):
+            history = execute(run_config, stop=watch).history
+            score = watch.scores[-1][1] if watch.pruned else self._score(run_config, history, label)
+        end: End = PRUNED if watch.pruned else DIVERGED if score is None else FINISHED
+        return Trial(number, values, watch.scores, score, end, watch.rounds_done, time.perf_counter() - started)
+
+    def _score(self, run_config: RunConfig, history: History, label: str) -> float | None:
+        """The score of a whole run, as the report computes it; None if it has none, as a run whose loss is not finite."""
+        clients = last_rounds(history, run_config.population.names)
+        found = self.objective.of_runs(labelled(history.rounds, label, 0), labelled(clients, label, 0))
+        return float(found.iloc[0]) if len(found) and math.isfinite(found.iloc[0]) else None
+
+
+def on_validation(population: Population) -> Population:
+    """The clients with their validation samples in the place of test samples. Raises `UnalikeError` if there are none."""
+    if not len(population.val.values):
+        raise UnalikeError(
+            "tuning scores validation samples and the clients have none; give val=0.2 with data=, ua.partition(..., val=0.2), "
+            "--val 0.2 or ClientData(val=...)"
+        )
+    return replace(population, test=population.val)

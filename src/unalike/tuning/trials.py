@@ -1,0 +1,132 @@
+"""Run the trials of all methods, several at a time in processes of their own, and keep each as it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unalike.tuning.trial import Trial, load_trial
+from unalike.tuning.trial_runner import TrialRunner
+
+Trials = dict[str, list[Trial]]
+"""Label -> trials, by number."""
+Report = Callable[[str, Trial], None]
+"""Called with the method and each trial as it ends, or as it is read."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The budget of each method: as many trials as every other method, or fewer once its trials have taken `seconds`."""
+
+    trials: int
+    seconds: float | None = None
+
+    def spent(self, begun: int, seconds: float) -> bool:
+        """Whether a method gets no more trials."""
+        return begun >= self.trials or (self.seconds is not None and seconds >= self.seconds)
+
+
+@dataclass
+class _Progress:
+    """The trials that have ended, and those that run."""
+
+    budget: Budget
+    done: Trials
+    running: dict[Future[Trial], tuple[str, int]] = field(default_factory=dict)
+
+    def next(self) -> tuple[str, int] | None:
+        """Method and number of the next trial: of the methods with budget left the one with the fewest trials. None: no more."""
+        begun = {label: self._begun(label) for label in self.done}
+        left = [
+            label
+            for label, trials in self.done.items()
+            if not self.budget.spent(len(begun[label]), sum(trial.seconds for trial in trials))
+        ]
+        if not left:
+            return None
+        label = min(left, key=lambda name: len(begun[name]))
+        return label, min({*range(self.budget.trials)} - begun[label])
+
+    def _begun(self, label: str) -> set[int]:
+        return {trial.number for trial in self.done[label]} | {n for name, n in self.running.values() if name == label}
+
+
+def run_trials(runner: TrialRunner, budget: Budget, folder: Path | None, jobs: int, report: Report) -> Trials:
+    """Run the trials that the folder does not hold yet.
+
+    Args:
+        runner: the methods and everything that their trials share.
+        budget: what each method may spend.
+        folder: keeps one file per trial; None keeps none.
+        jobs: the number of processes; with 1 the trials run in this one, one after another, and the same seed gives the same
+            trials.
+        report: called as trials end.
+
+    Returns:
+        The trials of each method.
+    """
+    folders = {} if folder is None else {label: _folder_of(folder, runner, label) for label in runner.methods}
+    progress = _Progress(budget, {label: _stored(folders.get(label), budget) for label in runner.methods})
+    for label, trials in progress.done.items():
+        for trial in trials:
+            report(label, trial)
+    one = runner if jobs == 1 else runner.in_one_process()
+    with _pool(jobs) as pool:
+        while (task := progress.next()) is not None or progress.running:
+            if task is not None and len(progress.running) < jobs:
+                label, number = task
+                progress.running[pool.submit(one.run, label, number, list(progress.done[label]))] = task
+                continue
+            for ended in wait(progress.running, return_when=FIRST_COMPLETED).done:
+                label, _ = progress.running.pop(ended)
+                trial = ended.result()
+                if label in folders:
+                    trial.save(folders[label])
+                progress.done[label] = sorted([*progress.done[label], trial], key=lambda one: one.number)
+                report(label, trial)
+    return progress.done
+
+
+def _folder_of(folder: Path, runner: TrialRunner, label: str) -> Path:
+    name = re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")[:40]
+    return folder / f"{name}-{runner.key(label)}"
+
+
+def _stored(folder: Path | None, budget: Budget) -> list[Trial]:
+    if folder is None:
+        return []
+    found = (load_trial(folder, number) for number in range(budget.trials))
+    return [trial for trial in found if trial is not None]
+
+
+class _ThisProcess(Executor):
+    """Runs each task at once, in this process."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        ended: Future[Any] = Future()
+        ended.set_result(fn(*args, **kwargs))
+        return ended
+
+
+@contextmanager
+def _pool(jobs: int) -> Iterator[Executor]:
+    """The executor of the trials: this process, or `jobs` others, which share out the threads of the machine."""
+    if jobs == 1:
+        yield _ThisProcess()
+        return
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

@@ -1,0 +1,236 @@
+"""`ua.tune`: choose the hyperparameters of methods under the same budget, and compare the methods before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.keywords import check_keywords, fields_of
+from unalike._utils.progress import ProgressCallback, progress_reporting
+from unalike.core.work import Work
+from unalike.data.dataset import Dataset
+from unalike.data.partitioning.given_clients import Clients, ClientsRequest
+from unalike.data.population import Population
+from unalike.experiments.compare import labelled_methods, prepare_experiment
+from unalike.experiments.experiment import Experiment
+from unalike.experiments.seed_plan import SEEDS, SeedPlan
+from unalike.methods.plan import plan as plan_of
+from unalike.runtime.inputs.given_model import ModelLike
+from unalike.runtime.inputs.run_options import MODEL, ROUNDS, RunOptions
+from unalike.tuning.content import chosen_values
+from unalike.tuning.objective import Objective
+from unalike.tuning.sampler import require_optuna
+from unalike.tuning.trial import Trial
+from unalike.tuning.trial_runner import TrialRunner, on_validation
+from unalike.tuning.trials import Budget, run_trials
+from unalike.tuning.tunable import Tunable
+from unalike.tuning.tuning import Tuning
+
+TRIALS, VAL = 20, 0.2
+"""The defaults: trials of each method, and the share of the training samples that trials are scored on."""
+
+
+def tune(
+    methods: Iterable[object] | Mapping[str, object],
+    clients: Clients | int | None = None,
+    *,
+    data: Dataset | str | None = None,
+    data_dir: str | Path | None = None,
+    partition: str | None = None,
+    split: float | None = None,
+    val: float | None = None,
+    trials: int = TRIALS,
+    rounds: int = ROUNDS,
+    budget_seconds: float | None = None,
+    objective: str | None = None,
+    seed: int = 0,
+    seeds: int = SEEDS,
+    prune: bool = True,
+    jobs: int = 1,
+    model: ModelLike = MODEL,
+    work: Work | None = None,
+    baseline: str | None = None,
+    smallest_effect: float | None = None,
+    out: str | Path | None = None,
+    progress: ProgressCallback | bool | None = None,
+    **options: Any,
+) -> Tuning:
+    """Tune every method under the same budget, then compare the methods with their chosen and with their given values.
+
+    Trials train on the training samples of one seed and are scored on its validation samples. The comparison uses other seeds,
+    and none of its test samples was a training or validation sample of a trial. Trial 0 of a method has the values that the
+    method was given with. Tuned are the local learning rate and the fields of parts that declare a search space.
+
+    Args:
+        methods: as for `ua.compare`. The values in a spec are those of trial 0.
+        clients: as for `ua.compare`.
+        data: as for `ua.compare`.
+        data_dir: as for `ua.compare`.
+        partition: as for `ua.compare`.
+        split: as for `ua.compare`.
+        val: share of each client's training samples that trials are scored on (0.2); only with `data`. Clients that are given
+            need validation samples.
+        trials: trials of each method.
+        rounds: rounds of a trial, and of each run of the comparison.
+        budget_seconds: a method gets no more trials once its trials took so long.
+        objective: the score that is tuned and decides: a metric such as "macro_f1", "worst_decile" (the mean over the worst
+            tenth of the clients), "personal_accuracy", "worst_decile_macro_f1", ...; the usual metric of the task unless given.
+        seed: the seed of the trials.
+        seeds: number of seeds of the comparison; they follow on `seed`.
+        prune: stop trials early that are unlikely to win: after a fifth of the rounds, those whose best score so far is below
+            the median of the finished trials.
+        jobs: number of trials at a time, in processes of their own. With 1 the same seed gives the same trials.
+        model: as for `ua.run`.
+        work: the local training; its learning rate is that of trial 0.
+        baseline: as for `ua.compare`.
+        smallest_effect: as for `ua.compare`.
+        out: folder that keeps each trial and the two comparisons. What has finished is not run again.
+        progress: as for `ua.compare`; it is also called with each trial that ends.
+        options: further arguments of `ua.compare`, such as `participation`, `executor`, `protocol`, `proxy`, `select`.
+
+    Returns:
+        The trials, the chosen values, and the comparisons before and after tuning.
+
+    Raises:
+        UnalikeError: before any training: Optuna is not installed, there are no validation samples, or something cannot be run.
+
+    Examples:
+        >>> tuning = ua.tune(["fedavg", "scaffold"], data="digits", trials=10, out="tuned")  # doctest: +SKIP
+        >>> print(tuning)  # doctest: +SKIP
+        >>> tuning.chosen["scaffold"], tuning.after.summary  # doctest: +SKIP
+    """
+    own = [name for name in signature(tune).parameters if name != "options"]
+    known = dict.fromkeys([*own, "proxy", "metrics", "start", "start_partial", *fields_of(RunOptions)])
+    check_keywords("ua.tune", options, list(known), fields_of(Work))
+    share = VAL if val is None and data is not None else val or 0.0
+    request = ClientsRequest(clients, data, data_dir, partition, split, share, options.pop("test", None))
+    asked = TuneRequest(
+        labelled_methods(methods),
+        request,
+        trials,
+        rounds,
+        budget_seconds,
+        Objective.parse(objective),
+        seed,
+        seeds,
+        prune,
+        jobs,
+    )
+    settings = {"model": model, "work": work, "baseline": baseline, "smallest_effect": smallest_effect, **options}
+    with progress_reporting(progress, asked.most_rounds, "tuning") as callback:
+        return tuned(asked, out, callback, **settings)
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """The arguments of `tune` that are not those of a comparison; checked when it is made."""
+
+    methods: Mapping[str, object]
+    clients: ClientsRequest
+    trials: int = TRIALS
+    rounds: int = ROUNDS
+    budget_seconds: float | None = None
+    objective: Objective = field(default_factory=Objective)
+    seed: int = 0
+    seeds: int = SEEDS
+    prune: bool = True
+    jobs: int = 1
+
+    def __post_init__(self) -> None:
+        require_optuna()
+        for name, least in (("trials", 1), ("rounds", 1), ("seeds", 1), ("jobs", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise UnalikeError(f"found {name}={value!r}, expected a whole number, {least} or more")
+        if self.budget_seconds is not None and not self.budget_seconds > 0:
+            raise UnalikeError(f"found budget_seconds={self.budget_seconds!r}, expected a number of seconds above 0")
+
+    @property
+    def fresh_seeds(self) -> list[int]:
+        """The seeds of the comparison, on which nothing was tuned."""
+        return [self.seed + 1 + i for i in range(self.seeds)]
+
+    @property
+    def most_rounds(self) -> int:
+        """The rounds of all trials and runs, if no trial is stopped early."""
+        return len(self.methods) * self.rounds * (self.trials + 2 * self.seeds)
+
+
+def tuned(
+    asked: TuneRequest,
+    out: str | Path | None,
+    progress: ProgressCallback,
+    *,
+    source: Mapping[str, Any] | None = None,
+    command: str = "",
+    work: Work | None = None,
+    **settings: Any,
+) -> Tuning:
+    """Tune as `tune` does. `source`: the command-line flags of the data; `command`: the command that repeats the tuning."""
+    folder = None if out is None else Path(out)
+    settings |= {"metric": asked.objective.metrics(_listed(settings.get("metric", ()))), "source": source}
+    given = {label: Tunable(plan_of(method), work or Work()) for label, method in asked.methods.items()}
+    before = _experiment(asked, given, command, settings)
+    runner = TrialRunner(
+        given, _clients(asked, settings), asked.objective, asked.seed, _training(asked, settings), asked.prune
+    )
+    budget = Budget(asked.trials, asked.budget_seconds)
+    compared = before.run(folder and folder / "before", _named(progress, "before"))  # first: an error now costs little
+
+    def report(label: str, trial: Trial) -> None:
+        progress({"round": asked.rounds}, f"{label}, trial {trial.number}")
+
+    trials = run_trials(runner, budget, folder and folder / "trials", asked.jobs, report)
+    chosen = {label: one.with_values(chosen_values(one, trials[label], runner.sign)) for label, one in given.items()}
+    after = _experiment(asked, chosen, command, settings)
+    results = compared, after.run(folder and folder / "after", _named(progress, "after"))
+    rounds, seed = asked.rounds, asked.seed
+    found = Tuning(results[1].name, given, trials, asked.objective, budget, rounds, seed, *results, command)
+    if folder is not None:
+        found.save(folder)
+    return found
+
+
+def _experiment(
+    asked: TuneRequest, methods: Mapping[str, Tunable], command: str, settings: Mapping[str, Any]
+) -> Experiment:
+    """The comparison of the methods with these values, under fresh seeds, tested on samples that no trial saw."""
+    usual = {label: plan_of(method) for label, method in asked.methods.items()}
+    plans = {label: asked.methods[label] if one.plan == usual[label] else one.plan for label, one in methods.items()}
+    prepared = prepare_experiment(
+        plans,
+        replace(asked.clients, tests_of=asked.seed),
+        SeedPlan.of(asked.fresh_seeds),
+        work={label: one.work for label, one in methods.items()},
+        rounds=asked.rounds,
+        **settings,
+    )
+    repeat = command or "# part of a tuning: call ua.tune(...) again"
+    return replace(prepared, facts=replace(prepared.facts, command=repeat))
+
+
+def _clients(asked: TuneRequest, settings: Mapping[str, Any]) -> Population:
+    """The clients of the trials. Samples that are the server's test set in the comparison are at no client."""
+    given = asked.clients.read(needs_test="server" in _listed(settings.get("protocol", ())))
+    return on_validation(given.of(asked.seed))
+
+
+def _training(asked: TuneRequest, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the runs of trials: trials are scored at the clients."""
+    names = {"model", "start", "start_partial", "proxy", "metrics", *fields_of(RunOptions)} - {"seed", "protocol"}
+    return {name: value for name, value in settings.items() if name in names} | {"rounds": asked.rounds}
+
+
+def _listed(value: str | Iterable[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _named(progress: ProgressCallback, name: str) -> ProgressCallback:
+    def report(row: dict[str, Any], what: str = "") -> None:
+        progress(row, f"{what} {name} tuning")
+
+    return report
