@@ -643,13 +643,14 @@ def test_query_answer_without_samples_is_zero_with_same_shape(population):
     from unalike.core.types import Batch
     from unalike.methods.client_query import registry as questions
 
-    model = Model(net())
+    model, ends = Model(net()), torch.arange(2.0)
+    buffers = model.buffers | {"low": ends[:1].double(), "high": ends[1:].double(), "edges": torch.zeros(0).double()}
     rows = torch.from_numpy(population.train[0])
     some = (Batch(population.x[rows], population.y[rows]),)
     for name in questions:
         made = questions[name]()
         empty, full = (
-            made.answer(QueryInputs(model, TASKS["classification"], model.params, model.buffers, b)) for b in ((), some)
+            made.answer(QueryInputs(model, TASKS["classification"], model.params, buffers, b)) for b in ((), some)
         )
         assert {n: (t.shape, t.dtype) for n, t in empty.items()} == {n: (t.shape, t.dtype) for n, t in full.items()}
         assert all(not t.any() for t in empty.values()) and repr(made).startswith(f"{name}(")
