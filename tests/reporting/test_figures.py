@@ -12,7 +12,7 @@ from unalike.metrics.named_metrics import KNOWN
 from unalike.metrics.ranks import ranks
 from unalike.reporting.charts import paper_figures, plotly_charts
 from unalike.reporting.charts.palette import looks
-from unalike.reporting.tradeoff import tradeoff
+from unalike.reporting.tradeoff import PAIRS, on_front, tradeoff
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +53,38 @@ def test_pareto_dominated_method_has_hollow_marker(simulate):
     """Scaffold sends twice the bytes for a worse score."""
     content = simulate(methods=5, rounds=6)
     table = tradeoff(content.summary, KNOWN["accuracy"])
-    front = table.set_index("method")["front"]
-    assert not front["scaffold"] and front.any()
-    figure = plotly_charts.pareto(table, "score", "worst", ("a", "b"), looks(content.labels), {})
-    hollow = {trace.meta for trace in figure.data if trace.marker.color == "rgba(0,0,0,0)"}
-    assert hollow == set(front.index[~front])
+    for x, y in PAIRS:
+        front = on_front(table, x, y, KNOWN["accuracy"])
+        figure = plotly_charts.pareto(table, x, y, KNOWN["accuracy"], ("a", "b"), looks(content.labels), {})
+        hollow = {trace.meta for trace in figure.data if trace.marker.color == "rgba(0,0,0,0)"}
+        assert hollow == set(table.loc[~front, "method"])
+        assert len(figure.data[0].x) == front.sum() > 0
+    assert "scaffold" in set(table.loc[~on_front(table, "mb", "score", KNOWN["accuracy"]), "method"])
+
+
+FOUR = pd.DataFrame(
+    {
+        "method": list("abcd"),
+        "protocol": "clients",
+        "score": [0.7, 0.8, 0.6, 0.8],
+        "worst": [0.5, 0.4, 0.3, 0.4],
+        "mb": [1.0, 2.0, 3.0, 4.0],
+        "seconds": [9.0, 9.0, 1.0, 10.0],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "front"),
+    [("score", "worst", "abd"), ("mb", "score", "ab"), ("seconds", "score", "bc"), ("mb", "worst", "a")],
+)
+def test_pareto_front_is_that_of_the_two_axes(x, y, front):
+    assert "".join(FOUR.loc[on_front(FOUR, x, y, KNOWN["accuracy"]), "method"]) == front
+
+
+def test_pareto_front_of_errors_has_the_small_ones():
+    """Of an RMSE less is better: c is best in both, on average and for the worst tenth."""
+    assert list(FOUR.loc[on_front(FOUR, "score", "worst", KNOWN["rmse"]), "method"]) == ["c"]
 
 
 def test_save_into_a_file_is_refused(joined, tmp_path):
@@ -77,8 +104,9 @@ def test_forest_name_with_dollar_signs_is_drawn_as_text(tmp_path):
 def test_tradeoff_scores_equal_up_to_rounding_are_both_on_the_front():
     """RMSE is float32: the same model may give different last bits."""
     scores = {"rmse": [185.20276524394, 185.20276524284], "worst_decile": [224.7, 224.7], "mb_down": 1.0, "mb_up": 1.0}
-    table = pd.DataFrame({"method": ["fedavg", "ditto"], "protocol": "clients"} | scores)
-    assert tradeoff(table, KNOWN["rmse"])["front"].all()
+    table = pd.DataFrame({"method": ["fedavg", "ditto"], "protocol": "clients", "seconds": 1.0} | scores)
+    traded = tradeoff(table, KNOWN["rmse"])
+    assert all(on_front(traded, x, y, KNOWN["rmse"]).all() for x, y in PAIRS)
 
 
 def test_distribution_diverged_method_has_an_empty_row(simulate):

@@ -152,7 +152,7 @@ def test_labels_of_many_clients_are_a_heat_map(simulate):
 def test_page_regression_writes_rmse_in_capitals(simulate):
     page = render(simulate(methods=3, regression=True))
     shown = re.sub(r"<script.*?</script>|<style.*?</style>", "", page, flags=re.DOTALL)
-    assert "RMSE against cost" in shown and "Difference in RMSE to" in shown
+    assert "RMSE against traffic" in shown and "Difference in RMSE to" in shown
     assert "Rmse" not in shown and not re.search(r"\brmse\b", shown.replace(simulate(methods=3).config, ""))
 
 

@@ -13,7 +13,7 @@ from unalike.reporting import wording
 from unalike.reporting.charts import plotly_charts
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.content import MODELS, ReportContent
-from unalike.reporting.tradeoff import tradeoff
+from unalike.reporting.tradeoff import PAIRS, on_front, tradeoff
 
 Looks = dict[str, Look]
 
@@ -245,28 +245,29 @@ def cost(content: ReportContent, looks: Looks) -> Panel | None:
 
 
 def pareto(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel | None:
-    """Score, score of the worst tenth of clients, and traffic: one chart for each pair and protocol."""
+    """Score, score of the worst tenth of clients, traffic and time: one chart for each pair and protocol."""
     metric, scale = content.metric, _percent(content)
     scales = {"score": scale, "worst": scale}
     titles = {
         "score": metric.word + _unit(content),
         "worst": f"{metric.word} of the worst tenth of clients{_unit(content)}",
         "mb": "MB to and from all clients",
+        "seconds": "seconds on the machine that ran this",
     }
-    names = {"score": metric.word, "worst": "fairness", "mb": "cost"}
+    names = {"score": metric.word, "worst": "fairness", "mb": "traffic", "seconds": "time"}
     views = []
     for protocol in content.prefixes:
         table = tradeoff(summary[summary["protocol"] == protocol], metric)
-        front = wording.listing(table.loc[table["front"], "method"]) if len(table) else ""
-        for x, y in (("score", "worst"), ("mb", "score"), ("mb", "worst")) if len(table) > 1 else ():
+        for x, y in PAIRS if len(table) > 1 else ():
             label = f"{wording.capital(names[y])} against {names[x]}, {MODELS[protocol]}"
-            figure = plotly_charts.pareto(table, x, y, (titles[x], titles[y]), looks, scales)
+            figure = plotly_charts.pareto(table, x, y, metric, (titles[x], titles[y]), looks, scales)
+            front = wording.listing(table.loc[on_front(table, x, y, metric), "method"])
             views.append(View(label, figure, f"{label}. On the Pareto front: {front}."))
     towards = "higher" if metric.sign > 0 else "lower"
     caption = (
-        f"Filled: on the Pareto front, that is, no other method is at least as good in {metric.word}, in the worst tenth and in "
-        f"MB, and better in one. Hollow: not on it. {wording.capital(towards)} {metric.word} and fewer MB are better. The means "
-        "over seeds are noisy: a method close to the front may be on it."
+        "Filled: on the Pareto front of the picture (dotted line), that is, no other method is at least as good on both axes and "
+        f"better on one. Hollow: not on it. {wording.capital(towards)} {metric.word}, fewer MB and fewer seconds are better. "
+        "The means over seeds are noisy: a method close to the front may be on it."
     )
     return _panel("pareto", caption, views, list(looks.items()))
 

@@ -21,7 +21,7 @@ from unalike.reporting.charts.plotly_charts import MODEL_SUFFIX, over_seeds
 from unalike.reporting.charts.rank_diagram import LONGEST, STEP, diagram
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.rows import rows
-from unalike.reporting.tradeoff import tradeoff
+from unalike.reporting.tradeoff import PAIRS, on_front, stairs, tradeoff
 
 Looks = dict[str, Look]
 
@@ -93,7 +93,7 @@ def figures(content: ReportContent, style: Looks | None = None) -> Iterator[tupl
             yield f"clients{suffix}", distribution(clients, column, f"{unit} of one client", style, scale)
         traded = tradeoff(own, metric)
         if len(traded) > 1:
-            yield f"pareto{suffix}", pareto(traded, unit, style, scale)
+            yield f"pareto{suffix}", pareto(traded, metric, unit, style, scale)
 
 
 def forest(table: pd.DataFrame, baseline: str, metric: Metric, style: Looks) -> Figure:
@@ -190,14 +190,17 @@ def _box(axes: Any, y: float, values: np.ndarray, color: str) -> None:
         axes.plot([end, edge], [y, y], **line)
 
 
-def pareto(table: pd.DataFrame, unit: str, style: Looks, scale: float) -> Figure:
-    """Accuracy, the worst tenth of the clients and traffic, in pairs. Hollow markers are not on the Pareto front."""
+def pareto(table: pd.DataFrame, metric: Metric, unit: str, style: Looks, scale: float) -> Figure:
+    """The worst tenth of the clients, traffic and time against accuracy. Hollow markers are not on the Pareto front."""
     figure = Figure(figsize=(8.4, 3.2), layout="constrained")
-    places = (("score", "worst"), ("mb", "score"), ("mb", "worst"))
-    titles = {"score": unit, "worst": f"worst tenth, {unit}", "mb": "MB to and from all clients"}
-    scales = {"score": scale, "worst": scale, "mb": 1.0}
-    for axes, (x, y) in zip(figure.subplots(1, 3), places):
+    titles = {"score": unit, "worst": f"worst tenth, {unit}", "mb": "MB to and from all clients", "seconds": "seconds"}
+    scales = {"score": scale, "worst": scale, "mb": 1.0, "seconds": 1.0}
+    for axes, (x, y) in zip(figure.subplots(1, 3), PAIRS):
         style_axes(axes)
+        table = table.assign(front=on_front(table, x, y, metric))
+        edge = table[table["front"]].sort_values(x)
+        steps = {"hv": "steps-post", "vh": "steps-pre"}[stairs(x, metric)]
+        axes.plot(scales[x] * edge[x], scales[y] * edge[y], color=MUTED, linestyle=":", linewidth=1.2, drawstyle=steps)
         for row in rows(table):
             look = style[row["method"]]
             face = look.color if row["front"] else "none"

@@ -12,6 +12,7 @@ from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.charts.plotly_canvas import canvas, named_rows, numbers, text, thin
 from unalike.reporting.rows import rows
+from unalike.reporting.tradeoff import on_front, stairs
 
 Looks = dict[str, Look]
 
@@ -183,10 +184,24 @@ def cost(rounds: pd.DataFrame, spent: str, title: str, column: str, goal: str, l
 
 
 def pareto(
-    table: pd.DataFrame, x: str, y: str, titles: tuple[str, str], looks: Looks, scales: dict[str, float]
+    table: pd.DataFrame,
+    x: str,
+    y: str,
+    metric: Metric,
+    titles: tuple[str, str],
+    looks: Looks,
+    scales: dict[str, float],
 ) -> go.Figure:
-    """One marker for each row of `tradeoff`: filled on the Pareto front, otherwise hollow."""
-    figure = canvas(430)
+    """One marker for each row of `tradeoff`: filled on the Pareto front of the two columns, otherwise hollow."""
+    figure, table = canvas(430), table.assign(front=on_front(table, x, y, metric))
+    edge = table[table["front"]].sort_values(x)
+    figure.add_scatter(
+        x=numbers(scales.get(x, 1) * edge[x]),
+        y=numbers(scales.get(y, 1) * edge[y]),
+        mode="lines",
+        line={"color": "#888888", "width": 1.5, "dash": "dot", "shape": stairs(x, metric)},
+        hoverinfo="skip",
+    )
     for row in rows(table):
         look, name = looks[row["method"]], row["method"] + MODEL_SUFFIX.get(row["protocol"], "")
         figure.add_scatter(
