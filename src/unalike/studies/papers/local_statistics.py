@@ -230,11 +230,18 @@ CHARACTERS: dict[str, Any] = {
     "class_accuracy": True,
 }
 """2,500 training images for each client."""
-GLYPHS = CHARACTERS | {"data": "glyphs(train=24000, test=4000)", "partition": "clusters(groups=(10, 26, 26), size=800)"}
+GLYPHS = CHARACTERS | {
+    "data": "glyphs(train=24000, test=4000)",
+    "partition": "clusters(groups=(10, 26, 26), size=800)",
+    "rounds": 60,
+    "evaluate_every": 10,
+    "work": {"batch_size": 50, "optimizer": "adam", "lr": 0.003},
+}
+"""With SGD at 0.05 the global models are at an accuracy of 0.12 after 20 rounds, and those of clusters at 0.6: too early to compare."""
 FEW_GLYPHS = GLYPHS | {"data": "glyphs(train=2000, test=400)", "rounds": 1, "evaluate_every": 1}
 ON_GLYPHS = (
-    "glyphs (distorted printed characters) instead of EMNIST, and 600 training images for each client instead of 2,500: of the "
-    "accuracies only the order carries over, and less data favors methods that share"
+    "glyphs (distorted printed characters) instead of EMNIST, 600 training images for each client instead of 2,500, and 60 rounds "
+    "of Adam: of the accuracies only the order carries over, and less data favors methods that share"
 )
 
 
