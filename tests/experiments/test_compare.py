@@ -642,6 +642,9 @@ def test_compare_gives_methods_local_training_of_their_own(people, small):
     )
     assert [m["work"] for m in both.facts.methods] == ["", "lr=0.001"]
     assert both.facts.command.startswith("# work by method came from a program")
+    assert "slow: Work(epochs=1" in tomllib.loads(both.facts.config)["work"], (
+        "no flag, so that --config refuses the file"
+    )
 
 
 def test_compare_refuses_local_training_of_an_unknown_method(people, small):

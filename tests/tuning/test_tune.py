@@ -135,6 +135,19 @@ def test_diverged_trials_are_counted_and_not_chosen(tune, tmp_path):
     assert found.save(tmp_path).stat().st_size > 1e6
 
 
+def test_references_are_tuned_and_have_no_rank(tune):
+    found = tune(["fedavg", "fedprox", "centralised"], trials=2)
+    assert {one.method: one.rank_after is None for one in found.ranking}["centralised"]
+    assert found.ranking[-1].method == "centralised" and found.ranking[-1].after.mean > 0
+    assert "centralised" not in found.findings[1]
+
+
+def test_shared_model_of_a_personal_method_is_noted(tune):
+    note = "The shared model of ditto was tuned"
+    assert any(note in text for text in tune(["fedavg", "ditto"], trials=1, seeds=1).notes)
+    assert not any(note in text for text in tune(["fedavg", "ditto"], trials=1, seeds=1, objective="personal").notes)
+
+
 def test_folder_keeps_trials_and_more_trials_continue_it(tune, tmp_path):
     first = tune(out=tmp_path)
     files = sorted((tmp_path / "trials").rglob("*.json"))

@@ -222,7 +222,9 @@ def prepare_experiment(
     flags = request.flags if source is None else source
     if request.data is not None and flags:
         flags = {**flags, "partition": given.scheme, "clients": len(cells[0].run_config.population)}
-    asked = plan.flags | {"smallest_effect": smallest_effect}
+    asked = plan.flags | {"smallest_effect": smallest_effect, "tests_of": request.tests_of}
+    if isinstance(work, Mapping):
+        asked["work"] = "; ".join(f"{label}: {one}" for label, one in works.items())
     facts = facts_of(cells, by_label, baseline, plan.seeds, flags, asked)
     facts = replace(facts, looks=plan.looks, smallest_effect=smallest_effect, notes=notes)
     from_program = [] if source is not None else _arguments_without_flags(model, request.test, proxy, metrics)

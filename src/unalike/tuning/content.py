@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from unalike.experiments.comparison import Comparison
+from unalike.experiments.references import reference
 from unalike.metrics.named_metrics import Metric, known
 from unalike.metrics.statistics import headline
 from unalike.reporting import wording
@@ -67,7 +68,8 @@ class TuningContent:
     def ranking(self) -> list[Ranked]:
         """The methods before and after tuning, best after it first."""
         before, after = (self.objective.of_runs(one.rounds, one.clients) for one in (self.before, self.after))
-        return ranking(before, after, list(self.methods), self.metric.sign)
+        references = [m["label"] for m in self.after.facts.methods if reference(m["spec"])]
+        return ranking(before, after, list(self.methods), references, self.metric.sign)
 
     @cached_property
     def decision(self) -> Decision:
@@ -95,6 +97,18 @@ class TuningContent:
             for one in self.ranking
         ]
         return pd.DataFrame(rows)
+
+    @property
+    def notes(self) -> list[str]:
+        """Warnings to show above the results."""
+        own = [m["label"] for m in self.after.facts.methods if {"clients", "personal"} <= {*m["protocols"]}]
+        notes = list(dict.fromkeys([*self.before.facts.notes, *self.after.facts.notes]))
+        if own and not self.objective.personal:
+            notes.append(
+                f"The shared model of {wording.listing(own)} was tuned, as of all methods, and not the personal models; with the "
+                "objective 'personal' these are."
+            )
+        return notes
 
     @property
     def findings(self) -> list[str]:

@@ -30,7 +30,7 @@ def render(tuning: TuningContent) -> str:
     return fill(
         "tuning.html.j2",
         title=f"Tuned methods on {tuning.name}",
-        warnings=list(dict.fromkeys([*tuning.before.facts.notes, *tuning.after.facts.notes])),
+        warnings=tuning.notes,
         scale={
             "method": len(tuning.methods),
             "trial": len(trials),

@@ -40,7 +40,7 @@ class Ranked:
         before: score with the values that the method was given with.
         after: score with the chosen values.
         gain: the difference under the same seeds; above 0 is better.
-        rank_before: 1 for the best score; None without a score.
+        rank_before: 1 for the best score; None without a score, and for references.
         rank_after: the same with the chosen values.
     """
 
@@ -52,10 +52,20 @@ class Ranked:
     rank_after: int | None
 
 
-def ranking(before: pd.Series, after: pd.Series, methods: Sequence[str], sign: int) -> list[Ranked]:
-    """The methods, best after tuning first. `before` and `after`: score by (method, seed)."""
+def ranking(
+    before: pd.Series, after: pd.Series, methods: Sequence[str], references: Sequence[str], sign: int
+) -> list[Ranked]:
+    """The methods, best after tuning first, then the references, which have no rank.
+
+    Args:
+        before: score by (method, seed) with the values as given.
+        after: the same with the chosen values.
+        methods: labels of all methods.
+        references: labels of those that are no candidates.
+        sign: +1 if more is better, -1 if less is.
+    """
     scores = [{name: _of_method(table, name) for name in methods} for table in (before, after)]
-    ranks = [_ranks(table, sign) for table in scores]
+    ranks = [_ranks({n: own for n, own in table.items() if n not in references}, sign) for table in scores]
     found = []
     for name in methods:
         old, new = scores[0][name], scores[1][name]

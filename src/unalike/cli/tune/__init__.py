@@ -116,7 +116,7 @@ def command(
         for _, r in found.table.iterrows()
     ]
     tables(heads, rows, words=2)
-    print("\n".join(["", *found.findings]))
+    print("\n".join(["", *found.findings, *(f"note: {note}" for note in found.notes)]))
     if out is not None:
         print(f"page: {(out / 'tuning.html').resolve()}")
 
