@@ -33,6 +33,7 @@ _HOMES = {
     "Logits": "models.adapter",
     "model": "models.registry",
     "open_comparison": "experiments.comparison",
+    "recommend": "recommendation.recommend",
     "open_run": "runtime.finished_run",
     "run": "runtime.round_loop",
     "tune": "tuning.tune",

@@ -19,6 +19,7 @@ from unalike.methods.part import part
 from unalike.methods.plan import plan
 from unalike.models.adapter import Logits
 from unalike.models.registry import model
+from unalike.recommendation.recommend import recommend
 from unalike.runtime.finished_run import open_run
 from unalike.runtime.round_loop import run
 from unalike.training.functional import aggregate, local_update
@@ -50,6 +51,7 @@ __all__ = [
     "partition",
     "partition_labels",
     "plan",
+    "recommend",
     "run",
     "tune",
     "wire",

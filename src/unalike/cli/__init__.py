@@ -26,6 +26,7 @@ from unalike.cli import (
     lists,
     partition,
     predict,
+    recommend,
     report,
     run,
     study,
@@ -54,7 +55,21 @@ typer.core.HAS_RICH = False  # plain help text; with Rich, Typer up to 0.20 prin
 app = typer.Typer(
     help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
-for module in (compare, run, report, partition, diagnose, tune, evaluate, predict, join, dashboard, doctor, config):
+for module in (
+    compare,
+    run,
+    report,
+    partition,
+    diagnose,
+    tune,
+    recommend,
+    evaluate,
+    predict,
+    join,
+    dashboard,
+    doctor,
+    config,
+):
     app.command(module.NAME)(module.command)
 app.add_typer(lists.app, name="list")
 app.add_typer(federation.app, name="federation")

@@ -7,15 +7,15 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.system.process_pool import in_processes
 from unalike._utils.tensor_files import write_bytes
 from unalike.experiments.comparison import last_rounds
 from unalike.experiments.cost_estimate import calibrate
@@ -79,13 +79,7 @@ def run_cells(
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
     todo = [replace(cell, options={"executor": IN_ONE_PROCESS, **cell.options}) for cell in todo]
-    with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
-        try:
-            for done in as_completed([pool.submit(run_cell, cell, folder, data_dir) for cell in todo]):
-                yield done.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    yield from in_processes(partial(run_cell, folder=folder, data_dir=data_dir), todo, jobs, threads)
 
 
 def run_cell(cell: StudyCell, folder: Path, data_dir: str | Path | None = None) -> CellResult:
@@ -94,16 +88,16 @@ def run_cell(cell: StudyCell, folder: Path, data_dir: str | Path | None = None) 
     An interrupted cell goes on from its last checkpoint on this machine.
     """
     started = time.perf_counter()
-    run_config, partial = cell.prepare(data_dir), folder / PARTIAL / cell.digest
-    before = _seconds_before(partial)
+    run_config, checkpoints = cell.prepare(data_dir), folder / PARTIAL / cell.digest
+    before = _seconds_before(checkpoints)
     try:
-        run = execute(run_config, out=partial)
+        run = execute(run_config, out=checkpoints)
     except Diverged as error:
         result = _result(cell, run_config, before + time.perf_counter() - started, DIVERGED, notes=[str(error)])
     else:
         result = _of_run(cell, run, before + time.perf_counter() - started)
     result.save(folder / cell.file)
-    shutil.rmtree(partial)
+    shutil.rmtree(checkpoints)
     return result
 
 

@@ -1,0 +1,95 @@
+"""Forecasts of the gains of methods from stored tasks that are alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from unalike.recommendation.stored_runs import StoredRuns
+from unalike.recommendation.task_features import TITLES
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import RandomForestRegressor
+    from sklearn.tree import DecisionTreeRegressor
+
+TREES, SMALLEST_LEAF, DEPTH, SEED = 300, 3, 3, 0
+"""Trees of the forest, tasks in a leaf at least, depth of the single tree that explains, and the seed of the forest."""
+
+
+@dataclass(frozen=True, eq=False)
+class Forecaster:
+    """A random forest over stored tasks, read as weights of the tasks that are alike.
+
+    The forest is grown to predict the gains of all methods together. The weight of stored task t for features x is
+
+        w_t(x) = mean over trees of [t is in the leaf of x] / (tasks in this leaf),
+
+    and the forecast of a method's gain is sum_t w_t(x) gain_t, its quantiles those of the gains under these weights.
+
+    Source: Meinshausen 2006, Quantile Regression Forests.
+
+    Attributes:
+        runs: The stored runs.
+        objective: The score, such as "accuracy".
+        methods: The methods to forecast.
+    """
+
+    runs: StoredRuns
+    objective: str
+    methods: tuple[str, ...]
+
+    @cached_property
+    def gains(self) -> pd.DataFrame:
+        """The gains over FedAvg of the stored tasks: tasks (rows) by methods (columns)."""
+        return self.runs.gains(self.objective)[list(self.methods)]
+
+    @cached_property
+    def _forest(self) -> RandomForestRegressor:
+        from sklearn.ensemble import RandomForestRegressor
+
+        forest = RandomForestRegressor(TREES, min_samples_leaf=SMALLEST_LEAF, max_features=0.5, random_state=SEED)
+        return forest.fit(self.runs.features, self.gains.to_numpy())
+
+    @cached_property
+    def _leaves(self) -> np.ndarray:
+        return np.asarray(self._forest.apply(self.runs.features))
+
+    def weights(self, features: np.ndarray) -> np.ndarray:
+        """The weights of the stored tasks [T], which sum to 1, for features [F]."""
+        same = self._leaves == self._forest.apply(features[None])
+        return np.asarray((same / same.sum(0)).mean(1))
+
+    def forecast(self, features: np.ndarray) -> pd.Series:
+        """The expected gain of each method for features [F]."""
+        return pd.Series(self.weights(features) @ self.gains.to_numpy(), index=self.gains.columns)
+
+    @cached_property
+    def explanation(self) -> DecisionTreeRegressor:
+        """One small tree that predicts the gains of all methods: less exact than the forest, but it can be read."""
+        from sklearn.tree import DecisionTreeRegressor
+
+        tree = DecisionTreeRegressor(max_depth=DEPTH, min_samples_leaf=2 * SMALLEST_LEAF, random_state=SEED)
+        return tree.fit(self.runs.features, self.gains.to_numpy())
+
+    def reasons(self, features: np.ndarray) -> list[str]:
+        """The questions of the small tree that lead from all tasks to those like features [F], with their answers."""
+        tree: Any = self.explanation.tree_
+        path = self.explanation.decision_path(features[None]).indices
+        names, found = list(TITLES), []
+        for node in path[:-1]:
+            name, cut = names[tree.feature[node]], tree.threshold[node]
+            value = features[tree.feature[node]]
+            relation = "at most" if value <= cut else "above"
+            found.append(f"{TITLES[name]}: {value:.3g}, {relation} {cut:.3g}")
+        return found
+
+
+def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
+    """The smallest value up to which at least this share of the weights lies."""
+    order = np.argsort(values, kind="stable")
+    place = int(np.searchsorted(np.cumsum(weights[order]), share * weights.sum() - 1e-12))
+    return float(values[order][min(place, len(values) - 1)])

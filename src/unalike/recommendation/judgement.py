@@ -1,0 +1,78 @@
+"""The judgement that the package ships with its stored runs: how good each way to choose a method was on held-out tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from unalike._utils.errors import UnalikeError
+from unalike.recommendation.regret import AVERAGE, FORECAST, HELD_OUT, POLICIES, means, regrets
+from unalike.recommendation.stored_runs import OBJECTIVES, StoredRuns
+from unalike.recommendation.task_runs import METHODS, SHARED
+
+FILE = Path(__file__).with_name("judgement.json")
+CANDIDATES: Mapping[str, tuple[str, ...]] = {"shared": tuple(SHARED), "any": tuple(METHODS)}
+"""Name -> the methods to choose from: those with one shared model, or all."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over held-out tasks with its 95 % interval over their groups."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The regret of each policy for one objective and one list of methods.
+
+    Attributes:
+        objective: The score.
+        candidates: A name of `CANDIDATES`.
+        tasks: The number of stored tasks.
+        regret: "data" or "kind" (what was held out) -> policy -> mean regret.
+        forecast_less_average: "data" or "kind" -> regret of the forecasts less that of the method that is best on average.
+    """
+
+    objective: str
+    candidates: str
+    tasks: int
+    regret: Mapping[str, Mapping[str, Estimate]]
+    forecast_less_average: Mapping[str, Estimate]
+
+    @property
+    def policy(self) -> str:
+        """The way to choose that recommendations follow: forecasts only if they were better on held-out data sets for sure."""
+        return FORECAST if self.forecast_less_average["data"].high < 0 else AVERAGE
+
+
+def judge(runs: StoredRuns, objective: str, candidates: str) -> Judgement:
+    """Judge all policies on held-out data sets and on held-out kinds of heterogeneity."""
+    regret, less = {}, {}
+    for by in HELD_OUT:
+        found, groups = regrets(runs, objective, CANDIDATES[candidates], by), runs.tasks[by].to_numpy()
+        rows, paired = means(found, groups), means(found, groups, AVERAGE)
+        regret[by] = {policy: Estimate(*map(float, rows.loc[policy])) for policy in POLICIES}
+        less[by] = Estimate(*map(float, paired.loc[FORECAST]))
+    return Judgement(objective, candidates, len(runs.tasks), regret, less)
+
+
+def write(runs: StoredRuns, path: Path = FILE) -> list[Judgement]:
+    """Judge every objective and list of methods, and write the judgements."""
+    found = [judge(runs, objective, candidates) for objective in OBJECTIVES for candidates in CANDIDATES]
+    path.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
+    return found
+
+
+def read(objective: str, candidates: str, path: Path = FILE) -> Judgement:
+    """Read the judgement of an objective and a list of methods."""
+    for row in json.loads(path.read_text()):
+        if (row["objective"], row["candidates"]) == (objective, candidates):
+            regret = {by: {p: Estimate(**e) for p, e in found.items()} for by, found in row["regret"].items()}
+            less = {by: Estimate(**e) for by, e in row["forecast_less_average"].items()}
+            return Judgement(objective, candidates, row["tasks"], regret, less)
+    raise UnalikeError(f"{path} has no judgement of {objective}, {candidates}; install unalike again")

@@ -1,0 +1,112 @@
+"""The page of a recommendation: one HTML file in the looks of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from unalike.recommendation.content import HEADS, Advice, RecommendationContent, points, texts
+from unalike.recommendation.judgement import Estimate
+from unalike.recommendation.regret import FORECAST
+from unalike.reporting.charts.palette import COLORS
+from unalike.reporting.charts.plotly_canvas import named_rows, numbers
+from unalike.reporting.html import fill
+from unalike.reporting.panels import Panel, View
+from unalike.reporting.tables import Cell, Table
+from unalike.reporting.wording import capital
+
+BLUE, GREY = COLORS[0], COLORS[6]
+HELD_OUT = {"data": "Held-out data sets", "kind": "Held-out kinds of heterogeneity"}
+ROW = 50
+
+
+def render(found: RecommendationContent) -> str:
+    """Render the page as one HTML document. The same recommendation gives the same text."""
+    return fill(
+        "recommendation.html.j2",
+        title=f"Methods for {found.name}",
+        warnings=list(found.notes),
+        scale={"method": len(found.advice), "stored task": found.judgement.tasks},
+        findings=found.findings,
+        kinds=[(kind, capital(text)) for kind, _, text in (line.partition(": ") for line in found.diagnosis.findings)],
+        reasons=found.reasons if found.judgement.policy == FORECAST else (),
+        panels={"gains": _gains(found.advice), "regret": _regret(found)},
+        tables={"advice": _advice(found.advice), "alike": _alike(found)},
+        command=found.command,
+    )
+
+
+def _gains(advice: Sequence[Advice]) -> Panel:
+    figure = _dots([one.method for one in advice], [Estimate(one.gain, one.low, one.high) for one in advice])
+    figure.update_xaxes(title_text="gain over FedAvg (points)")
+    caption = (
+        "Markers: the expected gain over FedAvg. Bars: eight of ten stored tasks lie between their ends, by weight. Left of the "
+        "dotted line: worse than FedAvg."
+    )
+    alt = "; ".join(f"{one.method} {points(one.gain, '+')}" for one in advice)
+    return Panel("gains", caption, [View("Gains", figure, f"Expected gains in points: {alt}.")], [])
+
+
+def _regret(found: RecommendationContent) -> Panel:
+    views = []
+    for by, label in HELD_OUT.items():
+        regret = found.judgement.regret[by]
+        figure = _dots(list(regret), list(regret.values()))
+        figure.update_xaxes(title_text="regret (points)", rangemode="tozero")
+        alt = "; ".join(f"{policy} {100 * estimate.mean:.1f}" for policy, estimate in regret.items())
+        views.append(View(label, figure, f"{label}, mean regret in points: {alt}."))
+    caption = (
+        "Regret: the score of the best method of a task less that of the chosen method, on tasks that were held out. Markers: "
+        "means. Bars: 95 % intervals over the groups that were held out. 0 would be the best choice on every task, known after the "
+        "fact."
+    )
+    return Panel("regret", caption, views, [])
+
+
+def _dots(names: Sequence[str], estimates: Sequence[Estimate]) -> go.Figure:
+    """One row per name: an estimate in points with its interval, the first one on top."""
+    figure = named_rows(list(names), ROW)
+    values = [100 * one.mean for one in estimates]
+    figure.add_scatter(
+        x=numbers(values),
+        y=list(range(len(names)))[::-1],
+        mode="markers",
+        marker={"color": BLUE, "size": 10},
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "array": numbers(100 * one.high - value for one, value in zip(estimates, values)),
+            "arrayminus": numbers(value - 100 * one.low for one, value in zip(estimates, values)),
+            "color": BLUE,
+            "thickness": 2,
+            "width": 5,
+        },
+        customdata=[numbers([100 * one.low, 100 * one.high]) for one in estimates],
+        hovertemplate="%{x:.1f} (%{customdata[0]:.1f} to %{customdata[1]:.1f})<extra></extra>",
+    )
+    figure.add_vline(x=0, line={"color": GREY, "dash": "dot", "width": 1.5})
+    return figure
+
+
+def _advice(advice: Sequence[Advice]) -> Table:
+    rows = []
+    for one in advice:
+        values = (one.gain, one.low, one.risk, one.traffic, one.time, one.rate)
+        rows.append([Cell(one.method, one.method), *(Cell(text, value) for text, value in zip(texts(one), values))])
+    return Table("All methods, best first; gains in points", [capital(head) for head in HEADS], rows)
+
+
+def _alike(found: RecommendationContent) -> Table:
+    rows = [
+        [
+            Cell(one.task, one.task),
+            Cell(f"{100 * one.weight:.0f}\u00a0%", one.weight),
+            Cell(one.best, one.best),
+            Cell(points(one.gain, "+"), one.gain),
+        ]
+        for one in found.alike
+    ]
+    first = found.advice[0].method
+    columns = ("Task", "Weight", "Best method", f"Gain of {first}")
+    return Table("The stored tasks that are most alike; C: share of clients in a round, E: local epochs", columns, rows)

@@ -1,0 +1,180 @@
+"""`ua.recommend`: methods for some clients, learnt from stored runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.keywords import check_keywords, fields_of
+from unalike.core.work import Work
+from unalike.data.dataset import Dataset
+from unalike.data.partitioning.given_clients import Clients, ClientsRequest
+from unalike.data.population import Population
+from unalike.diagnosis.diagnose import diagnosed
+from unalike.diagnosis.training import Rounds
+from unalike.recommendation import judgement
+from unalike.recommendation.content import Advice, AlikeTask
+from unalike.recommendation.forecast import Forecaster, weighted_quantile
+from unalike.recommendation.recommendation import Recommendation
+from unalike.recommendation.regret import AVERAGE
+from unalike.recommendation.stored_runs import OBJECTIVES, StoredRuns
+from unalike.recommendation.task_features import TITLES, Conditions, features
+from unalike.recommendation.task_runs import BASELINE, METHODS
+from unalike.runtime.inputs.given_model import ModelLike
+from unalike.runtime.inputs.run_options import MODEL
+
+LOSS = 0.005
+"""A method is worse than FedAvg where it loses more than this, half a point."""
+SHARE = 0.8
+"""The share of the tasks, by weight, between the two ends of a gain."""
+MOST_ALIKE = 8
+"""Number of alike tasks that are shown."""
+
+
+def recommend(
+    clients: Clients | int | None = None,
+    *,
+    data: Dataset | str | None = None,
+    data_dir: str | Path | None = None,
+    partition: str | None = None,
+    split: float | None = None,
+    model: ModelLike = MODEL,
+    participation: float = 1.0,
+    work: Work | None = None,
+    candidates: str = "any",
+    objective: str = "accuracy",
+    seed: int = 0,
+    **unknown_options: Any,
+) -> Recommendation:
+    """Recommend methods for some clients from stored runs of many methods on tasks of known heterogeneity.
+
+    The clients are diagnosed without training. If forecasts from a diagnosis were better than the method that is best on average
+    for data sets that they had not seen, they are used; otherwise the averages are. Either way the result says which, and how good
+    it was. No run of the clients' own data replaces: compare the short list with `ua.compare`.
+
+    Args:
+        clients: The result of `ua.partition`, or a list of `ua.ClientData`. With `data`: the number of clients.
+        data: A data set or its name, instead of clients.
+        data_dir: Folder of data files.
+        partition: The partition of `data`; by default as for `ua.diagnose`.
+        split: Training share of each client's samples; only with `data`.
+        model: The model that shall be trained.
+        participation: The share of clients in a round.
+        work: The local training; the default is `ua.Work()`.
+        candidates: "shared" for methods with one model for all clients, "any" for methods with models of the clients' own as well.
+        objective: "accuracy", or "worst_decile": the mean accuracy of the worst tenth of the clients.
+        seed: Seed of the partition and of the diagnosis.
+        unknown_options: No other keyword is taken; a misspelt one gets a suggestion.
+
+    Returns:
+        The recommendation: `print(recommendation)` is a summary, `.table` has the numbers, `.save(folder)` writes a page.
+
+    Raises:
+        UnalikeError: An option is unknown, the labels are no classes, or the clients cannot be diagnosed.
+
+    Examples:
+        >>> print(ua.recommend(clients, participation=0.5))  # doctest: +SKIP
+    """
+    known = [name for name in signature(recommend).parameters if name != "unknown_options"]
+    check_keywords("ua.recommend", unknown_options, known, fields_of(Work))
+    given = ClientsRequest(clients, data, data_dir, partition, split).read(needs_test=False)
+    population = given.of(seed)
+    named = population.plan and f"{population.plan.data}, {given.scheme or population.plan.spec}"
+    conditions = Conditions(participation, work or Work(), model)
+    return recommended(population, named or "your clients", conditions, candidates, objective, seed)
+
+
+def recommended(
+    population: Population,
+    name: str,
+    conditions: Conditions,
+    candidates: str,
+    objective: str,
+    seed: int,
+    command: str = "",
+) -> Recommendation:
+    """Recommend methods for a population; see `recommend`."""
+    for what, value, choices in (
+        ("candidates", candidates, judgement.CANDIDATES),
+        ("objective", objective, OBJECTIVES),
+    ):
+        if value not in choices:
+            raise unknown(what, value, choices)
+    if population.outputs is None:
+        raise UnalikeError(
+            f"found labels for {population.task.name}, expected classes: the stored runs are of classification alone; "
+            "compare methods with ua.compare instead"
+        )
+    if not 0 < conditions.participation <= 1:
+        raise UnalikeError(
+            f"found participation={conditions.participation!r}, expected a share of the clients, above 0 and at most 1"
+        )
+    nothing = Rounds(0, conditions.model, conditions.work, seed, lambda row, what="": None)
+    diagnosis = diagnosed(population, name, None, nothing)
+    runs, found = StoredRuns.read(), judgement.read(objective, candidates)
+    own = features(population, diagnosis, conditions)
+    place = np.array([own[title] for title in TITLES])
+    forecaster = Forecaster(runs, objective, judgement.CANDIDATES[candidates])
+    everywhere = np.full(len(runs.tasks), 1 / len(runs.tasks))
+    weights = everywhere if found.policy == AVERAGE else forecaster.weights(place)
+    advice = sorted(
+        (_advice(runs, forecaster.gains[method], weights) for method in forecaster.methods),
+        key=lambda one: -one.gain,
+    )
+    return Recommendation(
+        name=name,
+        objective=objective,
+        advice=advice,
+        reasons=forecaster.reasons(place),
+        alike=_alike(forecaster, forecaster.weights(place), advice[0].method),
+        judgement=found,
+        diagnosis=diagnosis,
+        notes=_notes(runs, own),
+        command=command,
+    )
+
+
+def _advice(runs: StoredRuns, gains: pd.Series, weights: np.ndarray) -> Advice:
+    method, values = str(gains.name), gains.to_numpy()
+    own = runs.table[runs.table["method"] == method].groupby("task").mean(numeric_only=True).loc[runs.tasks.index]
+    base = runs.table[runs.table["method"] == BASELINE].groupby("task").mean(numeric_only=True).loc[runs.tasks.index]
+    rates = pd.Series(weights, index=own["rate"]).groupby(level=0).sum()
+    return Advice(
+        method=method,
+        spec=METHODS[method],
+        gain=float(weights @ values),
+        low=weighted_quantile(values, weights, (1 - SHARE) / 2),
+        high=weighted_quantile(values, weights, (1 + SHARE) / 2),
+        risk=float(weights @ (values < -LOSS)),
+        traffic=float((own["bytes"] / base["bytes"]).median()),
+        time=float((own["seconds"] / base["seconds"]).median()),
+        rate=float(str(rates.idxmax())),
+    )
+
+
+def _alike(forecaster: Forecaster, weights: np.ndarray, method: str) -> list[AlikeTask]:
+    gains = forecaster.gains
+    most = np.argsort(-weights, kind="stable")[:MOST_ALIKE]
+    return [
+        AlikeTask(str(gains.index[t]), float(weights[t]), str(gains.iloc[t].idxmax()), float(gains.iloc[t][method]))
+        for t in most
+        if weights[t] > 0
+    ]
+
+
+def _notes(runs: StoredRuns, own: dict[str, float]) -> Sequence[str]:
+    """The features in which the clients lie outside of all stored tasks."""
+    notes = []
+    for name, value in own.items():
+        low, high = runs.tasks[name].min(), runs.tasks[name].max()
+        if not low <= value <= high:
+            notes.append(
+                f"No stored task is like these clients in {TITLES[name]}: found {value:.3g}, tasks have {low:.3g} to {high:.3g}."
+            )
+    return notes

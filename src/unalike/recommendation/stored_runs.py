@@ -1,0 +1,96 @@
+"""The stored runs that the package ships: one Parquet file with a row per task, method and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.system.process_pool import in_processes
+from unalike._utils.tensor_files import write_bytes
+from unalike.recommendation.task_features import TITLES
+from unalike.recommendation.task_runs import BASELINE, METHODS, run_task
+from unalike.recommendation.tasks import Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = Path(__file__).with_name("runs.parquet")
+OBJECTIVES = ("accuracy", "worst_decile")
+"""Scores that a recommendation can be made for."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRuns:
+    """Runs of all methods on some tasks.
+
+    Attributes:
+        table: One row per task, method and seed; see `DATASHEET.md`.
+    """
+
+    table: pd.DataFrame
+
+    @classmethod
+    def read(cls, path: Path = FILE) -> StoredRuns:
+        """Read a file of runs. Raises `UnalikeError` if it cannot be read."""
+        import pandas as pd
+
+        try:
+            return cls(pd.read_parquet(path))
+        except (OSError, ValueError) as error:
+            raise UnalikeError(f"cannot read the stored runs {path}: {error}; install unalike again") from None
+
+    @cached_property
+    def tasks(self) -> pd.DataFrame:
+        """One row per task: its fields and features, with its name as the index."""
+        fixed = [name for name in self.table if name not in RESULTS]
+        return self.table.drop_duplicates("task")[fixed].set_index("task")
+
+    @property
+    def features(self) -> np.ndarray:
+        """The features of the tasks, in the order of `TITLES`, [T, F]."""
+        return self.tasks[list(TITLES)].to_numpy(float)
+
+    def scores(self, objective: str) -> pd.DataFrame:
+        """The mean of a score over the seeds: tasks (rows) by methods (columns)."""
+        wide = self.table.pivot_table(index="task", columns="method", values=objective)
+        return wide.loc[self.tasks.index, list(METHODS)]
+
+    def gains(self, objective: str) -> pd.DataFrame:
+        """The scores less that of FedAvg on the same task."""
+        scores = self.scores(objective)
+        return scores.sub(scores[BASELINE], axis=0)
+
+    def of(self, tasks: np.ndarray) -> StoredRuns:
+        """The runs of the tasks of these places."""
+        return StoredRuns(self.table[self.table["task"].isin(self.tasks.index[tasks])])
+
+
+RESULTS = ("method", "spec", "rate", "validation", "seed", "accuracy", "worst_decile", "bytes", "seconds")
+"""Columns that differ between the runs of a task."""
+
+
+def collect(tasks: Iterable[Task], path: Path = FILE, jobs: int = 1) -> Iterator[str]:
+    """Run the tasks that a file of runs lacks, and write the file after each of them. An interrupted collection goes on from it.
+
+    Args:
+        tasks: The tasks.
+        path: The file of runs.
+        jobs: The number of processes.
+
+    Yields:
+        The name of each task as it ends.
+    """
+    import pandas as pd
+
+    table = pd.read_parquet(path) if path.exists() else pd.DataFrame({"task": []})
+    todo = [task for task in tasks if task.name not in set(table["task"])]
+    for found in in_processes(run_task, todo, jobs, threads=1):
+        table = pd.concat([table, found], ignore_index=True) if len(table) else found
+        write_bytes(path, table.to_parquet(compression="zstd", index=False))
+        yield str(found["task"].iloc[0])

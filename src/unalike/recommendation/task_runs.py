@@ -1,0 +1,115 @@
+"""The runs of one task: every method with its best learning rate, under fresh seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from unalike.core.work import Work
+from unalike.data.population import Population
+from unalike.diagnosis.diagnose import diagnosed
+from unalike.diagnosis.training import Rounds
+from unalike.metrics.named_metrics import known
+from unalike.metrics.statistics import worst_decile
+from unalike.recommendation.task_features import Conditions, features
+from unalike.recommendation.tasks import Task
+from unalike.runtime.model_group import Diverged
+from unalike.runtime.round_loop import execute
+from unalike.runtime.run_config import prepare_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from unalike.runtime.run_recorder import Run
+
+SHARED: Mapping[str, str] = {
+    "FedAvg": "fedavg",
+    "FedProx": "fedprox(mu=0.1)",
+    "SCAFFOLD": "scaffold",
+    "FedNova": "fednova",
+    "FedAvgM": "fedavgm",
+    "FedAdagrad": "fedadagrad",
+    "FedDyn": "feddyn(alpha=0.1)",
+    "FedLWS": "fedlws",
+    "FedPake": "fedpake",
+}
+"""Label -> method whose clients all get the same model."""
+PERSONAL: Mapping[str, str] = {
+    "local only": "local_only",
+    "fine-tuning": "local_finetune",
+    "Ditto": "ditto(lam=0.1)",
+    "IFCA": "ifca(clusters=2)",
+}
+"""Label -> method whose clients get models of their own, or one for each cluster. All train every model, a linear one as well."""
+METHODS: Mapping[str, str] = {**SHARED, **PERSONAL}
+BASELINE = "FedAvg"
+
+RATES = (0.03, 0.1, 0.3)
+"""Local learning rates; each method gets the best of them."""
+TUNING_SEED, SEEDS = 100, (0, 1)
+VALIDATION = 0.2
+ROUNDS, EVERY, LAST = 20, 5, 2
+"""Rounds of a run, rounds between evaluations, and evaluations whose mean is the score."""
+BATCH_SIZE = 32
+
+
+def run_task(task: Task) -> pd.DataFrame:
+    """Diagnose the clients of a task, tune the learning rate of every method on validation samples, and run it under fresh seeds.
+
+    Returns:
+        One row per method and seed: the fields of the task, its features, and `method spec rate validation seed accuracy
+        worst_decile bytes seconds`. A run that diverged has accuracy 0.
+    """
+    import pandas as pd
+
+    tuning = task.population(TUNING_SEED, VALIDATION)
+    nothing = Rounds(0, task.model, Work(), TUNING_SEED, lambda row, what="": None)
+    work = Work(epochs=task.epochs, batch_size=BATCH_SIZE)
+    conditions = Conditions(task.participation, work, task.model)
+    about = task.fields | features(tuning, diagnosed(tuning, task.name, None, nothing), conditions)
+    fresh = {seed: task.population(seed) for seed in SEEDS}
+    rows = []
+    for method, spec in METHODS.items():
+        scores = {rate: _score(task, spec, tuning, rate, TUNING_SEED, "val_accuracy") for rate in RATES}
+        rate = max(scores, key=lambda r: scores[r]["accuracy"])
+        chosen = {"method": method, "spec": spec, "rate": rate, "validation": scores[rate]["accuracy"]}
+        rows += [
+            about | chosen | {"seed": seed} | _score(task, spec, population, rate, seed, "accuracy")
+            for seed, population in fresh.items()
+        ]
+    return pd.DataFrame(rows)
+
+
+def _score(task: Task, spec: str, clients: Population, rate: float, seed: int, column: str) -> dict[str, Any]:
+    run_config = prepare_run(
+        spec,
+        clients,
+        seed=seed,
+        model=task.model,
+        rounds=ROUNDS,
+        evaluate_every=EVERY,
+        participation=task.participation,
+        work=Work(epochs=task.epochs, batch_size=BATCH_SIZE, lr=rate),
+        executor="distributed(workers=1)",
+    )
+    try:
+        return _of_run(execute(run_config), column)
+    except Diverged:
+        return {"accuracy": 0.0, "worst_decile": 0.0, "bytes": math.nan, "seconds": math.nan}
+
+
+def _of_run(run: Run, column: str) -> dict[str, Any]:
+    """Means over the last evaluations, of the model that each client would use: its own one where the method makes one."""
+    rounds, clients = run.history.rounds, run.history.clients
+    used = f"personal_{column}" if f"personal_{column}" in rounds else column
+    counted = rounds[rounds[used].notna() & (rounds["round"] > 0)].tail(LAST)
+    by_client = clients[clients["round"].isin(counted["round"])].groupby("client")[used].mean()
+    trained, accuracy = rounds[rounds["round"] > 0], known("accuracy")
+    assert accuracy is not None
+    return {
+        "accuracy": float(counted[used].mean()),
+        "worst_decile": worst_decile(by_client.dropna(), accuracy),
+        "bytes": float((trained["bytes_down"] + trained["bytes_up"]).mean()),
+        "seconds": float(trained["seconds"].sum()),
+    }

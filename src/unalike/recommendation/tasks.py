@@ -1,0 +1,216 @@
+"""The tasks whose runs recommendations are learnt from: data sets, divided in ways of known kind and strength."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from unalike._utils.seeds import generator
+from unalike.data.dataset import Dataset
+from unalike.data.partitioning.partition import partition
+from unalike.data.population import Population
+from unalike.data.sources.load import load
+
+SAMPLES = 1600
+"""Most samples of a task, so that a run takes about a second."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A data set, its division among clients, and the conditions of training.
+
+    Attributes:
+        data: The name of a data source of `SOURCES`.
+        kind: The kind of heterogeneity that the partition makes.
+        partition: The partition.
+        clients: The number of clients.
+        participation: The share of clients in a round.
+        epochs: Local epochs in a round.
+        model: The model.
+        concepts: The number of groups of clients that have labels of their own for equal inputs; 1 for none.
+    """
+
+    data: str
+    kind: str
+    partition: str
+    clients: int
+    participation: float
+    epochs: int
+    model: str
+    concepts: int = 1
+
+    @property
+    def name(self) -> str:
+        """A name that tells tasks apart."""
+        parts = (
+            self.data,
+            self.kind,
+            self.partition,
+            self.model,
+            f"{self.clients} clients",
+            f"C {self.participation:g}",
+        )
+        return ", ".join((*parts, f"E {self.epochs}"))
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields by name, and the name of the task."""
+        return {"task": self.name, **asdict(self)}
+
+    def population(self, seed: int, val: float = 0.0) -> Population:
+        """The clients under a seed. Raises `UnalikeError` where the data cannot be divided in this way."""
+        data = SOURCES[self.data]()
+        if self.concepts > 1:
+            data = with_concepts(data, self.concepts, seed)
+        return partition(data, self.partition, self.clients, seed, val=val)
+
+
+def with_concepts(data: Dataset, concepts: int, seed: int) -> Dataset:
+    """Divide the samples at random into groups "concept"; group g has the class c + g instead of c (modulo the classes)."""
+    x, y = data.merged()
+    group = generator(seed, "concepts").permutation(len(y)) % concepts
+    classes = data.classes or []
+    moved = (y.long() + torch.from_numpy(group)) % len(classes)
+    return Dataset(data.name, (x, moved.to(y.dtype)), None, classes, {"concept": group})
+
+
+def _subset(data: Dataset, samples: int = SAMPLES) -> Dataset:
+    """As many samples as `samples`, drawn at random from all of them, with their groups."""
+    x, y = data.merged()
+    rows = np.sort(generator(0, "subset").permutation(len(y))[:samples])
+    groups = {column: values[rows] for column, values in data.groups.items()}
+    return Dataset(data.name, (x[torch.from_numpy(rows)], y[torch.from_numpy(rows)]), None, data.classes, groups)
+
+
+def _as_rows(data: Dataset) -> Dataset:
+    """The data with samples as rows of numbers; binary labels become two classes."""
+    x, y = data.merged()
+    names = data.classes or ["0", "1"]
+    return Dataset(data.name, (x.flatten(1), y.long()), None, names, dict(data.groups))
+
+
+def _word_counts(data: Dataset, words: int) -> Dataset:
+    """Texts as counts of their most frequent words: square roots, so that long texts do not dominate."""
+    x, y = data.merged()
+    counts = torch.zeros(len(y), int(x.max()) + 1)
+    counts.scatter_add_(1, x.long(), torch.ones_like(x, dtype=torch.float32))
+    counts[:, :2] = 0  # padding and unknown words
+    frequent = counts.sum(0).argsort(descending=True)[:words]
+    return Dataset(data.name, (counts[:, frequent].sqrt(), y), None, data.classes)
+
+
+def _table(name: str) -> Dataset:
+    """A table of scikit-learn with standardized columns."""
+    from sklearn import datasets
+
+    found = getattr(datasets, f"load_{name}")()
+    x = (found.data - found.data.mean(0)) / found.data.std(0)
+    return Dataset(
+        name, (x.astype(np.float32), found.target.astype(np.int64)), None, list(map(str, found.target_names))
+    )
+
+
+def _source(make: Callable[[], Dataset]) -> Callable[[], Dataset]:
+    """A source that is made once in a process."""
+    return cache(make)
+
+
+SOURCES: Mapping[str, Callable[[], Dataset]] = {
+    "digits": _source(lambda: load("digits")),
+    "mnist": _source(lambda: _subset(load("mnist"))),
+    "fashion_mnist": _source(lambda: _subset(load("fashion_mnist"))),
+    "cifar10": _source(lambda: _subset(load("cifar10"))),
+    "glyphs": _source(lambda: _subset(load("glyphs(train=4000, test=1000)"), 3 * SAMPLES)),
+    "ag_news": _source(lambda: _word_counts(_subset(load("ag_news")), 500)),
+    "amazon_reviews": _source(lambda: _as_rows(_subset(load("amazon_reviews(features=500)")))),
+    "breast_cancer": _source(lambda: _table("breast_cancer")),
+    "synthetic": _source(lambda: _subset(load("synthetic(alpha=1.0, beta=1.0, clients=20)"))),
+}
+"""Name -> the data. All but `digits`, `glyphs`, `breast_cancer` and `synthetic` are read from files."""
+IMAGES = ("digits", "mnist", "fashion_mnist", "cifar10", "glyphs")
+DOMAINS = {"amazon_reviews": "domains(column='domain')", "synthetic": "natural(column='client')"}
+"""Data sets with clients or domains of their own."""
+
+LABEL_SKEW = (
+    "dirichlet(alpha=1.0)",
+    "dirichlet(alpha=0.3)",
+    "dirichlet(alpha=0.1, min_size=2)",
+    "classes(k=1)",
+    "classes(k=2)",
+)
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "none": ("iid",),
+    "label skew": LABEL_SKEW,
+    "quantity skew": ("quantity(beta=0.5, min_size=8)",),
+    "feature skew": ("noise(level=0.5)", "rotation(degrees=90)"),
+    "label and feature skew": ("dirichlet(alpha=0.3) + noise(level=0.5)",),
+    "clusters": ("clusters(groups=2)",),
+    "concept shift": ("domains(column='concept')",),
+}
+"""Kind of heterogeneity -> partitions that make it."""
+CLIENTS, PARTICIPATION, EPOCHS = (5, 10, 20), (1.0, 0.4), (1, 5)
+MODELS = ("linear", "mlp(hidden=(64, 64))")
+CNN = {"digits": "cnn(channels=(16, 32), hidden=64)", "fashion_mnist": "lenet", "mnist": "lenet"}
+"""Data set -> the convolutional network that some of its tasks train."""
+
+
+DRAWS = 2
+"""Number of tasks with the same data set and partition."""
+
+
+def grid() -> list[Task]:
+    """All tasks: every data set under every partition that suits it; the other conditions are drawn, the same in every call.
+
+    The order is drawn as well, so that the first tasks are of all kinds.
+    """
+    tasks = list(dict.fromkeys(task for draw in range(DRAWS) for task in _each_once(draw)))
+    return [tasks[place] for place in generator(0, "order").permutation(len(tasks))]
+
+
+def _each_once(draw: int) -> Iterator[Task]:
+    for data in SOURCES:
+        for kind, specs in KINDS.items():
+            yield from (_drawn(data, kind, spec, draw) for spec in specs if _suits(data, spec))
+        if data in DOMAINS:
+            yield replace(_drawn(data, "feature skew", DOMAINS[data], draw), clients=20)
+
+
+def _suits(data: str, spec: str) -> bool:
+    if "rotation" in spec:
+        return data in IMAGES
+    if data == "glyphs":  # 62 classes
+        return "classes" not in spec
+    if data in ("amazon_reviews", "breast_cancer"):  # two classes
+        return spec not in ("classes(k=2)", "clusters(groups=2)")
+    return data != "synthetic" or "iid" not in spec  # its clients differ by themselves
+
+
+def _drawn(data: str, kind: str, spec: str, draw: int) -> Task:
+    rng = generator(0, f"task {data} {spec}", draw)
+    models = (*MODELS, CNN[data]) if data in CNN else MODELS
+    return Task(
+        data,
+        kind,
+        spec,
+        clients=_one_of(rng, _clients(data, spec)),
+        participation=_one_of(rng, PARTICIPATION),
+        epochs=_one_of(rng, EPOCHS),
+        model=_one_of(rng, models),
+        concepts=2 if kind == "concept shift" else 1,
+    )
+
+
+def _clients(data: str, spec: str) -> tuple[int, ...]:
+    """Numbers of clients: no more than small data can bear, no fewer than all classes need."""
+    if "classes" in spec and data not in ("amazon_reviews", "breast_cancer"):
+        return CLIENTS[1:]
+    return CLIENTS[:2] if data == "breast_cancer" else CLIENTS
+
+
+def _one_of(rng: np.random.Generator, values: tuple[Any, ...]) -> Any:
+    return values[int(rng.integers(len(values)))]

@@ -1,0 +1,82 @@
+"""`ua.recommend`, its result and its page."""
+
+import json
+
+import numpy as np
+import pytest
+
+import unalike as ua
+from unalike.recommendation import judgement, recommend
+from unalike.recommendation.stored_runs import StoredRuns
+from unalike.recommendation.task_runs import METHODS, SHARED
+
+
+@pytest.fixture(scope="module")
+def clients():
+    return ua.partition(ua.load("digits"), "dirichlet(alpha=0.1)", clients=10, seed=1)
+
+
+@pytest.fixture
+def from_planted(planted, monkeypatch):
+    """Recommendations that are made from the made-up runs."""
+    found = {names: judgement.judge(planted, "accuracy", names) for names in judgement.CANDIDATES}
+    monkeypatch.setattr(StoredRuns, "read", classmethod(lambda cls: planted))
+    monkeypatch.setattr(recommend.judgement, "read", lambda objective, names: found[names])
+
+
+def test_recommend_forecast_says_what_is_best_for_alike_tasks(clients, from_planted, tmp_path):
+    found = ua.recommend(clients, model="linear")
+    assert [one.method for one in found.short_list] == ["FedDyn"]  # label skew is strong here
+    [first] = found.short_list
+    assert 0.07 < first.gain <= 0.10 and first.risk < 0.1 and first.rate == 0.1
+    scaffold = found.table.loc["SCAFFOLD"]
+    assert scaffold["traffic"] == 2 and scaffold["risk"] > 0.9
+    assert "Try FedDyn first: " in str(found)
+    assert "label skew" in " ".join(found.reasons)
+    assert any("clients in a round" in note for note in found.notes)  # 10; the made-up tasks have 1
+    page = found.save(tmp_path / "advice")
+    text = page.read_text()
+    assert "Which method should be tried first?" in text and "FedDyn" in text
+    content = json.loads((tmp_path / "advice" / "recommendation.json").read_text())
+    assert content["advice"][0]["spec"] == METHODS["FedDyn"] and content["judgement"]["tasks"] == 24
+
+
+def test_recommend_candidates_shared_leaves_out_personal_methods(clients, from_planted):
+    assert set(ua.recommend(clients, candidates="shared").table.index) == set(SHARED)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"candidates": "sharde"}, "did you mean 'shared'"),
+        ({"objective": "accuracies"}, "did you mean 'accuracy'"),
+        ({"participation": 0.0}, "above 0 and at most 1"),
+        ({"modle": "mlp"}, "did you mean 'model'"),
+    ],
+)
+def test_recommend_wrong_options_are_refused(clients, options, message):
+    with pytest.raises((ua.UnalikeError, TypeError), match=message):
+        ua.recommend(clients, **options)
+
+
+def test_recommend_regression_is_refused():
+    rng = np.random.default_rng(0)
+    clients = [ua.ClientData(train=(rng.normal(size=(20, 3)), rng.normal(size=20))) for _ in range(3)]
+    with pytest.raises(ua.UnalikeError, match="expected classes"):
+        ua.recommend(clients)
+
+
+def test_shipped_runs_have_every_method_and_finite_features():
+    runs = StoredRuns.read()
+    assert runs.scores("accuracy").notna().all().all() and np.isfinite(runs.features).all()
+    assert (runs.gains("accuracy")["FedAvg"] == 0).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", judgement.CANDIDATES)
+def test_shipped_judgement_is_that_of_the_shipped_runs(names):
+    shipped, found = judgement.read("accuracy", names), judgement.judge(StoredRuns.read(), "accuracy", names)
+    assert shipped.policy == found.policy and shipped.tasks == found.tasks
+    for by, policies in found.regret.items():
+        for policy, estimate in policies.items():
+            assert shipped.regret[by][policy].mean == pytest.approx(estimate.mean, abs=0.01), (by, policy)

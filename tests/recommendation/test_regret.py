@@ -1,0 +1,70 @@
+"""Forecasts, and the regret of ways to choose, on runs whose best method is known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from unalike.recommendation import judgement
+from unalike.recommendation.forecast import Forecaster, weighted_quantile
+from unalike.recommendation.regret import means, regrets
+from unalike.recommendation.task_features import TITLES
+from unalike.recommendation.task_runs import METHODS
+
+NAMES = tuple(METHODS)
+
+
+def features(label_skew: float) -> np.ndarray:
+    return np.array([label_skew if name == "label_skew" else 1.0 for name in TITLES])
+
+
+def test_forecast_is_the_gain_of_alike_tasks(planted):
+    forecaster = Forecaster(planted, "accuracy", NAMES)
+    weights = forecaster.weights(features(0.8))
+    assert weights.sum() == pytest.approx(1) and (weights >= 0).all()
+    assert weights[::2].sum() > 0.8  # the tasks with strong label skew
+    gains = forecaster.forecast(features(0.8))
+    assert gains.idxmax() == "FedDyn" and 0.07 < gains["FedDyn"] <= 0.10
+    assert forecaster.forecast(features(0.1)).idxmax() == "SCAFFOLD"
+
+
+def test_reasons_name_the_feature_that_decides(planted):
+    [reason] = Forecaster(planted, "accuracy", NAMES).reasons(features(0.8))
+    assert reason.startswith("label skew") and "0.8, above 0.45" in reason
+
+
+def test_weighted_quantile_of_hand_made_weights():
+    values, weights = np.array([3.0, 1.0, 2.0]), np.array([0.2, 0.5, 0.3])
+    assert [weighted_quantile(values, weights, share) for share in (0.1, 0.5, 0.6, 0.9, 1.0)] == [1, 1, 2, 3, 3]
+
+
+def test_regrets_are_those_of_the_known_best_method(planted):
+    found = regrets(planted, "accuracy", NAMES, "data").mean()
+    # FedDyn is 0.10 better on half of the tasks, SCAFFOLD 0.04 on the others; on average FedDyn is best (+0.025)
+    assert found["always FedAvg"] == pytest.approx((0.10 + 0.04) / 2)
+    assert found["best on average"] == pytest.approx((0.0 + 0.09) / 2)
+    assert found["published advice"] == pytest.approx((0.10 + 0.04) / 2)  # FedAdagrad is as good as FedAvg here
+    assert found["forecast"] == found["small tree"] == pytest.approx(0, abs=1e-12)
+
+
+def test_regrets_of_another_kind_cannot_be_learnt_from_one_kind(planted):
+    found = regrets(planted, "accuracy", NAMES, "kind").mean()
+    assert found["forecast"] == found["best on average"] == pytest.approx((0.12 + 0.09) / 2)
+
+
+def test_means_interval_covers_group_means_and_is_exact_for_equal_groups():
+    regret = pd.DataFrame({"a": [0.1] * 6, "b": [0.0, 0.0, 0.2, 0.2, 0.4, 0.4]})
+    found = means(regret, np.array(list("xxyyzz")))
+    assert found.loc["a"].tolist() == pytest.approx([0.1, 0.1, 0.1])
+    assert found.loc["b", "mean"] == pytest.approx(0.2)
+    assert found.loc["b", "low"] == pytest.approx(0.0) and found.loc["b", "high"] == pytest.approx(0.4)
+    assert means(regret, np.array(list("xxyyzz")), versus="a").loc["b", "mean"] == pytest.approx(0.1)
+
+
+def test_judgement_follows_forecasts_only_if_they_are_better_for_sure(planted, tmp_path):
+    runs = planted
+    found = judgement.judge(runs, "accuracy", "any")
+    assert found.policy == "forecast" and found.forecast_less_average["data"].high < 0 and found.tasks == 24
+    judgement.write(runs, tmp_path / "j.json")
+    assert judgement.read("accuracy", "any", tmp_path / "j.json") == found
+    same = runs.table.assign(label_skew=1.0)  # nothing to learn from
+    assert judgement.judge(type(runs)(same), "accuracy", "any").policy == "best on average"
