@@ -210,3 +210,30 @@ def test_encoding_too_large_for_bundle_is_refused(made, tmp_path, monkeypatch):
     monkeypatch.setattr("unalike.federation.security.bundle.MAX_FILE_BYTES", 500)
     with pytest.raises(UnalikeError, match="too much for a bundle"):
         bundle.write(tmp_path / "large.zip")
+
+
+def test_federation_of_summaries_needs_no_sample(tmp_path):
+    frames = {"north": patients(1, 30, "ab"), "south": patients(2, 80, "bc", 2)}
+    words = ["federation", "init", tmp_path / "fed", "--sites", "north,south", "--model", "linear"]
+    for name, frame in frames.items():
+        frame.to_parquet(tmp_path / f"{name}.parquet")
+        summary = ["federation", "summarize", tmp_path / f"{name}.parquet", "--target", "outcome", "--least", 2]
+        done = CliRunner().invoke(app, [str(word) for word in [*summary, "--out", tmp_path / f"{name}.json"]])
+        assert done.exit_code == 0 and "read it before you send it" in done.output, done.output
+        words += ["--summary", tmp_path / f"{name}.json"]
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0 and "2 summaries" in done.output, done.output
+    folder = FederationFolder(tmp_path / "fed")
+    federation = folder.federation
+    assert federation.data.classes == ("ill", "well") and federation.data.shape == (5,)
+    pooled = pd.concat([load_rows(frame)["age"] for frame in frames.values()])
+    assert federation.data.encoding.numbers[0].mean == pytest.approx(pooled.mean(), rel=0.02)  # two ages are missing
+    workers = {}
+    for name in frames:
+        data = spec(str(tmp_path / f"{name}.parquet"), {"target": "outcome"})
+        own = site_data(Bundle.read(folder.bundles[name]).federation, data, None, name)
+        workers[name] = SiteWorker(federation, name, Bundle.read(folder.bundles[name]).key, own, tmp_path / name)
+    run = Coordinator(federation, folder.key, InMemoryTransport(workers), tmp_path / "run").run(stop=lambda row: True)
+    assert run.params["head.weight"].shape == (2, 5)
+    both = CliRunner().invoke(app, [*map(str, words), "--like", str(tmp_path / "north.parquet")])
+    assert both.exit_code != 0

@@ -48,6 +48,7 @@ NOT_RUN = {
         "needs the federation to be up",
     ],
     "docs/federation/site.md": ["needs a bundle and the coordinator's machine"],
+    "docs/how_to/diagnose.md": ["network"],
     "docs/how_to/own_models.md": ["needs published weights", "needs peft"],
     "docs/how_to/processes.md": ["needs four GPUs"],
     "docs/how_to/recording.md": ["the run above once more"],

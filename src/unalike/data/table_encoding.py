@@ -54,7 +54,7 @@ class Number:
     def read(self, frame: pd.DataFrame, where: str) -> np.ndarray:
         """Read the column as float64 [N], NaN for missing values."""
         column = _column(frame, self.name, [TRUTH if self.truth else NUMBERS], where)
-        return _floats(column, where)
+        return floats_of(column, where)
 
     def scaled(self, x: np.ndarray) -> np.ndarray:
         """Fill and standardize the column: float64 [N]."""
@@ -188,7 +188,7 @@ def fit(frame: pd.DataFrame, train: int, where: str) -> Encoding:
             f"{left_out(column)}",
             stacklevel=2,
         )
-    categories = [_category(frame[column], train, where) for column in frame if column not in numbers]
+    categories = [category_of(frame[column], train, where) for column in frame if column not in numbers]
     return Encoding(_numbers(frame[numbers], train, where), tuple(categories))
 
 
@@ -205,7 +205,7 @@ def _numbers(frame: pd.DataFrame, train: int, where: str) -> tuple[Number, ...]:
 
     if not len(frame.columns):
         return ()
-    x = np.asfortranarray(np.column_stack([_floats(frame[column], where)[:train] for column in frame]))
+    x = np.asfortranarray(np.column_stack([floats_of(frame[column], where)[:train] for column in frame]))
     for column, empty in zip(frame, np.isnan(x).all(0)):
         if empty:
             raise UnalikeError(f"{where}: column {column!r} has no value in the training rows; {left_out(column)}")
@@ -246,7 +246,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _category(column: pd.Series, train: int, where: str) -> Category:
+def category_of(column: pd.Series, train: int, where: str) -> Category:
+    """The encoding of a column of texts, from its first `train` rows. Raises `UnalikeError` for anything but categories."""
     kind = kind_of(column)
     if kind not in (NOTHING, TRUTH, TEXTS):
         raise UnalikeError(
@@ -297,7 +298,8 @@ def texts_of(column: pd.Series, missing: str = MISSING) -> list[str]:
     return [str(value) for value in plain.where(plain.notna(), missing)]
 
 
-def _floats(column: pd.Series, where: str) -> np.ndarray:
+def floats_of(column: pd.Series, where: str) -> np.ndarray:
+    """The values of a column of numbers as float64 [N], NaN for missing ones. Raises `UnalikeError` for infinite ones."""
     from pandas.api.types import is_numeric_dtype
 
     plain = column if is_numeric_dtype(column) else column.astype(object).where(column.notna(), np.nan)

@@ -42,7 +42,7 @@ def render(diagnosis: DiagnosisContent) -> str:
             "clusters": _clusters(diagnosis),
             "sent": _sent(diagnosis.sent) if diagnosis.sent else None,
         },
-        unavailable=diagnosis.unavailable,
+        unavailable={what: capital(reason) for what, reason in diagnosis.unavailable.items()},
         command=diagnosis.command,
     )
 

@@ -110,7 +110,8 @@ class RunConfig:
     def warnings(self) -> list[str]:
         """Warnings about a configuration that can be run."""
         nothing = "rounds=0 trains nothing: the run holds the initial model and its evaluation; expected 1 or more"
-        found = [nothing] if not self.options.rounds else []
+        useless = not self.options.rounds and not getattr(self.plan, "useful_untrained", False)
+        found = [nothing] if useless else []
         if self.start is not None and self.start.partial:
             found.append(f"the run starts from {self.start.path}: {self.start.taken}")
         return found + ([self.ending.warning] if self.ending.warning else [])

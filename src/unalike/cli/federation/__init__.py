@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from unalike.cli.federation import control, init, renew, revoke, status, up
+from unalike.cli.federation import control, init, renew, revoke, status, summarize, up
 
 HELP = """Run federations over a network. Each site keeps its data.
 
@@ -17,7 +17,7 @@ unalike federation init look --sites 5 --shape 8 --classes 2 --method diagnosis 
 """
 
 app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
-for module in (init, up, status, renew, revoke):
+for module in (summarize, init, up, status, renew, revoke):
     app.command(module.NAME)(module.command)
 for name in control.HELP:
     app.command(name)(control.command_of(name))

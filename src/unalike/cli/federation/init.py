@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -71,6 +72,13 @@ def command(
             help="Data set or file with samples like those of the sites; defines the shape, and the encoding of tables."
         ),
     ] = None,
+    summary: Annotated[
+        list[Path],
+        typer.Option(
+            help="Summary of a site's table, by `unalike federation summarize`; repeat for every site. Instead of --like.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
     *,
     table: dict[str, Any],
     shape: Shape = None,
@@ -99,6 +107,7 @@ def command(
 
     \b
     unalike federation init hospitals --sites 5 --like sample.csv --target outcome --host fed.example.org --method fedmix
+    unalike federation init hospitals --sites north,south --summary north.json --summary south.json --method fedmix
     unalike federation init scans --sites north,south --shape 1,64,64 --classes benign,malignant --model cnn
 
     A bundle holds a secret key: send it to its site over a private channel, and delete it here afterwards.
@@ -109,12 +118,18 @@ def command(
     from unalike.federation.operations.federation_folder import FederationFolder
     from unalike.federation.site.site_data import own_samples
 
-    if like is None:
-        schema = _schema(shape, classes, task, tokens)
-    elif shape is None and classes is None and task == "classification" and not tokens:
+    by_hand = shape is not None or classes is not None or task != "classification" or tokens
+    if (like is not None) + bool(summary) + by_hand > 1:
+        raise UnalikeError(
+            "--like FILE or --summary FILE already defines the samples; give one of them, and leave out --shape, --classes, --task "
+            "and --tokens"
+        )
+    if summary:
+        schema = schema_of(summary)
+    elif like is not None:
         schema = schema_like(data_flags.spec(like, table))
     else:
-        raise UnalikeError("--like FILE already defines the samples; leave out --shape, --classes, --task and --tokens")
+        schema = _schema(shape, classes, task, tokens)
     columns = {name: value for name, value in table.items() if name in ("target", "regression")}
     own = {
         name: own_samples(cast(Any, schema), data_flags.spec(file, columns))
@@ -139,7 +154,8 @@ def command(
         **terms,
     )
     if made.federation.data.encoding is not None:
-        print(f"every bundle holds the encoding of tables: scales and categories (or words) of {like}")
+        source = like or f"{len(summary)} summaries"
+        print(f"every bundle holds the encoding of tables: scales and categories (or words) of {source}")
     print(f"made {folder.resolve()}; hand over, each to its site alone:")
     for site, bundle in made.bundles.items():
         print(f"  {site}: {bundle}")
@@ -182,12 +198,22 @@ def schema_like(data: str, data_dir: Path | None = None) -> object:
     )
 
 
+def schema_of(files: Sequence[Path]) -> object:
+    """The schema that the sites' summaries agree on."""
+    from unalike.data.sources.table_summary import TableSummary, agreed
+    from unalike.federation.protocol.federation_file import Schema
+
+    encoding, target = agreed({file.stem: TableSummary.load(file) for file in files})
+    return Schema((encoding.width,), target.classes or None, target.kind, False, encoding)
+
+
 def _schema(shape: str | None, classes: str | None, task: str, tokens: bool) -> object:
     from unalike.federation.protocol.federation_file import Schema
 
     if shape is None:
         raise UnalikeError(
-            "the schema of the sites' samples is missing; give --like FILE, or --shape 1,28,28 --classes 10"
+            "the schema of the sites' samples is missing; give --like FILE, --summary FILE of every site, or --shape 1,28,28 "
+            "--classes 10"
         )
     try:
         sizes = tuple(int(n) for n in shape.split(","))

@@ -124,10 +124,10 @@ def read_table(
             "or in Python target='COLUMN' (and with --group or group= one that says whose row it is, if there is one)"
         )
     drop, group = _several(drop), _several(group)
-    _require(frame, [target, *drop, *group, *_several(split or ()), *_several(text or ())], path.name)
+    require_columns(frame, [target, *drop, *group, *_several(split or ()), *_several(text or ())], path.name)
     y, classes = labels(frame[target], path.name, regression)
     if classes is not None and encoding is None:
-        _check_classes(frame[target], len(classes), path.name)
+        check_classes(frame[target], len(classes), path.name)
     test = every_fifth(y) if split is None else _tests(frame[split], path.name)
     order, train = np.argsort(test, kind="stable"), int((~test).sum())
     frame, y = frame.iloc[order], y[order]
@@ -209,7 +209,7 @@ def labels(column: pd.Series, where: str, regression: bool = False) -> tuple[np.
     return codes, [str(kind) for kind in kinds]
 
 
-def _check_classes(column: pd.Series, classes: int, where: str) -> None:
+def check_classes(column: pd.Series, classes: int, where: str) -> None:
     """Raise `UnalikeError` for a target with so many values that it is probably an amount or a name, not a class."""
     numbers = kind_of(column) == NUMBERS
     if len(column) >= FEW_ROWS and (2 * classes > len(column) or (numbers and classes > MOST_CATEGORIES)):
@@ -249,7 +249,8 @@ def _check_agreed(encoding: Encoding, unused: Sequence[str], text: str | None, w
         )
 
 
-def _require(frame: pd.DataFrame, columns: Sequence[str], where: str) -> None:
+def require_columns(frame: pd.DataFrame, columns: Sequence[str], where: str) -> None:
+    """Raise `UnalikeError` if the table lacks one of the columns, or has no rows."""
     for column in (column for column in columns if column not in frame.columns):
         known = ", ".join(map(str, frame))
         mark = next((mark for mark in (";", "\t", "|") if len(frame.columns) == 1 and mark in known), None)

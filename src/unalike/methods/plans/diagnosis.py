@@ -39,6 +39,7 @@ class Diagnosis(StagedPlan):
 
     name: ClassVar[str] = "diagnosis"
     needs_products: ClassVar[bool] = True
+    useful_untrained: ClassVar[bool] = True
 
     noise: NonNegativeFloat = 0.0
 

@@ -34,6 +34,8 @@ class StagedPlan:
     name: ClassVar[str]
     needs_products: ClassVar[bool] = False
     """Whether the run records the inner products of the clients' updates."""
+    useful_untrained: ClassVar[bool] = False
+    """Whether the plan has results without a round."""
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
         """The stages and client queries; see `StagePlan.stages`."""

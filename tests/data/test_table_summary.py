@@ -1,0 +1,134 @@
+"""The encoding from the summaries of several tables is that of all their training rows together."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from unalike._utils.errors import UnalikeError
+from unalike.data.sources.table_summary import TableSummary, agreed, summarize
+from unalike.data.table_encoding import fit
+
+
+def patients(seed, mean, wards, rows=300, gaps=0):
+    rng = np.random.default_rng(seed)
+    age = rng.normal(mean, 10, rows).round(1)
+    age[:gaps] = np.nan
+    return pd.DataFrame(
+        {
+            "age": age,
+            "ward": rng.choice(list(wards), rows),
+            "beds": rng.integers(1, 9, rows),
+            "smoker": rng.random(rows) < 0.3,
+            "outcome": np.array(["ill", "well"])[np.arange(rows) % 2],
+        }
+    )
+
+
+def training(frame):
+    return frame[frame.groupby("outcome").cumcount() % 5 != 4]
+
+
+@pytest.fixture
+def frames():
+    return {
+        "north": patients(1, 30, "ab"),
+        "south": patients(2, 80, "bc", 200, gaps=20),
+        "west": patients(3, 50, "abc", 90),
+    }
+
+
+def summaries(frames, folder, **options):
+    found = {}
+    for site, frame in frames.items():
+        frame.to_csv(folder / f"{site}.csv", index=False)
+        summarize(folder / f"{site}.csv", target="outcome", **options).save(folder / f"{site}.json")
+        found[site] = TableSummary.load(folder / f"{site}.json")
+    return found
+
+
+def test_agreed_encoding_equals_that_of_pooled_rows(frames, tmp_path):
+    encoding, target = agreed(summaries(frames, tmp_path, least=1))
+    pooled = pd.concat([training(frame) for frame in frames.values()]).drop(columns="outcome")
+    wanted = fit(pooled, len(pooled), "pooled")
+    assert encoding.names == wanted.names and encoding.categories == wanted.categories
+    assert (target.kind, target.classes) == ("classification", ("ill", "well"))
+    for ours, theirs in zip(encoding.numbers, wanted.numbers, strict=True):
+        assert (ours.name, ours.gaps, ours.truth) == (theirs.name, theirs.gaps, theirs.truth)
+        if not ours.gaps:  # sums are exact
+            assert [ours.mean, ours.scale] == pytest.approx([theirs.mean, theirs.scale], rel=1e-12)
+        assert ours.fill == pytest.approx(theirs.fill, abs=0.12 * theirs.scale)  # up to the resolution of the quantiles
+    age, exact = encoding.numbers[0], wanted.numbers[0]
+    assert age.gaps and [age.mean, age.scale] == pytest.approx([exact.mean, exact.scale], rel=0.01)
+
+
+def test_one_table_gives_its_own_encoding(frames, tmp_path):
+    """With an even number of parts the median is one of the quantiles. Mean and scale follow from it where values are missing."""
+    south = {"south": frames["south"]}
+    encoding, _ = agreed(summaries(south, tmp_path, least=1))
+    rows = training(frames["south"]).drop(columns="outcome")
+    for ours, theirs in zip(encoding.numbers, fit(rows, len(rows), "south").numbers, strict=True):
+        assert [ours.fill, ours.mean, ours.scale] == pytest.approx([theirs.fill, theirs.mean, theirs.scale], rel=1e-12)
+
+
+def test_rare_values_stay_at_the_site(frames, tmp_path):
+    frames["north"].loc[[0, 1, 2], "ward"] = "isolation of Mrs Smith"
+    frames["north"].loc[frames["north"].index[3:], "age"] = np.nan  # three ages are left
+    north = summaries(frames, tmp_path)["north"]
+    text = (tmp_path / "north.json").read_text()
+    assert "Smith" not in text and set(north.categories[0].values) == {"a", "b"}
+    age = north.numbers[0]
+    assert (age.count, age.missing, age.quantiles) == (0, north.rows, ())
+    assert not any(f"{frames['north']['age'][k]:g}" in text for k in range(3))
+
+
+def test_quantiles_have_enough_values_between_them(frames, tmp_path):
+    found = summaries({"west": frames["west"]}, tmp_path, least=10)["west"]
+    ages, cuts = training(frames["west"])["age"], found.numbers[0].quantiles
+    held = np.bincount(np.searchsorted(cuts, ages), minlength=len(cuts) + 1)
+    assert held.min() >= 10 and ages.min() < cuts[0] and cuts[-1] < ages.max()
+
+
+def test_true_and_false_with_gaps_at_one_site_are_categories(frames, tmp_path):
+    frames["north"]["smoker"] = frames["north"]["smoker"].astype(object).where(np.arange(300) > 30, None)
+    encoding, _ = agreed(summaries(frames, tmp_path))
+    smoker = next(c for c in encoding.categories if c.name == "smoker")
+    assert smoker.values == ("(missing)", "False", "True") and "smoker" not in [n.name for n in encoding.numbers]
+
+
+def test_column_that_one_site_never_filled_in_is_missing_there(frames, tmp_path):
+    frames["west"]["ward"], frames["west"]["beds"] = None, None
+    encoding, _ = agreed(summaries(frames, tmp_path))
+    assert encoding.categories[0].values == ("(missing)", "a", "b", "c")
+    beds = next(n for n in encoding.numbers if n.name == "beds")
+    assert beds.gaps and 4 <= beds.mean <= 5
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"age": lambda f: f["ward"]}, r"'age' holds numbers at south and texts at north"),
+        ({"bed": lambda f: f["beds"]}, r"have other columns: only one of them has bed"),
+        (
+            {"outcome": lambda f: np.arange(len(f)) / 7},
+            r"the target of south is 'outcome' \(classification\), that of north",
+        ),
+    ],
+)
+def test_sites_that_disagree_are_named(frames, tmp_path, change, message):
+    frames["north"] = frames["north"].assign(**change)
+    with pytest.raises(UnalikeError, match=message):
+        agreed(summaries(frames, tmp_path))
+
+
+def test_names_of_rows_and_damaged_summaries_are_refused(frames, tmp_path):
+    frames["north"]["patient"] = [f"patient {k}" for k in range(300)]
+    with pytest.raises(UnalikeError, match="--drop patient"):
+        summaries(frames, tmp_path)
+    for content in ("", "[]", json.dumps({"rows": -1}), json.dumps({"rows": 1, "least": 1, "columns": [], "odd": 1})):
+        (tmp_path / "odd.json").write_text(content)
+        with pytest.raises(UnalikeError, match="is not the summary of a table"):
+            TableSummary.load(tmp_path / "odd.json")
