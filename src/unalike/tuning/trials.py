@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from unalike._utils.system.process_pool import process_pool
 from unalike.tuning.trial import Trial, load_trial
 from unalike.tuning.trial_runner import TrialRunner
 
@@ -124,9 +122,5 @@ def _pool(jobs: int) -> Iterator[Executor]:
         yield _ThisProcess()
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
-        try:
-            yield pool
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    with process_pool(jobs, threads) as pool:
+        yield pool
