@@ -56,10 +56,7 @@ class Curves:
                     by_round.setdefault(number, []).append(self.scale * (value - other))
         if not by_round:
             return None
-        means = [statistics.fmean(values) for values in by_round.values()]
-        spread = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in by_round.values()]
-        low, high = ([m + sign * s for m, s in zip(means, spread)] for sign in (-1, 1))
-        return Line(method, list(by_round), means, low, high)
+        return Line.over_seeds(method, by_round)
 
 
 @dataclass(frozen=True)
@@ -130,15 +127,9 @@ class Sweep:
             for setting in results.settings:
                 values = [self.scale * v for v in results.scores(method, setting, self.column, self.last).values()]
                 if values and setting in self.at:
-                    found[self.at[setting]] = (
-                        statistics.fmean(values),
-                        statistics.stdev(values) if len(values) > 1 else 0.0,
-                    )
+                    found[self.at[setting]] = values
             if found:
-                x = sorted(found)
-                means, spread = [found[v][0] for v in x], [found[v][1] for v in x]
-                bands = ([m + sign * s for m, s in zip(means, spread)] for sign in (-1, 1))
-                lines.append(Line(method, x, means, *bands))
+                lines.append(Line.over_seeds(method, dict(sorted(found.items()))))
         return tuple(lines)
 
 

@@ -65,21 +65,17 @@ class MethodSweep:
     def _lines(self, results: Results, setting: str) -> tuple[Line, ...]:
         lines = []
         for family, at in self.families.items():
-            found = [(self._place(value), self._scores(results, method, setting)) for method, value in at.items()]
-            found = sorted((x, scores) for x, scores in found if scores)
+            found = {
+                self._place(value): list(self._scores(results, method, setting).values())
+                for method, value in at.items()
+            }
+            found = {x: found[x] for x in sorted(found) if found[x]}
             if found:
-                lines.append(_line(family, [x for x, _ in found], [list(scores.values()) for _, scores in found]))
+                lines.append(Line.over_seeds(family, found))
         level, places = (
             list(self._scores(results, self.baseline, setting).values()),
             [x for line in lines for x in line.x],
         )
         if level and places:
-            lines.append(_line(self.baseline, [min(places), max(places)], [level, level]))
+            lines.append(Line.over_seeds(self.baseline, {min(places): level, max(places): level}))
         return tuple(lines)
-
-
-def _line(label: str, x: list[float], values: list[list[float]]) -> Line:
-    means = [statistics.fmean(some) for some in values]
-    spread = [statistics.stdev(some) if len(some) > 1 else 0.0 for some in values]
-    low, high = ([m + sign * s for m, s in zip(means, spread)] for sign in (-1, 1))
-    return Line(label, x, means, low, high)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,14 @@ class Line:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
+
+    @classmethod
+    def over_seeds(cls, label: str, values: Mapping[int, Sequence[float]] | Mapping[float, Sequence[float]]) -> Line:
+        """The mean of the values at each x, with a band of one standard deviation to both sides."""
+        means = [statistics.fmean(own) for own in values.values()]
+        spread = [statistics.stdev(own) if len(own) > 1 else 0.0 for own in values.values()]
+        low, high = ([m + sign * s for m, s in zip(means, spread)] for sign in (-1, 1))
+        return cls(label, list(values), means, low, high)
 
 
 @dataclass(frozen=True)

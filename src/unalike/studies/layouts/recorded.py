@@ -45,7 +45,7 @@ class RecordedCurves:
         """The figure."""
         panels = []
         for method, setting in _recorded(results, self.quantity):
-            lines = [_line(entry, found) for entry, found in self._entries(results, method, setting).items()]
+            lines = [Line.over_seeds(entry, found) for entry, found in self._entries(results, method, setting).items()]
             panels.append(Panel(_title(results, method, setting), "round", self.title, tuple(lines)))
         return Picture(self.name or self.quantity, tuple(panels))
 
@@ -89,10 +89,3 @@ def _recorded(results: Results, quantity: str) -> list[tuple[str, str]]:
 
 def _title(results: Results, method: str, setting: str) -> str:
     return method if len(results.settings) == 1 else f"{method}, {setting}"
-
-
-def _line(label: str, found: dict[int, list[float]]) -> Line:
-    means = [statistics.fmean(values) for values in found.values()]
-    spread = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in found.values()]
-    low, high = ([m + sign * s for m, s in zip(means, spread)] for sign in (-1, 1))
-    return Line(label, list(found), means, low, high)
