@@ -165,6 +165,29 @@ def test_binary_labels_are_counted(tmp_path):
     assert "drift" not in found.measures and found.training is None
 
 
+@pytest.mark.parametrize("noise", [0, 1])
+def test_site_with_impossible_counts_is_left_out_and_named(tmp_path, noise):
+    def change(head, facts, tensors):
+        counts = tensors.get("histograms")
+        return None if counts is None else (head, facts, {"histograms": counts * 1000 - 7})
+
+    fed = SmallFederation(tmp_path, make_clients(SIZES), f"diagnosis(noise={noise})", rounds=0)
+    fed.corrupt("site1", change)
+    found = run_diagnosis(fed.run(), "test")
+    assert list(found.counts.index) == ["site0", "site2", "site3"]
+    assert any("site1 sent counts that cannot be right" in note for note in found.notes)
+    assert set(found.unavailable) == {"Concept shift"}
+
+
+def test_site_that_does_not_answer_is_left_out_and_named(tmp_path):
+    fed = SmallFederation(tmp_path, make_clients(SIZES), "diagnosis", rounds=0, quorum=3, deadline=0.5)
+    fed.coordinator()._roster().save(fed.out / "roster.json")  # all are admitted
+    fed.transport.offline.add("site2")
+    found = run_diagnosis(fed.run(), "test")
+    assert list(found.counts.index) == ["site0", "site1", "site3"]
+    assert "Left out: site2 did not answer all questions." in found.notes
+
+
 # noise --------------------------------------------------------------------------------------------------------------
 
 

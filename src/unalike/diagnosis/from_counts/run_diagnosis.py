@@ -19,12 +19,13 @@ from unalike.diagnosis.sizes import quantity_skew
 from unalike.diagnosis.training import Trained, TrainingSkew, inner_products, skew_of
 from unalike.methods.plan import Answers, steps_of
 from unalike.methods.plans.diagnosis import Diagnosis as DiagnosisPlan
-from unalike.reporting.wording import plural, significant
+from unalike.reporting.wording import listing, plural, significant
 from unalike.runtime.finished_run import Run
 
+SCALE = "Scale of the numbers about training"
 UNAVAILABLE = {
     "Concept shift": "it takes one client's model and another client's samples in one place",
-    "Scale of the numbers about training": "it takes training on the same samples, divided in other ways",
+    SCALE: "it takes training on the same samples, divided in other ways",
 }
 """What a diagnosis cannot say from counts and updates -> the reason."""
 FEATURE_STEPS = ("features-magnitudes", "features-spans", "features")
@@ -51,9 +52,12 @@ def run_diagnosis(run: Run, name: str, command: str = "") -> Diagnosis:
             f"found a run of {run.method} with the answers {', '.join(answers) or 'of nobody'}; expected one of the plan "
             "'diagnosis', as ua.run('diagnosis', ...) returns it"
         )
-    ids = [k for k in answers["classes"].clients if k in answers["features"].clients]
+    answered = [k for k in answers["classes"].clients if k in answers["features"].clients]
+    ids = [k for k in answered if _is_possible(run, k, plan.noise)]
     if len(ids) < 2:
-        raise UnalikeError(f"found answers of {plural(len(ids), 'client')}, expected two or more to compare")
+        raise UnalikeError(
+            f"found answers of {plural(len(ids), 'client')}, expected possible ones of two or more to compare"
+        )
     ranges, seed = _ranges(run), run.config["seed"]
     classes, low, high = _classes(run, ranges), ranges["low"].numpy(), ranges["high"].numpy()
     counts = _counts(run, ids, classes, plan.noise)
@@ -78,11 +82,20 @@ def run_diagnosis(run: Run, name: str, command: str = "") -> Diagnosis:
         concept=None,
         clusters=clusters,
         training=training,
-        notes=_notes(run, len(ids), plan.noise, training is not None),
+        notes=[*_left_out(run, answered, ids), *_notes(run, len(ids), plan.noise, training is not None)],
         command=command,
-        unavailable=UNAVAILABLE,
+        unavailable={what: why for what, why in UNAVAILABLE.items() if what != SCALE or training is not None},
         sent=[(item.what, item.bytes) for item in run.run_config.wire if item.direction == "up"],
     )
+
+
+def _is_possible(run: Run, client: int, noise: float) -> bool:
+    """Whether a client's counts fit each other and its number of samples; noise may take them apart by ten standard deviations."""
+    counts = _rows(run.answers["classes"], "noisy_counts" if noise else "counts", [client])[0]
+    placed = _rows(run.answers["features"], "histograms", [client])[0]
+    slack = 10 * noise * (placed.shape[-1] + 1) ** 0.5
+    apart = np.abs(placed.sum(-1) - counts).max(), abs(counts.sum() - run.run_config.population.sizes[client])
+    return bool(min(counts.min(), placed.min()) >= -slack and max(apart) <= slack * len(counts) ** 0.5)
 
 
 def _classes(run: Run, ranges: Tree) -> dict[int, str]:
@@ -151,11 +164,20 @@ def _gradient_products(answers: Answers, ids: Sequence[int]) -> np.ndarray:
     return inner_products(parts.flatten(0, 1)).reshape(clients, folds, clients, folds)
 
 
+def _left_out(run: Run, answered: Sequence[int], ids: Sequence[int]) -> list[str]:
+    """Notes on the clients that the diagnosis leaves out."""
+    population = run.run_config.population
+    silent = [k for k in np.flatnonzero(population.sizes > 0).tolist() if k not in answered]
+    odd = [k for k in answered if k not in ids]
+    reasons = (
+        (silent, "did not answer all questions"),
+        (odd, "sent counts that cannot be right, as they do not add up"),
+    )
+    return [f"Left out: {listing(population.names[k] for k in of)} {why}." for of, why in reasons if of]
+
+
 def _notes(run: Run, answered: int, noise: float, trained: bool) -> list[str]:
-    held, rounds = int((run.run_config.population.sizes > 0).sum()), run.run_config.options.rounds
-    notes = []
-    if answered < held:
-        notes.append(f"{held - answered} of {held} clients with training samples did not answer and are left out.")
+    rounds, notes = run.run_config.options.rounds, []
     if answered < FEW:
         notes.append(f"With {answered} clients, intervals over other clients of the same kind are wide.")
     if noise:
