@@ -136,3 +136,13 @@ def test_dataset_tensors_become_contiguous(x):
     """Compiled loops read the samples as one row after the other."""
     held = Dataset("d", (x, torch.arange(6) % 3)).merged()[0]
     assert held.is_contiguous() and torch.equal(held, x)
+
+
+def test_dataset_goes_to_another_process():
+    """Processes that tune methods are given the data set."""
+    import pickle
+
+    x, y = [[0.1], [0.2], [0.3]], ["a", "b", "a"]
+    data = Dataset("mine", (x[:2], [0, 1]), (x[2:], [0]), ["a", "b"], {"site": y})
+    again = pickle.loads(pickle.dumps(data))
+    assert again.fingerprint == data.fingerprint and again.classes == ["a", "b"] and len(again.train[1]) == 2

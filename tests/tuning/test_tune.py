@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -236,3 +237,24 @@ def test_missing_optuna_names_the_extra(tune, monkeypatch):
     monkeypatch.setattr(errors, "find_spec", lambda name: None)
     with pytest.raises(ua.UnalikeError, match=r"tuning needs optuna; install the extra: pip install 'unalike\[tune\]'"):
         tune()
+
+
+@pytest.mark.slow
+def test_processes_of_a_killed_tuning_end_with_it(tmp_path):
+    process = subprocess.Popen(script(tmp_path / "killed", jobs=2), start_new_session=True)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.rglob("trials/*/*.json")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(group(process.pid)) > 2, "two processes work for it"
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 60
+    while group(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert group(process.pid) == []
+
+
+def group(leader):
+    """The numbers of the processes of a group that have not ended."""
+    stats = [file.read_text().rpartition(")")[2].split() for file in Path("/proc").glob("[0-9]*/stat") if file.exists()]
+    return [fields for fields in stats if fields[2] == str(leader) and fields[0] != "Z"]

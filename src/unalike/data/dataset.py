@@ -76,6 +76,11 @@ class Dataset:
         samples = f"{len(self.train[1])} training and {tests} test samples"
         return f"<Dataset {self.name}: {samples} of shape {self.input_shape}, {self.task.name}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The call that makes the same data set in another process of this machine."""
+        groups = dict(self.groups)
+        return type(self).divided, (self.name, *self.merged(), len(self.train[1]), self.classes, groups, self.encoding)
+
     def __post_init__(self) -> None:
         train = array_checks.pair(self.train, f"{self.name}, train")
         test = None if self.test is None else array_checks.pair(self.test, f"{self.name}, test")

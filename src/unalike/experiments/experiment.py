@@ -76,7 +76,7 @@ class _CellResults:
         """Run a cell, or read its result, and take it in."""
         self.ran.append(cell)
         try:
-            run, has_trained = _run_cell(cell, folder, progress, trackers)
+            run, has_trained = run_cell(cell, folder, progress, trackers)
         except Diverged as error:
             self.was_read = True
             self.add_diverged(cell, error)
@@ -212,7 +212,12 @@ class Experiment:
         return replace(comparison, facts=replace(comparison.facts, estimate=beside))
 
 
-def _run_cell(cell: Cell, folder: Path | None, progress: ProgressCallback, trackers: Trackers) -> tuple[Run, bool]:
+def run_cell(
+    cell: Cell,
+    folder: Path | None,
+    progress: ProgressCallback = lambda row, what="": None,
+    trackers: Trackers = NO_TRACKERS,
+) -> tuple[Run, bool]:
     """Run a cell, or read its result if it has run before. Returns the run, and whether a round was trained."""
     trained_rounds = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -78,12 +79,6 @@ class TrialRunner:
         """The run of a trial. Raises `UnalikeError` if it cannot be trained."""
         return prepare_run(tunable.plan, self.clients, work=tunable.work, seed=self.seed, **self.training)
 
-    def in_one_process(self) -> TrialRunner:
-        """The same for trials that run beside others: no further processes, unless an executor was chosen."""
-        if self.training.get("executor", "auto") != "auto":
-            return self
-        return replace(self, training={**self.training, "executor": IN_ONE_PROCESS})
-
     def key(self, label: str) -> str:
         """The hash of everything that decides the trials of a method, besides their number."""
         start = self.methods[label]
@@ -122,6 +117,17 @@ class TrialRunner:
         clients = last_rounds(history, run_config.population.names)
         found = self.objective.of_runs(labelled(history.rounds, label, 0), labelled(clients, label, 0))
         return float(found.iloc[0]) if len(found) and math.isfinite(found.iloc[0]) else None
+
+
+def in_one_process(training: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a run that goes beside others: no further processes, unless an executor was chosen."""
+    chosen = training.get("executor", "auto")
+    return {**training, "executor": IN_ONE_PROCESS if chosen == "auto" else chosen}
+
+
+def threads_of(jobs: int) -> int:
+    """The threads of each of `jobs` processes, which share out those of the machine."""
+    return max(1, (os.cpu_count() or 1) // jobs)
 
 
 def on_validation(population: Population) -> Population:

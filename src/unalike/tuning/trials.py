@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from unalike._utils.system.process_pool import process_pool
 from unalike.tuning.trial import Trial, load_trial
-from unalike.tuning.trial_runner import TrialRunner
+from unalike.tuning.trial_runner import TrialRunner, in_one_process, threads_of
 
 Trials = dict[str, list[Trial]]
 """Label -> trials, by number."""
@@ -77,7 +76,7 @@ def run_trials(runner: TrialRunner, budget: Budget, folder: Path | None, jobs: i
     for label, trials in progress.done.items():
         for trial in trials:
             report(label, trial)
-    one = runner if jobs == 1 else runner.in_one_process()
+    one = runner if jobs == 1 else replace(runner, training=in_one_process(runner.training))
     with _pool(jobs) as pool:
         while (task := progress.next()) is not None or progress.running:
             if task is not None and len(progress.running) < jobs:
@@ -115,12 +114,6 @@ class _ThisProcess(Executor):
         return ended
 
 
-@contextmanager
-def _pool(jobs: int) -> Iterator[Executor]:
-    """The executor of the trials: this process, or `jobs` others, which share out the threads of the machine."""
-    if jobs == 1:
-        yield _ThisProcess()
-        return
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    with process_pool(jobs, threads) as pool:
-        yield pool
+def _pool(jobs: int) -> AbstractContextManager[Executor]:
+    """The executor of the trials: this process, or `jobs` others."""
+    return _ThisProcess() if jobs == 1 else process_pool(jobs, threads_of(jobs))

@@ -15,13 +15,13 @@ from unalike.core.work import Work
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.data.population import Population
-from unalike.experiments.compare import labelled_methods, prepare_experiment
-from unalike.experiments.experiment import Experiment
-from unalike.experiments.seed_plan import SEEDS, SeedPlan
+from unalike.experiments.compare import labelled_methods
+from unalike.experiments.seed_plan import SEEDS
 from unalike.methods.plan import plan as plan_of
 from unalike.runtime.inputs.given_model import ModelLike
 from unalike.runtime.inputs.run_options import MODEL, ROUNDS, RunOptions
 from unalike.tuning.content import chosen_values
+from unalike.tuning.fresh_comparison import FreshComparison
 from unalike.tuning.objective import Objective
 from unalike.tuning.sampler import require_optuna
 from unalike.tuning.trial import Trial
@@ -83,7 +83,8 @@ def tune(
         seeds: number of seeds of the comparison; they follow on `seed`.
         prune: stop trials early that are unlikely to win: after a fifth of the rounds, those whose best score so far is below
             the median of the finished trials.
-        jobs: number of trials at a time, in processes of their own. With 1 the same seed gives the same trials.
+        jobs: number of trials at a time, in processes of their own; with `out`, of runs of the comparisons, too. With 1 the same
+            seed gives the same trials.
         model: as for `ua.run`.
         work: the local training; its learning rate is that of trial 0.
         baseline: as for `ua.compare`.
@@ -174,43 +175,44 @@ def tuned(
     folder = None if out is None else Path(out)
     settings |= {"metric": asked.objective.metrics(_listed(settings.get("metric", ()))), "source": source}
     given = {label: Tunable(plan_of(method), work or Work()) for label, method in asked.methods.items()}
-    before = _experiment(asked, given, command, settings)
+    before = _comparison(asked, given, command, settings)
     runner = TrialRunner(
         given, _clients(asked, settings), asked.objective, asked.seed, _training(asked, settings), asked.prune
     )
     budget = Budget(asked.trials, asked.budget_seconds)
-    compared = before.run(folder and folder / "before", _named(progress, "before"))  # first: an error now costs little
+    results = [
+        before.run(folder and folder / "before", _named(progress, "before"), asked.jobs)
+    ]  # an error now costs little
 
     def report(label: str, trial: Trial) -> None:
         progress({"round": asked.rounds}, f"{label}, trial {trial.number}")
 
     trials = run_trials(runner, budget, folder and folder / "trials", asked.jobs, report)
     chosen = {label: one.with_values(chosen_values(one, trials[label], runner.sign)) for label, one in given.items()}
-    after = _experiment(asked, chosen, command, settings)
-    results = compared, after.run(folder and folder / "after", _named(progress, "after"))
+    after = _comparison(asked, chosen, command, settings)
+    results.append(after.run(folder and folder / "after", _named(progress, "after"), asked.jobs))
     rounds, seed = asked.rounds, asked.seed
-    found = Tuning(results[1].name, given, trials, asked.objective, budget, rounds, seed, *results, command)
+    found = Tuning(
+        results[0].name, given, trials, asked.objective, budget, rounds, seed, results[0], results[1], command
+    )
     if folder is not None:
         found.save(folder)
     return found
 
 
-def _experiment(
+def _comparison(
     asked: TuneRequest, methods: Mapping[str, Tunable], command: str, settings: Mapping[str, Any]
-) -> Experiment:
+) -> FreshComparison:
     """The comparison of the methods with these values, under fresh seeds, tested on samples that no trial saw."""
     usual = {label: plan_of(method) for label, method in asked.methods.items()}
-    plans = {label: asked.methods[label] if one.plan == usual[label] else one.plan for label, one in methods.items()}
-    prepared = prepare_experiment(
-        plans,
+    return FreshComparison(
+        {label: asked.methods[label] if one.plan == usual[label] else one.plan for label, one in methods.items()},
+        {label: one.work for label, one in methods.items()},
         replace(asked.clients, tests_of=asked.seed),
-        SeedPlan.of(asked.fresh_seeds),
-        work={label: one.work for label, one in methods.items()},
-        rounds=asked.rounds,
-        **settings,
+        asked.fresh_seeds,
+        {**settings, "rounds": asked.rounds},
+        command or "# part of a tuning: call ua.tune(...) again",
     )
-    repeat = command or "# part of a tuning: call ua.tune(...) again"
-    return replace(prepared, facts=replace(prepared.facts, command=repeat))
 
 
 def _clients(asked: TuneRequest, settings: Mapping[str, Any]) -> Population:
