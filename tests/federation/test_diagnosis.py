@@ -8,13 +8,15 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from small_federation import COORDINATOR, SmallFederation, make_clients
+from small_federation import COORDINATOR, SmallFederation, key_of, make_clients
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.diagnosis.from_counts.run_diagnosis import run_diagnosis
 from unalike.federation.coordinator.coordinator import Coordinator
+from unalike.federation.operations.federation_folder import FederationFolder
+from unalike.federation.operations.run_coordinator import coordinate, run_rounds
 from unalike.federation.protocol.federation_file import Schema
 from unalike.methods.client_query import QueryInputs
 from unalike.methods.plan import QueryStep
@@ -186,6 +188,27 @@ def test_site_that_does_not_answer_is_left_out_and_named(tmp_path):
     found = run_diagnosis(fed.run(), "test")
     assert list(found.counts.index) == ["site0", "site1", "site3"]
     assert "Left out: site2 did not answer all questions." in found.notes
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_up_writes_the_page_also_without_rounds(tmp_path, rounds):
+    fed = SmallFederation(tmp_path / "sites", make_clients(SIZES), "diagnosis", rounds=rounds)
+    keys = iter([COORDINATOR, *map(key_of, range(len(SIZES)))])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unalike.federation.operations.federation_folder.new_key", lambda: next(keys))
+        folder = FederationFolder.create(
+            tmp_path / "fed", {s.name: s.samples for s in fed.federation.sites}, host="localhost", port=1, name="test",
+            method="diagnosis", model=fed.federation.model, rounds=rounds, data=fed.federation.data,
+            work=fed.federation.work, deadline=5.0, repeat=0.05,
+        )  # fmt: skip
+    lines = []
+    run_rounds(folder, fed.transport, lines.append)
+    content = json.loads((folder.path / "diagnosis.json").read_text())
+    assert content["name"] == "federation test" and (folder.path / "diagnosis.html").exists()
+    assert (folder.path / "report.html").exists() == bool(rounds)
+    assert lines[-1].startswith("done: ") and any(line.startswith("Label skew: ") for line in lines)
+    coordinate(folder, lines.append)
+    assert lines[-1].startswith("nothing to do: ")
 
 
 # noise --------------------------------------------------------------------------------------------------------------

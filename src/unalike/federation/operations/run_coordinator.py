@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -53,7 +54,7 @@ def coordinate(
     federation, network = folder.federation, folder.network
     host, port = network.listen, port or network.port
     if _over(folder, federation):
-        log(f"nothing to do: all rounds are in {folder.run}, report {folder.path / 'report.html'}")
+        log(f"nothing to do: all rounds are in {folder.run}, report {_last_page(folder, federation)}")
         return None
     with folder.held():
         check_port(host, port)
@@ -109,9 +110,20 @@ def run_rounds(
             return None
     if isinstance(run.run_config.plan, Diagnosis):
         write_diagnosis(folder, run, log)
-    write_report(folder, run, again or f"unalike federation up {folder.path.name}")
-    log(f"done: history and model in {folder.run}, report {folder.path / 'report.html'}")
+    if not _without_rounds(run):
+        write_report(folder, run, again or f"unalike federation up {folder.path.name}")
+    log(f"done: history and model in {folder.run}, report {_last_page(folder, federation)}")
     return run
+
+
+def _without_rounds(run: Run) -> bool:
+    """Whether the run is a diagnosis without rounds, which has no scores to report."""
+    return isinstance(run.run_config.plan, Diagnosis) and not run.run_config.options.rounds
+
+
+def _last_page(folder: FederationFolder, federation: Federation) -> Path:
+    """The page that is written last: the report, or without rounds that of a diagnosis."""
+    return folder.path / ("report.html" if federation.rounds else "diagnosis.html")
 
 
 def _check_certificate(folder: FederationFolder, log: Log) -> None:
@@ -124,7 +136,7 @@ def _check_certificate(folder: FederationFolder, log: Log) -> None:
 
 def _over(folder: FederationFolder, federation: Federation) -> bool:
     """Whether the folder holds the complete run and its report."""
-    directory, has_report = RunDirectory(folder.run), (folder.path / "report.html").exists()
+    directory, has_report = RunDirectory(folder.run), _last_page(folder, federation).exists()
     config = directory.config
     return has_report and config is not None and directory.finished and config["rounds"] == federation.rounds
 
