@@ -1,0 +1,138 @@
+"""Tune methods on six divisions of data, and compare what was best with what was recommended: the tables of which_method.md.
+
+    UNALIKE_DATA=data python studies/which_method.py --out tuned
+
+A case that has been stored is not run again. The extra `tune` is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import unalike as ua
+from unalike.recommendation.regret import best_on_average, forecast
+from unalike.recommendation.stored_runs import StoredRuns
+from unalike.recommendation.task_features import TITLES, Conditions, features
+from unalike.recommendation.task_runs import SHARED
+from unalike.recommendation.tasks import SOURCES
+
+METHODS = {
+    name: SHARED[name] for name in ("FedAvg", "FedProx", "SCAFFOLD", "FedNova", "FedAvgM", "FedAdagrad", "FedDyn")
+}
+MODEL, CLIENTS, WORK = "mlp(hidden=(64, 64))", 10, ua.Work(epochs=2, batch_size=32, lr=0.05)
+TRIALS, ROUNDS, SEEDS = 10, 20, 3
+RESULTS = Path(__file__).parent / "results" / "which-method"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "which_method.md"
+BEGIN, END = "<!-- tables begin -->", "<!-- tables end -->"
+PARTITIONS = {
+    "label skew": "dirichlet(alpha=0.1, min_size=2)",
+    "quantity skew": "quantity(beta=0.5, min_size=8)",
+    "feature skew": "noise(level=0.5)",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A data set and the kind of its division."""
+
+    data: str
+    kind: str
+
+    @property
+    def file(self) -> Path:
+        """The file of its result."""
+        return RESULTS / f"{self.data}-{self.kind.replace(' ', '-')}.json"
+
+
+CASES = [Case(data, kind) for kind in PARTITIONS for data in ("fashion_mnist", "cifar10")]
+
+
+def run(case: Case, out: Path) -> dict[str, Any]:
+    """Tune the methods, diagnose the clients, and ask for recommendations from tasks with other data sets."""
+    data, partition = SOURCES[case.data](), PARTITIONS[case.kind]
+    tuning = ua.tune(
+        METHODS,
+        CLIENTS,
+        data=data,
+        partition=partition,
+        trials=TRIALS,
+        rounds=ROUNDS,
+        seeds=SEEDS,
+        model=MODEL,
+        work=WORK,
+        evaluate_every=2,
+        out=out / case.file.stem,
+        progress=False,
+    )
+    clients = ua.partition(data, partition, CLIENTS)
+    diagnosis = ua.diagnose(clients, progress=False)
+    own = features(clients, diagnosis, Conditions(1.0, WORK, MODEL))
+    runs = StoredRuns.read()
+    known = runs.of(np.flatnonzero(runs.tasks["data"].to_numpy() != case.data))
+    place = np.array([[own[title] for title in TITLES]])
+    names = tuple(METHODS)
+    return {
+        "data": case.data,
+        "partition": partition,
+        "findings": diagnosis.findings,
+        "features": own,
+        "ranking": json.loads(tuning.table.to_json(orient="records")),
+        "spent": tuning.findings[-1],
+        "stored tasks": len(known.tasks),
+        "best on average": best_on_average(known, "accuracy", names, place)[0],
+        "forecast": forecast(known, "accuracy", names, place)[0],
+    }
+
+
+def tables(found: dict[Case, dict[str, Any]]) -> str:
+    """Markdown tables: the methods before and after tuning by case, and the recommendations with their regret."""
+    lines = []
+    for case, result in found.items():
+        lines += [f"### {case.data}, {case.kind}: `{result['partition']}`", "", result["findings"][0], ""]
+        lines += [
+            "| method | untuned | rank | tuned | rank | gain by tuning (95 %) | chosen |",
+            "| :-- | --: | --: | --: | --: | --: | :-- |",
+        ]
+        for row in result["ranking"]:
+            ends = f"{100 * row['gain']:+.1f} ({100 * row['gain_low']:+.1f} to {100 * row['gain_high']:+.1f})"
+            scores = (
+                f"{100 * row['before']:.1f} | {row['rank_before']} | {100 * row['after']:.1f} | {row['rank_after']}"
+            )
+            lines.append(f"| {row['method']} | {scores} | {ends} | {row['values']} |")
+        lines += ["", result["spent"], ""]
+    lines += [
+        "### What was recommended",
+        "",
+        "| case | best after tuning | best on average | regret | forecast | regret |",
+    ]
+    lines += ["| :-- | :-- | :-- | --: | :-- | --: |"]
+    for case, result in found.items():
+        after = {row["method"]: row["after"] for row in result["ranking"]}
+        best = max(after, key=lambda method: after[method])
+        cells = [f"{case.data}, {case.kind}", best]
+        for policy in ("best on average", "forecast"):
+            cells += [result[policy], f"{100 * (after[best] - after[result[policy]]):.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    tasks = sorted({result["stored tasks"] for result in found.values()})
+    lines += ["", f"Regret in points, from {tasks[0]} to {tasks[-1]} stored tasks of other data sets."]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("tuned"), help="folder of the tunings")
+    given = parser.parse_args()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for case in CASES:
+        if not case.file.exists():
+            case.file.write_text(json.dumps(run(case, given.out), indent=1) + "\n")
+            print(case, flush=True)
+    found = {case: json.loads(case.file.read_text()) for case in CASES if case.file.exists()}
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{tables(found)}\n\n{END}{rest.partition(END)[2]}")
