@@ -106,22 +106,25 @@ def tables(found: dict[Case, dict[str, Any]]) -> str:
             )
             lines.append(f"| {row['method']} | {scores} | {ends} | {row['values']} |")
         lines += ["", result["spent"], ""]
-    lines += [
-        "### What was recommended",
-        "",
-        "| case | best after tuning | best on average | regret | forecast | regret |",
-    ]
-    lines += ["| :-- | :-- | :-- | --: | :-- | --: |"]
+    return "\n".join([*lines, *_recommended(found)])
+
+
+def _recommended(found: dict[Case, dict[str, Any]]) -> list[str]:
+    """The lines of the table of recommendations."""
+    heads = ("case", "best after tuning", "best on average", "regret", "forecast", "regret", "regret of FedAvg")
+    lines = ["### What was recommended", "", f"| {' | '.join(heads)} |", "| :-- | :-- | :-- | --: | :-- | --: | --: |"]
     for case, result in found.items():
         after = {row["method"]: row["after"] for row in result["ranking"]}
-        best = max(after, key=lambda method: after[method])
-        cells = [f"{case.data}, {case.kind}", best]
-        for policy in ("best on average", "forecast"):
-            cells += [result[policy], f"{100 * (after[best] - after[result[policy]]):.1f}"]
-        lines.append(f"| {' | '.join(cells)} |")
+        regret = {method: f"{100 * (max(after.values()) - score):.1f}" for method, score in after.items()}
+        average, forecasted = result["best on average"], result["forecast"]
+        cells = (max(after, key=lambda method: after[method]), average, regret[average], forecasted, regret[forecasted])
+        lines.append(f"| {case.data}, {case.kind} | {' | '.join(cells)} | {regret['FedAvg']} |")
     tasks = sorted({result["stored tasks"] for result in found.values()})
-    lines += ["", f"Regret in points, from {tasks[0]} to {tasks[-1]} stored tasks of other data sets."]
-    return "\n".join(lines)
+    return [
+        *lines,
+        "",
+        f"Regret in points; learnt from {' or '.join(map(str, tasks))} stored tasks of other data sets.",
+    ]
 
 
 if __name__ == "__main__":
