@@ -642,13 +642,16 @@ def test_query_answer_without_samples_is_zero_with_same_shape(population):
     from unalike.core.model import Model
     from unalike.core.types import Batch
     from unalike.methods.client_query import registry as questions
+    from unalike.methods.plans import diagnosis  # noqa: F401  (registers its queries)
 
     model, ends = Model(net()), torch.arange(2.0)
     buffers = model.buffers | {"low": ends[:1].double(), "high": ends[1:].double(), "edges": torch.zeros(0).double()}
     rows = torch.from_numpy(population.train[0])
     some = (Batch(population.x[rows], population.y[rows]),)
+    assert {"class_counts", "histograms", "gradients"} <= {*questions}
     for name in questions:
-        made = questions[name]()
+        counted = {"classes": 4} if "classes" in questions[name].__pydantic_fields__ else {}
+        made = questions[name](**counted)
         empty, full = (
             made.answer(QueryInputs(model, TASKS["classification"], model.params, buffers, b)) for b in ((), some)
         )
