@@ -69,14 +69,9 @@ def command(
 
 def _repeat(clients: data_flags.DataFlags, asked: Any) -> str:
     """The command that repeats the diagnosis, with the options that differ from their defaults."""
-    from dataclasses import asdict
-
-    from unalike.core.work import Work
     from unalike.experiments.command_line import command_line
 
     changed = {"rounds": asked.rounds or None, "seed": asked.seed or None}
     if asked.rounds:
-        usual, batch = asdict(Work()), asked.work.batch_size or "full"
-        changed |= {"model": asked.model} | {k: v for k, v in asdict(asked.work).items() if v != usual[k]}
-        changed |= {"batch_size": batch} if batch != usual["batch_size"] else {}
+        changed |= {"model": asked.model} | o.changed_work(asked.work)
     return command_line(NAME, clients.kept | changed)

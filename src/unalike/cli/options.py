@@ -267,3 +267,14 @@ def training(
     if workers is not None and not executor.startswith("distributed"):
         arguments["executor"] = f"distributed(workers={workers}, inner={executor!r})"
     return arguments
+
+
+def changed_work(work: Any) -> dict[str, Any]:
+    """The flags of local training that differ from the defaults."""
+    from dataclasses import asdict
+
+    from unalike.core.work import Work
+
+    usual = asdict(Work())
+    changed = {name: value for name, value in asdict(work).items() if value != usual[name]}
+    return changed | ({"batch_size": work.batch_size or "full"} if "batch_size" in changed else {})

@@ -75,12 +75,6 @@ def command(
 
 def _command(name: str, clients: data_flags.DataFlags, options: dict[str, Any], work: Any) -> str:
     """A command line on the same clients, with the options of local training that differ from their defaults."""
-    from dataclasses import asdict
-
-    from unalike.core.work import Work
     from unalike.experiments.command_line import command_line
 
-    usual = asdict(Work())
-    changed = {k: v for k, v in asdict(work).items() if v != usual[k]}
-    changed |= {"batch_size": work.batch_size or "full"} if "batch_size" in changed else {}
-    return command_line(name, clients.kept | options | changed)
+    return command_line(name, clients.kept | options | o.changed_work(work))

@@ -12,7 +12,6 @@ import numpy as np
 from unalike._utils.display.html import paragraph
 from unalike._utils.display.html import table as html_table
 from unalike._utils.errors import UnalikeError, unknown
-from unalike._utils.tensor_files import writing
 from unalike._utils.version import __version__
 from unalike.diagnosis.content import DiagnosisContent
 from unalike.diagnosis.measure import Measure
@@ -129,13 +128,9 @@ class Diagnosis(DiagnosisContent):
             UnalikeError: The folder cannot be written.
         """
         from unalike.diagnosis.page import render
-        from unalike.reporting.html import write_text
+        from unalike.reporting.html import write_folder
 
-        folder = Path(folder)
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_text(self.to_json() + "\n", folder / FILE)
-        return write_text(render(self), folder / PAGE)
+        return write_folder(folder, (FILE, self.to_json()), (PAGE, render(self)))
 
     def __str__(self) -> str:
         return self.summary

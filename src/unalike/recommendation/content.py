@@ -63,19 +63,7 @@ class AlikeTask:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecommendationContent:
-    """Methods for some clients, best first.
-
-    Attributes:
-        name: The data and its partition.
-        objective: The score that counts, "accuracy" or "worst_decile".
-        advice: The methods, best first; FedAvg is among them with a gain of 0.
-        reasons: The answers that lead to tasks like these clients.
-        alike: The stored tasks that are most like these clients.
-        judgement: How good such recommendations were on held-out tasks.
-        diagnosis: The diagnosis of the clients.
-        notes: Limits of this recommendation.
-        command: The command that repeats it; empty for clients from a program.
-    """
+    """Methods for some clients, best first; `Recommendation` explains the fields."""
 
     name: str
     objective: str

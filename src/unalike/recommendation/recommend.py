@@ -122,7 +122,8 @@ def recommended(
     place = np.array([own[title] for title in TITLES])
     forecaster = Forecaster(runs, objective, judgement.CANDIDATES[candidates])
     everywhere = np.full(len(runs.tasks), 1 / len(runs.tasks))
-    weights = everywhere if found.policy == AVERAGE else forecaster.weights(place)
+    likeness = forecaster.weights(place)
+    weights = everywhere if found.policy == AVERAGE else likeness
     advice = sorted(
         (_advice(runs, forecaster.gains[method], weights) for method in forecaster.methods),
         key=lambda one: -one.gain,
@@ -132,7 +133,7 @@ def recommended(
         objective=objective,
         advice=advice,
         reasons=forecaster.reasons(place),
-        alike=_alike(forecaster, forecaster.weights(place), advice[0].method),
+        alike=_alike(forecaster, likeness, advice[0].method),
         judgement=found,
         diagnosis=diagnosis,
         notes=_notes(runs, own),
@@ -142,8 +143,7 @@ def recommended(
 
 def _advice(runs: StoredRuns, gains: pd.Series, weights: np.ndarray) -> Advice:
     method, values = str(gains.name), gains.to_numpy()
-    own = runs.table[runs.table["method"] == method].groupby("task").mean(numeric_only=True).loc[runs.tasks.index]
-    base = runs.table[runs.table["method"] == BASELINE].groupby("task").mean(numeric_only=True).loc[runs.tasks.index]
+    own, base = runs.means.loc[method], runs.means.loc[BASELINE]
     rates = pd.Series(weights, index=own["rate"]).groupby(level=0).sum()
     return Advice(
         method=method,

@@ -51,6 +51,12 @@ class StoredRuns:
         fixed = [name for name in self.table if name not in RESULTS]
         return self.table.drop_duplicates("task")[fixed].set_index("task")
 
+    @cached_property
+    def means(self) -> pd.DataFrame:
+        """The means of `rate bytes seconds` over the seeds by method and task, the tasks in their order."""
+        found = self.table.groupby(["method", "task"])[["rate", "bytes", "seconds"]].mean()
+        return found.reindex(self.tasks.index, level="task")
+
     @property
     def features(self) -> np.ndarray:
         """The features of the tasks, in the order of `TITLES`, [T, F]."""
@@ -89,7 +95,8 @@ def collect(tasks: Iterable[Task], path: Path = FILE, jobs: int = 1) -> Iterator
     import pandas as pd
 
     table = pd.read_parquet(path) if path.exists() else pd.DataFrame({"task": []})
-    todo = [task for task in tasks if task.name not in set(table["task"])]
+    done = set(table["task"])
+    todo = [task for task in tasks if task.name not in done]
     for found in in_processes(run_task, todo, jobs, threads=1):
         table = pd.concat([table, found], ignore_index=True) if len(table) else found
         write_bytes(path, table.to_parquet(compression="zstd", index=False))

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unalike._utils.tensor_files import write_bytes
 from unalike.reporting import wording
 from unalike.tuning.content import TuningContent
 
@@ -54,13 +53,10 @@ class Tuning(TuningContent):
         Raises:
             UnalikeError: The folder cannot be written.
         """
-        from unalike.reporting.html import write_text
+        from unalike.reporting.html import write_folder
         from unalike.tuning.page import render
 
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(folder / FILE, (self.to_json() + "\n").encode())
-        return write_text(render(self), folder / PAGE)
+        return write_folder(folder, (FILE, self.to_json()), (PAGE, render(self)))
 
     def to_json(self) -> str:
         """All numbers as JSON text, for other programs."""
