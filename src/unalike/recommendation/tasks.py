@@ -146,7 +146,7 @@ LABEL_SKEW = (
 KINDS: Mapping[str, tuple[str, ...]] = {
     "none": ("iid",),
     "label skew": LABEL_SKEW,
-    "quantity skew": ("quantity(beta=0.5, min_size=8)",),
+    "quantity skew": ("quantity(beta=0.5, min_size=4)",),
     "feature skew": ("noise(level=0.5)", "rotation(degrees=90)"),
     "label and feature skew": ("dirichlet(alpha=0.3) + noise(level=0.5)",),
     "clusters": ("clusters(groups=2)",),
@@ -209,7 +209,8 @@ def _clients(data: str, spec: str) -> tuple[int, ...]:
     """Numbers of clients: no more than small data can bear, no fewer than all classes need."""
     if "classes" in spec and data not in ("amazon_reviews", "breast_cancer"):
         return CLIENTS[1:]
-    return CLIENTS[:2] if data == "breast_cancer" else CLIENTS
+    few = data == "breast_cancer" or (data == "amazon_reviews" and "alpha=0.1" in spec)
+    return CLIENTS[:2] if few else CLIENTS
 
 
 def _one_of(rng: np.random.Generator, values: tuple[Any, ...]) -> Any:

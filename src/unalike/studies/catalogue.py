@@ -6,6 +6,7 @@ from unalike._utils.errors import unknown
 from unalike.studies.papers import (
     fedlws,
     fedmix,
+    fedmix_quadratics,
     fedpake,
     fedpake_figures,
     local_statistics,
@@ -19,6 +20,7 @@ from unalike.studies.study import Study
 PAPERS = (
     fedlws,
     fedmix,
+    fedmix_quadratics,
     local_statistics,
     local_statistics_sizes,
     niid_bench,

@@ -17,9 +17,11 @@ from unalike.studies.papers.fedlws_settings import (
     CURVES,
     FASHION,
     FASHIONS,
+    IMAGES,
     LAST,
     LAW,
     LWS,
+    NARROW_CHANNELS,
     NUMBERS,
     PAIR,
     PAPER,
@@ -96,13 +98,16 @@ CODE_LWS = f"LWS, beta {CODE_BETA:g}, clamped"
 """The authors' code: its default beta, and beta tau bounded."""
 PLAIN_AT = {LWS if b == CNN_BETA else f"LWS, beta {b:g}": b for b in BETAS}
 CLAMPED_AT = {f"LWS, beta {b:g}, clamped": b for b in CLAMPED}
-NO_DECAY, NORM, MOMENTUM = (f"{CIFAR}, {what}" for what in ("no weight decay", "BatchNorm", "momentum kept"))
+NO_DECAY, NORM, MOMENTUM, WIDE = (
+    f"{CIFAR}, {what}" for what in ("no weight decay", "BatchNorm", "momentum kept", "the paper's CNN")
+)
 CAUSES: dict[str, Options] = {
     CIFAR: CIFARS[CIFAR],
     NO_DECAY: {**CIFARS[CIFAR], "work": {"weight_decay": 0.0}},
     NORM: {**CIFARS[CIFAR], "model": "cnn(norm='batch')"},
     MOMENTUM: {**CIFARS[CIFAR], **KEPT},
 }
+SMALL_CAUSES = CAUSES | {NORM: {**CIFARS[CIFAR], "model": f"cnn(channels={NARROW_CHANNELS}, norm='batch')"}}
 SOME = {
     CIFAR: set(SWEEP),
     NO_DECAY: {"FedAvg", LWS, "LWS, beta 1"},
@@ -117,6 +122,11 @@ TOY_CAUSES: dict[str, Options] = {
 
 CENTRAL_METHODS: dict[str, str | Variant] = {name: SWEEP[name] for name in ("FedAvg", LWS, CODE_LWS)}
 CENTRAL_SETTINGS = {CIFAR: CAUSES[CIFAR], FASHION: FASHIONS[FASHION], MOMENTUM: CAUSES[MOMENTUM]}
+SMALL_CENTRAL: dict[str, Options] = {
+    **CENTRAL_SETTINGS,
+    **SMALL_FASHION,
+    WIDE: {**CIFARS[CIFAR], "model": IMAGES["model"]},
+}
 
 CENTRAL = Study(
     "fedlws-central",
@@ -125,12 +135,17 @@ CENTRAL = Study(
     {
         "smoke": Scale(CENTRAL_METHODS, TOYS, TOY, seeds=(0,), reduced=SMOKE),
         "small": Scale(
-            CENTRAL_METHODS, {**CENTRAL_SETTINGS, **SMALL_FASHION}, SMALL, seeds=tuple(range(6)), reduced=REDUCED
+            CENTRAL_METHODS,
+            SMALL_CENTRAL,
+            SMALL,
+            seeds=tuple(range(6)),
+            left_out=frozenset({(CODE_LWS, WIDE)}),
+            reduced=REDUCED,
         ),
         "paper": Scale(CENTRAL_METHODS, CENTRAL_SETTINGS, PAPERS_OWN),
     },
     (
-        *(helps("FedAvg", where) for where in (CIFAR, FASHION)),
+        *(helps("FedAvg", where) for where in (CIFAR, FASHION, WIDE)),
         better(
             "LWS as in the authors' code, with momentum that persists, makes FedAvg better",
             CODE_LWS,
@@ -162,7 +177,7 @@ BETA = Study(
         "smoke": Scale(SWEEP, TOY_CAUSES, TOY, seeds=(0,), reduced=SMOKE),
         "small": Scale(
             SWEEP,
-            CAUSES,
+            SMALL_CAUSES,
             SMALL,
             left_out=frozenset((m, where) for m, where in product(SWEEP, CAUSES) if m not in SOME[where]),
             reduced=f"{REDUCED}; two betas in the settings without weight decay, with batch normalization, and with kept momentum",
@@ -217,7 +232,7 @@ LONGER = Study(
             PAIR,
             {CIFAR: CIFARS[CIFAR]},
             LONG,
-            reduced="4,000 training images instead of 35,000, and therefore batches of 32 instead of 128",
+            reduced="4,000 training images instead of 35,000, and therefore batches of 32 instead of 128; a narrower CNN",
         ),
         "paper": Scale(PAIR, {CIFAR: CIFARS[CIFAR]}, PAPERS_OWN),
     },

@@ -19,6 +19,7 @@ from unalike.studies.papers.fedlws_settings import (
     FEDERATION,
     LAW,
     LWS,
+    NARROW,
     NUMBERS,
     PAIR,
     PAPER,
@@ -288,7 +289,8 @@ TYPES: dict[str, Options] = {
     "attention": {**CIFARS[CIFAR], "model": "vit"},
 }
 SMALL_TYPES: dict[str, Options] = TYPES | {
-    "attention": {**CIFARS[CIFAR], "model": "vit(patch=8, width=48, depth=2, heads=2)"}
+    "convolutions": {**CIFARS[CIFAR], "model": NARROW},
+    "attention": {**CIFARS[CIFAR], "model": "vit(patch=8, width=48, depth=2, heads=2)"},
 }
 TABLE12 = Study(
     "fedlws-table12",

@@ -228,10 +228,10 @@ CROWD = Study(
 
 LOCAL, GROUP, PLAIN = "BatchNorm kept at clients", "GroupNorm", "no norm"
 SMALL_NORMS: dict[str, Options] = {
-    GROUP: {"model": "cnn(channels=(16, 32, 32), norm='group')"},
-    PLAIN: {"model": "cnn(channels=(16, 32, 32))", "work": {"lr": 0.05}},
+    GROUP: {"model": "cnn(channels=(8, 16, 32), norm='group')"},
+    PLAIN: {"model": "cnn(channels=(8, 16, 32))", "work": {"lr": 0.1}},
 }
-"""Without a norm the network learns more slowly, and hardly at all at rate 0.02."""
+"""Without a norm the network learns more slowly, and hardly at all at the rate of the others."""
 LARGE_NORMS: dict[str, Options] = {GROUP: {"model": "resnet18(norm='group')"}, PLAIN: {"model": "cnn"}}
 TOY_NORMS: dict[str, Options] = {
     GROUP: {"model": "cnn(channels=4, hidden=8, norm='group')"},
