@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from unalike._utils.errors import unknown
 from unalike.studies.papers import (
-    fedlws,
+    fedlws_central,
+    fedlws_figures,
+    fedlws_tables,
     fedmix,
     fedmix_quadratics,
     fedpake,
@@ -18,7 +20,9 @@ from unalike.studies.papers import (
 from unalike.studies.study import Study
 
 PAPERS = (
-    fedlws,
+    fedlws_central,
+    fedlws_tables,
+    fedlws_figures,
     fedmix,
     fedmix_quadratics,
     local_statistics,
