@@ -2,7 +2,7 @@
 
     UNALIKE_DATA=data python studies/which_method.py --out tuned
 
-A case that has been stored is not run again. The extra `tune` is needed.
+A case that has been stored is not tuned again; recommendations are made anew from the stored runs. The extra `tune` is needed.
 """
 
 from __future__ import annotations
@@ -73,10 +73,6 @@ def run(case: Case, out: Path) -> dict[str, Any]:
     clients = ua.partition(data, partition, CLIENTS)
     diagnosis = ua.diagnose(clients, progress=False)
     own = features(clients, diagnosis, Conditions(1.0, WORK, MODEL))
-    runs = StoredRuns.read()
-    known = runs.of(np.flatnonzero(runs.tasks["data"].to_numpy() != case.data))
-    place = np.array([[own[title] for title in TITLES]])
-    names = tuple(METHODS)
     return {
         "data": case.data,
         "partition": partition,
@@ -84,6 +80,15 @@ def run(case: Case, out: Path) -> dict[str, Any]:
         "features": own,
         "ranking": json.loads(tuning.table.to_json(orient="records")),
         "spent": tuning.findings[-1],
+    }
+
+
+def recommended(case: Case, features: dict[str, float]) -> dict[str, Any]:
+    """What the stored tasks of other data sets recommend for clients with these features."""
+    runs = StoredRuns.read()
+    known = runs.of(np.flatnonzero(runs.tasks["data"].to_numpy() != case.data))
+    place, names = np.array([[features[title] for title in TITLES]]), tuple(METHODS)
+    return {
         "stored tasks": len(known.tasks),
         "best on average": best_on_average(known, "accuracy", names, place)[0],
         "forecast": forecast(known, "accuracy", names, place)[0],
@@ -136,6 +141,7 @@ if __name__ == "__main__":
         if not case.file.exists():
             case.file.write_text(json.dumps(run(case, given.out), indent=1) + "\n")
             print(case, flush=True)
-    found = {case: json.loads(case.file.read_text()) for case in CASES if case.file.exists()}
+    found = {case: json.loads(case.file.read_text()) for case in CASES}
+    found = {case: result | recommended(case, result["features"]) for case, result in found.items()}
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n\n{tables(found)}\n\n{END}{rest.partition(END)[2]}")

@@ -1,6 +1,8 @@
 """`ua.recommend`, its result and its page."""
 
 import json
+from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,6 +72,20 @@ def test_shipped_runs_have_every_method_and_finite_features():
     runs = StoredRuns.read()
     assert runs.scores("accuracy").notna().all().all() and np.isfinite(runs.features).all()
     assert (runs.gains("accuracy")["FedAvg"] == 0).all()
+
+
+def test_the_table_of_regrets_in_the_guide_is_that_of_the_shipped_judgement():
+    page = Path("docs/how_to/recommend.md").read_text().replace("*", "")
+    choices = {"any": "all methods", "shared": "shared models"}
+    for (names, choice), (objective, score) in product(
+        choices.items(), {"accuracy": "accuracy", "worst_decile": "worst decile"}.items()
+    ):
+        found = judgement.read(objective, names)
+        assert f"the {found.tasks} stored tasks" in page
+        row = next(line for line in page.splitlines() if line.startswith(f"| {choice}, {score} | data sets |"))
+        for policy, cell in zip(("always FedAvg", "best on average", "forecast"), row.split(" | ")[2:], strict=True):
+            e = found.regret["data"][policy]
+            assert cell.strip(" |") == f"{100 * e.mean:.1f} ({100 * e.low:.1f} to {100 * e.high:.1f})", (row, policy)
 
 
 @pytest.mark.slow
