@@ -106,5 +106,6 @@ def number(value: float) -> str:
     """A number with about three significant digits."""
     if not math.isfinite(value):
         return "-"
-    digits = 2 if abs(value) >= 1 else 4
-    return f"{value:.{digits}f}" if value else "0"
+    if abs(value) < 0.001:
+        return f"{value:.3g}"
+    return f"{value:.{2 if abs(value) >= 1 else 4}f}"

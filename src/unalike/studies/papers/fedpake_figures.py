@@ -32,11 +32,16 @@ IID, DIR, TWO = DIVISIONS
 
 
 def _scales(
-    methods: dict[str, str | Variant], settings: dict[str, Options], common: Options, toy: Options, paper: Options
+    methods: dict[str, str | Variant],
+    settings: dict[str, Options],
+    common: Options,
+    toy: Options,
+    paper: Options,
+    reduced: str = ON_FASHION,
 ) -> dict[str, Scale]:
     return {
         "smoke": Scale(methods, settings, {**common, **toy}, seeds=(0,), reduced=SMOKE),
-        "small": Scale(methods, settings, common, reduced=ON_FASHION),
+        "small": Scale(methods, settings, common, reduced=reduced),
         "paper": Scale(methods, settings, {**common, **paper}),
     }
 
@@ -209,6 +214,7 @@ MATCHING = Study(
         MLP | MATCHED | {"evaluate_every": 2},
         TOY | {"model": "mlp(hidden=8)"},
         {"split": 1.0},
+        reduced="a fifth of the training images",
     ),
     tuple(
         Claim(
