@@ -103,9 +103,9 @@ def shown(finding: Finding, unit: str) -> str:
 
 
 def number(value: float) -> str:
-    """A number with about three significant digits."""
+    """A number with about three significant digits; one that is smaller than 1e-12 is rounding, and is 0."""
     if not math.isfinite(value):
         return "-"
     if abs(value) < 0.001:
-        return f"{value:.3g}"
+        return f"{round(value, 12) + 0.0:.3g}"
     return f"{value:.{2 if abs(value) >= 1 else 4}f}"

@@ -84,7 +84,9 @@ class ExplainedGains:
         panels = []
         for quantity in self.quantities:
             lines = [Line(method, *self._points(results, quantity, method)) for method in self._others(results)]
-            panels.append(Panel("", quantity, self.title, tuple(line for line in lines if line.x), points=True))
+            panels.append(
+                Panel("", quantity.replace("_", " "), self.title, tuple(line for line in lines if line.x), points=True)
+            )
         return Picture(self.name, tuple(panels))
 
     def _others(self, results: Results) -> list[str]:

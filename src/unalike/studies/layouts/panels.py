@@ -173,7 +173,7 @@ class Picture:
 
 def _draw_lines(axes: Any, panel: Panel, style: dict[str, Look]) -> None:
     style_axes(axes)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=not panel.points))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=not panel.points))
     if panel.ticks:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks)
     if panel.log:
