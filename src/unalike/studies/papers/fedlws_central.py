@@ -33,6 +33,7 @@ from unalike.studies.papers.fedlws_settings import (
     TABLE,
     TOY,
     TOYS,
+    WORK,
     better,
     helps,
     setting,
@@ -223,10 +224,11 @@ BETA = Study(
     + " The authors' code also shrinks the buffers of batch normalization, as a part of the next layer; here buffers are averaged.",
 )
 
-LONG = SMALL | {"rounds": 200, "evaluate_every": 10}
+LONG = SMALL | {"rounds": 200, "split": 0.75, "evaluate_every": 4, "work": WORK | {"batch_size": 43}}
+"""The paper's rounds, of as many local steps as in the paper."""
 LONGER = Study(
     "fedlws-rounds",
-    "FedAvg with and without LWS over the paper's 200 rounds, at Dir(0.1)",
+    "FedAvg with and without LWS over the paper's 200 rounds and local steps, at Dir(0.1)",
     PAPER,
     {
         "smoke": Scale(PAIR, TOYS, TOY | {"rounds": 6}, seeds=(0,), reduced=SMOKE),
@@ -234,7 +236,8 @@ LONGER = Study(
             PAIR,
             {CIFAR: CIFARS[CIFAR]},
             LONG,
-            reduced="4,000 training images instead of 35,000, and therefore batches of 32 instead of 128; a narrower CNN",
+            reduced="12,000 training images instead of 35,000, and therefore batches of 43 instead of 128, so that a round has as "
+            "many local steps as in the paper; a narrower CNN",
         ),
         "paper": Scale(PAIR, {CIFAR: CIFARS[CIFAR]}, PAPERS_OWN),
     },

@@ -30,10 +30,11 @@ Methods = Mapping[str, str | Variant]
 BASES = {
     "FedAvg": "fedavg",
     "FedProx": "fedprox(mu=0.001)",
-    "FedDyn": "feddyn(alpha=0.1)",
+    "FedDyn": "feddyn(alpha=0.01)",
     "FedDisco": "feddisco(a=0.1, b=0.1)",
     "L-DAWA": "ldawa",
 }
+"""FedDyn has the alpha of its authors' code for CIFAR-10; the FedLWS paper gives none. With 0.1, 0.3 or 1 it diverges here."""
 WITH = " + LWS"
 """Ending of the label of a base method with layer-wise weight shrinking, beta = 0.1."""
 LWS = "FedAvg" + WITH
