@@ -96,7 +96,7 @@ def test_cell_with_record_keeps_its_numbers_and_has_another_digest(tmp_path):
         [one] = Scale({"FedLWS": "fedavg + lws"}, {"all": options}, COMMON, seeds=(0,)).cells
         return one
 
-    [result] = run_cells([cell(record="server")], tmp_path)
+    [result] = run_cells({tmp_path: [cell(record="server")]})
     assert stored(tmp_path, cell()) is None
     found = stored(tmp_path, cell(record="server")).recorded
     assert found["rounds"] == [2, 4]

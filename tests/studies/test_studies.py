@@ -41,17 +41,17 @@ def small():
 def test_run_cells_stores_each_result_and_runs_none_twice(small, tmp_path):
     cells = small.scale("small").cells
     assert len(cells) == 3 * 2 * 3
-    first = list(run_cells(cells[:4], tmp_path))
+    first = list(run_cells({tmp_path: cells[:4]}))
     written = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
     assert sorted(written) == sorted(cell.file for cell in cells[:4])
-    rest = list(run_cells(cells, tmp_path))
+    rest = list(run_cells({tmp_path: cells}))
     assert len(first) + len(rest) == len(cells) and not missing(cells, tmp_path)
     assert all((tmp_path / name).stat().st_mtime_ns == time for name, time in written.items())
 
 
 def test_stored_result_holds_what_the_cell_was(small, tmp_path):
     [cell, *_] = small.scale("small").cells
-    [result] = run_cells([cell], tmp_path)
+    [result] = run_cells({tmp_path: [cell]})
     found = stored(tmp_path, cell)
     assert (found.method, found.setting, found.seed, found.digest) == ("FedAvg", "unequal", 0, cell.digest)
     assert found.rounds["round"] == [0, 1, 2, 3] and found.seconds > 0 and found.versions["unalike"]
@@ -60,7 +60,7 @@ def test_stored_result_holds_what_the_cell_was(small, tmp_path):
 
 def test_stored_result_of_another_digest_is_run_again(small, tmp_path):
     [cell, *_] = small.scale("small").cells
-    list(run_cells([cell], tmp_path))
+    list(run_cells({tmp_path: [cell]}))
     path = tmp_path / cell.file
     path.write_text(json.dumps(json.loads(path.read_text()) | {"digest": "0" * 16}))
     assert stored(tmp_path, cell) is None and missing([cell], tmp_path) == [cell]
@@ -73,11 +73,26 @@ def test_damaged_result_says_which_file(small, tmp_path):
         stored(tmp_path, cell)
 
 
-def test_cell_of_another_study_with_the_same_digest_is_copied(small, tmp_path):
+def test_cell_of_another_study_with_the_same_digest_is_copied_whatever_its_labels(small, tmp_path):
     [cell, *_] = small.scale("small").cells
-    list(run_cells([cell], tmp_path / "one" / "small"))
-    [again] = run_cells([cell], tmp_path / "two" / "small", root=tmp_path)
-    assert again.seconds == CellResult.load(tmp_path / "one" / "small" / cell.file).seconds
+    [first] = run_cells({tmp_path / "one" / "small": [cell]})
+    renamed = replace(cell, method="baseline", setting="here")
+    [again] = run_cells({tmp_path / "two" / "small": [renamed]}, root=tmp_path)
+    assert again == stored(tmp_path / "two" / "small", renamed)
+    assert replace(again, method=cell.method, setting=cell.setting) == CellResult.load(
+        tmp_path / "one" / "small" / cell.file
+    )
+    assert again.seconds == pytest.approx(first.seconds, rel=1e-6)
+
+
+def test_cell_that_two_studies_share_is_run_once(small, tmp_path, monkeypatch):
+    [cell, *_] = small.scale("small").cells
+    renamed = replace(cell, method="baseline")
+    runs = []
+    monkeypatch.setattr("unalike.studies.run_study.execute", lambda *a, **k: runs.append(a) or execute(*a, **k))
+    results = list(run_cells({tmp_path / "one": [cell], tmp_path / "two": [renamed]}))
+    assert len(runs) == 1 and [result.method for result in results] == ["FedAvg", "baseline"]
+    assert not missing([cell], tmp_path / "one") and not missing([renamed], tmp_path / "two")
 
 
 def test_interrupted_cell_goes_on_from_its_checkpoint(small, tmp_path, monkeypatch):
@@ -106,7 +121,7 @@ def test_interrupted_cell_goes_on_from_its_checkpoint(small, tmp_path, monkeypat
 def test_smoke_scale_runs_and_is_reported(name, tmp_path):
     folder = tmp_path / name / "smoke"
     cells = study(name).scale("smoke").cells
-    assert all(result.ended for result in run_cells(cells, folder))
+    assert all(result.ended for result in run_cells({folder: cells}))
     text, files = write_report(study(name), "smoke", folder)
     assert f"{len(cells)} of {len(cells)} cells" in text and all(file.stat().st_size for file in files)
 
@@ -122,7 +137,7 @@ def test_clients_that_get_fewer_samples_are_noted_in_result_and_report(small, tm
     }
     scale = Scale({"FedAvg": "fedavg"}, {"all": {}}, few, seeds=(0,))
     with pytest.warns(UserWarning, match="get fewer"):
-        [result] = run_cells(scale.cells, tmp_path)
+        [result] = run_cells({tmp_path: scale.cells})
     assert sum("even: 3 of 3 clients get fewer samples" in note for note in result.notes) == 1
     text, _ = write_report(replace(small, scales={"small": scale}, claims=()), "small", tmp_path)
     assert "## Warnings" in text and "even: 3 of 3 clients get fewer" in text and "(1 of 1 cells)" in text
@@ -130,7 +145,7 @@ def test_clients_that_get_fewer_samples_are_noted_in_result_and_report(small, tm
 
 def test_diverged_cell_is_a_result_that_is_infinitely_bad(small, tmp_path):
     scale = Scale({"FedAvg": "fedavg"}, {"all": {"work": {"lr": 1e9}}}, COMMON | {"rounds": 20}, seeds=(0,))
-    [result] = run_cells(scale.cells, tmp_path)
+    [result] = run_cells({tmp_path: scale.cells})
     assert result.ended == "diverged" and result.notes and result.score("rmse", 1) == math.inf
 
 
@@ -150,9 +165,9 @@ def test_digest_changes_with_options_and_not_with_labels():
 
 def test_ledger_gives_verdicts_from_three_seeds_on(small, tmp_path):
     folder = tmp_path / "toy-table1" / "small"
-    list(run_cells([cell for cell in small.scale("small").cells if cell.seed < 2], folder))
+    list(run_cells({folder: [cell for cell in small.scale("small").cells if cell.seed < 2]}))
     assert [entry.finding.verdict for entry in entries([small], tmp_path)] == [NOT_RUN, NOT_RUN]
-    list(run_cells(small.scale("small").cells, folder))
+    list(run_cells({folder: small.scale("small").cells}))
     same, better = entries([small], tmp_path)
     assert same.finding.verdict == "reproduced" and same.finding.mean == 0
     assert better.finding.verdict in ("reproduced", "contradicted") and better.finding.seeds == 3

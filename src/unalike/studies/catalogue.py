@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Iterable
+
 from unalike._utils.errors import unknown
 from unalike.studies.papers import (
     fedlws_central,
@@ -41,3 +44,15 @@ def study(name: str) -> Study:
     if name not in STUDIES:
         raise unknown("study", name, STUDIES)
     return STUDIES[name]
+
+
+def matching(patterns: Iterable[str]) -> list[Study]:
+    """The studies with these names, or whose names match patterns such as "fedlws-*".
+
+    Raises `UnalikeError` for a name or pattern without a study.
+    """
+    found: dict[str, Study] = {}
+    for pattern in patterns:
+        names = fnmatch.filter(STUDIES, pattern)
+        found |= {name: STUDIES[name] for name in names} if names else {pattern: study(pattern)}
+    return list(found.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +20,9 @@ FOLDER = Path("studies", "results")
 """The folder of results, below the root of the repository."""
 DIGITS = 7
 """Significant digits that are kept of a number, as many as a float32 has."""
+
+DIGEST = re.compile(r'^"digest": "(\w+)"', re.MULTILINE)
+"""The digest in the text of a result."""
 
 LOWER_IS_BETTER = ("loss", "rmse")
 """Endings of the columns in which lower is better."""
@@ -155,14 +159,11 @@ def stored(folder: Path, cell: StudyCell) -> CellResult | None:
     return found if found.digest == cell.digest else None
 
 
-def adopt(root: Path, folder: Path, cell: StudyCell) -> CellResult | None:
-    """Copy the result of the same cell from another study or scale below `root`; None if there is none.
-
-    Figures of a paper share cells, such as those of their baseline.
-    """
-    for path in sorted(root.glob(f"*/*/{cell.file}")):
-        found = CellResult.load(path)
-        if found.digest == cell.digest:
-            found.save(folder / cell.file)
-            return found
-    return None
+def by_digest(root: Path) -> dict[str, Path]:
+    """Digest -> a file with its result, of all studies and scales below `root`."""
+    found = {}
+    for path in sorted(root.glob("*/*/*.json")):
+        digest = DIGEST.search(path.read_text())
+        if digest is not None:
+            found[digest[1]] = path
+    return found

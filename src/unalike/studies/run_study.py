@@ -27,7 +27,7 @@ from unalike.runtime.run_config import RunConfig
 from unalike.runtime.run_recorder import Run
 from unalike.studies.cells import CLASS_ACCURACY, StudyCell
 from unalike.studies.recorded_numbers import keep
-from unalike.studies.results import CellResult, adopt, stored
+from unalike.studies.results import CellResult, by_digest, stored
 
 ESTIMATES = "estimates.json"
 PARTIAL = ".partial"
@@ -37,6 +37,9 @@ IN_ONE_PROCESS = "distributed(workers=1)"
 MOST_COUNTS = 1000
 """Above this many numbers, label counts are not stored."""
 
+Place = tuple[Path, StudyCell]
+"""A folder of results, and a cell whose result belongs there."""
+
 
 def missing(cells: Iterable[StudyCell], folder: Path) -> list[StudyCell]:
     """The cells that have no stored result with their digest."""
@@ -44,8 +47,7 @@ def missing(cells: Iterable[StudyCell], folder: Path) -> list[StudyCell]:
 
 
 def run_cells(
-    cells: Iterable[StudyCell],
-    folder: Path,
+    wanted: Mapping[Path, Iterable[StudyCell]],
     *,
     root: Path | None = None,
     data_dir: str | Path | None = None,
@@ -53,10 +55,11 @@ def run_cells(
 ) -> Iterator[CellResult]:
     """Run cells one after another, or `jobs` at a time in processes of their own; store each result as its cell ends.
 
+    Studies of a paper share cells, such as those of their baseline: a cell of several folders is run once, and copied.
+
     Args:
-        cells: the cells; those with a stored result are not run again.
-        folder: the folder of results.
-        root: the folder of all studies; a cell that another study has a result of is copied from there.
+        wanted: folder of results -> cells; those with a stored result are not run again.
+        root: the folder of all studies; a cell that has a result anywhere in it is copied from there.
         data_dir: folder of data files; $UNALIKE_DATA by default.
         jobs: the number of processes. The threads of the machine are shared out among them.
 
@@ -66,20 +69,40 @@ def run_cells(
     Raises:
         UnalikeError: a cell cannot be run, for instance because its data is missing.
     """
-    todo = missing(cells, folder)
-    for cell in todo:
-        if root is not None and (found := adopt(root, folder, cell)) is not None:
-            yield found
-    todo = missing(todo, folder)
     if jobs < 1:
         raise UnalikeError(f"found jobs={jobs}, expected the number of processes, 1 or more")
+    places: dict[str, list[Place]] = {}
+    for folder, cells in wanted.items():
+        for cell in missing(cells, folder):
+            places.setdefault(cell.digest, []).append((folder, cell))
+    elsewhere = {} if root is None or not places else by_digest(root)
+    for digest in [digest for digest in places if digest in elsewhere]:
+        yield from _copies(CellResult.load(elsewhere[digest]), places.pop(digest))
+    for result in _run_all([first for first, *_ in places.values()], data_dir, jobs):
+        yield result
+        yield from _copies(result, places[result.digest][1:])
+
+
+def _run_all(todo: list[Place], data_dir: str | Path | None, jobs: int) -> Iterator[CellResult]:
     if jobs == 1:
-        for cell in todo:
-            yield run_cell(cell, folder, data_dir)
+        yield from (run_cell(cell, folder, data_dir) for folder, cell in todo)
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    todo = [replace(cell, options={"executor": IN_ONE_PROCESS, **cell.options}) for cell in todo]
-    yield from in_processes(partial(run_cell, folder=folder, data_dir=data_dir), todo, jobs, threads)
+    alone = [(folder, replace(cell, options={"executor": IN_ONE_PROCESS, **cell.options})) for folder, cell in todo]
+    yield from in_processes(partial(_run_at, data_dir=data_dir), alone, jobs, threads)
+
+
+def _run_at(place: Place, data_dir: str | Path | None) -> CellResult:
+    folder, cell = place
+    return run_cell(cell, folder, data_dir)
+
+
+def _copies(result: CellResult, places: list[Place]) -> Iterator[CellResult]:
+    """Store the result in other places, where its cell may have other labels."""
+    for folder, cell in places:
+        copy = replace(result, method=cell.method, setting=cell.setting)
+        copy.save(folder / cell.file)
+        yield copy
 
 
 def run_cell(cell: StudyCell, folder: Path, data_dir: str | Path | None = None) -> CellResult:

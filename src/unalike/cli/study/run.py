@@ -1,19 +1,23 @@
-"""`unalike study run`: run the cells of a study that have no result."""
+"""`unalike study run`: run the cells of studies that have no result."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unalike.cli import options as o
 from unalike.cli.study import arguments as a
 
+if TYPE_CHECKING:
+    from unalike.studies.cells import StudyCell
+
 NAME = "run"
 
 
 def command(
-    name: a.Study,
+    names: a.Studies,
     scale: a.ScaleName = "smoke",
     data_dir: o.DataDir = None,
     out: a.Results = None,
@@ -31,45 +35,58 @@ def command(
     ] = None,
     dry_run: o.DryRun = False,
 ) -> None:
-    """Run the cells of a study that have no stored result, and store each as it ends.
+    """Run the cells of studies that have no stored result, and store each as it ends.
 
-    An interrupted study continues from the stored results, on any machine.
+    An interrupted study continues from the stored results, on any machine. A cell that several studies share is run once.
 
     \b
     unalike study run niid-bench-fcube
     unalike study run local-statistics-table1 --scale small --jobs 2
+    unalike study run 'fedlws-*' --scale small --jobs 2      # all studies of a paper
     unalike study run niid-bench-fashion --scale paper --data-dir data --dry-run
     """
-    from unalike._utils.errors import unknown
     from unalike.experiments.seed_plan import read_seeds
-    from unalike.studies.catalogue import study
+    from unalike.studies.catalogue import matching
     from unalike.studies.results import FOLDER
     from unalike.studies.run_study import estimate, estimates, missing, run_cells
 
-    found = study(name)
-    cells = found.scale(scale).cells
-    for kind, wanted in (("method", method), ("setting", setting)):
-        known = {getattr(cell, kind) for cell in cells}
-        for label in wanted or ():
-            if label not in known:
-                raise unknown(f"{kind} of {name}", label, known)
-        cells = [cell for cell in cells if not wanted or getattr(cell, kind) in wanted]
-    if seeds is not None:
-        cells = [cell for cell in cells if cell.seed in read_seeds(seeds)]
-    folder = (out or FOLDER) / name / scale
-    todo = missing(cells, folder)
-    print(f"{name}, {scale}: {len(cells) - len(todo)} of {len(cells)} cells have results; {len(todo)} to run")
-    if todo and (dry_run or scale == "paper"):
-        estimate(todo, folder, data_dir)
-    known_seconds = estimates(folder)
-    expected = [known_seconds.get(cell.kind) for cell in todo]
-    if todo and None not in expected:
-        print(f"estimated: {sum(filter(None, expected)):,.0f} seconds, one cell at a time")
+    root = out or FOLDER
+    wanted = {study.name: study.scale(scale).cells for study in matching(names)}
+    wanted = _with_label(_with_label(wanted, "method", method), "setting", setting)
+    todo: dict[Path, list[StudyCell]] = {}
+    expected: dict[str, float | None] = {}
+    for name, cells in wanted.items():
+        folder = root / name / scale
+        if seeds is not None:
+            cells = [cell for cell in cells if cell.seed in read_seeds(seeds)]
+        todo[folder] = missing(cells, folder)
+        print(f"{name}, {scale}: {len(cells) - len(todo[folder])} of {len(cells)} cells have results")
+        if todo[folder] and (dry_run or scale == "paper"):
+            estimate(todo[folder], folder, data_dir)
+        known_seconds = estimates(folder)
+        expected |= {cell.digest: known_seconds.get(cell.kind) for cell in todo[folder]}
+    total = sum(map(len, todo.values()))
+    print(f"{total} results are missing; {len(expected)} cells to run")
+    if expected and None not in expected.values():
+        print(f"estimated: {sum(filter(None, expected.values())):,.0f} seconds, one cell at a time")
     if dry_run:
         return
-    for done, result in enumerate(run_cells(todo, folder, root=out or FOLDER, data_dir=data_dir, jobs=jobs), 1):
+    for done, result in enumerate(run_cells(todo, root=root, data_dir=data_dir, jobs=jobs), 1):
         print(
-            f"{done}/{len(todo)} {result.method}, {result.setting}, seed {result.seed}: {result.seconds:.0f} s",
+            f"{done}/{total} {result.method}, {result.setting}, seed {result.seed}: {result.seconds:.0f} s",
             flush=True,
         )
-    print(f"results: {folder.resolve()}")
+    print(*(f"results: {folder.resolve()}" for folder in todo), sep="\n")
+
+
+def _with_label(wanted: dict[str, list[StudyCell]], kind: str, labels: list[str] | None) -> dict[str, list[StudyCell]]:
+    """The cells whose method or setting (`kind`) has one of these labels. Raises `UnalikeError` if no study has a label."""
+    from unalike._utils.errors import unknown
+
+    if labels is None:
+        return wanted
+    known = {getattr(cell, kind) for cells in wanted.values() for cell in cells}
+    for label in labels:
+        if label not in known:
+            raise unknown(f"{kind} of {', '.join(wanted)}", label, known)
+    return {name: [cell for cell in cells if getattr(cell, kind) in labels] for name, cells in wanted.items()}
