@@ -110,6 +110,9 @@ def test_compiled_loops_any_network_equals_loop(sizes, widths, activation, bias,
         "feddc",
         "scaffold + proximal(mu=0.3) + private(select='head')",
         "fedmix(mu=0.3)",
+        "ditto(lam=0.5)",
+        "ditto(lam=0)",
+        "scaffold + proximal(mu=0.3) + proximal_model(lam=0.5)",
     ],
 )
 def test_compiled_loops_methods_with_pulls_and_phases_equal_loop(method):
@@ -411,6 +414,7 @@ class Careful(Personalizer):
     [
         (Method(Steeper()), {}),
         (Method(Careful()), {}),
+        ("apfl", {}),
         ("moon", {}),
         ("scaffold + fedntd", {}),
         ("fedavg", {"clip": 1.0}),

@@ -200,12 +200,13 @@ def test_dense_chain_tracing_does_not_disturb_other_threads():
     assert torch.equal(Meanwhile.seen[0], Meanwhile.other(torch.ones(1, 4)))
 
 
-def test_compiled_training_second_model_or_adam_is_not_supported():
+def test_compiled_training_mixed_models_and_adam_are_not_supported():
     pytest.importorskip("numba")
     clients = Clients.random(SIZES)
     for method, more, expected in (
         ("fedavg", {}, True),
-        ("ditto", {}, False),
+        ("ditto", {}, True),
+        ("apfl", {}, False),
         ("fedavg", {"optimizer": "adam"}, False),
     ):
         sim = Simulation(method, mlp(), clients, **more)

@@ -118,7 +118,8 @@ class Batched(Executor):
         kept = max(1, KEPT // tree.nbytes(params)) * (
             SUMMED if client_pool.method.linear and client_pool.method.only_adds else 1
         )
-        return min(kept, max(1, STRETCH // (int(rows) * sum(w.numel() for w in params.values()))))
+        weights = sum(w.numel() for w in params.values()) * (1 + len(client_pool.method.trained))
+        return min(kept, max(1, STRETCH // (int(rows) * weights)))
 
     @cached_property
     def uses_compiled_loops(self) -> bool:

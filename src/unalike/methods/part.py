@@ -198,6 +198,8 @@ class Part:
     def pull(self, client: ClientView) -> Pull:
         """The gradient that `loss` or `correct` adds, where it is linear in v - w; lets compiled loops train the method.
 
+        Of a part with `trains`: what `loss` adds to the gradient of the task's loss at its own model v.
+
         Implement it only where it equals `loss` or `correct`; a contract test compares the two.
 
         Args:

@@ -1,12 +1,13 @@
 """Training of stacked clients in compiled loops: whether they can be used, the local training of a chunk, and its fine-tuning.
 
-The loops are for clients that follow the gradient of the task's loss and at most a pull beside it, strength (v - w) + constant
-(`Part.pull`). Everything around the steps is the method's own code, as in `training.client_update.train`.
+The loops are for models that follow the gradient of the task's loss and at most a pull beside it, strength (v - w) + constant
+(`Part.pull`): the shared model, and a personal one that trains beside it. Everything around the steps is the method's own code, as
+in `training.client_update.train`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
@@ -48,7 +49,7 @@ def supports(method: Method, phases: Sequence[Phase], settings: StageSettings, x
     """Whether the loops can train clients.
 
     Args:
-        method: the method; its parts may add pulls to the gradient and nothing else.
+        method: the method; its parts may add pulls to the gradient of a model and nothing else.
         phases: the phases to train.
         settings: model and work. The model is a chain of dense layers in float32, the solver SGD.
         x: samples [N, ...].
@@ -56,7 +57,7 @@ def supports(method: Method, phases: Sequence[Phase], settings: StageSettings, x
     """
     work, model = settings.work, settings.model
     phased = [phase.work(work) for phase in phases]
-    if model.chain is None or not model.chain.takes(x) or method.trained or model.precision != "float32":
+    if model.chain is None or not model.chain.takes(x) or model.precision != "float32":
         return False
     if work.keep_optimizer_state or any(pulling_parts(method, w) is None for w in phased):
         return False
@@ -70,11 +71,12 @@ def supports(method: Method, phases: Sequence[Phase], settings: StageSettings, x
 
 
 def pulling_parts(method: Method, work: Work) -> tuple[Part, ...] | None:
-    """The parts that add a pull to the gradient of the task's loss; None where anything else changes the gradient."""
+    """The parts that add a pull to the gradient of the task's loss; None where anything else changes a model."""
     terms = (*method.losses, *method.role(Correction))
     others = tuple(p for p in terms if type(p) is not TaskLoss)
     plain = len(others) < len(terms) and all(map(_only_pulls, others))
-    return others if plain and work.clip is None else None
+    free = all(type(p).project is Part.project for p in method.trained)
+    return others if plain and free and work.clip is None else None
 
 
 def _only_pulls(part: Part) -> bool:
@@ -135,8 +137,8 @@ def _run(
     shared = tree.only(chunk.broadcast.params, task.sent)
 
     def make(work: Work, params: Tree, client_state: PartTrees) -> LocalTrainer:
-        pull = _pull(chunk, work, params, client_state)
-        return CompiledTrainer(chunk.settings, work, params, shared, pull, differences, factors)
+        pulls = _pulls(chunk, work, params, client_state)
+        return CompiledTrainer(chunk.settings, work, task.start, params, shared, pulls, differences, factors)
 
     trained = run_phases(task, phases, make)
     steps, loss = (
@@ -145,21 +147,23 @@ def _run(
     return trained._replace(steps=steps, loss=loss)
 
 
-def _pull(chunk: ClientChunk, work: Work, params: Tree, client_state: PartTrees) -> Pull:
-    """The sum of the parts' pulls: the strength, which is the same for all clients, and the constants [K, ...]."""
+def _pulls(chunk: ClientChunk, work: Work, params: Tree, client_state: PartTrees) -> dict[str, Pull]:
+    """The sum of the parts' pulls on each trained model: the strength, the same for all clients, and the constants [K, ...]."""
     parts = pulling_parts(chunk.method, work)
+    sums = {name: Pull() for name in (MODEL, *(p.name for p in chunk.method.trained))}
     if not parts:
-        return Pull()
+        return sums
 
     def one(task: ClientTask, params: Tree, client_state: PartTrees) -> list[tuple[Tensor, Tree]]:
         pulls = [p.pull(task.view_of(p, params, {}, client_state, lr=work.lr)) for p in parts]
         return [(torch.tensor(pull.strength, dtype=torch.float64), pull.constant) for pull in pulls]
 
-    found = chunk.each(one, params, client_state)
-    total: Tree = {}
-    for _, constant in found:
+    for part, (strengths, constant) in zip(parts, chunk.each(one, params, client_state), strict=True):
+        name = part.name if part.trains else MODEL
+        strength, total = sums[name]
         total = tree.add(total, constant) if total and constant else total or constant
-    return Pull(sum(float(strengths[0]) for strengths, _ in found), total)
+        sums[name] = Pull(strength + float(strengths[0]), total)
+    return sums
 
 
 @dataclass(frozen=True)
@@ -169,56 +173,66 @@ class CompiledTrainer:
     Args:
         settings: the stage's settings.
         work: the phase's work.
-        params: all parameters at the start of the phase.
-        start: the shared parameters as received, without a leading [K].
-        pull: the sum of the parts' pulls.
+        origin: all parameters where training starts.
+        params: those of the model at the start of the phase.
+        shared: the shared parameters as received, without a leading [K].
+        pulls: the sum of the parts' pulls on each trained model.
         differences: return what was added to the parameters (`StepSums.gained`) instead of the new parameters.
         factors: [K]; return the sum of these differences with these factors, [1, ...], and no client's own.
     """
 
     settings: StageSettings
     work: Work
+    origin: Tree
     params: Tree
-    start: Tree
-    pull: Pull
+    shared: Tree
+    pulls: dict[str, Pull]
     differences: bool
     factors: Tensor | None
 
     def phase(self, before: StepState, batches: Sequence[Batch]) -> tuple[StepSums, StepState]:
-        loops, chain, solver = kernels(), self.settings.model.chain, self.work.solver
-        assert loops and chain and isinstance(solver, SGD) and isinstance(batches, BatchSequence)  # see `supports`
+        assert isinstance(batches, BatchSequence)  # see `supports`
         if not batches:
             return StepSums(), before
-        rows, moves = batches.rows, before.variables[MODEL]
-        assert isinstance(rows, StackedBatches)
-        params = self.params | moves
-        layout = layout_of(chain, tuple((n, w.shape[1:]) for n, w in params.items()), frozenset(moves))
+        assert isinstance(batches.rows, StackedBatches)
+        variables = dict(before.variables)
         with profiled("forward and backward"):
-            start = layout.flat(params)
-            classes = self.settings.task.name == "classification"
-            data = loops.Data(
-                rows.samples.flatten(1).numpy(),
-                rows.index.numpy(),
-                rows.sizes,
-                rows.labels.long().contiguous().numpy() if classes else np.empty(0, np.int64),
-                np.empty(0, np.float32) if classes else rows.y.float().flatten().numpy(),
-            )
-            step = loops.Step(
-                loops.LOSSES[self.settings.task.name],
-                np.float32(self.work.lr),
-                np.float32(solver.momentum),
-                solver.nesterov,
-                layout.decays(solver.weight_decay, self.pull.strength, self.start),
-                self._pulls(layout, params).numpy(),
-            )
-            model = loops.Model(layout.table, layout.held)
-            run = partial(loops.train, start.numpy(), data, model, step)
-            sums, trained = self._share_out(loops, run, len(rows.sizes), padded(start.shape[1], loops.LANES))
-        made = {n: w for n, w in layout.views(trained).items() if n in moves}
+            for part in variables.keys() - {MODEL}:
+                own = self.origin | variables[part]
+                _, variables[part] = self._train(own, variables[part].keys(), self.pulls[part], batches.rows)
+            moves = variables[MODEL].keys()
+            sums, made = self._train(self.params | variables[MODEL], moves, self.pulls[MODEL], batches.rows)
         loss, samples, steps = torch.from_numpy(sums).float().unbind()
         if self.differences:
             return StepSums(loss, samples, steps, made), replace(before, state={})
-        return StepSums(loss, samples, steps), replace(before, variables=before.variables | {MODEL: made}, state={})
+        return StepSums(loss, samples, steps), replace(before, variables=variables | {MODEL: made}, state={})
+
+    def _train(self, params: Tree, moves: Collection[str], pull: Pull, rows: StackedBatches) -> tuple[np.ndarray, Tree]:
+        """Train one model of each client: the sums [3, K] of losses, samples and steps, and what became of `moves`."""
+        loops, chain, solver = kernels(), self.settings.model.chain, self.work.solver
+        assert loops and chain and isinstance(solver, SGD)  # see `supports`
+        layout = layout_of(chain, tuple((n, w.shape[1:]) for n, w in params.items()), frozenset(moves))
+        start = layout.flat(params)
+        classes = self.settings.task.name == "classification"
+        data = loops.Data(
+            rows.samples.flatten(1).numpy(),
+            rows.index.numpy(),
+            rows.sizes,
+            rows.labels.long().contiguous().numpy() if classes else np.empty(0, np.int64),
+            np.empty(0, np.float32) if classes else rows.y.float().flatten().numpy(),
+        )
+        step = loops.Step(
+            loops.LOSSES[self.settings.task.name],
+            np.float32(self.work.lr),
+            np.float32(solver.momentum),
+            solver.nesterov,
+            layout.decays(solver.weight_decay, pull.strength, self.shared),
+            self._pull_rows(layout, params, pull).numpy(),
+        )
+        model = loops.Model(layout.table, layout.held)
+        run = partial(loops.train, start.numpy(), data, model, step)
+        sums, trained = self._share_out(loops, run, len(rows.sizes), padded(start.shape[1], loops.LANES))
+        return sums, {n: w for n, w in layout.views(trained).items() if n in moves}
 
     def _share_out(
         self, loops: ModuleType, run: Callable[..., None], clients: int, width: int
@@ -233,11 +247,11 @@ class CompiledTrainer:
         compiled_loops.share_out(partial(run, results), len(bounds) - 1)
         return results.sums, rows.sum(0, keepdim=True) if summed else rows
 
-    def _pulls(self, layout: Layout, params: Tree) -> Tensor:
-        """The part of the pull that does not change, constant - strength w: rows [1 or K, P]; [0, 0] without a pull."""
-        strength, constant = self.pull
+    def _pull_rows(self, layout: Layout, params: Tree, pull: Pull) -> Tensor:
+        """The part of a pull that does not change, constant - strength w: rows [1 or K, P]; [0, 0] without a pull."""
+        strength, constant = pull
         if not strength and not constant:
             return torch.empty(0, 0, dtype=torch.float32)
-        shared = {n: (constant.get(n, 0.0) - strength * w).expand_as(params[n]) for n, w in self.start.items()}
+        shared = {n: (constant.get(n, 0.0) - strength * w).expand_as(params[n]) for n, w in self.shared.items()}
         zeros = {n: w.new_zeros(()).expand_as(w) for n, w in params.items()}
         return layout.flat(zeros | shared)

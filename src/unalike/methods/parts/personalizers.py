@@ -13,7 +13,7 @@ from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.types import Batch, Context, Output, Tree
 from unalike.core.views import ClientView
-from unalike.methods.part import part
+from unalike.methods.part import Pull, part
 from unalike.methods.roles import Personalizer, PersonalModel
 from unalike.methods.search_space import LinearRange, LogRange
 
@@ -35,6 +35,9 @@ class ProximalModel(PersonalModel):
         drift = tree.sub(client.start, client.state)
         task = client.task_loss(client.out(batch, client.own), batch)
         return task + self.lam / 2 * tree.dot(drift, drift)
+
+    def pull(self, client: ClientView) -> Pull:
+        return Pull(self.lam)
 
     def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
         return params | state
