@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,22 @@ def test_in_processes_gives_all_results_and_the_first_error():
     assert sorted(in_processes(halved, range(4), jobs=2, threads=1)) == [0, 0.5, 1, 1.5]
     with pytest.raises(ValueError, match="found -1"):
         list(in_processes(halved, [-1], jobs=1, threads=1))
+
+
+def noted(folder: Path, number: int) -> None:
+    """Write a file with the number of this process, and wait until both processes have one; then fail, or work for long."""
+    (folder / str(os.getpid())).touch()
+    _wait(lambda: len(os.listdir(folder)) == 2)
+    if number < 0:
+        raise ValueError(f"found {number}")
+    time.sleep(600)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the state of processes from /proc")
+def test_in_processes_after_an_error_no_process_goes_on(tmp_path):
+    with pytest.raises(ValueError, match="found -1"):
+        list(in_processes(partial(noted, tmp_path), [-1, 1], jobs=2, threads=1))
+    _wait(lambda: all(map(_ended, os.listdir(tmp_path))))
 
 
 @pytest.mark.slow

@@ -95,6 +95,16 @@ def test_cell_that_two_studies_share_is_run_once(small, tmp_path, monkeypatch):
     assert not missing([cell], tmp_path / "one") and not missing([renamed], tmp_path / "two")
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_cell_that_cannot_be_run_leaves_the_others_to_run(small, tmp_path, jobs):
+    [cell, other, *_] = small.scale("small").cells
+    broken = replace(cell, setting="elsewhere", options={**cell.options, "data": "no_such_data"})
+    error = "1 of 2 cells cannot be run; FedAvg, elsewhere, seed 0: .*no_such_data"
+    with pytest.raises(UnalikeError, match=error), pytest.warns(UserWarning, match="no_such_data"):
+        list(run_cells({tmp_path: [broken, other]}, jobs=jobs))
+    assert missing([broken, other], tmp_path) == [broken]
+
+
 def test_interrupted_cell_goes_on_from_its_checkpoint(small, tmp_path, monkeypatch):
     [cell, *_] = small.scale("small").cells
     whole = run_cell(cell, tmp_path / "whole")

@@ -6,11 +6,12 @@ import json
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -41,6 +42,13 @@ Place = tuple[Path, StudyCell]
 """A folder of results, and a cell whose result belongs there."""
 
 
+class Failure(NamedTuple):
+    """A cell that cannot be run, and why."""
+
+    cell: StudyCell
+    error: str
+
+
 def missing(cells: Iterable[StudyCell], folder: Path) -> list[StudyCell]:
     """The cells that have no stored result with their digest."""
     return [cell for cell in cells if stored(folder, cell) is None]
@@ -67,7 +75,8 @@ def run_cells(
         Each new result.
 
     Raises:
-        UnalikeError: a cell cannot be run, for instance because its data is missing.
+        UnalikeError: cells cannot be run, for instance because their data is missing. It is raised after all others are run; a
+            warning says so at once.
     """
     if jobs < 1:
         raise UnalikeError(f"found jobs={jobs}, expected the number of processes, 1 or more")
@@ -78,23 +87,36 @@ def run_cells(
     elsewhere = {} if root is None or not places else by_digest(root)
     for digest in [digest for digest in places if digest in elsewhere]:
         yield from _copies(CellResult.load(elsewhere[digest]), places.pop(digest))
-    for result in _run_all([first for first, *_ in places.values()], data_dir, jobs):
-        yield result
-        yield from _copies(result, places[result.digest][1:])
+    failures: list[Failure] = []
+    for found in _run_all([first for first, *_ in places.values()], data_dir, jobs):
+        if isinstance(found, CellResult):
+            yield found
+            yield from _copies(found, places[found.digest][1:])
+            continue
+        if found.error not in {failure.error for failure in failures}:
+            warnings.warn(f"{found.cell}: {found.error}; the other cells go on", stacklevel=2)
+        failures.append(found)
+    if failures:
+        first = failures[0]
+        raise UnalikeError(f"{len(failures)} of {len(places)} cells cannot be run; {first.cell}: {first.error}")
 
 
-def _run_all(todo: list[Place], data_dir: str | Path | None, jobs: int) -> Iterator[CellResult]:
+def _run_all(todo: list[Place], data_dir: str | Path | None, jobs: int) -> Iterator[CellResult | Failure]:
+    """The results of cells, or the errors why they cannot be run."""
     if jobs == 1:
-        yield from (run_cell(cell, folder, data_dir) for folder, cell in todo)
+        yield from (_run_at(place, data_dir) for place in todo)
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
     alone = [(folder, replace(cell, options={"executor": IN_ONE_PROCESS, **cell.options})) for folder, cell in todo]
     yield from in_processes(partial(_run_at, data_dir=data_dir), alone, jobs, threads)
 
 
-def _run_at(place: Place, data_dir: str | Path | None) -> CellResult:
+def _run_at(place: Place, data_dir: str | Path | None) -> CellResult | Failure:
     folder, cell = place
-    return run_cell(cell, folder, data_dir)
+    try:
+        return run_cell(cell, folder, data_dir)
+    except UnalikeError as error:
+        return Failure(cell, str(error))
 
 
 def _copies(result: CellResult, places: list[Place]) -> Iterator[CellResult]:

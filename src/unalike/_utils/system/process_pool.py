@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from threading import Thread
 from typing import TypeVar
 
@@ -42,24 +43,26 @@ def in_processes(work: Callable[[Item], Result], items: Iterable[Item], jobs: in
 def process_pool(jobs: int, threads: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of `jobs` processes with `threads` threads of PyTorch each.
 
-    After an error in the block, tasks that have not begun are dropped. Processes end with this one, however it ends.
+    After an error in the block its processes end at once, whatever they do, and tasks that have not begun are dropped. Processes
+    also end with this one, however it ends.
     """
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (threads,)) as pool:
+    context = get_context("spawn")
+    reader, writer = context.Pipe(duplex=False)  # closed, with this process at the latest: the processes end
+    with reader, writer, ProcessPoolExecutor(jobs, context, _begin, (threads, reader)) as pool:
         try:
             yield pool
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            writer.close()
             raise
 
 
-def _begin(threads: int) -> None:
+def _begin(threads: int, reader: Connection) -> None:
     torch.set_num_threads(threads)
-    Thread(target=_end_with_parent, daemon=True).start()
+    Thread(target=_end_when_closed, args=(reader,), daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """End this process when its parent is gone; a killed parent cannot end it."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _end_when_closed(reader: Connection) -> None:
+    with suppress(OSError):  # Windows raises it where others return
+        reader.poll(None)  # nothing is ever sent: it returns when the other end is closed
+    os._exit(1)
