@@ -236,6 +236,7 @@ LONGER = Study(
             PAIR,
             {CIFAR: CIFARS[CIFAR]},
             LONG,
+            seeds=tuple(range(6)),
             reduced="12,000 training images instead of 35,000, and therefore batches of 43 instead of 128, so that a round has as "
             "many local steps as in the paper; a narrower CNN",
         ),
