@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -46,10 +47,13 @@ class StageRunner:
             "local" in run_config.options.protocols or recorded
         )  # each client's update is kept after the round
         self._choice: Choice | None = None
+        me = weakref.proxy(
+            self
+        )  # no circle of references: clients' samples are freed with the run, without garbage collection
         self.state = StageState(
-            run_config, stage, index, folder=folder, executor=lambda: self.choice.executor, worker_pool=worker_pool
+            run_config, stage, index, folder=folder, executor=lambda: me.choice.executor, worker_pool=worker_pool
         )
-        self.state.choose = self._choose
+        self.state.choose = lambda client: me._choose(client)
         context = next(iter(self.state.groups.values())).client_pool.some_context
         self._bytes = wire_bytes(stage, self.state.settings, context)
 
