@@ -47,9 +47,8 @@ class StageRunner:
             "local" in run_config.options.protocols or recorded
         )  # each client's update is kept after the round
         self._choice: Choice | None = None
-        me = weakref.proxy(
-            self
-        )  # no circle of references: clients' samples are freed with the run, without garbage collection
+        # no circle of references: clients' samples are freed with the run, without garbage collection
+        me = weakref.proxy(self)
         self.state = StageState(
             run_config, stage, index, folder=folder, executor=lambda: me.choice.executor, worker_pool=worker_pool
         )
