@@ -53,12 +53,13 @@ def command(
     root = out or FOLDER
     wanted = {study.name: study.scale(scale).cells for study in matching(names)}
     wanted = _with_label(_with_label(wanted, "method", method), "setting", setting)
+    numbers = None if seeds is None else read_seeds(seeds)
     todo: dict[Path, list[StudyCell]] = {}
     expected: dict[str, float | None] = {}
     for name, cells in wanted.items():
         folder = root / name / scale
-        if seeds is not None:
-            cells = [cell for cell in cells if cell.seed in read_seeds(seeds)]
+        if numbers is not None:
+            cells = [cell for cell in cells if cell.seed in numbers]
         todo[folder] = missing(cells, folder)
         print(f"{name}, {scale}: {len(cells) - len(todo[folder])} of {len(cells)} cells have results")
         if todo[folder] and (dry_run or scale == "paper"):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -197,30 +198,35 @@ class CompiledTrainer:
         assert isinstance(batches.rows, StackedBatches)
         variables = dict(before.variables)
         with profiled("forward and backward"):
+            data = self._data(batches.rows)
             for part in variables.keys() - {MODEL}:
                 own = self.origin | variables[part]
-                _, variables[part] = self._train(own, variables[part].keys(), self.pulls[part], batches.rows)
+                _, variables[part] = self._train(own, variables[part].keys(), self.pulls[part], data)
             moves = variables[MODEL].keys()
-            sums, made = self._train(self.params | variables[MODEL], moves, self.pulls[MODEL], batches.rows)
+            sums, made = self._train(self.params | variables[MODEL], moves, self.pulls[MODEL], data)
         loss, samples, steps = torch.from_numpy(sums).float().unbind()
         if self.differences:
             return StepSums(loss, samples, steps, made), replace(before, state={})
         return StepSums(loss, samples, steps), replace(before, variables=variables | {MODEL: made}, state={})
 
-    def _train(self, params: Tree, moves: Collection[str], pull: Pull, rows: StackedBatches) -> tuple[np.ndarray, Tree]:
-        """Train one model of each client: the sums [3, K] of losses, samples and steps, and what became of `moves`."""
-        loops, chain, solver = kernels(), self.settings.model.chain, self.work.solver
-        assert loops and chain and isinstance(solver, SGD)  # see `supports`
-        layout = layout_of(chain, tuple((n, w.shape[1:]) for n, w in params.items()), frozenset(moves))
-        start = layout.flat(params)
-        classes = self.settings.task.name == "classification"
-        data = loops.Data(
+    def _data(self, rows: StackedBatches) -> Any:
+        """The samples and batches as the loops take them (`kernels.Data`)."""
+        loops, classes = kernels(), self.settings.task.name == "classification"
+        assert loops  # see `supports`
+        return loops.Data(
             rows.samples.flatten(1).numpy(),
             rows.index.numpy(),
             rows.sizes,
             rows.labels.long().contiguous().numpy() if classes else np.empty(0, np.int64),
             np.empty(0, np.float32) if classes else rows.y.float().flatten().numpy(),
         )
+
+    def _train(self, params: Tree, moves: Collection[str], pull: Pull, data: Any) -> tuple[np.ndarray, Tree]:
+        """Train one model of each client: the sums [3, K] of losses, samples and steps, and what became of `moves`."""
+        loops, chain, solver = kernels(), self.settings.model.chain, self.work.solver
+        assert loops and chain and isinstance(solver, SGD)  # see `supports`
+        layout = layout_of(chain, tuple((n, w.shape[1:]) for n, w in params.items()), frozenset(moves))
+        start = layout.flat(params)
         step = loops.Step(
             loops.LOSSES[self.settings.task.name],
             np.float32(self.work.lr),
@@ -231,7 +237,7 @@ class CompiledTrainer:
         )
         model = loops.Model(layout.table, layout.held)
         run = partial(loops.train, start.numpy(), data, model, step)
-        sums, trained = self._share_out(loops, run, len(rows.sizes), padded(start.shape[1], loops.LANES))
+        sums, trained = self._share_out(loops, run, len(data.sizes), padded(start.shape[1], loops.LANES))
         return sums, {n: w for n, w in layout.views(trained).items() if n in moves}
 
     def _share_out(
