@@ -226,23 +226,24 @@ BETA = Study(
 
 LONG = SMALL | {"rounds": 200, "split": 0.75, "evaluate_every": 4, "work": WORK | {"batch_size": 43}}
 """The paper's rounds, of as many local steps as in the paper."""
+TWO = with_lws({name: BASES[name] for name in ("FedAvg", "FedProx")})
 LONGER = Study(
     "fedlws-rounds",
-    "FedAvg with and without LWS over the paper's 200 rounds and local steps, at Dir(0.1)",
+    "FedAvg and FedProx with and without LWS over the paper's 200 rounds and local steps, at Dir(0.1)",
     PAPER,
     {
         "smoke": Scale(PAIR, TOYS, TOY | {"rounds": 6}, seeds=(0,), reduced=SMOKE),
         "small": Scale(
-            PAIR,
+            TWO,
             {CIFAR: CIFARS[CIFAR]},
             LONG,
             seeds=tuple(range(6)),
             reduced="12,000 training images instead of 35,000, and therefore batches of 43 instead of 128, so that a round has as "
             "many local steps as in the paper; a narrower CNN",
         ),
-        "paper": Scale(PAIR, {CIFAR: CIFARS[CIFAR]}, PAPERS_OWN),
+        "paper": Scale(TWO, {CIFAR: CIFARS[CIFAR]}, PAPERS_OWN),
     },
-    (helps("FedAvg", CIFAR),),
+    (helps("FedAvg", CIFAR), helps("FedProx", CIFAR)),
     (TABLE, CURVES),
     NUMBERS,
 )
