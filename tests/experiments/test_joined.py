@@ -327,9 +327,11 @@ def test_summary_names_the_server_protocol(people, small):
     assert list(zip(table.summary["method"], table.summary["protocol"])) == [
         ("fedavg", "server"),
         ("fedavg", "clients"),
+        ("fedavg", "used"),
         ("ditto", "server"),
         ("ditto", "clients"),
         ("ditto", "personal"),
+        ("ditto", "used"),
     ]
     own = table.rounds.query("method == 'fedavg' and round == 3")["accuracy"]  # the last round under each of two seeds
     assert table.summary["accuracy"].iloc[0] == pytest.approx(own.mean())

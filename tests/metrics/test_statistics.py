@@ -8,7 +8,7 @@ import pytest
 from unalike._utils.errors import UnalikeError
 from unalike.metrics import costs
 from unalike.metrics import statistics as st
-from unalike.metrics.summary import personal_against_shared, summary
+from unalike.metrics.summary import summary
 from unalike.metrics.verdicts import Rules
 
 
@@ -129,8 +129,6 @@ def test_summary_does_not_mix_protocols():
         ("other", "personal"),
     ]
     assert math.isnan(table.iloc[2]["difference"]) and table.iloc[2]["accuracy"] == pytest.approx(1.9)
-    crossed = personal_against_shared(rounds, Rules("base")).to_dict("records")
-    assert [row["method"] for row in crossed] == ["other"] and crossed[0]["difference"] == pytest.approx(1.2)
 
 
 def test_summary_method_without_shared_model_has_only_a_personal_row():

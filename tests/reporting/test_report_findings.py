@@ -20,8 +20,9 @@ def found_in(content):
 
 
 def scored(content, **levels):
-    """The content with each method's accuracy set to `levels[method][seed]` in every round."""
+    """The content of these methods without personal models, with accuracy `levels[method][seed]` in every round."""
     table = content.rounds[content.rounds["method"].isin(levels)].copy()
+    table = table[[name for name in table if not name.startswith(("personal_", "used_"))]]
     table["accuracy"] = [levels[method][seed] for method, seed in zip(table["method"], table["seed"])]
     methods = [method for method in content.methods if method.label in levels]
     clients = content.clients[content.clients["method"].isin(levels)]
@@ -103,18 +104,20 @@ def test_findings_one_method_compares_nothing(simulate):
     assert "Nothing to compare with fedavg" in found_in(simulate(methods=1)).answer
 
 
-def test_findings_baseline_without_shared_model_is_stated(content):
+def test_findings_baseline_without_shared_model_is_compared_by_its_personal_models(content):
     found = found_in(dataclasses.replace(content, baseline="local_only"))
-    assert found.answer.endswith("choose another baseline.")
-    assert all(
-        sentence.endswith("%; local_only has no shared model to compare it with.") for _, sentence in found.details
-    )
+    assert "compared with local_only" in found.answer
+    assert all("compared with local_only" in sentence for _, sentence in found.details)
 
 
-def test_findings_personal_models_have_their_own_sentence(content):
-    assert found_in(content).personal == (
-        "Personal models compared with fedavg's shared model: better with ditto and local_only."
+def test_findings_personal_models_are_judged_with_the_shared_ones(content):
+    found = found_in(content)
+    assert content.decisive == "used" and content.decision.protocol == "used"
+    assert found.models.startswith(
+        "Methods are judged by the models that clients use: the personal models of ditto and local_only"
     )
+    assert found.shared == f"If one shared model must serve all clients, also new ones: {content.shared_decision}"
+    assert content.shared_decision.protocol == "clients" and "ditto" in content.shared_decision.verdicts
 
 
 @pytest.mark.parametrize(

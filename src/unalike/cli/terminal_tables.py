@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,39 +77,49 @@ def profile_table(profile: Profile) -> None:
 
 def summary_table(comparison: Comparison) -> None:
     """Print one row per method and protocol, then the decision and its limits."""
-    from unalike.metrics.statistics import headline, scoring_rule
-    from unalike.reporting.wording import MISSING, capital, chance, megabytes
+    from unalike.metrics.statistics import USED, headline, scoring_rule
+    from unalike.reporting.content import MODELS
+    from unalike.reporting.wording import capital
 
-    summary, facts = comparison.summary, comparison.facts
+    summary, facts, content = comparison.summary, comparison.facts, comparison.content()
     metric = headline(summary).column
-    numbers = (metric, "sd", "difference", "interval", "corrected p", "P(best)", "worst decile", "MB", "seconds")
-    rows = []
-    for row in summary.to_dict("records"):
-        interval = (
-            "" if row["ci_low"] != row["ci_low"] else f"{number(row['ci_low'], '+')} .. {number(row['ci_high'], '+')}"
-        )
-        cells = [number(row[k]) for k in (metric, f"{metric}_sd")] + [number(row["difference"], "+")]
-        cost = megabytes(row["mb_down"] + row["mb_up"]), f"{row['seconds']:.1f}"
-        model = {"clients": "shared", "server": "shared, server's test"}.get(row["protocol"], row["protocol"])
-        rows.append(
-            [
-                *(row["method"], model, row["verdict"] or row["role"], *cells, interval, probability(row["p_holm"])),
-                *(chance(row["probability_best"]).replace(MISSING, ""), number(row["worst_decile"]), *cost),
-            ]
-        )
-    tables(
-        ("method", "model", "verdict", *numbers),
-        rows,
-        f"{capital(scoring_rule(comparison.rounds))}, compared with {facts.baseline}",
-        words=3,
-    )
+    heads = [*("method", "model", "verdict", metric, "sd", "difference", "interval", "corrected p", "P(best)")]
+    heads += ["worst decile", "MB", "seconds"]
+    rule = f"{scoring_rule(comparison.rounds)}, compared with {facts.baseline}"
+    for protocol in content.tabled:
+        rows = []
+        for row in summary[summary["protocol"] == protocol].to_dict("records"):
+            known = {"clients": "shared", "server": "shared, server's test", USED: content.model_in_use(row["method"])}
+            rows.append(_summary_row(row, metric, known.get(protocol, protocol)))
+        if rows:
+            title = rule if len(content.tabled) == 1 else f"{MODELS[protocol]}: {rule}"
+            tables(heads, rows, capital(title), words=3)
     screen = console()
     found = comparison.findings
-    for text in (found.answer, *found.cautions, found.standing, found.personal, *found.limits):
+    for text in (found.answer, found.models, *found.cautions, found.standing, found.shared, *found.limits):
         if text:
             screen.print(text, highlight=False)
     for note in facts.notes:
         screen.print(f"note: {note}")
+
+
+def _summary_row(row: Mapping[Hashable, Any], metric: str, model: str) -> list[str]:
+    """The cells of a row of the summary; `model` is the kind of model that was scored."""
+    from unalike.reporting.wording import MISSING, chance, megabytes
+
+    interval = (
+        "" if row["ci_low"] != row["ci_low"] else f"{number(row['ci_low'], '+')} .. {number(row['ci_high'], '+')}"
+    )
+    return [
+        *(row["method"], model, row["verdict"] or row["role"]),
+        *(number(row[metric]), number(row[f"{metric}_sd"]), number(row["difference"], "+"), interval),
+        *(
+            probability(row["p_holm"]),
+            chance(row["probability_best"]).replace(MISSING, ""),
+            number(row["worst_decile"]),
+        ),
+        *(megabytes(row["mb_down"] + row["mb_up"]), f"{row['seconds']:.1f}"),
+    ]
 
 
 def estimate_table(estimate: Estimate) -> None:

@@ -72,8 +72,13 @@ class Comparison:
 
     @property
     def decision(self) -> Decision:
-        """The decision that the results support; `str(table.decision)` is one paragraph."""
+        """The decision that the results support, by the models that clients would use; `str(table.decision)` is one paragraph."""
         return self._content.decision
+
+    @property
+    def shared_decision(self) -> Decision:
+        """The decision for one model that serves all clients."""
+        return self._content.shared_decision
 
     @property
     def findings(self) -> Findings:

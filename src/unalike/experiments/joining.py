@@ -229,10 +229,11 @@ def _name(comparison: Comparison) -> str:
 
 
 def _scores_by_seed(comparison: Comparison) -> pd.DataFrame:
-    """The score of each run by seed (rows) and method (columns), under the plain protocol."""
-    from unalike.metrics.statistics import headline, tail_mean
+    """The score of each run by seed (rows) and method (columns), of the models in use."""
+    from unalike.metrics.statistics import tail_mean
 
-    return tail_mean(comparison.rounds, headline(comparison.rounds).column).unstack("method")
+    content = comparison.content()
+    return tail_mean(content.rounds, content.decisive_column).unstack("method")
 
 
 def _labels_of_several_methods(blocks: Sequence[JoinedBlock]) -> dict[str, list[str]]:

@@ -6,17 +6,17 @@ import inspect
 
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
-from unalike.methods.catalogue import local_only
 from unalike.methods.part import registry
 
-UPPER, LOWER = "upper reference (pooled data)", "lower reference (no communication)"
+UPPER = "upper reference (pooled data)"
 ORACLE = "reference (knows the true clusters)"
 
 
 def reference(method: str) -> str:
-    """The meaning of a reference by its spec with every field; empty for a candidate."""
-    if method == repr(local_only()):
-        return LOWER
+    """The meaning of a reference by its spec with every field; empty for a candidate.
+
+    `local_only` is a candidate: not to federate is a choice that a client has.
+    """
     if method.startswith("centralised("):
         return UPPER
     return ORACLE if method.startswith("cluster_oracle(") else ""

@@ -23,10 +23,15 @@ from unalike.metrics.inference import ROUNDING
 from unalike.metrics.metrics import PROTOCOLS
 from unalike.metrics.named_metrics import Metric, deciding
 
+USED = "used"
+"""The protocol that scores the model in use: a client's personal model where the method trains one, else the shared model."""
+SCORED = (*PROTOCOLS, USED)
+"""The protocols of runs and comparisons."""
+
 
 def prefixes(plain: str = "clients") -> dict[str, str]:
     """Protocol -> the prefix of its columns. `plain`, the first protocol of a run, has no prefix."""
-    return {plain: ""} | {name: f"{name}_" for name in PROTOCOLS if name != plain}
+    return {plain: ""} | {name: f"{name}_" for name in SCORED if name != plain}
 
 
 def plain_protocol(rounds: pd.DataFrame, clients: pd.DataFrame) -> str:
@@ -54,7 +59,7 @@ def headline(table: pd.DataFrame) -> Metric:
 
 def prefix_of(column: str) -> str:
     """The protocol's prefix of a column name; empty for columns without one."""
-    return next((f"{name}_" for name in PROTOCOLS if column.startswith(f"{name}_")), "")
+    return next((f"{name}_" for name in SCORED if column.startswith(f"{name}_")), "")
 
 
 def extra_metrics(rounds: pd.DataFrame) -> list[str]:
@@ -72,7 +77,7 @@ def extra_metrics(rounds: pd.DataFrame) -> list[str]:
         "selected",
         "stage",
     }
-    fronts = tuple(f"{name}_" for name in (*PROTOCOLS, "val"))
+    fronts = tuple(f"{name}_" for name in (*SCORED, "val"))
     return [c for c in map(str, rounds) if c not in known | {headline(rounds).column} and not c.startswith(fronts)]
 
 
@@ -119,7 +124,7 @@ def scoring_rule(rounds: pd.DataFrame) -> str:
 def _scored_prefixes(rounds: pd.DataFrame) -> list[str]:
     """The prefixes of the protocols that have a score; that of the shared model, if there is none."""
     column = headline(rounds).column
-    fronts = ("", *(f"{name}_" for name in PROTOCOLS))
+    fronts = ("", *(f"{name}_" for name in SCORED))
     return [p for p in fronts if f"{p}{column}" in rounds and rounds[f"{p}{column}"].notna().any()] or [""]
 
 

@@ -18,7 +18,7 @@ from unalike.metrics.statistics import (
     tail_mean,
     worst_decile,
 )
-from unalike.metrics.verdicts import BASELINE, CANDIDATE, Rules, roles, verdicts
+from unalike.metrics.verdicts import CANDIDATE, Rules, roles, verdicts
 
 COMPARED = (
     "pairs",
@@ -45,8 +45,8 @@ def summary(rounds: pd.DataFrame, clients: pd.DataFrame, rules: Rules) -> pd.Dat
     `accuracy` is the mean over seeds of `tail_mean`, `accuracy_sd` its standard deviation (ddof 1; NaN for one seed). `role` is
     `baseline`, `candidate`, or the reason why the method is outside the family (`verdicts.roles`). The difference and its tests
     are those of `inference.family_tests` over the candidates of a protocol, in `pairs` pairs with the same seed. They are NaN if
-    the baseline has no score under this protocol: a personal model is not compared with a shared one here
-    (`personal_against_shared` does that). A method outside the family has a difference and an interval of its own, without p.
+    the baseline has no score under this protocol: only the protocol `used` compares personal models with shared ones
+    (`models_in_use`). A method outside the family has a difference and an interval of its own, without p.
     `verdict` is that of `verdicts.verdicts`, empty for methods that are no candidates. `mb_down`, `mb_up` and `seconds` are totals
     of a run, averaged over seeds.
     """
@@ -110,28 +110,6 @@ def judged(scores: dict[str, pd.Series], role: dict[str, str], rules: Rules, met
         verdict=lambda t: t["verdict"].fillna(""),
         probability_best=best,
     )
-
-
-def personal_against_shared(rounds: pd.DataFrame, rules: Rules) -> pd.DataFrame:
-    """Compare personal models with the *shared* model of the baseline: one row per method, with the test columns of `summary`.
-
-    Both are scored on the same test samples of the same clients. The result tells a client whether a personal model is better
-    than the baseline's shared model. It is kept apart from `summary` because it does not compare methods under one protocol.
-    """
-    metric = headline(rounds)
-    require_method(rounds, rules.baseline)
-    shared = scores_by_seed(rounds, prefixes(rules.plain)["clients"] + metric.column).get(rules.baseline)
-    personal = scores_by_seed(rounds, "personal_" + metric.column)
-    columns = ["method", *COMPARED, "verdict"]
-    if shared is None or not personal:
-        return pd.DataFrame(columns=columns)
-    role = {rules.baseline: BASELINE} | {
-        f"{name} ": CANDIDATE for name in personal
-    }  # the baseline may be personal, too
-    scores = {rules.baseline: shared} | {f"{name} ": values for name, values in personal.items()}
-    tests = judged(scores, role, rules, metric).drop(index=rules.baseline)
-    tests = tests.assign(method=tests.index.str[:-1]).reset_index(drop=True)
-    return tests.loc[tests["pairs"] > 0, columns]
 
 
 def scores_by_seed(rounds: pd.DataFrame, column: str) -> dict[str, pd.Series]:

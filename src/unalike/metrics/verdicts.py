@@ -98,8 +98,13 @@ def roles(rounds: pd.DataFrame, column: str, methods: Iterable[str], rules: Rule
         else:
             earlier = (o for o in ordered if found.get(o) in (BASELINE, CANDIDATE))
             twin = next((o for o in earlier if _same(curves[o], curves[name])), None)
-            found[name] = CANDIDATE if twin is None else f"equal to {twin} in every round"
+            found[name] = CANDIDATE if twin is None else repeats(twin)
     return {name: found[name] for name in curves}
+
+
+def repeats(method: str) -> str:
+    """The role of a method whose scores equal those of another one."""
+    return f"equal to {method} in every round"
 
 
 def _curve(rounds: pd.DataFrame, column: str, name: str) -> pd.Series:

@@ -11,7 +11,8 @@ from typing import Any
 import pandas as pd
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.statistics import Metric, headline, in_order, plain_protocol, prefixes
+from unalike.metrics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
+from unalike.metrics.statistics import USED, Metric, headline, in_order, plain_protocol, prefixes
 from unalike.metrics.summary import summary
 from unalike.metrics.verdicts import Rules
 from unalike.reporting.decision import Decision, decide
@@ -21,8 +22,12 @@ MODELS = {
     "clients": "shared model",
     "personal": "personal models",
     "local": "models after local training",
+    USED: "models in use",
 }
-"""Protocol -> the models that it scores, on the clients' test data unless the text says otherwise."""
+"""Protocol -> the models that it scores, on the clients' test data unless the text says otherwise.
+
+The model in use is a client's personal model where the method trains one, else the shared model.
+"""
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,12 @@ class ReportContent:
             raise UnalikeError(f"target={self.target:g} is not a possible {self.metric.word}; expected {expected}")
         for name in ("rounds", "clients"):
             object.__setattr__(self, name, in_order(getattr(self, name), self.labels))
+        if self.decisive == USED:
+            personal, plain = self.personal, self.plain
+            for name in ("rounds", "clients", "client_rounds"):
+                table = getattr(self, name)
+                used = None if table is None else with_models_in_use(table, personal, plain)
+                object.__setattr__(self, name, used)
 
     @property
     def labels(self) -> list[str]:
@@ -126,14 +137,19 @@ class ReportContent:
 
     @property
     def smallest_difference(self) -> float:
-        """The smallest difference of interest under the plain protocol; NaN if the baseline has no score there."""
-        shared = self.summary[self.summary["protocol"] == self.plain].set_index("method")[self.metric.column]
-        return self.rules.effect(self.metric, float(shared.get(self.baseline, math.nan)))
+        """The smallest difference of interest under the decisive protocol; NaN if the baseline has no score there."""
+        scores = self.summary[self.summary["protocol"] == self.decisive].set_index("method")[self.metric.column]
+        return self.rules.effect(self.metric, float(scores.get(self.baseline, math.nan)))
 
     @cached_property
     def decision(self) -> Decision:
-        """The decision that the results support."""
-        return decide(self.rounds, self.summary, self.rules)
+        """The decision that the results support, by the models that clients use."""
+        return decide(self.rounds, self.summary, self.rules, self.decisive)
+
+    @cached_property
+    def shared_decision(self) -> Decision:
+        """The decision for one model that serves all clients."""
+        return decide(self.rounds, self.summary, self.rules, self.plain)
 
     @property
     def metric(self) -> Metric:
@@ -141,14 +157,39 @@ class ReportContent:
 
     @property
     def plain(self) -> str:
-        """The protocol of the columns without a prefix, under which the methods are compared first."""
+        """The protocol of the columns without a prefix."""
         return self.protocol or plain_protocol(self.rounds, self.clients)
+
+    @cached_property
+    def personal(self) -> list[str]:
+        """The methods with personal models."""
+        return personal_methods(self.rounds, self.plain)
+
+    def model_in_use(self, method: str) -> str:
+        """The kind of model that clients use with a method: `personal` or `shared`."""
+        return "personal" if method in self.personal else "shared"
+
+    @cached_property
+    def decisive(self) -> str:
+        """The protocol that decides: that of the models in use."""
+        return protocol_in_use(self.rounds, self.plain)
+
+    @property
+    def decisive_column(self) -> str:
+        """The column of `rounds` whose scores decide."""
+        return prefixes(self.plain)[self.decisive] + self.metric.column
 
     @property
     def prefixes(self) -> dict[str, str]:
-        """Protocol -> the prefix of its columns, for the protocols that have columns."""
-        column = self.metric.column
-        return {name: p for name, p in prefixes(self.plain).items() if p + column in self.rounds}
+        """Protocol -> the prefix of its columns, for the protocols that have columns; the decisive one first."""
+        column, known = self.metric.column, prefixes(self.plain)
+        ordered = dict.fromkeys((self.decisive, *known))
+        return {name: known[name] for name in ordered if known[name] + column in self.rounds}
+
+    @property
+    def tabled(self) -> list[str]:
+        """The protocols that have tables: all but `personal` where `used` has the same scores beside those of other methods."""
+        return [name for name in self.prefixes if (name, self.decisive) != ("personal", USED)]
 
     @property
     def seeds(self) -> list[int]:

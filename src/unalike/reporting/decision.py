@@ -12,13 +12,13 @@ import pandas as pd
 from unalike.metrics.inference import MOST_NEEDED, difference_table, family_tests, seeds_needed
 from unalike.metrics.statistics import Metric, headline, prefixes
 from unalike.metrics.summary import scores_by_seed
-from unalike.metrics.verdicts import BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE, Rules, verdicts
+from unalike.metrics.verdicts import BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE, Rules, repeats, verdicts
 from unalike.reporting import wording
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision that a comparison supports, under the plain protocol; `str(decision)` is one paragraph.
+    """The decision that a comparison supports under one protocol; `str(decision)` is one paragraph.
 
     Differences are in the unit of the metric: 0.01 is one point of accuracy.
 
@@ -37,11 +37,13 @@ class Decision:
         cost: cost of a run of `best` divided by that of the baseline: `bytes` and `seconds`; NaN if the baseline has none.
         verdicts: candidate -> `better`, `worse`, `practically equal` or `undecided`, against the baseline.
         rivals: other candidate -> the same words, against `best`.
+        cheaper: methods that are practically equal to `best` and send fewer bytes -> their bytes divided by its bytes.
         open: methods whose comparison has to be decided before the decision stands.
         settles: about how many more seeds would settle it; 0 if it stands, None if that cannot be told.
         contenders: methods for which more seeds could change the decision, the baseline included.
         reason: why there is nothing to decide; empty if there is.
         metric: the metric that decides.
+        protocol: the protocol whose scores decide; with `used`, a method is judged by personal models where it trains them.
     """
 
     baseline: str
@@ -59,10 +61,12 @@ class Decision:
     cost: Mapping[str, float] = field(default_factory=dict)
     verdicts: Mapping[str, str] = field(default_factory=dict)
     rivals: Mapping[str, str] = field(default_factory=dict)
+    cheaper: Mapping[str, float] = field(default_factory=dict)
     open: tuple[str, ...] = ()
     settles: int | None = None
     contenders: tuple[str, ...] = ()
     reason: str = ""
+    protocol: str = "clients"
 
     @property
     def stands(self) -> bool:
@@ -104,7 +108,9 @@ class Decision:
             return ""
         known = {name: ratio for name, ratio in self.cost.items() if math.isfinite(ratio)}
         texts = [f"{_ratio(ratio)} {name}" for name, ratio in known.items()]
-        return f"It costs {wording.listing(texts)} of {self.baseline}." if texts else ""
+        own = f"It costs {wording.listing(texts)} of {self.baseline}." if texts else ""
+        others = [f"{name} ({_ratio(ratio)} bytes)" for name, ratio in self.cheaper.items()]
+        return f"{own} Practically equal and cheaper: {wording.listing(others)}.".strip() if others else own
 
     def _outlook(self) -> str:
         if self.settles == 0 or not self.best:
@@ -122,25 +128,31 @@ class Decision:
 
 
 def _ratio(ratio: float) -> str:
+    """A share of a cost: `no`, `the same`, `2 times the`."""
+    if ratio == 0:
+        return "no"
     return "the same" if abs(ratio - 1) < 0.05 else f"{wording.significant(ratio, digits=2)} times the"
 
 
-def decide(rounds: pd.DataFrame, table: pd.DataFrame, rules: Rules) -> Decision:
-    """Derive the decision from the histories and their `summary` under the plain protocol."""
+def decide(rounds: pd.DataFrame, table: pd.DataFrame, rules: Rules, protocol: str) -> Decision:
+    """Derive the decision under a protocol from the histories and their `summary`."""
     metric = headline(rounds)
-    shared = table[table["protocol"] == rules.plain].set_index("method")
-    candidates = shared[shared["role"] == CANDIDATE]
+    scored = table[table["protocol"] == protocol].set_index("method")
+    candidates = scored[scored["role"] == CANDIDATE]
     compared = candidates[candidates["difference"].map(math.isfinite)]
-    reason = _nothing_to_decide(shared, candidates, compared, rules.baseline)
+    models = "shared model" if protocol == rules.plain else "model"
+    reason = _nothing_to_decide(scored, candidates, compared, rules.baseline, models)
     if reason and compared.empty:
-        return Decision(rules.baseline, metric, reason=reason)
+        return Decision(rules.baseline, metric, reason=reason, protocol=protocol)
     best = str((metric.sign * compared["difference"]).idxmax())
-    row, base = shared.loc[best].to_dict(), shared.loc[rules.baseline].to_dict()
+    row, base = scored.loc[best].to_dict(), scored.loc[rules.baseline].to_dict()
     smallest = rules.effect(metric, float(base[metric.column]))
     found = {str(name): str(word) for name, word in compared["verdict"].items()}
-    rivals, rival_tests = _rivals(rounds, best, list(found), rules, metric, smallest)
+    column = prefixes(rules.plain)[protocol] + metric.column
+    by_seed = scores_by_seed(rounds, column)
+    rivals, rival_tests = _rivals(by_seed, best, list(found), rules, metric, smallest)
     open_ = _open(best, found, rivals)
-    own = family_tests(_differences(rounds, [rules.baseline, *found], rules, metric), metric.sign, rules.level)
+    own = family_tests(_differences(by_seed, [rules.baseline, *found]), metric.sign, rules.level)
     family = max(1, int(candidates["p"].notna().sum()))
     against_base = partial(_needs, own, smallest=smallest, level=rules.level / family)
     against_best = partial(_needs, rival_tests, smallest=smallest, level=rules.level)
@@ -171,25 +183,27 @@ def decide(rounds: pd.DataFrame, table: pd.DataFrame, rules: Rules) -> Decision:
         },
         verdicts=found,
         rivals=rivals,
+        cheaper=_cheaper(scored, best, rivals),
         open=open_,
         settles=0 if not open_ else max(needs) if needs else None,
         contenders=(rules.baseline, best, *(name for name in _contenders(best, found, rivals))),
         reason=reason,
+        protocol=protocol,
     )
 
 
-def _nothing_to_decide(shared: pd.DataFrame, candidates: pd.DataFrame, compared: pd.DataFrame, baseline: str) -> str:
-    """Why there is no decision; empty if there is one."""
-    if len(shared.index.difference([baseline])) == 0:
-        return (
-            f"Nothing to compare with {baseline}: no other method has a shared model that was evaluated after training."
-        )
+def _nothing_to_decide(
+    scored: pd.DataFrame, candidates: pd.DataFrame, compared: pd.DataFrame, baseline: str, models: str
+) -> str:
+    """Why there is no decision; empty if there is one. `models` says in words what is scored."""
+    if len(scored.index.difference([baseline])) == 0:
+        return f"Nothing to compare with {baseline}: no other method has a {models} that was evaluated after training."
     if candidates.empty:
         return f"Nothing to decide: every other method is a reference, or repeats {baseline}."
     pairs = int(candidates["pairs"].max())
     if not pairs:
-        return f"No method shares a seed with a shared model of {baseline}; choose another baseline."
-    if shared["seeds"].max() == 1:
+        return f"No method shares a seed with a {models} of {baseline}; choose another baseline."
+    if scored["seeds"].max() == 1:
         return "One seed cannot show a difference: the results below may be chance. Run three seeds or more."
     if pairs == 1:
         return f"No method shares more than one seed with {baseline}. One seed cannot show a difference: all results may be chance."
@@ -198,14 +212,18 @@ def _nothing_to_decide(shared: pd.DataFrame, candidates: pd.DataFrame, compared:
     return ""
 
 
-def _differences(rounds: pd.DataFrame, methods: list[str], rules: Rules, metric: Metric) -> pd.DataFrame:
-    """Differences of the methods to the first of them, by seed, under the plain protocol."""
-    scores = scores_by_seed(rounds, prefixes(rules.plain)[rules.plain] + metric.column)
-    return difference_table({name: scores[name] for name in methods}, methods[0])
+def _differences(by_seed: Mapping[str, pd.Series], methods: list[str]) -> pd.DataFrame:
+    """Differences of the methods to the first of them, by seed."""
+    return difference_table({name: by_seed[name] for name in methods}, methods[0])
 
 
 def _rivals(
-    rounds: pd.DataFrame, best: str, candidates: list[str], rules: Rules, metric: Metric, smallest: float
+    by_seed: Mapping[str, pd.Series],
+    best: str,
+    candidates: list[str],
+    rules: Rules,
+    metric: Metric,
+    smallest: float,
 ) -> tuple[dict[str, str], pd.DataFrame]:
     """The verdict on each other candidate against the best, with the tests.
 
@@ -213,10 +231,19 @@ def _rivals(
     p is the p of that claim (Hung and Fithian, 2019).
     """
     others = [name for name in candidates if name != best]
-    tests = family_tests(_differences(rounds, [best, *others], rules, metric), metric.sign, rules.level)
+    tests = family_tests(_differences(by_seed, [best, *others]), metric.sign, rules.level)
     gain, low, high = (metric.sign * tests[name] for name in ("difference", "ci_low", "ci_high"))
     words = verdicts(gain, low, high, tests["p"], rules.level, smallest)
     return dict(zip(others, map(str, words))), tests
+
+
+def _cheaper(scored: pd.DataFrame, best: str, rivals: Mapping[str, str]) -> dict[str, float]:
+    """The methods that are practically equal to the best, or repeat it, and send fewer bytes -> their share of its bytes."""
+    traffic = scored["mb_down"] + scored["mb_up"]
+    equal = [name for name, word in rivals.items() if word == EQUAL]
+    equal += [str(name) for name, role in scored["role"].items() if role == repeats(best)]
+    shares = {name: _divided(traffic[name], traffic[best]) for name in equal}
+    return {name: share for name, share in shares.items() if share < 0.95}
 
 
 def _open(best: str, found: Mapping[str, str], rivals: Mapping[str, str]) -> tuple[str, ...]:

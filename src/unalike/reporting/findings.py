@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from unalike.metrics.inference import EXACT_NEEDS, least_exact_p
 from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.statistics import still_rising
-from unalike.metrics.summary import personal_against_shared
 from unalike.metrics.verdicts import BASELINE, BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE, Rules
 from unalike.reporting import wording
 from unalike.reporting.content import ReportContent
@@ -19,31 +18,33 @@ from unalike.reporting.rows import Row, rows
 class Findings:
     """The sentences of a report.
 
-    `answer` is the decision, `cautions` are reasons to doubt the ranking. `standing` groups the methods by verdict, `personal` is
-    about personal models; both may be empty. `details` has one sentence for each other method, `limits` says what the statistics
-    can show.
+    `answer` is the decision, `models` says which models it judges, `cautions` are reasons to doubt the ranking. `standing` groups
+    the methods by verdict, `shared` is the decision for one model that serves all clients; `models`, `standing` and `shared` may be
+    empty. `details` has one sentence for each other method, `limits` says what the statistics can show.
     """
 
     answer: str
+    models: str
     cautions: list[str]
     standing: str
-    personal: str
+    shared: str
     details: list[tuple[str, str]]
     limits: list[str]
 
 
 def findings(content: ReportContent) -> Findings:
-    """Derive the findings from the shared models under the plain protocol, compared with the baseline."""
+    """Derive the findings from the models in use, compared with the baseline."""
     table = content.summary
-    shared = table[table["protocol"] == content.plain]
-    others = rows(shared[shared["method"] != content.baseline])
-    if len(others) < len(shared):
+    judged = table[table["protocol"] == content.decisive]
+    others = rows(judged[judged["method"] != content.baseline])
+    if len(others) < len(judged):
         details = [(row["method"], _sentence(row, content)) for row in others]
     else:  # the baseline has no row
         details = [(row["method"], _sentence_without_baseline(row, content)) for row in others]
     cautions = [*_rising(content), *_untuned(content)]
-    limits = [*_limits(content, others), *_uneven(content, rows(shared))]
-    return Findings(str(content.decision), cautions, _standing(others, content), _personal(content), details, limits)
+    limits = [*_limits(content, others), *_uneven(content, rows(judged))]
+    standing, shared = _standing(others, content), _shared(content)
+    return Findings(str(content.decision), _models(content), cautions, standing, shared, details, limits)
 
 
 def _standing(others: list[Row], content: ReportContent) -> str:
@@ -62,20 +63,23 @@ def _standing(others: list[Row], content: ReportContent) -> str:
     return f"Compared with {content.baseline}, where differences below {effect} do not matter: {'; '.join(parts)}."
 
 
-def _personal(content: ReportContent) -> str:
-    """The comparison of personal models with the baseline's shared model; empty if there are no personal models."""
-    compared = rows(personal_against_shared(content.rounds, content.rules))
-    if not compared:
+def _models(content: ReportContent) -> str:
+    """The models that are judged; empty if no method has personal models."""
+    if not content.personal:
         return ""
-    words = {
-        BETTER: "better with",
-        WORSE: "worse with",
-        EQUAL: "practically equal with",
-        UNDECIDED: "no difference shown for",
-    }
-    methods = {text: [row["method"] for row in compared if row["verdict"] == word] for word, text in words.items()}
-    parts = [f"{text} {wording.few(names)}" for text, names in methods.items() if names]
-    return f"Personal models compared with {content.baseline}'s shared model: {'; '.join(parts)}."
+    own = f"the personal models of {wording.few(content.personal)}"
+    if content.decisive == content.plain:
+        return f"Not judged here: {own}, which are scored on the clients' test samples; run with the protocol clients, too."
+    shared = [name for name in content.labels if name not in content.personal]
+    others = f" and the shared model of {wording.few(shared)}" if shared else ""
+    return f"Methods are judged by the models that clients use: {own}{others}, on the test samples of each client."
+
+
+def _shared(content: ReportContent) -> str:
+    """The decision for one model that serves all clients; empty if it is the answer already or there is none."""
+    if content.decisive == content.plain or content.shared_decision.reason:
+        return ""
+    return f"If one shared model must serve all clients, also new ones: {content.shared_decision}"
 
 
 def _sentence(row: Row, content: ReportContent) -> str:
@@ -114,7 +118,8 @@ def _meaning(row: Row, content: ReportContent) -> str:
 
 def _sentence_without_baseline(row: Row, content: ReportContent) -> str:
     level = wording.score(row[content.metric.column], content.metric)
-    return f"{level}; {content.baseline} has no shared model to compare it with."
+    models = "shared model" if content.decisive == content.plain else "model"
+    return f"{level}; {content.baseline} has no {models} to compare it with."
 
 
 def _confidence(rules: Rules) -> str:
@@ -128,11 +133,12 @@ def _corrected(row: Row) -> str:
 
 def _rising(content: ReportContent) -> list[str]:
     """A warning for methods that had not finished to learn, so that more rounds may change their order."""
-    column = content.prefixes.get(content.plain, "") + content.metric.column
-    shared = content.summary[content.summary["protocol"] == content.plain]
-    judged = set(shared.loc[shared["role"].isin([BASELINE, CANDIDATE]), "method"])
+    table = content.summary[content.summary["protocol"] == content.decisive]
+    judged = set(table.loc[table["role"].isin([BASELINE, CANDIDATE]), "method"])
     found = [
-        rise for rise in still_rising(content.rounds, column, content.smallest_difference) if rise.method in judged
+        rise
+        for rise in still_rising(content.rounds, content.decisive_column, content.smallest_difference)
+        if rise.method in judged
     ]
     if not found:
         return []
@@ -185,10 +191,10 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
     return limits
 
 
-def _uneven(content: ReportContent, shared: list[Row]) -> list[str]:
+def _uneven(content: ReportContent, judged: list[Row]) -> list[str]:
     """A warning if some methods have fewer seeds than others, so that means are not over the same seeds."""
     seeds = len(content.seeds)
-    fewer = [f"{row['method']} has {row['seeds']} of {seeds} seeds" for row in shared if row["seeds"] < seeds]
+    fewer = [f"{row['method']} has {row['seeds']} of {seeds} seeds" for row in judged if row["seeds"] < seeds]
     if not fewer:
         return []
     return [

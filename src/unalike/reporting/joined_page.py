@@ -176,11 +176,11 @@ def _part(i: int, name: str, part: ReportContent, style: dict[str, Look]) -> dic
         "name": name,
         "found": findings(part),
         "panels": {name: panel and replace(panel, key=f"{panel.key}-{i}") for name, panel in drawn.items()},
-        "tables": [tables.scores(part, table, protocol, style) for protocol in part.prefixes] + _targets(part, style),
+        "tables": [tables.scores(part, table, protocol, style) for protocol in part.tabled] + _targets(part, style),
         "command": part.command,
     }
 
 
 def _targets(part: ReportContent, style: dict[str, Look]) -> list[Table | None]:
     """The cost to reach the target; nothing if no target was given."""
-    return [] if part.target is None else [tables.target(part, protocol, style) for protocol in part.prefixes]
+    return [] if part.target is None else [tables.target(part, protocol, style) for protocol in part.tabled]

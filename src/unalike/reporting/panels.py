@@ -8,7 +8,6 @@ import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from unalike.metrics.summary import personal_against_shared
 from unalike.reporting import wording
 from unalike.reporting.charts import plotly_charts
 from unalike.reporting.charts.palette import Look
@@ -55,19 +54,11 @@ class Panel:
 
 
 def differences(content: ReportContent, summary: pd.DataFrame, looks: Looks) -> Panel | None:
-    """Forest plots of the differences under each protocol, and of personal models compared with the shared model."""
-    base = content.baseline
-    tables = {
-        wording.capital(name): summary[summary["protocol"] == key]
-        for key, name in MODELS.items()
-        if key in content.prefixes
-    }
-    tables[f"Personal models compared with {wording.short(base, 20)}'s shared model"] = personal_against_shared(
-        content.rounds, content.rules
-    )
-    views = []
-    for label, table in tables.items():
-        compared = table[table["difference"].notna()]
+    """Forest plots of the differences under each protocol."""
+    base, views = content.baseline, []
+    for protocol in content.prefixes:
+        label = wording.capital(MODELS[protocol])
+        compared = summary[(summary["protocol"] == protocol) & summary["difference"].notna()]
         if len(compared):
             alt = f"{label}: differences in {content.metric.word} to {base} for {wording.listing(compared['method'])}."
             views.append(View(label, plotly_charts.forest(compared, content.metric, looks), alt))

@@ -13,8 +13,7 @@ import pandas as pd
 from unalike.metrics.costs import to_target, totals
 from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.named_metrics import known
-from unalike.metrics.statistics import Metric, client_effects, extra_metrics, scoring_rule, tail_mean
-from unalike.metrics.summary import personal_against_shared
+from unalike.metrics.statistics import USED, Metric, client_effects, extra_metrics, scoring_rule, tail_mean
 from unalike.metrics.verdicts import CANDIDATE
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
@@ -52,8 +51,10 @@ Column = tuple[str, Callable[[Row], Cell]]
 def scores(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: dict[str, Look]) -> Table | None:
     """Score, difference and interval of every method under one protocol; None if the protocol scored no method."""
     metric, shown = content.metric, summary[summary["protocol"] == protocol]
-    columns: list[Column] = [
-        ("Method", _method(looks)),
+    columns: list[Column] = [("Method", _method(looks))]
+    if protocol == USED:
+        columns.append(("Model", lambda r: _text(content.model_in_use(r["method"]))))
+    columns += [
         (metric.title, lambda r: Cell(wording.score(r[metric.column], metric), r[metric.column])),
         ("± sd", lambda r: Cell(wording.spread(r[f"{metric.column}_sd"], metric), r[f"{metric.column}_sd"])),
     ]
@@ -70,7 +71,10 @@ def scores(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: 
 
 def _verdict(row: Row) -> Cell:
     """The verdict on a candidate; for other methods the reason why they are none."""
-    text = row["verdict"] if row["role"] == CANDIDATE else row["role"]
+    return _text(row["verdict"] if row["role"] == CANDIDATE else row["role"])
+
+
+def _text(text: str) -> Cell:
     return Cell(text, text)
 
 
@@ -87,7 +91,8 @@ _SCORE_CAPTIONS = {
     "server": "The shared model, on the server's held-out test set",
     "clients": "The shared model, on the clients' test data",
     "personal": "Each client's own model, on its own test data",
-    "local": "Each participant's model after local training, on its own test data",
+    "local": "Each client's model after local training, on its own test data",
+    USED: "The model in use (a client's own where the method trains one, else the shared model), on the clients' test data",
 }
 
 
@@ -168,19 +173,6 @@ def estimate(content: ReportContent) -> Table | None:
     return _table("Cost per run: the estimate of --dry-run and the actual cost", columns, table)
 
 
-def personal_and_shared(content: ReportContent, looks: dict[str, Look]) -> Table | None:
-    """Personal models compared with the baseline's shared model."""
-    columns: list[Column] = [
-        ("Personal models of", _method(looks)),
-        *_compared(f"Difference to {content.baseline}'s shared model", content.metric),
-        ("Seeds", lambda r: Cell(str(r["pairs"]), r["pairs"])),
-    ]
-    caption = (
-        "Personal models compared with the shared model of the baseline, on the same test data of the same clients"
-    )
-    return _table(caption, columns, personal_against_shared(content.rounds, content.rules))
-
-
 def effects(content: ReportContent, summary: pd.DataFrame, protocol: str, looks: dict[str, Look]) -> Table | None:
     """Spread over clients, worst clients, and gains and losses of clients compared with the baseline."""
     metric, base = content.metric, content.baseline
@@ -208,6 +200,7 @@ _EFFECT_CAPTIONS = {
     "clients": "Single clients: the shared model",
     "personal": "Single clients: their personal models",
     "local": "Single clients: their models after local training",
+    USED: "Single clients: the models in use",
 }
 
 
@@ -219,7 +212,7 @@ def single_clients(content: ReportContent, looks: dict[str, Look]) -> Table | No
     metric = content.metric
     first = content.clients[content.clients["seed"] == content.seed]
     wide = pd.concat(
-        [_wide(first, prefix + metric.column, _TAGS[name]) for name, prefix in content.prefixes.items()], axis=1
+        [_wide(first, content.prefixes[name] + metric.column, _TAGS[name]) for name in content.tabled], axis=1
     )
     facts = first.groupby("client", sort=False)[["n_train", "n_test"]].first()
     columns: list[Column] = [("Client", lambda r: Cell(str(r["client"]), str(r["client"])))]
@@ -228,7 +221,7 @@ def single_clients(content: ReportContent, looks: dict[str, Look]) -> Table | No
     return _table(f"Every client, seed {content.seed}", columns, facts.join(wide).reset_index())
 
 
-_TAGS = {"server": "", "clients": "", "personal": ", personal", "local": ", after local training"}
+_TAGS = {"server": "", "clients": "", "personal": ", personal", "local": ", after local training", USED: ", in use"}
 
 
 def costs(content: ReportContent, looks: dict[str, Look]) -> Table | None:

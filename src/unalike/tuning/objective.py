@@ -96,13 +96,13 @@ class Objective:
         """The decision of a comparison by this objective."""
         content = comparison.content()
         if not (self.worst or self.personal):
-            return content.decision
+            return content.shared_decision
         scores = self.of_runs(comparison.rounds, comparison.clients)
         column = self.judged(content.metric.column)
         rounds = comparison.rounds.groupby(["method", "seed"], sort=False)[["seconds", "bytes_down", "bytes_up"]].sum()
         table = rounds.assign(**{column: scores}, round=1).dropna(subset=[column]).reset_index()
         clients = comparison.clients[["method", "seed", "client"]].assign(**{column: math.nan})
-        return decide(table, summary(table, clients, content.rules), content.rules)
+        return decide(table, summary(table, clients, content.rules), content.rules, content.plain)
 
     def _column(self, row: Row, column: str) -> str:
         """The column that scores the wanted models, or the others where a method has none of the wanted ones."""
