@@ -40,8 +40,8 @@ def command(
     """
     from unalike._utils.progress import progress_bar
     from unalike.cli.terminal_tables import number, tables
-    from unalike.diagnosis.diagnose import diagnosed
-    from unalike.diagnosis.training import DIVISIONS, Rounds
+    from unalike.diagnosis.diagnose import diagnose_population
+    from unalike.diagnosis.training import DIVISIONS, TrainingRequest
 
     if clients.val:
         raise UnalikeError(f"found --val {clients.val}: a diagnosis reads training samples alone; leave it out")
@@ -53,8 +53,14 @@ def command(
     population = clients.divide(loaded.dataset, seed)
     division = clients.resolved(loaded.dataset).get("partition") or f"plan {clients.plan}"
     with progress_bar(rounds * DIVISIONS, "training", lines=True) as progress:
-        asked = Rounds(rounds, model, work, seed, progress)
-        found = diagnosed(population, f"{clients.data}, {division}", None, asked, _repeat(clients, asked))
+        asked = TrainingRequest(rounds, model, work, progress)
+        found = diagnose_population(
+            population,
+            f"{clients.data}, {division}",
+            seed=seed,
+            training=asked if rounds else None,
+            command=_repeat(clients, asked, seed),
+        )
     print("\n".join(found.findings), end="\n\n")
     rows = [
         [m.title, number(m.value), f"{number(m.low)} to {number(m.high)}" if m.low == m.low else "", m.place]
@@ -67,11 +73,11 @@ def command(
         print(f"page: {found.save(out).resolve()}")
 
 
-def _repeat(clients: data_flags.DataFlags, asked: Any) -> str:
+def _repeat(clients: data_flags.DataFlags, asked: Any, seed: int) -> str:
     """The command that repeats the diagnosis, with the options that differ from their defaults."""
     from unalike.experiments.command_line import command_line
 
-    changed = {"rounds": asked.rounds or None, "seed": asked.seed or None}
+    changed = {"rounds": asked.rounds or None, "seed": seed or None}
     if asked.rounds:
         changed |= {"model": asked.model} | o.changed_work(asked.work)
     return command_line(NAME, clients.kept | changed)

@@ -22,7 +22,7 @@ from unalike.diagnosis.features import feature_skew
 from unalike.diagnosis.labels import label_skew, pairwise
 from unalike.diagnosis.samples import FEW, MOST_COMPARED, MOST_SAMPLES, ClientSamples, Features
 from unalike.diagnosis.sizes import quantity_skew
-from unalike.diagnosis.training import DIVISIONS, Rounds, training_skew
+from unalike.diagnosis.training import DIVISIONS, TrainingRequest, training_skew
 from unalike.runtime.inputs.given_model import ModelLike
 from unalike.runtime.inputs.run_options import MODEL
 
@@ -80,16 +80,34 @@ def diagnose(
     given = ClientsRequest(clients, data, data_dir, partition, split).read(needs_test=False)
     population = given.of(seed)
     named = population.plan and f"{population.plan.data}, {given.scheme or population.plan.spec}"
-    with progress_reporting(progress, rounds * DIVISIONS, "training") as report:
-        asked = Rounds(rounds, model, work or Work(), seed, report)
-        return diagnosed(population, named or "your clients", features, asked)
+    with progress_reporting(progress, rounds * DIVISIONS, "training") as callback:
+        training = TrainingRequest(rounds, model, work or Work(), callback) if rounds else None
+        return diagnose_population(population, named or "your clients", seed=seed, features=features, training=training)
 
 
-def diagnosed(
-    population: Population, name: str, features: Features | None, asked: Rounds, command: str = ""
+def diagnose_population(
+    population: Population,
+    name: str,
+    *,
+    seed: int,
+    features: Features | None = None,
+    training: TrainingRequest | None = None,
+    command: str = "",
 ) -> Diagnosis:
-    """Diagnose a population; see `diagnose`."""
-    seed, samples = asked.seed, ClientSamples.of(population, asked.seed)
+    """Diagnose clients that are in memory; see `diagnose`.
+
+    Args:
+        population: The clients.
+        name: The data and its partition, for the title.
+        seed: Seed of all resampling and of training.
+        features: As for `diagnose`.
+        training: The rounds to train; None trains nothing.
+        command: The command that repeats the diagnosis.
+
+    Returns:
+        The diagnosis.
+    """
+    samples = ClientSamples.of(population, seed)
     concept = concept_shift(samples, features, seed)
     clusters = [label_clusters(samples.tally, seed)]
     measures = [
@@ -98,10 +116,10 @@ def diagnosed(
         *feature_skew(samples, features, seed),
         *([] if concept is None else [concept.measure]),
     ]
-    training = training_skew(population, samples, asked) if asked.rounds else None
-    if training is not None:
-        measures += training.measures
-        clusters.append(training.clusters)
+    trained = None if training is None else training_skew(population, samples, training, seed)
+    if trained is not None:
+        measures += trained.measures
+        clusters.append(trained.clusters)
     found = [one for one in clusters if one is not None]
     measures += [measure for one in found for measure in (one.silhouette, one.stability)]
     return Diagnosis(
@@ -112,7 +130,7 @@ def diagnosed(
         label_distances=pairwise(samples.counts),
         concept=concept,
         clusters=found,
-        training=training,
+        training=trained,
         notes=_notes(population, samples),
         command=command,
     )

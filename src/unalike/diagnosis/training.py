@@ -11,6 +11,7 @@ movement that cancels in the average is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -39,25 +40,24 @@ from unalike.runtime.inputs.given_model import ModelLike
 from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import prepare_run
 
-KIND = "training"
+KIND, LAYER_KIND = "training", "parameter skew"
 DIVISIONS = 5
 """Number of divisions that are trained: the clients, the samples dealt by chance, and three references."""
 
 
 @dataclass(frozen=True)
-class Rounds:
-    """The rounds to train for a diagnosis: their number, the model, the local work, the seed."""
+class TrainingRequest:
+    """The rounds of FedAvg to train for a diagnosis: their number, the model, the local work, and the callback for each row."""
 
     rounds: int
     model: ModelLike
     work: Work
-    seed: int
     progress: ProgressCallback
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
-    """The inner products of a trained division.
+class TrainedDivision:
+    """The inner products of the updates and gradients of a division of the samples that was trained.
 
     Attributes:
         layers: The names of the model's layers.
@@ -91,19 +91,24 @@ class TrainingSkew:
     clusters: Clusters | None
 
 
-def training_skew(population: Population, samples: ClientSamples, asked: Rounds) -> TrainingSkew:
+def training_skew(population: Population, samples: ClientSamples, request: TrainingRequest, seed: int) -> TrainingSkew:
     """Train a few rounds on the clients and on reference divisions, and measure how the clients pull apart."""
-    own = train(_population(population, samples, samples.owners), asked)
-    known = {name: train(_population(population, samples, owners), asked) for name, owners in _others(samples, asked)}
-    return skew_of(own, known, samples.names, asked.rounds, asked.seed)
+    own = train(_population(population, samples, samples.owners), request, seed)
+    references = {
+        name: train(_population(population, samples, owners), request, seed)
+        for name, owners in _reference_divisions(samples, seed)
+    }
+    return skew_of(own, references, samples.names, request.rounds, seed)
 
 
-def skew_of(own: Trained, known: dict[str, Trained], names: list[str], rounds: int, seed: int) -> TrainingSkew:
+def skew_of(
+    own: TrainedDivision, references: dict[str, TrainedDivision], names: list[str], rounds: int, seed: int
+) -> TrainingSkew:
     """The measures of a trained division.
 
     Args:
         own: The clients' division.
-        known: The reference divisions by name; without any, the measures have no scale.
+        references: The reference divisions by name; without any, the measures have no scale.
         names: The clients' names.
         rounds: The number of rounds.
         seed: Seed of resampling.
@@ -111,18 +116,25 @@ def skew_of(own: Trained, known: dict[str, Trained], names: list[str], rounds: i
     Returns:
         The measures, with their intervals.
     """
-    quantities = {
-        "drift": "movement that cancels (drift)",
-        "gradient_start": "gradients that cancel, first model",
-        "gradient_end": f"gradients that cancel, after {plural(rounds, 'round')}",
-        "cosine": "mean cosine of two clients' updates",
-    }
-    measures = [_measure(name, title, own, known, seed) for name, title in quantities.items()]
-    layers = [_layer(at, own, known, seed) for at in range(len(own.layers))]
+    share, cosine = (0.0, 1.0), (-1.0, 1.0)
+    after = plural(rounds, "round")
+    measures = [
+        _measure(KIND, name, title, statistic, limits, own, references, seed)
+        for name, title, statistic, limits in (
+            ("drift", "movement that cancels (drift)", _drift, share),
+            ("gradient_start", "gradients that cancel, first model", _gradient_variance_at_start, share),
+            ("gradient_end", f"gradients that cancel, after {after}", _gradient_variance_at_end, share),
+            ("cosine", "mean cosine of two clients' updates", _mean_cosine, cosine),
+        )
+    ]
+    layers = [
+        _measure(LAYER_KIND, name, f"drift of {name}", partial(_layer_drift, layer), share, own, references, seed)
+        for layer, name in enumerate(own.layers)
+    ]
     return TrainingSkew(measures, own.cosines(), layers, _clusters(own, names, seed))
 
 
-def train(population: Population, asked: Rounds) -> Trained:
+def train(population: Population, request: TrainingRequest, seed: int) -> TrainedDivision:
     """Train FedAvg on all clients, and keep the inner products of their updates and gradients."""
     layers: list[list[str]] = []
     sizes: list[float] = []
@@ -143,13 +155,13 @@ def train(population: Population, asked: Rounds) -> Trained:
         products.append(np.stack([inner_products(rows) for rows in flat]))
         return []
 
-    options: dict[str, Any] = {"rounds": asked.rounds, "seed": asked.seed, "evaluate_every": asked.rounds}
-    run_config = prepare_run("fedavg", population, model=asked.model, work=asked.work, record=keep, **options)
-    run = execute(run_config, progress=asked.progress)
+    options: dict[str, Any] = {"rounds": request.rounds, "seed": seed, "evaluate_every": request.rounds}
+    run_config = prepare_run("fedavg", population, model=request.model, work=request.work, record=keep, **options)
+    run = execute(run_config, progress=request.progress)
     model, found = run_config.model, run.params
     last = tree.only(found, model.params), tree.only(found, model.buffers)
-    gradients = partial(gradient_products, model, population=population, task=population.task, seed=asked.seed)
-    return Trained(
+    gradients = partial(gradient_products, model, population=population, task=population.task, seed=seed)
+    return TrainedDivision(
         [names[0] for names in layers],
         np.stack(products),
         np.array(sizes) / sum(sizes),
@@ -195,50 +207,56 @@ def cancelled_gradients(parts: np.ndarray, weights: np.ndarray) -> float:
     return float(np.clip(1 - common / total, 0, 1)) if total > 0 else 0.0
 
 
-def _value(name: str, trained: Trained, weights: np.ndarray) -> float:
-    if name == "drift":
-        return float(np.mean([cancelled(products, weights) for products in trained.updates.sum(1)]))
-    if name == "cosine":
-        return _mean_cosine(trained.cosines(), weights)
-    return cancelled_gradients(trained.start if name == "gradient_start" else trained.end, weights)
+def _drift(trained: TrainedDivision, weights: np.ndarray) -> float:
+    return float(np.mean([cancelled(products, weights) for products in trained.updates.sum(1)]))
 
 
-def _mean_cosine(cosines: np.ndarray, weights: np.ndarray) -> float:
-    """The mean over pairs of different clients; `weights` count how often a client was drawn, in any unit."""
+def _layer_drift(layer: int, trained: TrainedDivision, weights: np.ndarray) -> float:
+    return float(np.mean([cancelled(products, weights) for products in trained.updates[:, layer]]))
+
+
+def _gradient_variance_at_start(trained: TrainedDivision, weights: np.ndarray) -> float:
+    return cancelled_gradients(trained.start, weights)
+
+
+def _gradient_variance_at_end(trained: TrainedDivision, weights: np.ndarray) -> float:
+    return cancelled_gradients(trained.end, weights)
+
+
+def _mean_cosine(trained: TrainedDivision, weights: np.ndarray) -> float:
+    """The mean cosine over pairs of different clients with a weight above 0; NaN without such a pair."""
     drawn = (weights > 0).astype(float)
     pairs = np.outer(drawn, drawn)
     np.fill_diagonal(pairs, 0)
-    return float((pairs * cosines).sum() / pairs.sum()) if pairs.sum() else float("nan")
+    return float((pairs * trained.cosines()).sum() / pairs.sum()) if pairs.sum() else float("nan")
 
 
-def _measure(name: str, title: str, own: Trained, known: dict[str, Trained], seed: int) -> Measure:
-    limits = (-1.0, 1.0) if name == "cosine" else (0.0, 1.0)
-    value = _value(name, own, own.weights)
-    resampled = [_value(name, own, weights) for weights in _drawn(own.weights, seed)]
-    scale = {reference: _value(name, trained, trained.weights) for reference, trained in known.items()}
-    ends = bootstrap_interval(value, np.array([v for v in resampled if v == v]), limits)
-    return Measure(KIND, name, title, value, *ends, scale=scale, range=limits)
+def _measure(
+    kind: str,
+    name: str,
+    title: str,
+    statistic: Callable[[TrainedDivision, np.ndarray], float],
+    limits: tuple[float, float],
+    own: TrainedDivision,
+    references: dict[str, TrainedDivision],
+    seed: int,
+) -> Measure:
+    """The measure of a statistic of a division and weights [K], with its interval over resampled clients."""
+    value = statistic(own, own.weights)
+    resampled = np.array([statistic(own, weights) for weights in _resampled_weights(own.weights, seed)])
+    scale = {reference: statistic(trained, trained.weights) for reference, trained in references.items()}
+    ends = bootstrap_interval(value, resampled[~np.isnan(resampled)], limits)
+    return Measure(kind, name, title, value, *ends, scale=scale, range=limits)
 
 
-def _layer(at: int, own: Trained, known: dict[str, Trained], seed: int) -> Measure:
-    def value(trained: Trained, weights: np.ndarray) -> float:
-        return float(np.mean([cancelled(products, weights) for products in trained.updates[:, at]]))
-
-    resampled = np.array([value(own, weights) for weights in _drawn(own.weights, seed)])
-    found = value(own, own.weights)
-    scale = {reference: value(trained, trained.weights) for reference, trained in known.items()}
-    ends = bootstrap_interval(found, resampled, (0, 1))
-    return Measure("parameter skew", own.layers[at], f"drift of {own.layers[at]}", found, *ends, scale, range=(0, 1))
-
-
-def _drawn(weights: np.ndarray, seed: int) -> list[np.ndarray]:
+def _resampled_weights(weights: np.ndarray, seed: int) -> list[np.ndarray]:
     """The weights of clients drawn with replacement, `RESAMPLES` times."""
     rng, clients = generator(seed, "resampled clients"), len(weights)
     drawn = rng.multinomial(clients, np.full(clients, 1 / clients), size=RESAMPLES) * weights
     return list(drawn / drawn.sum(1, keepdims=True))
 
 
-def _clusters(trained: Trained, names: list[str], seed: int) -> Clusters | None:
+def _clusters(trained: TrainedDivision, names: list[str], seed: int) -> Clusters | None:
     """Clusters by the gradients at the last model. Clients without groups: normal vectors of the same covariance."""
     parts = trained.end
     clients, folds = parts.shape[:2]
@@ -274,12 +292,12 @@ def inner_products(rows: torch.Tensor) -> np.ndarray:
     return (flat @ flat.T).double().numpy()
 
 
-def _others(samples: ClientSamples, asked: Rounds) -> list[tuple[str, np.ndarray]]:
+def _reference_divisions(samples: ClientSamples, seed: int) -> list[tuple[str, np.ndarray]]:
     """The reference divisions to train on: name, owners [N]."""
-    rng = generator(asked.seed, "trained references")
+    rng = generator(seed, "trained references")
     found = [(NO_SKEW, shuffled_within(np.zeros_like(samples.labels), samples.owners, rng))]
     for name, spec in reference_specs(samples.tally).items():
-        owners = divided(spec, samples.labels, samples.clients, asked.seed)
+        owners = divided(spec, samples.labels, samples.clients, seed)
         if owners is not None:
             found.append((name, owners))
     return found

@@ -16,8 +16,7 @@ from unalike.core.work import Work
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.data.population import Population
-from unalike.diagnosis.diagnose import diagnosed
-from unalike.diagnosis.training import Rounds
+from unalike.diagnosis.diagnose import diagnose_population
 from unalike.recommendation import judgement
 from unalike.recommendation.content import Advice, AlikeTask
 from unalike.recommendation.forecast import Forecaster, weighted_quantile
@@ -115,8 +114,7 @@ def recommended(
         raise UnalikeError(
             f"found participation={conditions.participation!r}, expected a share of the clients, above 0 and at most 1"
         )
-    nothing = Rounds(0, conditions.model, conditions.work, seed, lambda row, what="": None)
-    diagnosis = diagnosed(population, name, None, nothing)
+    diagnosis = diagnose_population(population, name, seed=seed)
     runs, found = StoredRuns.read(), judgement.read(objective, candidates)
     own = features(population, diagnosis, conditions)
     place = np.array([own[title] for title in TITLES])

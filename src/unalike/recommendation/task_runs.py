@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from unalike.core.work import Work
 from unalike.data.population import Population
-from unalike.diagnosis.diagnose import diagnosed
-from unalike.diagnosis.training import Rounds
+from unalike.diagnosis.diagnose import diagnose_population
 from unalike.metrics.named_metrics import known
 from unalike.metrics.statistics import worst_decile
 from unalike.recommendation.task_features import Conditions, features
@@ -64,10 +63,10 @@ def run_task(task: Task) -> pd.DataFrame:
     import pandas as pd
 
     tuning = task.population(TUNING_SEED, VALIDATION)
-    nothing = Rounds(0, task.model, Work(), TUNING_SEED, lambda row, what="": None)
+    diagnosis = diagnose_population(tuning, task.name, seed=TUNING_SEED)
     work = Work(epochs=task.epochs, batch_size=BATCH_SIZE)
     conditions = Conditions(task.participation, work, task.model)
-    about = task.fields | features(tuning, diagnosed(tuning, task.name, None, nothing), conditions)
+    about = task.fields | features(tuning, diagnosis, conditions)
     fresh = {seed: task.population(seed) for seed in SEEDS}
     rows = []
     for method, spec in METHODS.items():

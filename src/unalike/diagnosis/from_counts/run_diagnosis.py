@@ -16,7 +16,7 @@ from unalike.diagnosis.from_counts.privacy import DELTA, epsilon
 from unalike.diagnosis.labels import label_skew, pairwise
 from unalike.diagnosis.samples import FEW, ClientCounts, range_names
 from unalike.diagnosis.sizes import quantity_skew
-from unalike.diagnosis.training import Trained, TrainingSkew, inner_products, skew_of
+from unalike.diagnosis.training import TrainedDivision, TrainingSkew, inner_products, skew_of
 from unalike.methods.plan import Answers, steps_of
 from unalike.methods.plans.diagnosis import Diagnosis as DiagnosisPlan
 from unalike.reporting.wording import listing, plural, significant
@@ -144,7 +144,7 @@ def _training(run: Run, ids: Sequence[int], names: list[str], seed: int) -> Trai
         return None
     sizes = run.run_config.population.sizes[ids]
     gradients = (_gradient_products(answers, ids) for answers in (start, end))
-    own = Trained(layers, np.stack(rounds), sizes / sizes.sum(), *gradients)
+    own = TrainedDivision(layers, np.stack(rounds), sizes / sizes.sum(), *gradients)
     return skew_of(own, {}, names, len(rounds), seed)
 
 
