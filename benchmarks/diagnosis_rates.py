@@ -88,8 +88,8 @@ def alarms(count: int) -> None:
         x = (np.random.default_rng(9).normal(size=(4, 6))[y] * 2 + rng.normal(size=(400, 6))).astype(np.float32)
         clients = [ua.ClientData(train=(x[part], y[part])) for part in np.array_split(rng.permutation(400), 8)]
         samples = ClientSamples.of(Population.of(clients), seed)
-        concept, clusters = concept_shift(samples, None, seed), label_clusters(samples.tally, seed)
-        found["label skew"] += label_skew(samples.tally, seed)[0].found
+        concept, clusters = concept_shift(samples, None, seed), label_clusters(samples.client_counts, seed)
+        found["label skew"] += label_skew(samples.client_counts, seed)[0].found
         found["feature skew"] += feature_skew(samples, None, seed)[1].found
         found["concept shift"] += concept is not None and concept.measure.found
         found["clusters"] += clusters is not None and clusters.found

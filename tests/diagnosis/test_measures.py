@@ -110,7 +110,9 @@ def test_place_names_the_references_around_a_value():
 def test_label_skew_orders_known_partitions():
     data = ua.load("digits")
     specs = ("iid", "dirichlet(alpha=1.0)", "dirichlet(alpha=0.1)", "classes(k=1)")
-    found = [labels.label_skew(samples_of(ua.partition(data, spec, clients=10, seed=3)).tally, 0) for spec in specs]
+    found = [
+        labels.label_skew(samples_of(ua.partition(data, spec, clients=10, seed=3)).client_counts, 0) for spec in specs
+    ]
     for values in zip(*([measure.value for measure in row] for row in found)):
         assert list(values) == sorted(values) and values[1] > 3 * values[0]
     assert [row[0].found for row in found] == [False, True, True, True]
@@ -120,7 +122,7 @@ def test_label_skew_orders_known_partitions():
 def test_label_scale_is_simulated_for_the_same_clients_and_samples():
     data = ua.load("digits")
     few, many = (
-        labels.label_skew(samples_of(ua.partition(data, "iid", clients=clients, seed=0)).tally, 0)[0].scale
+        labels.label_skew(samples_of(ua.partition(data, "iid", clients=clients, seed=0)).client_counts, 0)[0].scale
         for clients in (5, 50)
     )
     assert list(few) == ["iid", "Dir(1)", "Dir(0.1)", "sorted by label"]
@@ -132,7 +134,8 @@ def test_quantity_skew_orders_known_partitions():
     data = ua.load("digits")
     specs = ("iid", "quantity(beta=5.0)", "quantity(beta=0.5)")
     found = [
-        sizes.quantity_skew(samples_of(ua.partition(data, spec, clients=10, seed=3)).tally, 0)[0] for spec in specs
+        sizes.quantity_skew(samples_of(ua.partition(data, spec, clients=10, seed=3)).client_counts, 0)[0]
+        for spec in specs
     ]
     assert found[0].value < 0.01 < found[1].value < found[2].value
     assert found[0].place == "like equal"
@@ -148,7 +151,7 @@ def test_regression_labels_are_counted_in_tenths():
     ]
     samples = samples_of(clients)
     assert samples.regression and (samples.counts.sum(0) == 20).all() and len(samples.classes) == 10
-    assert labels.label_skew(samples.tally, 0)[0].value > 0.4
+    assert labels.label_skew(samples.client_counts, 0)[0].value > 0.4
 
 
 def test_many_clients_are_drawn_by_chance():

@@ -50,8 +50,8 @@ def test_concept_shift_of_regression_clusters_is_found():
 
 def test_class_means_leave_the_sample_itself_out():
     features, labels = np.array([[0.0], [1.0], [2.0], [9.0], [10.0], [11.0]]), np.array([0, 0, 0, 1, 1, 1])
-    judge = ClassMeans(np.tile(features, (2, 1)), np.tile(labels, 2), 2, 2)
-    theirs, own, comparable = judge.losses(np.repeat([0, 1], 6))
+    models = ClassMeans(np.tile(features, (2, 1)), np.tile(labels, 2), 2, 2)
+    theirs, own, comparable = models.losses(np.repeat([0, 1], 6))
     assert theirs.sum() == 0 and own.sum() == 0
     assert comparable.any()
 
@@ -79,7 +79,7 @@ def test_feature_skew_of_moved_clients_is_found_and_concept_shift_is_not(plant):
     clients = plant([60] * 6, move=lambda k: np.eye(6)[k] * 60)  # far outside of each other
     samples = samples_of(clients)
     measures = {measure.name: measure for measure in feature_skew(samples, None, 0)}
-    assert measures["feature_distance_within"].found and not label_skew(samples.tally, 0)[0].found
+    assert measures["feature_distance_within"].found and not label_skew(samples.client_counts, 0)[0].found
     concept = concept_shift(samples, None, 0)
     assert concept is None or not concept.measure.found
 
@@ -99,7 +99,7 @@ def test_feature_skew_reads_given_features(plant):
 
 def test_clusters_of_labels_are_found_with_their_members():
     population = ua.partition(ua.load("digits"), "clusters(groups=3)", clients=12, seed=0)
-    found = label_clusters(samples_of(population).tally, 0)
+    found = label_clusters(samples_of(population).client_counts, 0)
     assert found.found and found.count == 3 and found.stability.value == pytest.approx(1)
     assert found.members.tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
@@ -121,17 +121,19 @@ def test_false_alarms_of_iid_data_are_as_rare_as_promised(plant):
         x, y = np.concatenate(x), np.concatenate(y)
         parts = np.array_split(rng.permutation(len(y)), 8)
         samples = samples_of([ua.ClientData(train=(x[part], y[part])) for part in parts])
-        alarms["labels"] += label_skew(samples.tally, seed)[0].found
+        alarms["labels"] += label_skew(samples.client_counts, seed)[0].found
         alarms["features"] += feature_skew(samples, None, seed)[1].found
         alarms["concepts"] += concept_shift(samples, None, seed).measure.found
-        alarms["clusters"] += label_clusters(samples.tally, seed).found
+        alarms["clusters"] += label_clusters(samples.client_counts, seed).found
     assert max(alarms.values()) <= MOST_ALARMS, alarms
 
 
 def test_clusters_none_among_clients_that_differ_without_groups():
     data = ua.load("digits")
     found = [
-        label_clusters(samples_of(ua.partition(data, "dirichlet(alpha=0.5)", clients=12, seed=seed)).tally, 0).found
+        label_clusters(
+            samples_of(ua.partition(data, "dirichlet(alpha=0.5)", clients=12, seed=seed)).client_counts, 0
+        ).found
         for seed in range(SEEDS)
     ]
     assert sum(found) <= MOST_ALARMS

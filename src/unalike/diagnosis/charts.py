@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,9 +37,13 @@ def scale(measures: Sequence[Measure], title: str) -> go.Figure:
             hovertemplate="%{text}: %{x:.3g}<extra></extra>",
             cliponaxis=False,
         )
-        known = measure.low == measure.low
-        arms = {"type": "data", "symmetric": False, "color": BLUE, "thickness": 2.5, "width": 6, "visible": known}
-        arms |= {
+        arms = {
+            "type": "data",
+            "symmetric": False,
+            "color": BLUE,
+            "thickness": 2.5,
+            "width": 6,
+            "visible": not math.isnan(measure.low),
             "array": numbers([measure.high - measure.value]),
             "arrayminus": numbers([measure.value - measure.low]),
         }

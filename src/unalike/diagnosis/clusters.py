@@ -14,16 +14,21 @@ import numpy as np
 
 from unalike._utils.seeds import generator
 from unalike.diagnosis.labels import pairwise
-from unalike.diagnosis.measure import SHUFFLES, Measure, p_value
+from unalike.diagnosis.measure import ENDS, SHUFFLES, Interval, Measure, p_value
 from unalike.diagnosis.samples import ClientCounts
 
 KIND = "clusters"
+NO_GROUPS = "no groups"
+"""The reference of a silhouette: clients that differ as much, but without groups."""
 MOST_CLUSTERS = 8
 REDRAWS = 50
 """Number of times that samples are drawn again."""
 STABLE = 0.8
 """The agreement (adjusted Rand index, 1 is the same) from which clusters count as stable."""
 LEAST_CLIENTS = 4
+
+Redraw = Callable[[np.random.Generator], np.ndarray]
+"""Draws distances [K, K] or counts [K, C] anew."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,30 +66,35 @@ class Clusters:
         """The number of clusters."""
         return int(self.members.max()) + 1
 
+    @property
+    def measures(self) -> list[Measure]:
+        """The measures by which these clusters are judged."""
+        return [self.silhouette, self.stability]
+
 
 def label_clusters(samples: ClientCounts, seed: int) -> Clusters | None:
     """Cluster the clients by their label distributions; None for fewer than four clients."""
     counts = samples.counts
-    groupless = _dirichlet_like(counts)
+    counts_without_groups = _dirichlet_like(counts)
 
     def redrawn(rng: np.random.Generator) -> np.ndarray:
         return pairwise(rng.multinomial(counts.sum(1), counts / counts.sum(1, keepdims=True)))
 
-    def chance(rng: np.random.Generator) -> np.ndarray:
-        return pairwise(groupless(rng))
+    def groupless(rng: np.random.Generator) -> np.ndarray:
+        return pairwise(counts_without_groups(rng))
 
-    return clusters_of(pairwise(counts), samples.names, "label distributions", redrawn, chance, seed)
+    return clusters_of(pairwise(counts), samples.names, "label distributions", redrawn, groupless, seed)
 
 
 def clusters_of(
     distances: np.ndarray,
     names: list[str],
     basis: str,
-    redrawn: Callable[[np.random.Generator], np.ndarray],
-    groupless: Callable[[np.random.Generator], np.ndarray],
+    redrawn: Redraw,
+    groupless: Redraw,
     seed: int,
 ) -> Clusters | None:
-    """Cut clients into clusters, and test these.
+    """Cut the clients into clusters, and test whether these are more than a way to cut clients apart.
 
     Args:
         distances: The distances between clients, [K, K].
@@ -97,38 +107,36 @@ def clusters_of(
     Returns:
         The clusters; None for fewer than four clients, or if all are equal.
     """
-    from sklearn.metrics import adjusted_rand_score
-
     if len(names) < LEAST_CLIENTS or not distances.max() > 0:
         return None
     rng = generator(seed, f"clusters by {basis}")
     value, members, joins = best_cut(distances)
     by_chance = np.array([best_cut(groupless(rng))[0] for _ in range(SHUFFLES)])
+    key, title = basis.replace(" ", "_"), f"of {int(members.max()) + 1} clusters by {basis}"
+    agreement = _agreement(members, redrawn, rng)
+    stability = Measure(KIND, f"stability_{key}", f"stability {title}", *agreement, range=(-1, 1))
+    ends = _silhouette_ends(value, members, redrawn, rng)
+    scale, p = {NO_GROUPS: float(by_chance.mean())}, p_value(value, by_chance)
+    silhouette = Measure(KIND, f"silhouette_{key}", f"silhouette {title}", value, *ends, scale, p, (-1, 1))
+    return Clusters(basis, names, members, distances, joins, silhouette, stability)
+
+
+def _agreement(members: np.ndarray, redrawn: Redraw, rng: np.random.Generator) -> tuple[float, float, float]:
+    """The mean agreement with the clusters of samples that are drawn again, and the two ends of its interval."""
+    from sklearn.metrics import adjusted_rand_score
+
     count = int(members.max()) + 1
     agreement = np.array([adjusted_rand_score(members, cut(linkage_of(redrawn(rng)), count)) for _ in range(REDRAWS)])
-    stability_ends = np.quantile(agreement, (0.025, 0.975))
+    low, high = map(float, np.quantile(agreement, ENDS))
     mean = float(agreement.mean())
-    low, high = (
-        min(mean, float(stability_ends[0])),
-        max(mean, float(stability_ends[1])),
-    )  # one odd draw moves the mean alone
-    key, title = basis.replace(" ", "_"), f"of {count} clusters by {basis}"
-    scale = {"no groups": float(by_chance.mean())}
-    spread = [_silhouette(found, members) for found in (redrawn(rng) for _ in range(REDRAWS))]
-    ends = np.quantile(spread, (0.025, 0.975)) - np.mean(spread) + value
-    silhouette = Measure(
-        KIND,
-        f"silhouette_{key}",
-        f"silhouette {title}",
-        value,
-        float(max(-1, ends[0])),
-        float(min(1, ends[1])),
-        scale,
-        p_value(value, by_chance),
-        (-1, 1),
-    )
-    stability = Measure(KIND, f"stability_{key}", f"stability {title}", mean, low, high, range=(-1, 1))
-    return Clusters(basis, names, members, distances, joins, silhouette, stability)
+    return mean, min(mean, low), max(mean, high)  # a few odd draws can move the mean beyond the quantiles
+
+
+def _silhouette_ends(value: float, members: np.ndarray, redrawn: Redraw, rng: np.random.Generator) -> Interval:
+    """The interval of the silhouette of these clusters: its quantiles over samples drawn again, with the mean at `value`."""
+    drawn = [_silhouette(redrawn(rng), members) for _ in range(REDRAWS)]
+    low, high = np.quantile(drawn, ENDS) - np.mean(drawn) + value
+    return float(max(-1, low)), float(min(1, high))
 
 
 def best_cut(distances: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
@@ -177,7 +185,7 @@ def _silhouette(distances: np.ndarray, members: np.ndarray) -> float:
     return float(np.where(sizes[members] > 1, score, 0).mean())
 
 
-def _dirichlet_like(counts: np.ndarray) -> Callable[[np.random.Generator], np.ndarray]:
+def _dirichlet_like(counts: np.ndarray) -> Redraw:
     """Draws counts of clients that differ as much as these, each by itself: p_k ~ Dir(s q), with the pool's q.
 
     E sum_c (p_kc - q_c)^2 = (1 - sum_c q_c^2) (r + (1 - r) / n_k) with r = 1 / (s + 1) gives s from the observed mean.

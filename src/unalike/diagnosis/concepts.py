@@ -25,12 +25,14 @@ LEAST_TESTED = 10
 INSIDE = 0.95
 """The share of a client's own samples that lie where it has samples."""
 REFERENCE_DRAWS = 3
+LIMITS = (-1.0, float("inf"))
+"""The smallest and the largest value that a gap can have."""
 PENALTY = 1.0
 """The ridge penalty."""
 
 
-class Judge(Protocol):
-    """Compares every client's model with every other client's own model."""
+class ClientModels(Protocol):
+    """One model of each client, all of the same kind, which can be tested on the samples of any client."""
 
     def losses(self, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The losses of samples under the models of all clients.
@@ -58,7 +60,7 @@ class ClassMeans:
     classes: int
 
     def losses(self, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """See `Judge.losses`."""
+        """See `ClientModels.losses`."""
         rows, cell = np.arange(len(owners)), owners * self.classes + self.labels
         counts = np.bincount(cell, minlength=self.clients * self.classes)
         sums = np.stack([np.bincount(cell, column, len(counts)) for column in self.features.T], 1)
@@ -91,7 +93,7 @@ class Ridge:
     clients: int
 
     def losses(self, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """See `Judge.losses`."""
+        """See `ClientModels.losses`."""
         x = np.column_stack([np.ones(len(owners)), self.features])
         y = (self.targets - self.targets.mean()) / (self.targets.std() or 1)
         penalty = np.diag([0.0] + [PENALTY] * self.features.shape[1])
@@ -125,36 +127,36 @@ class ConceptShift:
 
 def concept_shift(samples: ClientSamples, features: Features | None, seed: int) -> ConceptShift | None:
     """Measure the concept shift; None unless models can be tested on the samples of two or more clients."""
-    few = samples.fewer(seed)
+    few = samples.subset(seed)
     values = few.components(features, seed)
     if not values.shape[1]:
         return None
     variance = values.var(0)
     white = values / np.sqrt(variance + 1e-3 * variance.mean())
-    judge, clients = _judge(few, white, few.owners, 0), few.clients
-    gaps = pair_gaps(judge, few.owners, clients)
-    if (gaps == gaps).any(0).sum() < 2:
+    models, clients = _models(few, white, few.owners), few.clients
+    gaps = pair_gaps(models, few.owners, clients)
+    if (~np.isnan(gaps)).any(0).sum() < 2:
         return None
     rng = generator(seed, "concept shift")
     dealt = [shuffled_within(few.labels, few.owners, rng) for _ in range(SHUFFLES)]
-    by_chance = np.stack([pair_gaps(judge, owners, clients) for owners in dealt])
+    by_chance = np.stack([pair_gaps(models, owners, clients) for owners in dealt])
     expected = np.nan_to_num(_mean(by_chance, 0))
     beyond = gaps - expected
     per_client = np.array([_mean(column) for column in beyond.T])
-    value, low, high = mean_interval(per_client[per_client == per_client], (-1.0, float("inf")))
+    value, low, high = mean_interval(per_client[~np.isnan(per_client)], LIMITS)
     means = np.array([_mean(table) for table in by_chance])
     relabeled = [
-        _mean(pair_gaps(_judge(few, white, owners, clients // 2), owners, clients) - expected)
+        _mean(pair_gaps(_models(few, white, owners, relabeled=clients // 2), owners, clients) - expected)
         for owners in dealt[:REFERENCE_DRAWS]
     ]
     scale = {NO_SKEW: 0.0, "half relabeled": float(np.mean(relabeled))}
     title = "error added by another's model (variances)" if few.regression else "errors added by another's model"
-    p = p_value(float(_mean(gaps)), means[means == means])
-    measure = Measure(KIND, "concept_gap", title, value, low, high, scale, p, (-1.0, float("inf")))
+    p = p_value(float(_mean(gaps)), means[~np.isnan(means)])
+    measure = Measure(KIND, "concept_gap", title, value, low, high, scale, p, LIMITS)
     return ConceptShift(measure, beyond, few.names)
 
 
-def _judge(samples: ClientSamples, features: np.ndarray, owners: np.ndarray, relabeled: int) -> Judge:
+def _models(samples: ClientSamples, features: np.ndarray, owners: np.ndarray, *, relabeled: int = 0) -> ClientModels:
     """The models of the clients; the first `relabeled` clients have the next class, or the opposite number, as label."""
     other = owners < relabeled
     if samples.regression:
@@ -164,9 +166,9 @@ def _judge(samples: ClientSamples, features: np.ndarray, owners: np.ndarray, rel
     return ClassMeans(features, (samples.labels + other) % classes, samples.clients, classes)
 
 
-def pair_gaps(judge: Judge, owners: np.ndarray, clients: int) -> np.ndarray:
+def pair_gaps(models: ClientModels, owners: np.ndarray, clients: int) -> np.ndarray:
     """The mean loss that client i's model adds on client j's samples, compared with j's own model, [K, K]; NaN if untested."""
-    theirs, own, comparable = judge.losses(owners)
+    theirs, own, comparable = models.losses(owners)
     comparable[np.arange(len(owners)), owners] = False
     member = (owners[:, None] == np.arange(clients)).astype(float)
     tested = comparable.astype(float).T @ member

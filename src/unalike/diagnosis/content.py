@@ -13,7 +13,7 @@ from unalike.diagnosis.clusters import Clusters
 from unalike.diagnosis.concepts import ConceptShift
 from unalike.diagnosis.measure import NO_SKEW, Measure
 from unalike.diagnosis.training import TrainingSkew
-from unalike.reporting.wording import listing, plural, significant
+from unalike.reporting.wording import listing, plural, share, significant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,10 +134,10 @@ def _clusters(tested: Sequence[Clusters]) -> str:
 
 
 def _training(drift: Measure, gradient: Measure) -> str:
-    scale = f", {drift.place} ({_percent(drift.scale[NO_SKEW])} if samples were dealt at random)" if drift.scale else ""
+    scale = f", {drift.place} ({share(drift.scale[NO_SKEW])} if samples were dealt at random)" if drift.scale else ""
     return (
-        f"Training: with FedAvg, {_percent(drift.value)} of the clients' movement cancels in the average{scale}; at the first "
-        f"model, {_percent(gradient.value)} of their gradients cancel."
+        f"Training: with FedAvg, {share(drift.value)} of the clients' movement cancels in the average{scale}; at the first "
+        f"model, {share(gradient.value)} of their gradients cancel."
     )
 
 
@@ -161,7 +161,3 @@ def _number(measure: Measure) -> str:
 
 def _by_chance(measure: Measure) -> str:
     return f"chance alone would give {significant(measure.scale[NO_SKEW])}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.0f}\u00a0%"

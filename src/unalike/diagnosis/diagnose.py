@@ -20,7 +20,7 @@ from unalike.diagnosis.concepts import concept_shift
 from unalike.diagnosis.diagnosis import Diagnosis
 from unalike.diagnosis.features import feature_skew
 from unalike.diagnosis.labels import label_skew, pairwise
-from unalike.diagnosis.samples import FEW, MOST_COMPARED, MOST_SAMPLES, ClientSamples, Features
+from unalike.diagnosis.samples import MOST_COMPARED, MOST_SAMPLES, ClientSamples, Features, notes_on_few
 from unalike.diagnosis.sizes import quantity_skew
 from unalike.diagnosis.training import DIVISIONS, TrainingRequest, training_skew
 from unalike.runtime.inputs.given_model import ModelLike
@@ -109,10 +109,10 @@ def diagnose_population(
     """
     samples = ClientSamples.of(population, seed)
     concept = concept_shift(samples, features, seed)
-    clusters = [label_clusters(samples.tally, seed)]
+    clusters = [label_clusters(samples.client_counts, seed)]
     measures = [
-        *label_skew(samples.tally, seed),
-        *quantity_skew(samples.tally, seed),
+        *label_skew(samples.client_counts, seed),
+        *quantity_skew(samples.client_counts, seed),
         *feature_skew(samples, features, seed),
         *([] if concept is None else [concept.measure]),
     ]
@@ -121,7 +121,7 @@ def diagnose_population(
         measures += trained.measures
         clusters.append(trained.clusters)
     found = [one for one in clusters if one is not None]
-    measures += [measure for one in found for measure in (one.silhouette, one.stability)]
+    measures += [measure for one in found for measure in one.measures]
     return Diagnosis(
         name=name,
         measures={measure.name: measure for measure in measures},
@@ -159,6 +159,4 @@ def _notes(population: Population, samples: ClientSamples) -> list[str]:
         )
     if samples.regression:
         notes.append("The labels are numbers: they are counted in ranges with about as many samples each.")
-    if samples.clients < FEW:
-        notes.append(f"With {samples.clients} clients, intervals over other clients of the same kind are wide.")
-    return notes
+    return notes + notes_on_few(samples.clients)

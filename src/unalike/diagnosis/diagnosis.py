@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 PAGE, FILE = "diagnosis.html", "diagnosis.json"
+TESTED = {"label_tv": "label skew", "feature_distance_within": "feature skew", "concept_gap": "concept shift"}
+"""Name of a measure -> the kind of heterogeneity that is tested by it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,7 +87,7 @@ class Diagnosis(DiagnosisContent):
             "unavailable": dict(self.unavailable),
             "sent": [list(item) for item in self.sent],
         }
-        return json.dumps(_plain(content), indent=1, allow_nan=False)
+        return json.dumps(_finite(content), indent=1, allow_nan=False)
 
     def plot(self, kind: str = "labels") -> go.Figure:
         """Draw one of the charts of the page.
@@ -137,10 +139,9 @@ class Diagnosis(DiagnosisContent):
 
     def __repr__(self) -> str:
         clients, samples = len(self.counts), int(self.counts.to_numpy().sum())
-        kinds = [name for name in KEYS if name in self.measures and self.measures[name].found]
-        kinds += [f"clusters by {found.basis}" for found in self.clusters if found.found]
-        found = ", ".join(KEYS.get(name, name) for name in kinds) or "nothing beyond chance"
-        return f"<Diagnosis of {clients} clients with {samples} samples: {found}>"
+        kinds = [kind for name, kind in TESTED.items() if name in self.measures and self.measures[name].found]
+        kinds += [f"clusters by {tested.basis}" for tested in self.clusters if tested.found]
+        return f"<Diagnosis of {clients} clients with {samples} samples: {', '.join(kinds) or 'nothing beyond chance'}>"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -151,19 +152,15 @@ class Diagnosis(DiagnosisContent):
         return "".join(map(paragraph, self.findings)) + shown
 
 
-KEYS = {"label_tv": "label skew", "feature_distance_within": "feature skew", "concept_gap": "concept shift"}
-"""The measure by which each kind of heterogeneity is tested."""
-
-
 def scale_text(measure: Measure) -> str:
     """The scale of a measure as text: `iid 0.05, Dir(1) 0.33, Dir(0.1) 0.71`."""
     return ", ".join(f"{name} {value:.2g}" for name, value in measure.scale.items())
 
 
-def _plain(value: Any) -> Any:
+def _finite(value: Any) -> Any:
     """The same with null for numbers that are not finite, as JSON has no others."""
     if isinstance(value, dict):
-        return {str(name): _plain(inner) for name, inner in value.items()}
+        return {str(name): _finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value

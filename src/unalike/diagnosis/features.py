@@ -61,7 +61,7 @@ class SlicedDistance:
 
 def feature_skew(samples: ClientSamples, features: Features | None, seed: int) -> list[Measure]:
     """Measure the feature skew over all samples and within classes; empty if no feature varies."""
-    few = samples.fewer(seed)
+    few = samples.subset(seed)
     values = few.components(features, seed)
     if not values.shape[1]:
         return []
@@ -87,7 +87,7 @@ def _measure(
 ) -> Measure | None:
     clients, sliced = samples.clients, SlicedDistance(values, strata, directions)
     own = sliced.of_clients(samples.owners, clients)
-    testable = own == own
+    testable = ~np.isnan(own)
     if testable.sum() < 2:
         return None
     dealt = [shuffled_within(strata, samples.owners, rng) for _ in range(SHUFFLES)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from unalike._utils.seeds import generator
@@ -45,7 +47,7 @@ def label_skew(samples: ClientCounts, seed: int) -> list[Measure]:
     """Measure the label skew, against labels dealt by chance to clients of the same sizes."""
     rng, counts = generator(seed, "label skew"), samples.counts
     value = distances(counts)
-    by_chance = _table(samples.blurred(dealt(counts, rng), rng) for _ in range(SHUFFLES))
+    by_chance = _table(samples.with_noise(dealt(counts, rng), rng) for _ in range(SHUFFLES))
     resampled = _table(resampled_counts(counts, rng) for _ in range(RESAMPLES))
     scale = scale_of(distances, reference_specs(samples), samples, seed)
     return [
@@ -78,6 +80,7 @@ def dealt(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.stack(rows)
 
 
-def _table(counts: object) -> dict[str, np.ndarray]:
-    found = [distances(table) for table in counts]  # type: ignore[attr-defined]
+def _table(drawn: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
+    """Name of the distance -> its value for each table of counts."""
+    found = [distances(counts) for counts in drawn]
     return {name: np.array([row[name] for row in found]) for name in TITLES}

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import isnan
 from typing import Any
 
 import numpy as np
 
 LEVEL = 0.01
-"""A kind of heterogeneity is said to be there where chance alone gives such a value at most this often."""
+"""A kind of heterogeneity counts as found where chance alone gives such a value at most this often."""
 SHUFFLES = 99
 """Number of random divisions behind a p value: fewer than one in a hundred reach a value with p <= 0.01."""
 CONFIDENCE = 0.95
+ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+"""The quantiles at the ends of a 95 % interval."""
 RESAMPLES = 300
+CLOSE = 0.05
+"""The share of the whole scale within which a value counts as equal to a reference."""
 NO_SKEW = "iid"
 """The reference without heterogeneity: the same samples, dealt to clients of the same sizes by chance."""
+
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Measure:
     high: float
     scale: Mapping[str, float] = field(default_factory=dict)
     p: float | None = None
-    range: tuple[float, float] = (0.0, float("inf"))
+    range: Interval = (0.0, float("inf"))
 
     @property
     def found(self) -> bool:
@@ -52,8 +59,8 @@ class Measure:
     @property
     def place(self) -> str:
         """The place on the scale in words: "like Dir(0.1)", "between Dir(1) and Dir(0.1)", "below iid"."""
-        marks = sorted((value, name) for name, value in self.scale.items() if value == value)
-        if not marks or self.value != self.value:
+        marks = sorted((value, name) for name, value in self.scale.items() if not isnan(value))
+        if not marks or isnan(self.value):
             return ""
         gap, nearest = min((abs(self.value - value), name) for value, name in marks)
         if gap <= CLOSE * (marks[-1][0] - marks[0][0]):
@@ -67,19 +74,12 @@ class Measure:
 
     def as_dict(self) -> dict[str, Any]:
         """The fields by name, with the place on the scale, as a file keeps them."""
-        plain = asdict(self) | {"scale": dict(self.scale), "place": self.place, "found": self.found}
+        plain = asdict(self) | {"place": self.place, "found": self.found}
         del plain["range"]
         return plain
 
 
-CLOSE = 0.05
-"""The share of the whole scale within which a value counts as equal to a reference."""
-
-
-Ends = tuple[float, float]
-
-
-def bootstrap_interval(value: float, resampled: np.ndarray, limits: Ends = (0.0, float("inf"))) -> Ends:
+def bootstrap_interval(value: float, resampled: np.ndarray, limits: Interval = (0.0, float("inf"))) -> Interval:
     """The 95 % interval of a number over other clients of the same kind, by its quantiles over resampled clients.
 
     Resampling moves numbers such as distances (few clients lie closer to their own pool, and samples drawn twice add noise), so the
@@ -93,13 +93,13 @@ def bootstrap_interval(value: float, resampled: np.ndarray, limits: Ends = (0.0,
     Returns:
         The two ends.
     """
-    if value != value or not len(resampled):
+    if isnan(value) or not len(resampled):
         return float("nan"), float("nan")
-    low, high = np.quantile(resampled, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)) - resampled.mean() + value
+    low, high = np.quantile(resampled, ENDS) - resampled.mean() + value
     return float(max(limits[0], min(low, value))), float(min(limits[1], max(high, value)))
 
 
-def t_interval(value: float, resampled: np.ndarray, clients: int, limits: Ends = (0.0, float("inf"))) -> Ends:
+def t_interval(value: float, resampled: np.ndarray, clients: int, limits: Interval = (0.0, float("inf"))) -> Interval:
     """The 95 % interval value -+ t s, for numbers whose quantiles over resampled clients are too close together.
 
     s is the standard deviation over resampled clients times sqrt(K / (K - 1)), t is Student's quantile with K - 1 degrees of
@@ -108,11 +108,11 @@ def t_interval(value: float, resampled: np.ndarray, clients: int, limits: Ends =
     from scipy.stats import t
 
     spread = float(np.std(resampled, ddof=1) * np.sqrt(clients / (clients - 1)))
-    half = float(t.ppf((1 + CONFIDENCE) / 2, clients - 1)) * spread
+    half = float(t.ppf(ENDS[1], clients - 1)) * spread
     return max(limits[0], value - half), min(limits[1], value + half)
 
 
-def mean_interval(values: np.ndarray, limits: tuple[float, float] = (0.0, float("inf"))) -> tuple[float, float, float]:
+def mean_interval(values: np.ndarray, limits: Interval = (0.0, float("inf"))) -> tuple[float, float, float]:
     """The mean over clients and its interval, from one value per client: value -+ t s / sqrt(K), which needs no resampling."""
     from scipy.stats import t
 
@@ -122,12 +122,12 @@ def mean_interval(values: np.ndarray, limits: tuple[float, float] = (0.0, float(
     mean = float(values.mean())
     if clients < 2:
         return mean, float("nan"), float("nan")
-    half = float(t.ppf((1 + CONFIDENCE) / 2, clients - 1) * values.std(ddof=1) / np.sqrt(clients))
+    half = float(t.ppf(ENDS[1], clients - 1) * values.std(ddof=1) / np.sqrt(clients))
     return mean, max(limits[0], mean - half), min(limits[1], mean + half)
 
 
 def p_value(value: float, by_chance: np.ndarray) -> float:
-    """The share of random divisions, this one among them, whose value is at least as large."""
+    """The share of divisions whose value is at least as large, among the random ones and the tested one itself."""
     return float((1 + (by_chance >= value - 1e-12).sum()) / (1 + len(by_chance)))
 
 

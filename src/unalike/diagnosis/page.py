@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from unalike.diagnosis import charts
+from unalike.diagnosis.clusters import NO_GROUPS
 from unalike.diagnosis.content import DiagnosisContent
 from unalike.diagnosis.measure import Measure
 from unalike.reporting.charts.plotly_charts import labels
@@ -87,10 +89,8 @@ def _label_panel(diagnosis: DiagnosisContent) -> Panel:
 
 
 def _distance_panel(diagnosis: DiagnosisContent) -> Panel:
-    order = next((_order(c.linkage) for c in diagnosis.clusters if c.basis == "label distributions"), None)
-    names = list(map(str, diagnosis.counts.index))
-    place = range(len(names)) if order is None else order
-    figure = charts.heat_map(diagnosis.label_distances, names, place, "Hellinger distance")
+    names, order = list(map(str, diagnosis.counts.index)), _order(diagnosis, "label distributions")
+    figure = charts.heat_map(diagnosis.label_distances, names, order, "Hellinger distance")
     caption = (
         "Hellinger distances between the label distributions of any two clients: 0 for equal ones, 1 for clients without a common "
         "class. Similar clients stand side by side."
@@ -133,9 +133,8 @@ def _cluster_panel(diagnosis: DiagnosisContent) -> Panel | None:
 
 
 def _cosine_panel(diagnosis: DiagnosisContent, cosines: np.ndarray) -> Panel:
-    order = next((_order(c.linkage) for c in diagnosis.clusters if c.basis == "gradients"), None)
-    names = list(map(str, diagnosis.counts.index))
-    figure = charts.heat_map(cosines, names, range(len(names)) if order is None else order, "cosine", least=1.0)
+    names, order = list(map(str, diagnosis.counts.index)), _order(diagnosis, "gradients")
+    figure = charts.heat_map(cosines, names, order, "cosine", least=1.0)
     caption = (
         "Cosines of any two clients' updates, means over the rounds: 1 for the same direction, -1 for opposite ones."
     )
@@ -189,7 +188,7 @@ def _clusters(diagnosis: DiagnosisContent) -> Table | None:
             Cell(capital(found.basis), found.basis),
             Cell(str(found.count), found.count),
             Cell(significant(found.silhouette.value), found.silhouette.value),
-            Cell(significant(found.silhouette.scale["no groups"]), found.silhouette.scale["no groups"]),
+            Cell(significant(found.silhouette.scale[NO_GROUPS]), found.silhouette.scale[NO_GROUPS]),
             Cell(probability(found.silhouette.p or 1.0), found.silhouette.p or 1.0),
             Cell(significant(found.stability.value), found.stability.value),
             Cell("yes" if found.found else "no", "yes" if found.found else "no"),
@@ -206,7 +205,7 @@ def _sent(items: Sequence[tuple[str, int]]) -> Table:
 
 
 def _ends(measure: Measure) -> Cell:
-    if measure.low != measure.low:
+    if math.isnan(measure.low):
         return Cell(MISSING, float("nan"))
     return Cell(f"{significant(measure.low)} to {significant(measure.high)}", measure.low)
 
@@ -218,8 +217,9 @@ def _scale(measure: Measure, references: Sequence[str]) -> str:
     )
 
 
-def _order(joins: np.ndarray) -> list[int]:
-    """The order of the clients along the dendrogram."""
+def _order(diagnosis: DiagnosisContent, basis: str) -> list[int]:
+    """The order of the clients along their dendrogram by `basis`; as they are numbered where they were not clustered by it."""
     from scipy.cluster.hierarchy import leaves_list
 
-    return [int(k) for k in leaves_list(joins)]
+    joins = next((found.linkage for found in diagnosis.clusters if found.basis == basis), None)
+    return list(range(len(diagnosis.counts))) if joins is None else [int(k) for k in leaves_list(joins)]

@@ -17,7 +17,7 @@ DRAWS = 10
 
 def reference_specs(samples: ClientCounts) -> dict[str, str]:
     """Name -> the partition that divides by labels, from weak to strong."""
-    # the usual smallest client; where few divisions have it (little data, many clients), some clients may be empty
+    # the smallest client that Dirichlet partitions usually guarantee; with little data or many clients few draws reach it
     least = 10 if len(samples.labels) >= 100 * samples.clients and samples.clients <= 30 else 0
     few = "1 class" if samples.clients >= len(samples.classes) else "sorted by label"
     return {
@@ -75,4 +75,4 @@ def _drawn(spec: str, samples: ClientCounts, seed: int) -> Iterator[np.ndarray]:
         if owners is None:
             return
         counts = counts_of(owners, samples.labels, samples.clients, len(samples.classes))
-        yield samples.blurred(counts, generator(seed, "noise of references", draw))
+        yield samples.with_noise(counts, generator(seed, "noise of references", draw))

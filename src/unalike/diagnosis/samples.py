@@ -29,8 +29,8 @@ COMPONENTS = 32
 """Most principal components that stand for the features."""
 WORDS = 500
 """Most words of a text that are counted."""
-FEW = 6
-"""With fewer clients, intervals over clients are wide."""
+FEW_CLIENTS = 6
+"""With fewer clients, intervals over clients are wide, and a note says so."""
 BINS = 10
 """Number of classes into which the labels of a regression are cut, with equal numbers of samples."""
 
@@ -66,7 +66,7 @@ class ClientCounts:
         """The class of each sample, in the order of the classes."""
         return np.repeat(np.arange(len(self.classes)), self.counts.sum(0))
 
-    def blurred(self, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def with_noise(self, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Other counts with the noise that these counts have, so that the two can be compared; none is below 0."""
         if not self.noise:
             return counts
@@ -121,7 +121,7 @@ class ClientSamples:
         y = population.y.cpu()[index].numpy()
         names = [str(population.names[int(k)]) for k in held]
         if population.classes is None:
-            labels, classes = _tenths(y)
+            labels, classes = _label_ranges(y)
         else:
             labels, classes = y.astype(np.int64), list(population.classes)
         inputs = population.x[index.to(population.x.device)].cpu()
@@ -139,12 +139,12 @@ class ClientSamples:
         return counts_of(self.owners, self.labels, self.clients, len(self.classes))
 
     @cached_property
-    def tally(self) -> ClientCounts:
-        """The counts with their names."""
+    def client_counts(self) -> ClientCounts:
+        """The counts with the names of the clients and classes."""
         return ClientCounts(self.names, self.classes, self.counts, self.counts.sum(1))
 
-    def fewer(self, seed: int) -> ClientSamples:
-        """The same with at most `MOST_COMPARED` clients and `MOST_SAMPLES` samples, drawn by chance."""
+    def subset(self, seed: int) -> ClientSamples:
+        """At most `MOST_COMPARED` of the clients, each with at most its share of `MOST_SAMPLES` samples, drawn by chance."""
         rng = generator(seed, "compared samples")
         kept = np.arange(self.clients)
         if self.clients > MOST_COMPARED:
@@ -179,10 +179,17 @@ class ClientSamples:
 
     def _features(self, features: Features | None) -> np.ndarray:
         if features is not None:
-            return _given(features, self.inputs)
+            return _computed(features, self.inputs)
         if not self.inputs.is_floating_point():
             return _word_counts(self.inputs)
         return self.inputs.flatten(1).double().numpy()
+
+
+def notes_on_few(clients: int) -> list[str]:
+    """The note on wide intervals, where there are fewer than `FEW_CLIENTS` clients."""
+    if clients >= FEW_CLIENTS:
+        return []
+    return [f"With {clients} clients, intervals over other clients of the same kind are wide."]
 
 
 def counts_of(owners: np.ndarray, labels: np.ndarray, clients: int, classes: int) -> np.ndarray:
@@ -190,10 +197,10 @@ def counts_of(owners: np.ndarray, labels: np.ndarray, clients: int, classes: int
     return np.bincount(owners * classes + labels, minlength=clients * classes).reshape(clients, classes)
 
 
-def _tenths(y: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """The labels of a regression as classes: at most ten ranges with about as many samples each."""
+def _label_ranges(y: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """The labels of a regression as classes: at most `BINS` ranges with about as many samples each."""
     edges = np.unique(np.quantile(y, np.linspace(0, 1, BINS + 1)[1:-1]))
-    edges = edges[(edges > y.min())]
+    edges = edges[edges > y.min()]
     return np.searchsorted(edges, y, side="right"), range_names(edges)
 
 
@@ -205,7 +212,8 @@ def range_names(edges: np.ndarray) -> list[str]:
     return names
 
 
-def _given(features: Features, inputs: Tensor) -> np.ndarray:
+def _computed(features: Features, inputs: Tensor) -> np.ndarray:
+    """The features that the user's function returns. Raises `UnalikeError` unless they are one row of numbers per sample."""
     try:
         with torch.no_grad():
             found = np.asarray(features(inputs), np.float64)

@@ -13,6 +13,7 @@ from unalike.diagnosis.references import SIZE_SPECS, scale_of
 from unalike.diagnosis.samples import ClientCounts
 
 KIND = "quantity skew"
+TITLES = {"size_gini": "Gini coefficient of the sizes", "size_ratio": "largest client divided by the smallest"}
 
 
 def inequality(sizes: np.ndarray) -> dict[str, float]:
@@ -24,22 +25,17 @@ def inequality(sizes: np.ndarray) -> dict[str, float]:
 def quantity_skew(samples: ClientCounts, seed: int) -> list[Measure]:
     """Measure the quantity skew. The sizes are known exactly; the intervals are about other clients of the same kind."""
     rng, sizes, clients = generator(seed, "quantity skew"), samples.sizes, samples.clients
-    value = inequality(sizes)
+    gini_coefficient, ratio = inequality(sizes).values()
     resampled = [inequality(sizes[rng.integers(clients, size=clients)]) for _ in range(RESAMPLES)]
+    ginis, ratios = (np.array([found[name] for found in resampled]) for name in TITLES)
     scale = scale_of(lambda counts: inequality(counts.sum(1)), SIZE_SPECS, replace(samples, noise=0.0), seed)
-    most = (clients - 1) / clients
-    gini_ends = t_interval(
-        value["size_gini"], np.array([found["size_gini"] for found in resampled]), clients, (0, most)
-    )
-    logs = np.log([found["size_ratio"] for found in resampled])
-    low, high = t_interval(
-        float(np.log(value["size_ratio"])), logs, clients
-    )  # of the logarithm, which extremes skew less
-    ratio_ends = float(np.exp(low)), float(np.exp(high))
-    gini_scale, ratio_scale = scale.get("size_gini", {}), scale.get("size_ratio", {})
-    most_unequal = (1.0, float("inf"))
-    gini_title, ratio_title = "Gini coefficient of the sizes", "largest client divided by the smallest"
+    limits = {"size_gini": (0.0, (clients - 1) / clients), "size_ratio": (1.0, float("inf"))}
+    low, high = t_interval(float(np.log(ratio)), np.log(ratios), clients)  # extremes skew the logarithm less
+    found = {
+        "size_gini": (gini_coefficient, *t_interval(gini_coefficient, ginis, clients, limits["size_gini"])),
+        "size_ratio": (ratio, float(np.exp(low)), float(np.exp(high))),
+    }
     return [
-        Measure(KIND, "size_gini", gini_title, value["size_gini"], *gini_ends, gini_scale, None, (0, most)),
-        Measure(KIND, "size_ratio", ratio_title, value["size_ratio"], *ratio_ends, ratio_scale, None, most_unequal),
+        Measure(KIND, name, title, *found[name], scale=scale.get(name, {}), range=limits[name])
+        for name, title in TITLES.items()
     ]

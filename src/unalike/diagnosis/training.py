@@ -296,7 +296,7 @@ def _reference_divisions(samples: ClientSamples, seed: int) -> list[tuple[str, n
     """The reference divisions to train on: name, owners [N]."""
     rng = generator(seed, "trained references")
     found = [(NO_SKEW, shuffled_within(np.zeros_like(samples.labels), samples.owners, rng))]
-    for name, spec in reference_specs(samples.tally).items():
+    for name, spec in reference_specs(samples.client_counts).items():
         owners = divided(spec, samples.labels, samples.clients, seed)
         if owners is not None:
             found.append((name, owners))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from unalike.core.work import Work
 from unalike.data.population import Population
+from unalike.diagnosis.clusters import NO_GROUPS
 from unalike.diagnosis.content import DiagnosisContent
 from unalike.diagnosis.measure import NO_SKEW, Measure
 from unalike.runtime.inputs.given_model import ModelLike, make_model
@@ -55,7 +56,7 @@ def features(population: Population, diagnosis: DiagnosisContent, conditions: Co
         "quantity_skew": _known(measures["size_gini"].value),
         "feature_skew": _beyond_chance(measures.get("feature_distance_within")),
         "concept_shift": _known(measures["concept_gap"].value) if "concept_gap" in measures else 0.0,
-        "clusters": max((_beyond_chance(m, "no groups") for m in silhouettes), default=0.0),
+        "clusters": max((_beyond_chance(m, NO_GROUPS) for m in silhouettes), default=0.0),
         "clients": float(clients),
         "cohort": float(max(1, round(conditions.participation * clients))),
         "samples": samples,

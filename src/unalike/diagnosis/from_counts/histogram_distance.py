@@ -57,7 +57,7 @@ class ClientHistograms:
         counts = np.where(kept[:, None, :, None], self.counts, 0)
         return replace(self, counts=counts, sizes=np.where(kept, self.sizes, 0))
 
-    def seen(self, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def with_noise(self, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Other counts as the clients would send them, with their noise."""
         if not self.noise:
             return counts
@@ -146,16 +146,16 @@ def moved(counts: np.ndarray, edges: np.ndarray, moves: np.ndarray) -> tuple[np.
 def _measure(name: str, title: str, found: ClientHistograms, seed: int) -> Measure | None:
     rng, edges, pool = generator(seed, name), found.edges, found.pool()
     own = distances(found.counts, edges).mean(1)
-    testable = own == own
+    testable = ~np.isnan(own)
     if testable.sum() < 2:
         return None
     by_chance, scale = [], {f"moved by {offset:g} sd": 0.0 for offset in OFFSETS}
     for draw in range(SHUFFLES):
         table = dealt(pool, found.sizes, rng)
-        by_chance.append(np.nanmean(distances(found.seen(table, rng), edges), 0))
+        by_chance.append(np.nanmean(distances(found.with_noise(table, rng), edges), 0))
         for offset, reference in zip(OFFSETS, scale) if draw < REFERENCE_DRAWS else ():
             counts, ends = moved(table, edges, offset * rng.standard_normal(table.shape[:2]))
-            scale[reference] += float(np.nanmean(distances(found.seen(counts, rng), ends))) / REFERENCE_DRAWS
+            scale[reference] += float(np.nanmean(distances(found.with_noise(counts, rng), ends))) / REFERENCE_DRAWS
     chance = _jointly(np.array(by_chance))
     mean, low, high = mean_interval(own[testable])
     return Measure(KIND, name, title, mean, low, high, {NO_SKEW: float(chance.mean())} | scale, p_value(mean, chance))

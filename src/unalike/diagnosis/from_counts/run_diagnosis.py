@@ -14,7 +14,7 @@ from unalike.diagnosis.diagnosis import Diagnosis
 from unalike.diagnosis.from_counts.histogram_distance import ClientHistograms, histogram_skew
 from unalike.diagnosis.from_counts.privacy import DELTA, epsilon
 from unalike.diagnosis.labels import label_skew, pairwise
-from unalike.diagnosis.samples import FEW, ClientCounts, range_names
+from unalike.diagnosis.samples import ClientCounts, notes_on_few, range_names
 from unalike.diagnosis.sizes import quantity_skew
 from unalike.diagnosis.training import TrainedDivision, TrainingSkew, inner_products, skew_of
 from unalike.methods.plan import Answers, steps_of
@@ -56,7 +56,8 @@ def run_diagnosis(run: Run, name: str, command: str = "") -> Diagnosis:
     ids = [k for k in answered if _is_possible(run, k, plan.noise)]
     if len(ids) < 2:
         raise UnalikeError(
-            f"found answers of {plural(len(ids), 'client')}, expected possible ones of two or more to compare"
+            f"found usable answers of {plural(len(ids), 'client')}, expected those of two or more clients, which a diagnosis "
+            "compares; run the plan again with more clients"
         )
     ranges, seed = _ranges(run), run.config["seed"]
     classes, low, high = _classes(run, ranges), ranges["low"].numpy(), ranges["high"].numpy()
@@ -71,7 +72,7 @@ def run_diagnosis(run: Run, name: str, command: str = "") -> Diagnosis:
         *quantity_skew(counts, seed),
         *histogram_skew(histograms, seed),
         *([] if training is None else training.measures),
-        *(measure for one in clusters for measure in (one.silhouette, one.stability)),
+        *(measure for one in clusters for measure in one.measures),
     ]
     return Diagnosis(
         name=name,
@@ -177,9 +178,7 @@ def _left_out(run: Run, answered: Sequence[int], ids: Sequence[int]) -> list[str
 
 
 def _notes(run: Run, answered: int, noise: float, trained: bool) -> list[str]:
-    rounds, notes = run.run_config.options.rounds, []
-    if answered < FEW:
-        notes.append(f"With {answered} clients, intervals over other clients of the same kind are wide.")
+    rounds, notes = run.run_config.options.rounds, notes_on_few(answered)
     if noise:
         labels = sum(name not in FEATURE_STEPS for name in run.answers if not name.endswith("gradients"))
         bound = significant(epsilon(noise, len(FEATURE_STEPS), labels))
