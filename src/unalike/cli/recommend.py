@@ -42,8 +42,8 @@ def command(
     command for it is printed.
     """
     from unalike.cli.terminal_tables import tables
-    from unalike.recommendation.content import HEADS, texts
-    from unalike.recommendation.recommend import recommended
+    from unalike.recommendation.content import COLUMNS, row_texts
+    from unalike.recommendation.recommend import recommend_for_population
     from unalike.recommendation.task_features import Conditions
 
     if clients.val:
@@ -53,17 +53,17 @@ def command(
     division = clients.resolved(loaded.dataset).get("partition") or f"plan {clients.plan}"
     options = {"model": model, "participation": None if participation == 1 else participation, "seed": seed or None}
     repeat = _command(NAME, clients, options | {"candidates": candidates, "objective": objective}, work)
-    found = recommended(
+    found = recommend_for_population(
         population,
         f"{clients.data}, {division}",
         Conditions(participation, work, model),
-        candidates,
-        objective,
-        seed,
-        repeat,
+        candidates=candidates,
+        objective=objective,
+        seed=seed,
+        command=repeat,
     )
     print("\n".join(found.findings), end="\n\n")
-    tables(HEADS, [[one.method, *texts(one)] for one in found.advice])
+    tables(COLUMNS, [list(row_texts(one)) for one in found.advice])
     for note in found.notes:
         print(f"note: {note}")
     specs = ["fedavg", *(one.spec for one in found.short_list)]

@@ -79,10 +79,9 @@ def diagnose(
     _check(rounds, seed, features)
     given = ClientsRequest(clients, data, data_dir, partition, split).read(needs_test=False)
     population = given.of(seed)
-    named = population.plan and f"{population.plan.data}, {given.scheme or population.plan.spec}"
     with progress_reporting(progress, rounds * DIVISIONS, "training") as callback:
         training = TrainingRequest(rounds, model, work or Work(), callback) if rounds else None
-        return diagnose_population(population, named or "your clients", seed=seed, features=features, training=training)
+        return diagnose_population(population, given.title(population), seed=seed, features=features, training=training)
 
 
 def diagnose_population(

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from unalike.diagnosis.diagnosis import Diagnosis
 from unalike.recommendation.judgement import Judgement
-from unalike.recommendation.regret import AVERAGE
+from unalike.recommendation.regret import ALWAYS_FEDAVG, AVERAGE
 from unalike.recommendation.task_runs import BASELINE
-from unalike.reporting.wording import listing, significant
+from unalike.reporting.wording import listing, share, significant
 
-WORDS = {"accuracy": "accuracy", "worst_decile": "accuracy of the worst tenth of the clients"}
+OBJECTIVE_NAMES = {"accuracy": "accuracy", "worst_decile": "accuracy of the worst tenth of the clients"}
 """Objective -> its name in a sentence."""
 SHORT_LIST = 3
 """Number of methods to compare, beside FedAvg."""
@@ -90,8 +90,8 @@ class RecommendationContent:
             return "Stay with FedAvg: no method promises a gain over it."
         first, others = self.short_list[0], [one.method for one in self.short_list[1:]]
         return (
-            f"Try {first.method} first: {points(first.gain)} points more than FedAvg expected in {WORDS[self.objective]} "
-            f"({points(first.low)} to {points(first.high)} in eight of ten tasks); in {_percent(first.risk)} of them it was worse. "
+            f"Try {first.method} first: {points(first.gain)} points more than FedAvg expected in {OBJECTIVE_NAMES[self.objective]} "
+            f"({points(first.low)} to {points(first.high)} in eight of ten tasks); in {share(first.risk)} of them it was worse. "
             f"Compare it with {listing([*others, BASELINE])} on your own data."
         )
 
@@ -102,28 +102,30 @@ class RecommendationContent:
                 f"This is the average over all {tasks} stored tasks: forecasts from the diagnosis were not surely better than the "
                 "method that is best on average, so they are not used."
             )
-        return f"This is the average over those of {tasks} stored tasks that are like these clients. " + (
-            f"They are alike in: {'; '.join(self.reasons)}."
+        return (
+            f"This is the average over those of {tasks} stored tasks that are like these clients. They are alike in: "
+            f"{'; '.join(self.reasons)}."
         )
 
     def _quality(self) -> str:
-        found, policy = self.judgement.regret["data"], self.judgement.policy
-        own, fedavg = found[policy], found["always FedAvg"]
+        regret = self.judgement.regret["data"]
+        own, fedavg = regret[self.judgement.policy], regret[ALWAYS_FEDAVG]
         return (
             f"How good is this? On data sets that the choice had not seen it missed the best method by {points(own.mean)} points "
             f"on average ({points(own.low)} to {points(own.high)}); FedAvg missed it by {points(fedavg.mean)}."
         )
 
 
-HEADS = ("method", "expected gain", "in eight of ten tasks", "worse in", "traffic", "time", "learning rate")
+COLUMNS = ("method", "expected gain", "in eight of ten tasks", "worse in", "traffic", "time", "learning rate")
 
 
-def texts(advice: Advice) -> tuple[str, ...]:
-    """The columns of a table of advice after the method's name; see `HEADS`."""
+def row_texts(advice: Advice) -> tuple[str, ...]:
+    """One row of a table of advice as texts; see `COLUMNS`."""
     return (
+        advice.method,
         points(advice.gain, "+"),
         f"{points(advice.low, '+')} to {points(advice.high, '+')}",
-        _percent(advice.risk),
+        share(advice.risk),
         f"{significant(advice.traffic, digits=2)}x",
         f"{significant(advice.time, digits=2)}x",
         f"{advice.rate:g}",
@@ -131,9 +133,5 @@ def texts(advice: Advice) -> tuple[str, ...]:
 
 
 def points(value: float, sign: str = "-") -> str:
-    """A share as points with one digit; with sign "+" also gains have one. There is no negative zero."""
+    """A difference of shares in points with one digit, never `-0.0`; with sign "+", gains have a plus."""
     return f"{round(100 * value, 1) + 0.0:{sign}.1f}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.0f}\u00a0%"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sklearn.tree import DecisionTreeRegressor
 
 TREES, SMALLEST_LEAF, DEPTH, SEED = 300, 3, 3, 0
-"""Trees of the forest, tasks in a leaf at least, depth of the single tree that explains, and the seed of the forest."""
+"""Trees of the forest, fewest tasks in a leaf, depth of the single tree that explains the forecasts, and the seed of both."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,12 +79,12 @@ class Forecaster:
         """The questions of the small tree that lead from all tasks to those like features [F], with their answers."""
         tree: Any = self.explanation.tree_
         path = self.explanation.decision_path(features[None]).indices
-        names, found = list(TITLES), []
+        titles, found = list(TITLES.values()), []
         for node in path[:-1]:
-            name, cut = names[tree.feature[node]], tree.threshold[node]
-            value = features[tree.feature[node]]
+            feature, cut = tree.feature[node], tree.threshold[node]
+            value = features[feature]
             relation = "at most" if value <= cut else "above"
-            found.append(f"{TITLES[name]}: {value:.3g}, {relation} {cut:.3g}")
+            found.append(f"{titles[feature]}: {value:.3g}, {relation} {cut:.3g}")
         return found
 
 

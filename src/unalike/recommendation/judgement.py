@@ -18,7 +18,7 @@ CANDIDATES: Mapping[str, tuple[str, ...]] = {"shared": tuple(SHARED), "any": tup
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MeanInterval:
     """A mean over held-out tasks with its 95 % interval over their groups."""
 
     mean: float
@@ -28,7 +28,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The regret of each policy for one objective and one list of methods.
+    """The regret of each policy on held-out tasks, for one objective and one list of methods.
 
     Attributes:
         objective: The score.
@@ -41,23 +41,23 @@ class Judgement:
     objective: str
     candidates: str
     tasks: int
-    regret: Mapping[str, Mapping[str, Estimate]]
-    forecast_less_average: Mapping[str, Estimate]
+    regret: Mapping[str, Mapping[str, MeanInterval]]
+    forecast_less_average: Mapping[str, MeanInterval]
 
     @property
     def policy(self) -> str:
-        """The way to choose that recommendations follow: forecasts only if they were better on held-out data sets for sure."""
+        """The policy that recommendations follow: forecasts only if, on held-out data sets, their whole interval is better."""
         return FORECAST if self.forecast_less_average["data"].high < 0 else AVERAGE
 
 
 def judge(runs: StoredRuns, objective: str, candidates: str) -> Judgement:
-    """Judge all policies on held-out data sets and on held-out kinds of heterogeneity."""
+    """Judge all policies on held-out data sets and on held-out kinds of heterogeneity; `candidates` is a name of `CANDIDATES`."""
     regret, less = {}, {}
     for by in HELD_OUT:
         found, groups = regrets(runs, objective, CANDIDATES[candidates], by), runs.tasks[by].to_numpy()
         rows, paired = means(found, groups), means(found, groups, AVERAGE)
-        regret[by] = {policy: Estimate(*map(float, rows.loc[policy])) for policy in POLICIES}
-        less[by] = Estimate(*map(float, paired.loc[FORECAST]))
+        regret[by] = {policy: MeanInterval(*map(float, rows.loc[policy])) for policy in POLICIES}
+        less[by] = MeanInterval(*map(float, paired.loc[FORECAST]))
     return Judgement(objective, candidates, len(runs.tasks), regret, less)
 
 
@@ -72,7 +72,9 @@ def read(objective: str, candidates: str, path: Path = FILE) -> Judgement:
     """Read the judgement of an objective and a list of methods."""
     for row in json.loads(path.read_text()):
         if (row["objective"], row["candidates"]) == (objective, candidates):
-            regret = {by: {p: Estimate(**e) for p, e in found.items()} for by, found in row["regret"].items()}
-            less = {by: Estimate(**e) for by, e in row["forecast_less_average"].items()}
+            regret = {by: {p: MeanInterval(**e) for p, e in found.items()} for by, found in row["regret"].items()}
+            less = {by: MeanInterval(**e) for by, e in row["forecast_less_average"].items()}
             return Judgement(objective, candidates, row["tasks"], regret, less)
-    raise UnalikeError(f"{path} has no judgement of {objective}, {candidates}; install unalike again")
+    raise UnalikeError(
+        f"found no judgement of {objective}, {candidates} in {path}, a file of unalike; install unalike again"
+    )

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from unalike.recommendation.content import HEADS, Advice, RecommendationContent, points, texts
-from unalike.recommendation.judgement import Estimate
+from unalike.recommendation.content import COLUMNS, Advice, RecommendationContent, points, row_texts
+from unalike.recommendation.judgement import MeanInterval
 from unalike.recommendation.regret import FORECAST
 from unalike.reporting.charts.palette import COLORS
 from unalike.reporting.charts.plotly_canvas import named_rows, numbers
 from unalike.reporting.html import fill
 from unalike.reporting.panels import Panel, View
 from unalike.reporting.tables import Cell, Table
-from unalike.reporting.wording import capital
+from unalike.reporting.wording import capital, share
 
 BLUE, GREY = COLORS[0], COLORS[6]
-HELD_OUT = {"data": "Held-out data sets", "kind": "Held-out kinds of heterogeneity"}
-ROW = 50
+HELD_OUT_TITLES = {"data": "Held-out data sets", "kind": "Held-out kinds of heterogeneity"}
+ROW_HEIGHT = 50
 
 
 def render(found: RecommendationContent) -> str:
@@ -38,7 +38,7 @@ def render(found: RecommendationContent) -> str:
 
 
 def _gains(advice: Sequence[Advice]) -> Panel:
-    figure = _dots([one.method for one in advice], [Estimate(one.gain, one.low, one.high) for one in advice])
+    figure = _dots([one.method for one in advice], [MeanInterval(one.gain, one.low, one.high) for one in advice])
     figure.update_xaxes(title_text="gain over FedAvg (points)")
     caption = (
         "Markers: the expected gain over FedAvg. Bars: eight of ten stored tasks lie between their ends, by weight. Left of the "
@@ -50,11 +50,11 @@ def _gains(advice: Sequence[Advice]) -> Panel:
 
 def _regret(found: RecommendationContent) -> Panel:
     views = []
-    for by, label in HELD_OUT.items():
+    for by, label in HELD_OUT_TITLES.items():
         regret = found.judgement.regret[by]
         figure = _dots(list(regret), list(regret.values()))
         figure.update_xaxes(title_text="regret (points)", rangemode="tozero")
-        alt = "; ".join(f"{policy} {100 * estimate.mean:.1f}" for policy, estimate in regret.items())
+        alt = "; ".join(f"{policy} {points(estimate.mean)}" for policy, estimate in regret.items())
         views.append(View(label, figure, f"{label}, mean regret in points: {alt}."))
     caption = (
         "Regret: the score of the best method of a task less that of the chosen method, on tasks that were held out. Markers: "
@@ -64,9 +64,9 @@ def _regret(found: RecommendationContent) -> Panel:
     return Panel("regret", caption, views, [])
 
 
-def _dots(names: Sequence[str], estimates: Sequence[Estimate]) -> go.Figure:
+def _dots(names: Sequence[str], estimates: Sequence[MeanInterval]) -> go.Figure:
     """One row per name: an estimate in points with its interval, the first one on top."""
-    figure = named_rows(list(names), ROW)
+    figure = named_rows(list(names), ROW_HEIGHT)
     values = [100 * one.mean for one in estimates]
     figure.add_scatter(
         x=numbers(values),
@@ -92,16 +92,16 @@ def _dots(names: Sequence[str], estimates: Sequence[Estimate]) -> go.Figure:
 def _advice(advice: Sequence[Advice]) -> Table:
     rows = []
     for one in advice:
-        values = (one.gain, one.low, one.risk, one.traffic, one.time, one.rate)
-        rows.append([Cell(one.method, one.method), *(Cell(text, value) for text, value in zip(texts(one), values))])
-    return Table("All methods, best first; gains in points", [capital(head) for head in HEADS], rows)
+        values: tuple[float | str, ...] = (one.method, one.gain, one.low, one.risk, one.traffic, one.time, one.rate)
+        rows.append([Cell(text, value) for text, value in zip(row_texts(one), values, strict=True)])
+    return Table("All methods, best first; gains in points", list(map(capital, COLUMNS)), rows)
 
 
 def _alike(found: RecommendationContent) -> Table:
     rows = [
         [
             Cell(one.task, one.task),
-            Cell(f"{100 * one.weight:.0f}\u00a0%", one.weight),
+            Cell(share(one.weight), one.weight),
             Cell(one.best, one.best),
             Cell(points(one.gain, "+"), one.gain),
         ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,9 @@ from unalike.runtime.inputs.given_model import ModelLike
 from unalike.runtime.inputs.run_options import MODEL
 
 LOSS = 0.005
-"""A method is worse than FedAvg where it loses more than this, half a point."""
+"""A method counts as worse than FedAvg in a task where it loses more than this, half a point."""
 SHARE = 0.8
-"""The share of the tasks, by weight, between the two ends of a gain."""
+"""The share of the tasks, by weight, between the low and the high end of a gain."""
 MOST_ALIKE = 8
 """Number of alike tasks that are shown."""
 
@@ -84,21 +83,43 @@ def recommend(
     check_keywords("ua.recommend", unknown_options, known, fields_of(Work))
     given = ClientsRequest(clients, data, data_dir, partition, split).read(needs_test=False)
     population = given.of(seed)
-    named = population.plan and f"{population.plan.data}, {given.scheme or population.plan.spec}"
-    conditions = Conditions(participation, work or Work(), model)
-    return recommended(population, named or "your clients", conditions, candidates, objective, seed)
+    return recommend_for_population(
+        population,
+        given.title(population),
+        Conditions(participation, work or Work(), model),
+        candidates=candidates,
+        objective=objective,
+        seed=seed,
+    )
 
 
-def recommended(
+def recommend_for_population(
     population: Population,
     name: str,
     conditions: Conditions,
+    *,
     candidates: str,
     objective: str,
     seed: int,
     command: str = "",
 ) -> Recommendation:
-    """Recommend methods for a population; see `recommend`."""
+    """Recommend methods for clients that are in memory; see `recommend`.
+
+    Args:
+        population: The clients.
+        name: The data and its partition, for the title.
+        conditions: The conditions of training.
+        candidates: As for `recommend`.
+        objective: As for `recommend`.
+        seed: Seed of the diagnosis.
+        command: The command that repeats the recommendation.
+
+    Returns:
+        The recommendation.
+
+    Raises:
+        UnalikeError: As for `recommend`.
+    """
     for what, value, choices in (
         ("candidates", candidates, judgement.CANDIDATES),
         ("objective", objective, OBJECTIVES),
@@ -115,13 +136,12 @@ def recommended(
             f"found participation={conditions.participation!r}, expected a share of the clients, above 0 and at most 1"
         )
     diagnosis = diagnose_population(population, name, seed=seed)
-    runs, found = StoredRuns.read(), judgement.read(objective, candidates)
+    runs, judged = StoredRuns.read(), judgement.read(objective, candidates)
     own = features(population, diagnosis, conditions)
-    place = np.array([own[title] for title in TITLES])
+    vector = np.array([own[name] for name in TITLES])
     forecaster = Forecaster(runs, objective, judgement.CANDIDATES[candidates])
-    everywhere = np.full(len(runs.tasks), 1 / len(runs.tasks))
-    likeness = forecaster.weights(place)
-    weights = everywhere if found.policy == AVERAGE else likeness
+    likeness = forecaster.weights(vector)
+    weights = np.full(len(likeness), 1 / len(likeness)) if judged.policy == AVERAGE else likeness
     advice = sorted(
         (_advice(runs, forecaster.gains[method], weights) for method in forecaster.methods),
         key=lambda one: -one.gain,
@@ -130,9 +150,9 @@ def recommended(
         name=name,
         objective=objective,
         advice=advice,
-        reasons=forecaster.reasons(place),
+        reasons=forecaster.reasons(vector),
         alike=_alike(forecaster, likeness, advice[0].method),
-        judgement=found,
+        judgement=judged,
         diagnosis=diagnosis,
         notes=_notes(runs, own),
         command=command,
@@ -140,6 +160,7 @@ def recommended(
 
 
 def _advice(runs: StoredRuns, gains: pd.Series, weights: np.ndarray) -> Advice:
+    """The results of one method in the stored tasks, by the weights of the tasks."""
     method, values = str(gains.name), gains.to_numpy()
     own, base = runs.means.loc[method], runs.means.loc[BASELINE]
     rates = pd.Series(weights, index=own["rate"]).groupby(level=0).sum()
@@ -157,6 +178,7 @@ def _advice(runs: StoredRuns, gains: pd.Series, weights: np.ndarray) -> Advice:
 
 
 def _alike(forecaster: Forecaster, weights: np.ndarray, method: str) -> list[AlikeTask]:
+    """The tasks with the largest weights, and the gain of `method` there."""
     gains = forecaster.gains
     most = np.argsort(-weights, kind="stable")[:MOST_ALIKE]
     return [
@@ -166,8 +188,8 @@ def _alike(forecaster: Forecaster, weights: np.ndarray, method: str) -> list[Ali
     ]
 
 
-def _notes(runs: StoredRuns, own: dict[str, float]) -> Sequence[str]:
-    """The features in which the clients lie outside of all stored tasks."""
+def _notes(runs: StoredRuns, own: dict[str, float]) -> list[str]:
+    """A note for each feature in which the clients lie outside of all stored tasks."""
     notes = []
     for name, value in own.items():
         low, high = runs.tasks[name].min(), runs.tasks[name].max()

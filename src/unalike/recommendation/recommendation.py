@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from unalike._utils.display.html import paragraph
 from unalike._utils.display.html import table as html_table
 from unalike._utils.version import __version__
-from unalike.recommendation.content import HEADS, RecommendationContent, texts
+from unalike.recommendation.content import COLUMNS, RecommendationContent, row_texts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,5 +82,4 @@ class Recommendation(RecommendationContent):
         return f"<Recommendation for {self.name}: {names}>"
 
     def _repr_html_(self) -> str:
-        rows = [(one.method, *texts(one)) for one in self.advice]
-        return "".join(map(paragraph, self.findings)) + html_table(HEADS, rows)
+        return "".join(map(paragraph, self.findings)) + html_table(COLUMNS, map(row_texts, self.advice))

@@ -1,4 +1,4 @@
-"""Regret of ways to choose a method, on tasks that were held out."""
+"""Policies, and their regret on tasks that were held out."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from unalike.recommendation.task_features import TITLES
 from unalike.recommendation.task_runs import BASELINE
 
 RESAMPLES, CONFIDENCE = 2000, 0.95
-SEVERE, SKEWED = 0.5, 0.1
-"""Label skew beyond chance that counts as severe, and feature skew beyond chance that counts as skew, for the published advice."""
+SEVERE = 0.5
+"""Label skew beyond chance that counts as severe for the published advice."""
 
-Choose = Callable[[StoredRuns, str, tuple[str, ...], np.ndarray], list[str]]
+Policy = Callable[[StoredRuns, str, tuple[str, ...], np.ndarray], list[str]]
 """From the runs of other tasks, the objective, the methods to choose from and the features [n, F] of the held-out tasks to the
 chosen methods."""
 
@@ -35,12 +35,13 @@ def best_on_average(known: StoredRuns, objective: str, methods: tuple[str, ...],
 def published_advice(known: StoredRuns, objective: str, methods: tuple[str, ...], features: np.ndarray) -> list[str]:
     """FedAdagrad under severe label skew, FedBN under feature skew, FedAvg otherwise.
 
-    FedBN is FedAvg in a model without normalization layers, as all models of the stored tasks are. Source: the summary of a
-    benchmark of nine methods (Nechba et al. 2025, "A Benchmark Study on Realistic Non-IID Data Silos"); its decision tree is not
-    at hand.
+    The models of all stored tasks are without normalization layers, and there FedBN is FedAvg.
+
+    Source: These rules follow the summary of a benchmark of nine methods (Nechba et al. 2025, "A Benchmark Study on Realistic
+    Non-IID Data Silos"), and not its decision tree.
     """
     severe = features[:, list(TITLES).index("label_skew")] > SEVERE
-    return ["FedAdagrad" if it and "FedAdagrad" in methods else BASELINE for it in severe]
+    return ["FedAdagrad" if is_severe and "FedAdagrad" in methods else BASELINE for is_severe in severe]
 
 
 def forecast(known: StoredRuns, objective: str, methods: tuple[str, ...], features: np.ndarray) -> list[str]:
@@ -55,15 +56,15 @@ def small_tree(known: StoredRuns, objective: str, methods: tuple[str, ...], feat
     return [methods[int(place)] for place in forecaster.explanation.predict(features).argmax(1)]
 
 
-FORECAST, AVERAGE = "forecast", "best on average"
-POLICIES: Mapping[str, Choose] = {
-    "always FedAvg": always_fedavg,
+FORECAST, AVERAGE, ALWAYS_FEDAVG = "forecast", "best on average", "always FedAvg"
+POLICIES: Mapping[str, Policy] = {
+    ALWAYS_FEDAVG: always_fedavg,
     "published advice": published_advice,
     AVERAGE: best_on_average,
     "small tree": small_tree,
     FORECAST: forecast,
 }
-"""Label -> way to choose."""
+"""Label -> policy."""
 HELD_OUT = ("data", "kind")
 """Columns of the tasks by whose values tasks are held out: a whole data set, or a whole kind of heterogeneity."""
 
@@ -89,8 +90,8 @@ def regrets(runs: StoredRuns, objective: str, methods: tuple[str, ...], by: str)
     for group in dict.fromkeys(groups):
         held = np.flatnonzero(groups == group)
         known, features = runs.of(np.flatnonzero(groups != group)), runs.features[held]
-        for column, choose in enumerate(POLICIES.values()):
-            chosen = [methods.index(method) for method in choose(known, objective, methods, features)]
+        for column, policy in enumerate(POLICIES.values()):
+            chosen = [methods.index(method) for method in policy(known, objective, methods, features)]
             found[held, column] = values[held].max(1) - values[held, chosen]
     return pd.DataFrame(found, index=scores.index, columns=list(POLICIES))
 

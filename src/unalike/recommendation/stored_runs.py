@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 FILE = Path(__file__).with_name("runs.parquet")
 OBJECTIVES = ("accuracy", "worst_decile")
 """Scores that a recommendation can be made for."""
+RESULTS = ("method", "spec", "rate", "validation", "seed", "accuracy", "worst_decile", "bytes", "seconds")
+"""Columns that differ between the runs of a task."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,16 +75,12 @@ class StoredRuns:
         return scores.sub(scores[BASELINE], axis=0)
 
     def of(self, tasks: np.ndarray) -> StoredRuns:
-        """The runs of the tasks of these places."""
+        """The runs of some tasks, by their positions in `tasks`."""
         return StoredRuns(self.table[self.table["task"].isin(self.tasks.index[tasks])])
 
 
-RESULTS = ("method", "spec", "rate", "validation", "seed", "accuracy", "worst_decile", "bytes", "seconds")
-"""Columns that differ between the runs of a task."""
-
-
 def collect(tasks: Iterable[Task], path: Path = FILE, jobs: int = 1) -> Iterator[str]:
-    """Run the tasks that a file of runs lacks, and write the file after each of them. An interrupted collection goes on from it.
+    """Run the tasks that a file of runs lacks, and write the file after each. Call it again to continue after an interruption.
 
     Args:
         tasks: The tasks.

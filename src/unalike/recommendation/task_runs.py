@@ -48,6 +48,7 @@ RATES = (0.03, 0.1, 0.3)
 """Local learning rates; each method gets the best of them."""
 TUNING_SEED, SEEDS = 100, (0, 1)
 VALIDATION = 0.2
+"""The share of each client's training samples on which learning rates are compared."""
 ROUNDS, EVERY, LAST = 20, 5, 2
 """Rounds of a run, rounds between evaluations, and evaluations whose mean is the score."""
 BATCH_SIZE = 32
@@ -66,7 +67,7 @@ def run_task(task: Task) -> pd.DataFrame:
     diagnosis = diagnose_population(tuning, task.name, seed=TUNING_SEED)
     work = Work(epochs=task.epochs, batch_size=BATCH_SIZE)
     conditions = Conditions(task.participation, work, task.model)
-    about = task.fields | features(tuning, diagnosis, conditions)
+    task_columns = task.fields | features(tuning, diagnosis, conditions)
     fresh = {seed: task.population(seed) for seed in SEEDS}
     rows = []
     for method, spec in METHODS.items():
@@ -74,13 +75,14 @@ def run_task(task: Task) -> pd.DataFrame:
         rate = max(scores, key=lambda r: scores[r]["accuracy"])
         chosen = {"method": method, "spec": spec, "rate": rate, "validation": scores[rate]["accuracy"]}
         rows += [
-            about | chosen | {"seed": seed} | _score(task, spec, population, rate, seed, "accuracy")
+            task_columns | chosen | {"seed": seed} | _score(task, spec, population, rate, seed, "accuracy")
             for seed, population in fresh.items()
         ]
     return pd.DataFrame(rows)
 
 
 def _score(task: Task, spec: str, clients: Population, rate: float, seed: int, column: str) -> dict[str, Any]:
+    """Run a method once: its accuracy in a column of the history, that of the worst clients, bytes and seconds."""
     run_config = prepare_run(
         spec,
         clients,
@@ -93,12 +95,12 @@ def _score(task: Task, spec: str, clients: Population, rate: float, seed: int, c
         executor="distributed(workers=1)",
     )
     try:
-        return _of_run(execute(run_config), column)
+        return _results_of(execute(run_config), column)
     except Diverged:
         return {"accuracy": 0.0, "worst_decile": 0.0, "bytes": math.nan, "seconds": math.nan}
 
 
-def _of_run(run: Run, column: str) -> dict[str, Any]:
+def _results_of(run: Run, column: str) -> dict[str, Any]:
     """Means over the last evaluations, of the model that each client would use: its own one where the method makes one."""
     rounds, clients = run.history.rounds, run.history.clients
     used = f"personal_{column}" if f"personal_{column}" in rounds else column

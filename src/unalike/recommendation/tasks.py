@@ -46,16 +46,9 @@ class Task:
 
     @property
     def name(self) -> str:
-        """A name that tells tasks apart."""
-        parts = (
-            self.data,
-            self.kind,
-            self.partition,
-            self.model,
-            f"{self.clients} clients",
-            f"C {self.participation:g}",
-        )
-        return ", ".join((*parts, f"E {self.epochs}"))
+        """A name that tells tasks apart; C is the share of clients in a round, E the local epochs."""
+        conditions = f"{self.clients} clients, C {self.participation:g}, E {self.epochs}"
+        return ", ".join((self.data, self.kind, self.partition, self.model, conditions))
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -80,7 +73,7 @@ def with_concepts(data: Dataset, concepts: int, seed: int) -> Dataset:
 
 
 def _subset(data: Dataset, samples: int = SAMPLES) -> Dataset:
-    """As many samples as `samples`, drawn at random from all of them, with their groups."""
+    """At most so many samples, drawn at random, with their groups."""
     x, y = data.merged()
     rows = np.sort(generator(0, "subset").permutation(len(y))[:samples])
     groups = {column: values[rows] for column, values in data.groups.items()}
@@ -115,23 +108,19 @@ def _table(name: str) -> Dataset:
     )
 
 
-def _source(make: Callable[[], Dataset]) -> Callable[[], Dataset]:
-    """A source that is made once in a process."""
-    return cache(make)
-
-
 SOURCES: Mapping[str, Callable[[], Dataset]] = {
-    "digits": _source(lambda: load("digits")),
-    "mnist": _source(lambda: _subset(load("mnist"))),
-    "fashion_mnist": _source(lambda: _subset(load("fashion_mnist"))),
-    "cifar10": _source(lambda: _subset(load("cifar10"))),
-    "glyphs": _source(lambda: _subset(load("glyphs(train=4000, test=1000)"), 3 * SAMPLES)),
-    "ag_news": _source(lambda: _word_counts(_subset(load("ag_news")), 500)),
-    "amazon_reviews": _source(lambda: _as_rows(_subset(load("amazon_reviews(features=500)")))),
-    "breast_cancer": _source(lambda: _table("breast_cancer")),
-    "synthetic": _source(lambda: _subset(load("synthetic(alpha=1.0, beta=1.0, clients=20)"))),
+    "digits": cache(lambda: load("digits")),
+    "mnist": cache(lambda: _subset(load("mnist"))),
+    "fashion_mnist": cache(lambda: _subset(load("fashion_mnist"))),
+    "cifar10": cache(lambda: _subset(load("cifar10"))),
+    "glyphs": cache(lambda: _subset(load("glyphs(train=4000, test=1000)"), 3 * SAMPLES)),
+    "ag_news": cache(lambda: _word_counts(_subset(load("ag_news")), 500)),
+    "amazon_reviews": cache(lambda: _as_rows(_subset(load("amazon_reviews(features=500)")))),
+    "breast_cancer": cache(lambda: _table("breast_cancer")),
+    "synthetic": cache(lambda: _subset(load("synthetic(alpha=1.0, beta=1.0, clients=20)"))),
 }
-"""Name -> the data. All but `digits`, `glyphs`, `breast_cancer` and `synthetic` are read from files."""
+"""Name -> the data, which is made once in a process. All but `digits`, `glyphs`, `breast_cancer` and `synthetic` are read from
+files."""
 IMAGES = ("digits", "mnist", "fashion_mnist", "cifar10", "glyphs")
 DOMAINS = {"amazon_reviews": "domains(column='domain')", "synthetic": "natural(column='client')"}
 """Data sets with clients or domains of their own."""
@@ -157,14 +146,12 @@ CLIENTS, PARTICIPATION, EPOCHS = (5, 10, 20), (1.0, 0.4), (1, 5)
 MODELS = ("linear", "mlp(hidden=(64, 64))")
 CNN = {"digits": "cnn(channels=(16, 32), hidden=64)", "fashion_mnist": "lenet", "mnist": "lenet"}
 """Data set -> the convolutional network that some of its tasks train."""
-
-
 DRAWS = 2
 """Number of tasks with the same data set and partition."""
 
 
 def grid() -> list[Task]:
-    """All tasks: every data set under every partition that suits it; the other conditions are drawn, the same in every call.
+    """All tasks: every data set under every partition that suits it; the other conditions are drawn from fixed seeds.
 
     The order is drawn as well, so that the first tasks are of all kinds.
     """
@@ -173,6 +160,7 @@ def grid() -> list[Task]:
 
 
 def _each_once(draw: int) -> Iterator[Task]:
+    """One task for each data set and each partition that suits it."""
     for data in SOURCES:
         for kind, specs in KINDS.items():
             yield from (_drawn(data, kind, spec, draw) for spec in specs if _suits(data, spec))
@@ -181,6 +169,7 @@ def _each_once(draw: int) -> Iterator[Task]:
 
 
 def _suits(data: str, spec: str) -> bool:
+    """Whether a partition can divide a data set as it is meant to."""
     if "rotation" in spec:
         return data in IMAGES
     if data == "glyphs":  # 62 classes
@@ -191,6 +180,7 @@ def _suits(data: str, spec: str) -> bool:
 
 
 def _drawn(data: str, kind: str, spec: str, draw: int) -> Task:
+    """A task with this division, and other conditions that are drawn."""
     rng = generator(0, f"task {data} {spec}", draw)
     models = (*MODELS, CNN[data]) if data in CNN else MODELS
     return Task(
@@ -206,7 +196,7 @@ def _drawn(data: str, kind: str, spec: str, draw: int) -> Task:
 
 
 def _clients(data: str, spec: str) -> tuple[int, ...]:
-    """Numbers of clients: no more than small data can bear, no fewer than all classes need."""
+    """The numbers of clients to draw from: few for small data, many where each client has only some of many classes."""
     if "classes" in spec and data not in ("amazon_reviews", "breast_cancer"):
         return CLIENTS[1:]
     few = data == "breast_cancer" or (data == "amazon_reviews" and "alpha=0.1" in spec)

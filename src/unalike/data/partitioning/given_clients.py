@@ -35,6 +35,11 @@ class GivenClients:
     test: Pair | None
     scheme: str | None = None
 
+    def title(self, population: Population) -> str:
+        """The data and its partition, such as `digits, dirichlet(alpha=0.1)`; `your clients` for clients from a program."""
+        plan = population.plan
+        return "your clients" if plan is None else f"{plan.data}, {self.scheme or plan.spec}"
+
 
 @dataclass(frozen=True)
 class ClientsRequest:
