@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 import warnings
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.progress import ProgressCallback
+from unalike._utils.slug import slug
 from unalike._utils.system.machine import peak_memory_mb
 from unalike._utils.tensor_files import write_bytes
 from unalike.engine.multiprocess.worker_pool import launched_by_torchrun
@@ -44,8 +44,7 @@ class Cell:
     @property
     def folder(self) -> str:
         """A readable folder name, made unique by the hash of everything that decides the result."""
-        name = re.sub(r"[^a-z0-9.]+", "-", self.label.lower()).strip("-")[:40]
-        return f"{name}-seed{self.seed}-{self.run_config.key}"
+        return f"{slug(self.label)[:40]}-seed{self.seed}-{self.run_config.key}"
 
     def end(self, run: Run) -> dict[str, Any]:
         """The number of rounds of a run of this cell, why it ended, and the selected round."""

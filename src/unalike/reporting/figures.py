@@ -31,7 +31,7 @@ def history_figure(history: History, metric: str | None, label: str) -> go.Figur
     if column not in known:
         raise unknown("metric of this run", column, known)
     shown = rounds.assign(method=label, seed=0).dropna(subset=[column])
-    return _alone(plotly_charts.curves(shown, column, column.replace("_", " "), looks([label])))
+    return outside_report(plotly_charts.curves(shown, column, column.replace("_", " "), looks([label])))
 
 
 @figures.register("clients")
@@ -41,7 +41,7 @@ def clients_figure(population: Population) -> go.Figure:
         raise UnalikeError("the labels are numbers and not classes, so there is nothing to draw; see population.sizes")
     counts = label_counts(population.y, population.classes, population.train)
     table = pd.DataFrame(counts, index=list(population.names), columns=population.classes)
-    return _alone(plotly_charts.labels(table))
+    return outside_report(plotly_charts.labels(table))
 
 
 def comparison_figure(content: ReportContent, summary: pd.DataFrame, kind: str, protocol: str | None) -> go.Figure:
@@ -68,10 +68,10 @@ def comparison_figure(content: ReportContent, summary: pd.DataFrame, kind: str, 
     if kind == "curves":
         figure.for_each_trace(lambda trace: trace.update(name=trace.meta, showlegend=trace.meta is not None))
         figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
-    return _alone(figure)
+    return outside_report(figure)
 
 
-def _alone(figure: go.Figure) -> go.Figure:
+def outside_report(figure: go.Figure) -> go.Figure:
     """The figure outside of the report, whose script makes room for the labels of the axes and gives the colors."""
     figure.update_xaxes(automargin=True)
     figure.update_yaxes(automargin=True)

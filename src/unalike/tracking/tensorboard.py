@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unalike._utils.errors import require_extra
+from unalike._utils.slug import slug
 from unalike.tracking.tracker import Row, TrackedRun, registry
 
 FLUSH_SECONDS = 10
@@ -30,7 +30,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        name = re.sub(r"[^a-z0-9.]+", "-", f"{run.group} {run.name}".lower()).strip("-")
+        name = slug(f"{run.group} {run.name}")
         if run.known_as is not None:
             home = Path(run.known_as)
         elif self.folder is not None:

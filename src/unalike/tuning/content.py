@@ -16,7 +16,7 @@ from unalike.reporting.decision import Decision
 from unalike.tuning.objective import Objective
 from unalike.tuning.ranking import Ranked, ranking, swapped
 from unalike.tuning.trial import DIVERGED, PRUNED, Trial, best_of
-from unalike.tuning.trials import Budget, Trials
+from unalike.tuning.trials import TrialBudget, Trials
 from unalike.tuning.tunable import Tunable, Values
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class TuningContent:
     methods: Mapping[str, Tunable]
     trials: Trials
     objective: Objective
-    budget: Budget
+    budget: TrialBudget
     rounds: int
     seed: int
     before: Comparison
@@ -85,7 +85,7 @@ class TuningContent:
         rows = [
             {
                 "method": one.method,
-                "values": as_text(chosen[one.method]),
+                "values": _values_text(chosen[one.method]),
                 "before": one.before.mean,
                 "after": one.after.mean,
                 "gain": one.gain.mean,
@@ -129,7 +129,7 @@ class TuningContent:
         pruned = [trial for trial in trials if trial.end == PRUNED]
         full = len(trials) * self.rounds
         saved = sum(self.rounds - trial.rounds for trial in pruned)
-        share = f"{100 * saved / full:.0f}\u00a0%" if full else "0\u00a0%"
+        share = wording.share(saved / full if full else 0.0)
         return (
             f"{wording.plural(len(trials), 'trial')} of up to {wording.plural(self.rounds, 'round')}: "
             f"{len(pruned)} were stopped early, which saved {saved} of {full} rounds ({share}); "
@@ -143,13 +143,10 @@ def chosen_values(method: Tunable, trials: Sequence[Trial], sign: int) -> Values
     return method.values if best is None else dict(best.values)
 
 
-def as_text(values: Mapping[str, Any]) -> str:
+def _values_text(values: Mapping[str, Any]) -> str:
     """Hyperparameters as text: `lr=0.0316, proximal.mu=0.012`."""
-    return ", ".join(f"{name}={_short(value)}" for name, value in values.items())
-
-
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    texts = {name: f"{value:.3g}" if isinstance(value, float) else str(value) for name, value in values.items()}
+    return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
 def _order(ranked: Sequence[Ranked]) -> str:

@@ -41,16 +41,15 @@ class FreshComparison:
     settings: Mapping[str, Any]
     command: str
 
-    @property
-    def experiment(self) -> Experiment:
-        """The runs, checked and prepared. Raises `UnalikeError` if one of them cannot be trained."""
+    def prepare(self) -> Experiment:
+        """Check and prepare the runs. Raises `UnalikeError` if one of them cannot be trained."""
         seeds = SeedPlan.of(self.seeds)
         prepared = prepare_experiment(self.methods, self.clients, seeds, work=self.works, **self.settings)
         return replace(prepared, facts=replace(prepared.facts, command=self.command))
 
     def run(self, out: Path | None, progress: ProgressCallback, jobs: int) -> Comparison:
-        """Run what the folder does not hold yet, `jobs` runs at a time, and compare. Without a folder runs go one by one."""
-        experiment = self.experiment
+        """Run what the folder does not hold yet, and compare: `jobs` runs at a time with a folder, one by one without."""
+        experiment = self.prepare()
         if out is not None and jobs > 1:
             tasks = [(label, seed) for seed in self.seeds for label in self.methods]
             for _ in in_processes(partial(self._run_one, out), tasks, jobs, threads_of(jobs)):
@@ -58,7 +57,10 @@ class FreshComparison:
         return experiment.run(out, progress)
 
     def _run_one(self, out: Path, task: tuple[str, int]) -> None:
-        """One run of the comparison, which the folder keeps. A run that diverges does so again when the results are read."""
+        """Run one method under one seed into the folder.
+
+        A run that diverges is not handled here: it diverges again, and is noted, when `run` reads the results.
+        """
         label, seed = task
         settings = in_one_process(self.settings) | {"baseline": None}
         one = replace(
@@ -69,4 +71,4 @@ class FreshComparison:
             settings=settings,
         )
         with suppress(Diverged):
-            run_cell(one.experiment.cells[0], out)
+            run_cell(one.prepare().cells[0], out)

@@ -44,8 +44,8 @@ class Objective:
 
         Raises `UnalikeError` for anything else.
         """
-        personal, rest = _without(PERSONAL, text or "")
-        worst, rest = _without(WORST_DECILE, rest)
+        personal, rest = _split_prefix(PERSONAL, text or "")
+        worst, rest = _split_prefix(WORST_DECILE, rest)
         try:
             if rest:
                 read([rest])
@@ -61,7 +61,7 @@ class Objective:
         return tuple(dict.fromkeys((self.metric, *others))) if self.metric else tuple(others)
 
     def judged(self, column: str) -> str:
-        """The column of the score in a table in which only it is judged: `accuracy`, `worst_decile_accuracy`."""
+        """The column for the score in a table that has no other score: `accuracy`, `worst_decile_accuracy`."""
         return f"{WORST_DECILE if self.worst else ''}{column}"
 
     def of_round(self, history: History) -> float:
@@ -105,12 +105,12 @@ class Objective:
         return decide(table, summary(table, clients, content.rules), content.rules, content.plain)
 
     def _column(self, row: Row, column: str) -> str:
-        """The column that scores the wanted models, or the others where a method has none of the wanted ones."""
+        """The column of the wanted models, personal or shared; that of the other ones where only these have a score."""
         wanted, other = (PERSONAL + column, column) if self.personal else (column, PERSONAL + column)
         return other if math.isnan(row.get(wanted, math.nan)) and not math.isnan(row.get(other, math.nan)) else wanted
 
 
-def _without(prefix: str, text: str) -> tuple[bool, str]:
-    """Whether the text begins with the prefix or is all of it, and the rest."""
+def _split_prefix(prefix: str, text: str) -> tuple[bool, str]:
+    """Whether the text begins with the prefix, or is all of it but the last `_`, and the rest of the text."""
     whole = f"{text}_"
     return whole.startswith(prefix), whole.removeprefix(prefix).removesuffix("_")

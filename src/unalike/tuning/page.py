@@ -11,12 +11,13 @@ from unalike.reporting import panels as report_panels
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.charts.palette import looks as looks_of
+from unalike.reporting.figures import outside_report
 from unalike.reporting.html import fill
 from unalike.reporting.panels import Panel, View
 from unalike.reporting.tables import Cell, Table
 from unalike.tuning import charts
 from unalike.tuning.content import TuningContent
-from unalike.tuning.ranking import Ranked, Score
+from unalike.tuning.ranking import Ranked
 from unalike.tuning.trial import DIVERGED, FINISHED, PRUNED, best_of
 from unalike.tuning.tunable import LOCAL_RATE
 
@@ -48,39 +49,14 @@ def render(tuning: TuningContent) -> str:
 
 def panels(tuning: TuningContent) -> dict[str, Panel | None]:
     """The panels of the page by kind of figure; None where there is nothing to draw."""
-    looks = looks_of(list(tuning.methods))
-    legend = list(looks.items())
+    looks = _looks(tuning)
     score, validated = (f"{tuning.metric.word}{where}{_unit(tuning)}" for where in ("", " on validation samples"))
-    scale = _scale(tuning)
     after = tuning.after.content()
     return {
         "ranking": _ranking_panel(tuning, score, looks),
-        "search": Panel(
-            "search",
-            "The best score among the first trials of a method, on validation samples. All methods have the same budget.",
-            [
-                View(
-                    "Best score",
-                    charts.best_so_far(tuning.trials, tuning.metric.sign, f"best {validated}", looks, scale),
-                    f"Best {validated} by number of trials for {wording.listing(tuning.methods)}.",
-                )
-            ],
-            legend,
-        ),
+        "search": _search_panel(tuning, validated, looks),
         "rates": _value_panel(tuning, validated, looks),
-        "spread": Panel(
-            "spread",
-            "Scores of all trials, on validation samples. Hollow: stopped early, with the score until then. Ring: the values that "
-            "the method was given with. The wider the spread, the more the method needs tuning.",
-            [
-                View(
-                    "Spread",
-                    charts.spreads(tuning.trials, validated, looks, scale),
-                    f"{validated} of every trial of {wording.listing(tuning.methods)}.",
-                )
-            ],
-            [],
-        ),
+        "spread": _spread_panel(tuning, validated, looks),
         "pareto": report_panels.pareto(after, after.summary, {name: looks[name] for name in after.labels}),
     }
 
@@ -91,10 +67,7 @@ def figure(tuning: TuningContent, kind: str) -> go.Figure:
         raise unknown("figure of a tuning", kind, KINDS)
     panel = panels(tuning)[kind]
     assert panel is not None
-    drawn = panel.views[0].figure
-    drawn.update_xaxes(automargin=True)
-    drawn.update_yaxes(automargin=True)
-    return drawn
+    return outside_report(panel.views[0].figure)
 
 
 def _ranking_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) -> Panel:
@@ -107,6 +80,25 @@ def _ranking_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) ->
         "intervals. Left: values as given, right: values of the best trial. Lines that cross are methods that change places."
     )
     return Panel("ranking", caption, [View("Ranking", figure, f"Ranking: {alt}.")], list(looks.items()))
+
+
+def _search_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) -> Panel:
+    figure = charts.best_so_far(tuning.trials, tuning.metric.sign, f"best {score}", looks, _scale(tuning))
+    alt = f"Best {score} by number of trials for {wording.listing(tuning.methods)}."
+    caption = (
+        "The best score among the first trials of a method, on validation samples. All methods have the same budget."
+    )
+    return Panel("search", caption, [View("Best score", figure, alt)], list(looks.items()))
+
+
+def _spread_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) -> Panel:
+    figure = charts.spreads(tuning.trials, score, looks, _scale(tuning))
+    alt = f"{score} of every trial of {wording.listing(tuning.methods)}."
+    caption = (
+        "Scores of all trials, on validation samples. Hollow: stopped early, with the score until then. Ring: the values that "
+        "the method was given with. The wider the spread, the more the method needs tuning."
+    )
+    return Panel("spread", caption, [View("Spread", figure, alt)], [])
 
 
 def _value_panel(tuning: TuningContent, score: str, looks: dict[str, Look]) -> Panel:
@@ -135,13 +127,13 @@ def _budget(tuning: TuningContent) -> str:
 
 
 def _ranking(tuning: TuningContent) -> Table:
-    chosen = tuning.table.set_index("method")["values"]
+    chosen, looks = tuning.table.set_index("method")["values"], _looks(tuning)
     rows = [
         [
-            Cell(one.method, one.method, looks_of(list(tuning.methods))[one.method]),
+            Cell(one.method, one.method, looks[one.method]),
             Cell(str(chosen[one.method]), str(chosen[one.method])),
-            _score(tuning, one.before),
-            _score(tuning, one.after),
+            _score(tuning, one.before.mean),
+            _score(tuning, one.after.mean),
             _gain(tuning, one),
             Cell(_place(one.rank_before), one.rank_before or math.inf),
             Cell(_place(one.rank_after), one.rank_after or math.inf),
@@ -153,7 +145,7 @@ def _ranking(tuning: TuningContent) -> Table:
 
 
 def _trials(tuning: TuningContent) -> Table:
-    rows = []
+    rows, looks = [], _looks(tuning)
     for label, own in tuning.trials.items():
         counts = [sum(trial.end == end for trial in own) for end in (FINISHED, PRUNED, DIVERGED)]
         full, made = len(own) * tuning.rounds, sum(trial.rounds for trial in own)
@@ -161,7 +153,7 @@ def _trials(tuning: TuningContent) -> Table:
         seconds = sum(trial.seconds for trial in own)
         rows.append(
             [
-                Cell(label, label, looks_of(list(tuning.methods))[label]),
+                Cell(label, label, looks[label]),
                 *(Cell(str(count), count) for count in (len(own), *counts, made)),
                 Cell(f"{saved} ({100 * saved / max(1, full):.0f} %)", saved),
                 Cell(wording.duration(seconds), seconds),
@@ -173,18 +165,18 @@ def _trials(tuning: TuningContent) -> Table:
 
 def _sensitivity(tuning: TuningContent) -> Table:
     """The spread of the scores of each method: its sensitivity to its values."""
-    sign, rows = tuning.metric.sign, []
+    sign, looks, rows = tuning.metric.sign, _looks(tuning), []
     for label, own in tuning.trials.items():
         scores = sorted((trial.score for trial in own if trial.score is not None), key=lambda score: -sign * score)
         best, given = best_of(own, sign), next((trial.score for trial in own if trial.number == 0), None)
         near = [score for score in scores if best and abs(score - (best.score or 0.0)) <= _near(tuning)]
         rows.append(
             [
-                Cell(label, label, looks_of(list(tuning.methods))[label]),
-                _validated(tuning, None if best is None else best.score),
-                _validated(tuning, given),
-                _validated(tuning, scores[len(scores) // 2] if scores else None),
-                _validated(tuning, scores[-1] if scores else None),
+                Cell(label, label, looks[label]),
+                _score(tuning, None if best is None else best.score),
+                _score(tuning, given),
+                _score(tuning, scores[len(scores) // 2] if scores else None),
+                _score(tuning, scores[-1] if scores else None),
                 Cell(f"{len(near)} of {len(own)}", len(near)),
             ]
         )
@@ -202,16 +194,10 @@ def _near(tuning: TuningContent) -> float:
     return 0.02 * max((abs(best.score or 0.0) for best in bests if best), default=0.0)
 
 
-def _validated(tuning: TuningContent, score: float | None) -> Cell:
-    if score is None:
+def _score(tuning: TuningContent, score: float | None) -> Cell:
+    if score is None or math.isnan(score):
         return Cell(wording.MISSING, math.nan)
     return Cell(wording.score(score, tuning.metric), score)
-
-
-def _score(tuning: TuningContent, score: Score) -> Cell:
-    if math.isnan(score.mean):
-        return Cell(wording.MISSING, math.nan)
-    return Cell(wording.score(score.mean, tuning.metric), score.mean)
 
 
 def _gain(tuning: TuningContent, one: Ranked) -> Cell:
@@ -220,6 +206,10 @@ def _gain(tuning: TuningContent, one: Ranked) -> Cell:
     gain, metric = one.gain, tuning.metric
     within = "" if math.isnan(gain.low) else f" ({wording.interval(gain.low, gain.high, metric)})"
     return Cell(f"{wording.change(gain.mean, metric)}{within}", gain.mean)
+
+
+def _looks(tuning: TuningContent) -> dict[str, Look]:
+    return looks_of(list(tuning.methods))
 
 
 def _place(rank: int | None) -> str:

@@ -1,7 +1,7 @@
 """Optuna: the values of the next trial, and whether a running trial is pruned.
 
-Optuna never keeps anything: for each trial it is told of the earlier ones, so that the files of the trials are the only state.
-The random numbers of a trial depend on the seed and on its number alone. So all methods try the same learning rates at first.
+Each trial gets a new Optuna study with the earlier trials in it, so that the files of the trials are the only state. The random
+numbers of a trial depend on the seed and on its number alone; therefore all methods try the same learning rates at first.
 """
 
 from __future__ import annotations
@@ -72,12 +72,15 @@ def _study(
     start = seeds.number(seed, "trial", number) % 2**32
     sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=start)
     study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner or optuna.pruners.NopPruner())
-    study.add_trials([_told(trial, spaces, sign) for trial in done])
+    study.add_trials([_frozen_trial(trial, spaces, sign) for trial in done])
     return study
 
 
-def _told(trial: Trial, spaces: Spaces, sign: int) -> optuna.trial.FrozenTrial:
-    """A trial as Optuna sees it: a diverged one as pruned before any score, which ranks last; without values outside a space."""
+def _frozen_trial(trial: Trial, spaces: Spaces, sign: int) -> optuna.trial.FrozenTrial:
+    """A trial in Optuna's form, without values outside of their search space.
+
+    A diverged trial becomes one that was pruned before any score, which Optuna ranks last.
+    """
     import optuna
 
     state = optuna.trial.TrialState

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import AbstractContextManager
@@ -10,18 +9,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from unalike._utils.slug import slug
 from unalike._utils.system.process_pool import process_pool
 from unalike.tuning.trial import Trial, load_trial
 from unalike.tuning.trial_runner import TrialRunner, in_one_process, threads_of
 
 Trials = dict[str, list[Trial]]
 """Label -> trials, by number."""
-Report = Callable[[str, Trial], None]
+OnTrial = Callable[[str, Trial], None]
 """Called with the method and each trial as it ends, or as it is read."""
 
 
 @dataclass(frozen=True)
-class Budget:
+class TrialBudget:
     """The budget of each method: as many trials as every other method, or fewer once its trials have taken `seconds`."""
 
     trials: int
@@ -36,12 +36,15 @@ class Budget:
 class _Progress:
     """The trials that have ended, and those that run."""
 
-    budget: Budget
+    budget: TrialBudget
     done: Trials
     running: dict[Future[Trial], tuple[str, int]] = field(default_factory=dict)
 
     def next(self) -> tuple[str, int] | None:
-        """Method and number of the next trial: of the methods with budget left the one with the fewest trials. None: no more."""
+        """Method and number of the next trial; None once every method has spent its budget.
+
+        The next method is the one with the fewest trials among those with budget left.
+        """
         begun = {label: self._begun(label) for label in self.done}
         left = [
             label
@@ -57,7 +60,7 @@ class _Progress:
         return {trial.number for trial in self.done[label]} | {n for name, n in self.running.values() if name == label}
 
 
-def run_trials(runner: TrialRunner, budget: Budget, folder: Path | None, jobs: int, report: Report) -> Trials:
+def run_trials(runner: TrialRunner, budget: TrialBudget, folder: Path | None, jobs: int, on_trial: OnTrial) -> Trials:
     """Run the trials that the folder does not hold yet.
 
     Args:
@@ -66,7 +69,7 @@ def run_trials(runner: TrialRunner, budget: Budget, folder: Path | None, jobs: i
         folder: keeps one file per trial; None keeps none.
         jobs: the number of processes; with 1 the trials run in this one, one after another, and the same seed gives the same
             trials.
-        report: called as trials end.
+        on_trial: called as trials end.
 
     Returns:
         The trials of each method.
@@ -75,13 +78,14 @@ def run_trials(runner: TrialRunner, budget: Budget, folder: Path | None, jobs: i
     progress = _Progress(budget, {label: _stored(folders.get(label), budget) for label in runner.methods})
     for label, trials in progress.done.items():
         for trial in trials:
-            report(label, trial)
-    one = runner if jobs == 1 else replace(runner, training=in_one_process(runner.training))
+            on_trial(label, trial)
+    if jobs > 1:
+        runner = replace(runner, training=in_one_process(runner.training))
     with _pool(jobs) as pool:
         while (task := progress.next()) is not None or progress.running:
             if task is not None and len(progress.running) < jobs:
                 label, number = task
-                progress.running[pool.submit(one.run, label, number, list(progress.done[label]))] = task
+                progress.running[pool.submit(runner.run, label, number, list(progress.done[label]))] = task
                 continue
             for ended in wait(progress.running, return_when=FIRST_COMPLETED).done:
                 label, _ = progress.running.pop(ended)
@@ -89,16 +93,15 @@ def run_trials(runner: TrialRunner, budget: Budget, folder: Path | None, jobs: i
                 if label in folders:
                     trial.save(folders[label])
                 progress.done[label] = sorted([*progress.done[label], trial], key=lambda one: one.number)
-                report(label, trial)
+                on_trial(label, trial)
     return progress.done
 
 
 def _folder_of(folder: Path, runner: TrialRunner, label: str) -> Path:
-    name = re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")[:40]
-    return folder / f"{name}-{runner.key(label)}"
+    return folder / f"{slug(label)[:40]}-{runner.key(label)}"
 
 
-def _stored(folder: Path | None, budget: Budget) -> list[Trial]:
+def _stored(folder: Path | None, budget: TrialBudget) -> list[Trial]:
     if folder is None:
         return []
     found = (load_trial(folder, number) for number in range(budget.trials))

@@ -26,7 +26,7 @@ from unalike.tuning.objective import Objective
 from unalike.tuning.sampler import require_optuna
 from unalike.tuning.trial import Trial
 from unalike.tuning.trial_runner import TrialRunner, on_validation
-from unalike.tuning.trials import Budget, run_trials
+from unalike.tuning.trials import TrialBudget, run_trials
 from unalike.tuning.tunable import Tunable
 from unalike.tuning.tuning import Tuning
 
@@ -123,7 +123,7 @@ def tune(
     )
     settings = {"model": model, "work": work, "baseline": baseline, "smallest_effect": smallest_effect, **options}
     with progress_reporting(progress, asked.most_rounds, "tuning") as callback:
-        return tuned(asked, out, callback, **settings)
+        return run_tuning(asked, out, callback, **settings)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class TuneRequest:
         return len(self.methods) * self.rounds * (self.trials + 2 * self.seeds)
 
 
-def tuned(
+def run_tuning(
     asked: TuneRequest,
     out: str | Path | None,
     progress: ProgressCallback,
@@ -179,39 +179,45 @@ def tuned(
     runner = TrialRunner(
         given, _clients(asked, settings), asked.objective, asked.seed, _training(asked, settings), asked.prune
     )
-    budget = Budget(asked.trials, asked.budget_seconds)
-    results = [
-        before.run(folder and folder / "before", _named(progress, "before"), asked.jobs)
-    ]  # an error now costs little
+    # before the trials: an error of the comparison then costs little
+    as_given = before.run(folder and folder / "before", _named(progress, "before"), asked.jobs)
 
-    def report(label: str, trial: Trial) -> None:
+    def on_trial(label: str, trial: Trial) -> None:
         progress({"round": asked.rounds}, f"{label}, trial {trial.number}")
 
-    trials = run_trials(runner, budget, folder and folder / "trials", asked.jobs, report)
+    budget = TrialBudget(asked.trials, asked.budget_seconds)
+    trials = run_trials(runner, budget, folder and folder / "trials", asked.jobs, on_trial)
     chosen = {label: one.with_values(chosen_values(one, trials[label], runner.sign)) for label, one in given.items()}
     after = _comparison(asked, chosen, command, settings)
-    results.append(after.run(folder and folder / "after", _named(progress, "after"), asked.jobs))
-    rounds, seed = asked.rounds, asked.seed
-    found = Tuning(
-        results[0].name, given, trials, asked.objective, budget, rounds, seed, results[0], results[1], command
+    tuning = Tuning(
+        name=as_given.name,
+        methods=given,
+        trials=trials,
+        objective=asked.objective,
+        budget=budget,
+        rounds=asked.rounds,
+        seed=asked.seed,
+        before=as_given,
+        after=after.run(folder and folder / "after", _named(progress, "after"), asked.jobs),
+        command=command,
     )
     if folder is not None:
-        found.save(folder)
-    return found
+        tuning.save(folder)
+    return tuning
 
 
 def _comparison(
     asked: TuneRequest, methods: Mapping[str, Tunable], command: str, settings: Mapping[str, Any]
 ) -> FreshComparison:
     """The comparison of the methods with these values, under fresh seeds, tested on samples that no trial saw."""
-    usual = {label: plan_of(method) for label, method in asked.methods.items()}
+    as_typed = {label: method for label, method in asked.methods.items() if plan_of(method) == methods[label].plan}
     return FreshComparison(
-        {label: asked.methods[label] if one.plan == usual[label] else one.plan for label, one in methods.items()},
-        {label: one.work for label, one in methods.items()},
-        replace(asked.clients, tests_of=asked.seed),
-        asked.fresh_seeds,
-        {**settings, "rounds": asked.rounds},
-        command or "# part of a tuning: call ua.tune(...) again",
+        methods={label: as_typed.get(label, one.plan) for label, one in methods.items()},
+        works={label: one.work for label, one in methods.items()},
+        clients=replace(asked.clients, tests_of=asked.seed),
+        seeds=asked.fresh_seeds,
+        settings={**settings, "rounds": asked.rounds},
+        command=command or "# part of a tuning: call ua.tune(...) again",
     )
 
 
@@ -222,7 +228,7 @@ def _clients(asked: TuneRequest, settings: Mapping[str, Any]) -> Population:
 
 
 def _training(asked: TuneRequest, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of the runs of trials: trials are scored at the clients."""
+    """The arguments of the runs of trials. No protocol is among them: trials are scored at the clients."""
     names = {"model", "start", "start_partial", "proxy", "metrics", *fields_of(RunOptions)} - {"seed", "protocol"}
     return {name: value for name, value in settings.items() if name in names} | {"rounds": asked.rounds}
 
@@ -231,8 +237,10 @@ def _listed(value: str | Iterable[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _named(progress: ProgressCallback, name: str) -> ProgressCallback:
-    def report(row: dict[str, Any], what: str = "") -> None:
-        progress(row, f"{what} {name} tuning")
+def _named(progress: ProgressCallback, stage: str) -> ProgressCallback:
+    """The callback for the runs of the comparison `stage` ("before" or "after") tuning."""
 
-    return report
+    def named(row: dict[str, Any], what: str = "") -> None:
+        progress(row, f"{what} {stage} tuning")
+
+    return named

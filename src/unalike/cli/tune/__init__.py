@@ -74,7 +74,7 @@ def command(
     from unalike.experiments.command_line import command_line
     from unalike.experiments.compare import labelled_methods
     from unalike.tuning.objective import Objective
-    from unalike.tuning.tune import VAL, TuneRequest, tuned
+    from unalike.tuning.tune import VAL, TuneRequest, run_tuning
 
     if samples.plan is None and not samples.val:
         samples = replace(samples, val=VAL)
@@ -93,7 +93,7 @@ def command(
         jobs,
     )
     with progress_bar(asked.most_rounds, "tuning", lines=True) as progress:
-        found = tuned(
+        found = run_tuning(
             asked,
             out,
             progress,

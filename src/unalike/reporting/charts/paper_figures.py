@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.slug import slug
 from unalike.metrics.ranks import Ranks
 from unalike.metrics.statistics import Metric
 from unalike.reporting import wording
@@ -288,11 +288,7 @@ def _file_prefixes(names: list[str]) -> list[str]:
     """The start of each comparison's file names. Numbers are added if two names are the same in a file name."""
     if len(names) == 1:
         return [""]
-    slugs = [_slug(name) for name in names]
+    slugs = [slug(name) for name in names]
     if len(set(slugs)) == len(slugs):
-        return [f"{slug}-" for slug in slugs]
-    return [f"{i}-{slug}-" for i, slug in enumerate(slugs, 1)]
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+        return [f"{own}-" for own in slugs]
+    return [f"{i}-{own}-" for i, own in enumerate(slugs, 1)]
