@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 FILE = "cells.json"
 FINISHED, RUNNING, WAITING = "finished", "running", "waiting"
 """States of a cell besides `diverged`: it has ended, it has begun, it has not begun."""
+
+SeedScores = dict[str, dict[int, float]]
+"""Metric -> seed -> score of a method."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +110,16 @@ def standings(folder: str | Path) -> Standings:
     """
     folder = Path(folder)
     baseline, cells = planned(folder)
-    found = {(cell.method, cell.seed): _progress(folder / cell.folder) for cell in cells}
-    methods = dict.fromkeys(cell.method for cell in cells)
-    scores = {name: _scores(found, name) for name in methods}
-    paces = {name: _pace([(found[c.method, c.seed], c.rounds) for c in cells if c.method == name]) for name in methods}
-    rows = [_standing(name, cells, found, scores, scores.get(baseline, {}), paces) for name in methods]
+    found: dict[str, list[tuple[PlannedCell, CellProgress]]] = {}
+    for cell in cells:
+        found.setdefault(cell.method, []).append((cell, _progress(folder / cell.folder)))
+    scores = {name: _scores(own) for name, own in found.items()}
+    paces = {name: _pace(own) for name, own in found.items()}
+    usual_pace = _mean(pace for pace in paces.values() if not math.isnan(pace))
+    rows = [
+        _standing(name, own, scores[name], scores.get(baseline, {}), usual_pace if math.isnan(pace) else pace)
+        for (name, own), pace in zip(found.items(), paces.values())
+    ]
     return Standings(baseline, sorted(rows, key=_rank))
 
 
@@ -121,47 +129,42 @@ def _rank(row: Standing) -> tuple[bool, float]:
 
 def _standing(
     name: str,
-    cells: Sequence[PlannedCell],
-    found: dict[tuple[str, int], CellProgress],
-    scores: dict[str, dict[str, dict[int, float]]],
-    baseline: dict[str, dict[int, float]],
-    paces: dict[str, float],
+    own: Sequence[tuple[PlannedCell, CellProgress]],
+    scores: SeedScores,
+    baseline: SeedScores,
+    pace: float,
 ) -> Standing:
-    own = [cell for cell in cells if cell.method == name]
-    progress = [found[name, cell.seed] for cell in own]
-    metric = next(iter(scores[name]), "")
-    by_seed = scores[name].get(metric, {})
-    paired = [value - baseline[metric][s] for s, value in by_seed.items() if s in baseline.get(metric, {})]
-    missing = sum(
-        max(0, cell.rounds - p.rounds_done) for cell, p in zip(own, progress) if p.state in (RUNNING, WAITING)
-    )
-    pace = paces[name] if not math.isnan(paces[name]) else _mean(p for p in paces.values() if not math.isnan(p))
+    """The standing of a method, from its cells, its scores and those of the baseline, and its seconds per round."""
+    metric = next(iter(scores), "")
+    by_seed, baseline_by_seed = scores.get(metric, {}), baseline.get(metric, {})
+    paired = [value - baseline_by_seed[seed] for seed, value in by_seed.items() if seed in baseline_by_seed]
+    missing = sum(max(0, cell.rounds - p.rounds_done) for cell, p in own if p.state in (RUNNING, WAITING))
     return Standing(
         method=name,
-        seeds_done=sum(p.state in (FINISHED, DIVERGED) for p in progress),
+        seeds_done=sum(p.state in (FINISHED, DIVERGED) for _, p in own),
         seeds=len(own),
-        rounds_done=sum(p.rounds_done for p in progress),
-        rounds=sum(cell.rounds for cell in own),
+        rounds_done=sum(p.rounds_done for _, p in own),
+        rounds=sum(cell.rounds for cell, _ in own),
         metric=metric,
         score=_mean(by_seed.values()),
         difference=_mean(paired),
-        diverged=sum(p.state == DIVERGED for p in progress),
+        diverged=sum(p.state == DIVERGED for _, p in own),
         seconds_left=missing * pace if missing else 0.0,
     )
 
 
-def _scores(found: dict[tuple[str, int], CellProgress], name: str) -> dict[str, dict[int, float]]:
-    """Metric -> seed -> score, over the finished cells of a method."""
-    scores: dict[str, dict[int, float]] = {}
-    for (method, seed), progress in found.items():
-        for column, value in progress.scores.items() if method == name else ():
-            scores.setdefault(column, {})[seed] = value
+def _scores(own: Sequence[tuple[PlannedCell, CellProgress]]) -> SeedScores:
+    """The scores of the finished cells of a method."""
+    scores: SeedScores = {}
+    for cell, progress in own:
+        for column, value in progress.scores.items():
+            scores.setdefault(column, {})[cell.seed] = value
     return scores
 
 
-def _pace(cells: Iterable[tuple[CellProgress, int]]) -> float:
-    """Seconds per round over the finished cells; NaN if there is none."""
-    return _mean(p.seconds / rounds for p, rounds in cells if not math.isnan(p.seconds) and rounds)
+def _pace(own: Sequence[tuple[PlannedCell, CellProgress]]) -> float:
+    """Seconds per round over the finished cells of a method; NaN if there is none."""
+    return _mean(p.seconds / cell.rounds for cell, p in own if not math.isnan(p.seconds) and cell.rounds)
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -181,10 +184,11 @@ def planned(folder: Path) -> tuple[str, list[PlannedCell]]:
 
 
 def _progress(folder: Path) -> CellProgress:
-    return _read(folder, *(_stamp(folder / name) for name in ("events.jsonl", "rounds.parquet")))
+    return _read_progress(folder, *(_stamp(folder / name) for name in ("events.jsonl", "rounds.parquet")))
 
 
 def _stamp(file: Path) -> tuple[int, int]:
+    """Time of the last change and size of a file; zeros for none."""
     try:
         about = os.stat(file)
         return about.st_mtime_ns, about.st_size
@@ -193,8 +197,8 @@ def _stamp(file: Path) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=4096)
-def _read(folder: Path, *stamps: tuple[int, int]) -> CellProgress:
-    """Read a cell. The stamps of its files make a changed cell another entry of the cache."""
+def _read_progress(folder: Path, *stamps: tuple[int, int]) -> CellProgress:
+    """Read the progress of a cell from its folder. `stamps` are only a key of the cache: they change with the cell's files."""
     directory = RunDirectory(folder)
     events = directory.events
     if not events:
@@ -226,7 +230,6 @@ def _final_scores(rounds: pd.DataFrame | None) -> dict[str, float]:
         return {}
     table = rounds.assign(method="", seed=0)
     column = headline(table).column
-    found: dict[str, Any] = {
-        p + column: tail_mean(table, p + column) for p in prefixes().values() if p + column in table
-    }
+    names = [prefix + column for prefix in prefixes().values() if prefix + column in table]
+    found = {name: tail_mean(table, name) for name in names}
     return {name: float(values.iloc[0]) for name, values in found.items() if len(values)}
