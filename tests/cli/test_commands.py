@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 import unalike as ua
-from unalike.experiments import Comparison
+from unalike.experiments.comparison import Comparison
 
 COMMANDS = ["compare", "run", "report", "partition", "evaluate", "predict", "list"]
 

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 import unalike as ua
-from unalike.experiments import Comparison
+from unalike.experiments.comparison import Comparison
 from unalike.experiments.seed_plan import SeedPlan
 
 

@@ -13,7 +13,7 @@ from scipy import stats
 from torch import nn
 
 import unalike as ua
-from unalike.experiments import Comparison
+from unalike.experiments.comparison import Comparison
 from unalike.experiments.seed_plan import read_seeds, write_seeds
 
 

@@ -8,8 +8,8 @@ import pytest
 
 import unalike as ua
 from unalike.data.partitioning.given_clients import ClientsRequest
-from unalike.experiments import Comparison
 from unalike.experiments.compare import prepare_experiment
+from unalike.experiments.comparison import Comparison
 from unalike.experiments.seed_plan import SeedPlan
 
 METHODS = ["fedavg", "scaffold", "fedconcat", "ditto", "ifca(clusters=2)", "local_only"]

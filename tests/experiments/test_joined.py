@@ -13,7 +13,7 @@ import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.cli import main
 from unalike.dashboard.state import Followed
-from unalike.experiments import Comparison
+from unalike.experiments.comparison import Comparison
 from unalike.experiments.joining import join
 from unalike.runtime.records.run_directory import RunDirectory
 

@@ -82,7 +82,7 @@ def command(
         **training,
     )
     if dry_run:
-        with progress_bar(experiment.calibration, "calibrating", lines=True) as progress:
+        with progress_bar(experiment.calibration_rounds, "calibrating", lines=True) as progress:
             estimate = experiment.estimate(progress)
         found = samples.resolved(loaded.dataset) | {"baseline": experiment.facts.baseline}
         print(resolved_config(context, **found), end="\n\n")

@@ -19,6 +19,7 @@ from unalike.experiments.comparison import Comparison
 from unalike.experiments.cost_estimate import Estimate
 from unalike.experiments.experiment import Cell, Experiment
 from unalike.experiments.experiment_facts import facts_of, method_text
+from unalike.experiments.facts import ComparisonFacts
 from unalike.experiments.seed_plan import MAX_SEEDS, MIN_SEEDS, SEEDS, SeedPlan
 from unalike.metrics.metrics import Custom
 from unalike.runtime.inputs.given_model import ModelLike
@@ -156,7 +157,7 @@ def estimate(
     request = ClientsRequest(clients, **_taken(options, fields_of(ClientsRequest)))
     plan = SeedPlan.of(**_taken(options, ("seeds", "min_seeds", "max_seeds")))
     experiment = prepare_experiment(methods, request, plan, **options)
-    with progress_bar(experiment.calibration, "calibrating", lines=False) as callback:
+    with progress_bar(experiment.calibration_rounds, "calibrating", lines=False) as callback:
         return experiment.estimate(callback)
 
 
@@ -217,7 +218,6 @@ def prepare_experiment(
         for seed in plan.seeds
         for label, method in by_label.items()
     ]
-    notes = list(dict.fromkeys([*notes, *cells[0].run_config.data_notes]))
     _check_scored(cells[0].run_config)
     flags = request.flags if source is None else source
     if request.data is not None and flags:
@@ -225,17 +225,20 @@ def prepare_experiment(
     asked = plan.flags | {"smallest_effect": smallest_effect, "tests_of": request.tests_of}
     if isinstance(work, Mapping):
         asked["work"] = "; ".join(f"{label}: {one}" for label, one in works.items())
-    facts = facts_of(cells, by_label, baseline, plan.seeds, flags, asked)
-    facts = replace(facts, looks=plan.looks, smallest_effect=smallest_effect, notes=notes)
-    from_program = [] if source is not None else _arguments_without_flags(model, request.test, proxy, metrics)
-    from_program += ["work by method"] if isinstance(work, Mapping) else []
-    if from_program:
-        names = ", ".join(from_program)
-        facts = replace(
-            facts,
-            command=f"# {names} came from a program: call ua.compare(...) there with the configuration below",
-        )
-    return Experiment(cells, facts)
+    facts = replace(
+        facts_of(cells, by_label, baseline, plan.seeds, flags, asked),
+        looks=plan.looks,
+        smallest_effect=smallest_effect,
+        notes=list(dict.fromkeys([*notes, *cells[0].run_config.data_notes])),
+    )
+    without_flags = {
+        "model": source is None and not isinstance(model, str),
+        "test": source is None and request.test is not None,
+        "proxy": source is None and proxy is not None,
+        "metrics": source is None and bool(metrics),
+        "work by method": isinstance(work, Mapping),
+    }
+    return Experiment(cells, _with_command_of_program(facts, without_flags))
 
 
 def _taken(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -278,7 +281,7 @@ def _check_selection(by_label: Mapping[str, object], seeds: list[int], baseline:
 
 
 def _warnings_of(given: GivenClients, seeds: list[int]) -> list[str]:
-    """Draw the clients of every seed, and warn once of what the partition warns of: with the numbers of the first such seed."""
+    """Draw the clients of every seed, and give the warnings of the first seed whose partition warns, once for all seeds."""
     found: list[str] = []
     for seed in seeds:
         with warnings.catch_warnings(record=True) as caught:
@@ -312,14 +315,10 @@ def _shared_model_first(protocol: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(("clients", *protocols)))
 
 
-def _arguments_without_flags(
-    model: ModelLike, test: Pair | None, proxy: Pair | None, metrics: Custom | None
-) -> list[str]:
-    """The names of the arguments that only a program can give, so that no command line repeats the comparison."""
-    given = {
-        "model": not isinstance(model, str),
-        "test": test is not None,
-        "proxy": proxy is not None,
-        "metrics": bool(metrics),
-    }
-    return [name for name, is_given in given.items() if is_given]
+def _with_command_of_program(facts: ComparisonFacts, without_flags: Mapping[str, bool]) -> ComparisonFacts:
+    """The facts with a comment as command if any argument has no flag, so that no command line repeats the comparison."""
+    names = ", ".join(name for name, is_given in without_flags.items() if is_given)
+    if not names:
+        return facts
+    command = f"# {names} came from a program: call ua.compare(...) there with the configuration below"
+    return replace(facts, command=command)

@@ -51,7 +51,7 @@ class Comparison:
         client_rounds: the scores of single clients by round, for at most 100 clients; None for more.
 
     Example:
-        >>> clients = ua.partition("digits", "dirichlet(alpha=0.1)", clients=3)  # doctest: +SKIP
+        >>> clients = ua.partition(ua.load("digits"), "dirichlet(alpha=0.1)", clients=3)  # doctest: +SKIP
         >>> table = ua.compare(["fedavg", "fedprox(mu=0.1)"], clients, rounds=5, seeds=2)  # doctest: +SKIP
         >>> table.summary[["method", "accuracy", "difference"]]  # doctest: +SKIP
         >>> table.report("report.html")  # doctest: +SKIP
@@ -205,14 +205,22 @@ class Comparison:
                 f"{folder} holds no finished comparison or run ({error}); give a folder that `unalike compare --out` or "
                 "`unalike run --out` wrote, or run the command to its end"
             ) from None
-        if "method" not in rounds:  # the tables of a single run
-            history = History(*(cast(list[Row], table.to_dict("records")) for table in (rounds, clients)))
-            label = facts.methods[0]["label"]
-            by_round = client_rounds(history, facts.clients)
-            by_round = None if by_round is None else labelled(by_round, label, facts.seed)
-            clients = last_rounds(history, facts.clients)
-            rounds, clients = (labelled(table, label, facts.seed) for table in (rounds, clients))
+        if "method" not in rounds:
+            return cls._of_run(rounds, clients, facts)
         return cls(rounds, clients, facts, by_round)
+
+    @classmethod
+    def _of_run(cls, rounds: pd.DataFrame, clients: pd.DataFrame, facts: ComparisonFacts) -> Comparison:
+        """The comparison of one method under one seed, from the history of a single run."""
+        history = History(*(cast(list[Row], table.to_dict("records")) for table in (rounds, clients)))
+        label, seed = facts.methods[0]["label"], facts.seed
+        by_round = client_rounds(history, facts.clients)
+        return cls(
+            labelled(rounds, label, seed),
+            labelled(last_rounds(history, facts.clients), label, seed),
+            facts,
+            None if by_round is None else labelled(by_round, label, seed),
+        )
 
     def plot(self, kind: str = "decision", protocol: str | None = None) -> go.Figure:
         """Draw the comparison with the charts of the report.

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 ROUNDS = 3
 """Rounds of each stage that the calibration trains. The first one warms up and is not counted."""
 FILE = "estimate.json"
+BYTES = ("bytes_down", "bytes_up")
+COSTS = ("seconds", *BYTES)
+"""Columns of a history that are costs."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Estimate:
         memory_mb: peak memory of the process, in MB; None where the system does not say it (Windows).
 
     Example:
-        >>> clients = ua.partition("digits", "iid", clients=3)  # doctest: +SKIP
+        >>> clients = ua.partition(ua.load("digits"), "iid", clients=3)  # doctest: +SKIP
         >>> ua.estimate(["fedavg", "scaffold"], clients, rounds=100).seconds  # doctest: +SKIP
     """
 
@@ -77,7 +80,7 @@ class Estimate:
         return pd.DataFrame([asdict(cost) for cost in self.costs])
 
     def beside_actual(self, spent: pd.DataFrame, memory_mb: float | None) -> list[dict[str, Any]]:
-        """Rows of `what unit estimated actual` (None: not measured). `spent`: the result of `statistics.totals`."""
+        """Rows of `what unit estimated actual` (None: not measured). `spent`: the result of `metrics.costs.totals`."""
         rows = []
         for cost in self.costs:
             for unit, name in (("seconds of training", "seconds"), ("MB down", "mb_down"), ("MB up", "mb_up")):
@@ -127,8 +130,8 @@ def _cost(label: str, run_config: RunConfig, progress: ProgressCallback) -> Cost
     per_round = _cost_per_round(rows[1:], _stage_rounds(short))
     at_start = _bytes_at_start(rows[1:], _stage_rounds(short), per_round)
     counts = _rounds_within_budget(full, per_round, at_start, rows[0], run_config.options.budget)
-    spent = {name: sum(n * cost[name] for n, cost in zip(counts, per_round)) for name in _COSTS}
-    for name in ("bytes_down", "bytes_up"):
+    spent = {name: sum(n * cost[name] for n, cost in zip(counts, per_round)) for name in COSTS}
+    for name in BYTES:
         spent[name] += rows[0][name] + sum(sent[name] for sent, count in zip(at_start, counts) if count)
     setup, evaluation = _overheads(moments, rows[1:])
     evaluations = 1 + math.ceil(sum(counts) / run_config.options.evaluate_every)
@@ -158,9 +161,6 @@ def _shortened(run_config: RunConfig) -> RunConfig:
     return replace(run_config, options=options)
 
 
-_COSTS = ("seconds", "bytes_down", "bytes_up")
-
-
 def _stage_rounds(run_config: RunConfig) -> list[int]:
     """The number of rounds of each stage of a plan."""
     return [step.rounds for step in run_config.outline if isinstance(step, Stage)]
@@ -172,7 +172,7 @@ def _cost_per_round(rows: Sequence[Row], lengths: Sequence[int]) -> list[dict[st
     for length in lengths:
         of_stage = rows[start : start + length]
         counted = of_stage[1:] or of_stage or rows
-        costs.append({name: sum(row[name] for row in counted) / max(1, len(counted)) for name in _COSTS})
+        costs.append({name: sum(row[name] for row in counted) / max(1, len(counted)) for name in COSTS})
         start += length
     return costs
 
@@ -183,7 +183,7 @@ def _bytes_at_start(
     """The bytes that each stage sends once, in its first round."""
     starts = [sum(lengths[:i]) for i in range(len(lengths))]
     return [
-        {n: max(0.0, rows[i][n] - cost[n]) if i < len(rows) else 0.0 for n in ("bytes_down", "bytes_up")}
+        {n: max(0.0, rows[i][n] - cost[n]) if i < len(rows) else 0.0 for n in BYTES}
         for i, cost in zip(starts, per_round)
     ]
 
@@ -192,39 +192,40 @@ def _rounds_within_budget(
     full: Sequence[int],
     per_round: Sequence[dict[str, float]],
     at_start: Sequence[dict[str, float]],
-    start: Row,
+    before: Row,
     budget: str | None,
 ) -> list[int]:
     """The rounds of each stage that a budget allows.
 
-    A run ends when one more round, at the cost of its last one, would exceed the budget.
+    A run ends when one more round, at the cost of its last one, would exceed the budget. `before` is the row before the first
+    round, whose bytes count as well.
     """
     if budget is None:
         return list(full)
-    total, limit = Budget(budget).limit
-    used, counts = _amount(start, total) if total == "bytes" else 0.0, [0] * len(full)
+    unit, limit = Budget(budget).limit
+    used, counts = _amount(before, unit) if unit == "bytes" else 0.0, [0] * len(full)
     for i, count in enumerate(full):
         for number in range(count):
-            cost = _amount(per_round[i], total)
-            if total == "bytes" and number == 0:
-                cost += _amount(at_start[i], "bytes")
+            cost = _amount(per_round[i], unit)
+            if unit == "bytes" and number == 0:
+                cost += _amount(at_start[i], unit)
             used, counts[i] = used + cost, counts[i] + 1
             if used + cost > limit * (1 + 1e-9):
                 return counts
     return counts
 
 
-def _amount(spent: dict[str, Any], total: str) -> float:
-    """The part of a cost that a budget of rounds, bytes or seconds counts."""
-    if total == "round":
+def _amount(spent: dict[str, Any], unit: str) -> float:
+    """The cost of a round in the unit of a budget: rounds, bytes or seconds."""
+    if unit == "round":
         return 1.0
-    if total == "bytes":
+    if unit == "bytes":
         return float(spent["bytes_down"] + spent["bytes_up"])
     return float(spent.get("seconds", 0.0))
 
 
 def _client_states_mb(run_config: RunConfig) -> float:
-    """MB that the states of the clients will take that did not take part in the calibration."""
+    """The MB that client states will take, of the clients that did not take part in the calibration."""
     stages = [step for step in run_config.outline if isinstance(step, Stage)]
     size = max(
         tree.nbytes(

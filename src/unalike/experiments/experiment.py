@@ -145,8 +145,8 @@ class Experiment:
         return digest({"cells": sorted(cell.run_config.key for cell in self.cells)})
 
     @property
-    def calibration(self) -> int:
-        """The number of rounds that `estimate` trains."""
+    def calibration_rounds(self) -> int:
+        """The number of rounds that `estimate` trains if every method has one stage."""
         return len(self.run_configs) * ROUNDS
 
     def estimate(self, progress: ProgressCallback = lambda row, what="": None) -> Estimate:
@@ -189,15 +189,15 @@ class Experiment:
                 break
             if folder is not None:
                 until = seeds if looks is None else seeds[: max(looks[0], done + 1)]
-                self._plan(
+                self._save_planned(
                     folder, results.ran + [c for c in self.cells if c.label in methods and c.seed in until[done:]]
                 )
             for cell in (cell for cell in self.cells if cell.seed == seed and cell.label in methods):
                 results.run(cell, folder, progress, trackers)
         return results
 
-    def _plan(self, folder: Path, cells: list[Cell]) -> None:
-        """Write the cells that have run and those that are to come."""
+    def _save_planned(self, folder: Path, cells: list[Cell]) -> None:
+        """Write the cells that have run and those that are to come, for `standings`."""
         save_cells(folder, self.facts.baseline, (_planned(cell, folder) for cell in cells))
 
     def _with_estimate(self, comparison: Comparison, folder: Path, memory: float | None) -> Comparison:

@@ -95,10 +95,10 @@ def _run_end(directory: RunDirectory, rounds: pd.DataFrame) -> list[dict[str, An
 def _flags(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration of a run with the keys of a comparison's configuration, so that the two can be compared."""
     data, work = config["data"], config["work"]
-    renamed = ("unalike", "seed", "protocol", "select", "metrics", "work", "model", "data")
+    left_out_or_changed = ("unalike", "seed", "protocol", "select", "metrics", "work", "model", "data")
     return {
         **{k: data[k] for k in ("val", "test", "proxy") if k in data},
-        **{k: v for k, v in config.items() if k not in renamed},
+        **{k: v for k, v in config.items() if k not in left_out_or_changed},
         "method": [config["method"]],
         "model": config["model"]["name"],
         "seeds": str(config["seed"]),

@@ -31,13 +31,13 @@ class SeedPlan:
         """The plan for `seeds`: their number, a list of them, or "auto".
 
         Raises:
-            UnalikeError: for anything else, for a seed listed twice, and for limits that leave no choice.
+            UnalikeError: for anything else, for a seed listed twice, and unless 2 <= min_seeds <= max_seeds with "auto".
         """
         if isinstance(seeds, str) and seeds == AUTO:
             if not 2 <= min_seeds <= max_seeds:
                 raise UnalikeError(
-                    f"found min_seeds={min_seeds} and max_seeds={max_seeds}; expected 2 or more seeds, and no more at least than "
-                    "at most"
+                    f"found min_seeds={min_seeds} and max_seeds={max_seeds}; expected 2 or more seeds, and min_seeds not above "
+                    "max_seeds"
                 )
             return cls(list(range(max_seeds)), (min_seeds, max_seeds))
         try:
