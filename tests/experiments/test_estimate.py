@@ -32,6 +32,13 @@ def test_estimate_bytes_and_rounds_are_exact(people, small):
     assert estimate.seconds == pytest.approx(2 * sum(c.seconds_in_all for c in estimate.costs))
 
 
+def test_estimate_ignores_folder_trackers_and_progress(people, tmp_path):
+    options = {"model": "linear", "rounds": 3, "seeds": 1}
+    ignored = {"out": tmp_path / "none", "track": "tensorboard", "progress": False}
+    assert ua.estimate(["fedavg"], people, **options, **ignored).seeds == 1
+    assert not (tmp_path / "none").exists()
+
+
 def test_estimate_with_budget_has_fewer_rounds(people):
     options = {"model": "linear", "rounds": 50}
     costs = ua.estimate(["fedavg", "scaffold"], people, budget="10 rounds", **options).costs

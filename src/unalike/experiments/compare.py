@@ -141,7 +141,7 @@ def estimate(
     Args:
         methods: as for `ua.compare`.
         clients: as for `ua.compare`.
-        options: the other arguments of `ua.compare`; `out` and `progress` have no effect.
+        options: the other arguments of `ua.compare`; `out`, `track` and `progress` have no effect.
 
     Returns:
         The estimate.
@@ -152,7 +152,7 @@ def estimate(
     Example:
         >>> ua.estimate(["fedavg", "scaffold"], data="digits", rounds=500).seconds  # doctest: +SKIP
     """
-    for name in ("out", "progress"):
+    for name in ("out", "track", "progress"):
         options.pop(name, None)
     request = ClientsRequest(clients, **_taken(options, fields_of(ClientsRequest)))
     plan = SeedPlan.of(**_taken(options, ("seeds", "min_seeds", "max_seeds")))
