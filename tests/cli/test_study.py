@@ -29,6 +29,7 @@ def test_dry_run_lists_every_study_and_runs_none(cli, tmp_path):
             "unknown method of fedmix-quadratic 'FedAvgg'; did you mean 'FedAvg'",
         ),
         (["fedmix-quadratic", "--jobs", "0"], "found jobs=0"),
+        (["fedmix-quadratic", "--seeds", "auto"], "seeds='auto': expected how many (3) or which (0,1,4"),
     ],
 )
 def test_wrong_argument_is_named(cli, tmp_path, words, message):

@@ -19,3 +19,19 @@ def test_the_page_on_parameter_skew_has_the_accuracies_of_the_study():
     for method, *scores in rows:
         cells = [score.replace(" (5)", "") for score in scores]
         assert f"| {' | '.join([method, *cells])} |" in page, method
+
+
+def test_the_page_on_weight_shrinking_has_the_differences_of_the_ledger():
+    ledger, study_name = {}, ""
+    for line in (ROOT / "docs/reproduction.md").read_text().splitlines():
+        study_name = line.removeprefix("## ") if line.startswith("## ") else study_name
+        if line.startswith("| ") and line.count(" | ") > 6:
+            claim, _, ours, interval, seeds, _, verdict, *_ = line.removeprefix("| ").split(" | ")
+            ledger[study_name, claim] = (ours.partition(" ")[0], interval, seeds, verdict)
+    page = (ROOT / "docs/explanation/weight_shrinking.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in page if line.startswith("| `fedlws")]
+    assert len(rows) > 20
+    for name, claim, *shown in rows:
+        ours, interval, seeds, verdict = ledger[name.strip("`"), claim]
+        between = " to ".join(f"{float(end):.1f}" for end in interval.split(" to "))
+        assert shown == [f"{float(ours):.1f}", between, seeds, verdict], (name, claim)

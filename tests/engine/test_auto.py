@@ -47,7 +47,7 @@ def test_auto_short_run_is_decided_by_rule(monkeypatch):
     assert runner_of(clients()).why == runner_of(clients(1)).why == loops
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     assert runner_of(clients()).why == "batched: the model is small and dense"
-    assert runner_of(clients(1)).why.startswith("loop: one participant")
+    assert runner_of(clients(1)).why.startswith("loop: one client")
     assert runner_of(clients(3)).why.startswith("loop: stacking would do the work of 3.0 clients")
     assert runner_of(clients(), executor="loop").why == "loop: asked for"
 

@@ -68,7 +68,10 @@ def command(
         print(f"note: {note}")
     specs = ["fedavg", *(one.spec for one in found.short_list)]
     if len(specs) > 1:
-        print(f"\ncompare: {_command('compare', clients, {'method': specs} | options, work)}")
+        same = {"method": specs} | options
+        goal = {"objective": objective if candidates == "shared" else f"personal_{objective}"}
+        print(f"\ncompare, with one learning rate: {_command('compare', clients, same, work)}")
+        print(f"or choose a learning rate for each first: {_command('tune', clients, same | goal, work)}")
     if out is not None:
         print(f"page: {found.save(out).resolve()}")
 

@@ -211,9 +211,9 @@ class Cohort:
     """The client updates of a round, stacked along a leading [K].
 
     Attributes:
-        ids: Numbers of the K participants, in the order of the rows. Set in every hook.
+        ids: Numbers of the K clients, in the order of the rows. Set in every hook.
         stacked: The client updates, every tensor [K, ...]. Set in every hook.
-        population: Number of all clients of the group, participants or not. Set in every hook.
+        population: Number of all clients of the group, in the round or not. Set in every hook.
         part: Name of the part that looks. Set in every hook.
         folded: True if updates and messages were added up as they arrived, so that only numbers of each client are left. Set in
             every hook.

@@ -101,7 +101,7 @@ def _rule(client_pool: ClientPool, participants: int) -> Choice | str:
     if Batched(client_pool).uses_compiled_loops:
         return Choice("batched", "compiled loops train dense models")
     if participants < 2:
-        return Choice("loop", "one participant a round leaves nothing to stack")
+        return Choice("loop", "one client a round leaves nothing to stack")
     if on_cpu and model.convolutional:
         return Choice("loop", "stacked convolutions are slower on a CPU")
     if model.recurrent:

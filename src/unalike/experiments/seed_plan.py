@@ -62,14 +62,15 @@ def read_seeds(text: str) -> list[int] | str:
 
     Raises `UnalikeError` for other texts.
     """
-    if text == AUTO:
-        return AUTO
+    return AUTO if text == AUTO else read_numbers(text, ", or auto (add seeds until the decision stands)")
+
+
+def read_numbers(text: str, others: str = "") -> list[int]:
+    """Read `--seeds` where `auto` has no meaning; see `read_seeds`. `others` names what else is expected, for the error."""
     try:
         numbers = [int(item) for item in text.rstrip(", ").split(",")]
     except ValueError:
-        raise UnalikeError(
-            f"seeds={text!r}: expected how many (3), which (0,1,4; one alone as 4,) or auto (add seeds until the decision stands)"
-        ) from None
+        raise UnalikeError(f"seeds={text!r}: expected how many (3) or which (0,1,4; one alone as 4,){others}") from None
     return numbers if "," in text else list(range(numbers[0]))
 
 

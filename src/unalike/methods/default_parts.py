@@ -28,7 +28,7 @@ class BySize(BaseWeights):
 
 @part
 class Mean(LinearAggregator):
-    """w+ = w + sum_k p_k (w_k - w): the weighted mean of the participants' models."""
+    """w+ = w + sum_k p_k (w_k - w): the weighted mean of the clients' models."""
 
     def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         return weights

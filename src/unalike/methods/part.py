@@ -162,7 +162,7 @@ class Part:
         return True
 
     def broadcast(self, server: ServerView) -> Tree:
-        """Message to all participants. Called once a round, before training. Default: none.
+        """Message to all clients of the round. Called once a round, before training. Default: none.
 
         Args:
             server: View of the server before the round; `server.state` is this part's own.
@@ -173,7 +173,7 @@ class Part:
         return {}
 
     def address(self, server: ServerView, client: int) -> Tree:
-        """Message to one participant. Called once per participant, after `broadcast`. Default: none.
+        """Message to one client. Called once per client, after `broadcast`. Default: none.
 
         Args:
             server: View of the server before the round.

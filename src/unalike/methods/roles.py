@@ -255,10 +255,10 @@ class Upload(Part):
 
 
 class BaseWeights(Part):
-    """The weights of the participants before any other part changes them; a method has exactly one (default: `BySize`)."""
+    """The weights of the clients before any other part changes them; a method has exactly one (default: `BySize`)."""
 
     def weights(self, cohort: Cohort) -> Tensor:
-        """Weights of the participants. Called once a round. No default.
+        """Weights of the clients. Called once a round. No default.
 
         Args:
             cohort: The client updates; read the numbers only (`sizes`, `steps`, `shared`).
@@ -289,7 +289,7 @@ class Weighting(Part):
 
 
 class Aggregator(Part):
-    """The rule that combines the participants' updates into one; a method has exactly one (default: `Mean`)."""
+    """The rule that combines the clients' updates into one; a method has exactly one (default: `Mean`)."""
 
     needs: ClassVar[Literal["sums", "spread", "updates"]] = "updates"
 

@@ -31,7 +31,7 @@ Custom = Mapping[str, Callable[[np.ndarray, np.ndarray, np.ndarray], float]]
 
 PROTOCOLS = ("server", "clients", "personal", "local")
 """Evaluation protocols: the shared model on the server's test set or on the clients' test data, each client's personal model, each
-participant's model after local training."""
+client's model after local training."""
 USUAL = ("loss", "accuracy", "macro_f1", "rmse")
 """Metrics that come first among the columns."""
 BLOCK = 2**22

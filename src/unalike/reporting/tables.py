@@ -92,7 +92,7 @@ _SCORE_CAPTIONS = {
     "clients": "The shared model, on the clients' test data",
     "personal": "Each client's own model, on its own test data",
     "local": "Each client's model after local training, on its own test data",
-    USED: "The model in use (a client's own where the method trains one, else the shared model), on the clients' test data",
+    USED: "The models that clients use, on their test data",
 }
 
 

@@ -4,7 +4,7 @@ server    the shared model on a held-out test set
 clients   the shared model on each client's own test samples, pooled and per client; with its own statistic where it is
           conditional, and its own buffers where none are averaged. There is none where clients train what they never send
 personal  each client's own model (personal, fine-tuned or conditional) on its own test samples
-local     each participant's model after its local training, on its own test samples; what was sent as the server reads it
+local     each client's model after its local training, on its own test samples; what was sent as the server reads it
 
 Where clients have validation samples, each protocol but `server` is measured on those too; for `server` the shared model is.
 """
@@ -91,7 +91,7 @@ SCORING = (SHARED, OWN)
 PAYS = 1000
 """Number of samples above which each process of a run scores a part of them."""
 MANY = 10_000
-"""With more clients than this, only a round's participants have a row in the history and a personal model evaluated."""
+"""With more clients than this, only the clients of a round have a row in the history and a personal model evaluated."""
 
 
 class Evaluator:
@@ -281,7 +281,7 @@ def _part(rows: Rows, worker_pool: WorkerPool) -> Rows:
 
 
 def shown(stage: StageState, done: RoundResult | None) -> Sequence[int]:
-    """The clients with a row of their own: all clients, or only the participants of the round if there are more than `MANY`.
+    """The clients with a row of their own: all clients, or only the clients of the round if there are more than `MANY`.
 
     Where clients do not train, as in a stage that pools their data, the clients that would have been drawn are shown.
     """

@@ -31,7 +31,7 @@ from unalike.training.validation import refusals
 
 
 class Diverged(UnalikeError):
-    """No participant of a round sent a usable update."""
+    """No client of a round sent a usable update."""
 
 
 class GroupUpdates(NamedTuple):
@@ -150,7 +150,7 @@ class ModelGroup:
             client, why = min(refused.items())
             scaled = ", or divide the target, which is not scaled" if self.settings.task.name == "regression" else ""
             raise Diverged(
-                f"round {self.state.round + 1}: no participant sent a usable update; client {client}: {why}. "
+                f"round {self.state.round + 1}: no client sent a usable update; client {client}: {why}. "
                 f"Training diverged: try a smaller learning rate{scaled}"
             )
 

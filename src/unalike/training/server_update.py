@@ -176,7 +176,7 @@ def _combined(method: Method, server: ServerView, cohort: Cohort, weights: Tenso
 
 def _weights(method: Method, cohort: Cohort) -> Tensor:
     if not float(cohort.sizes.sum()) > 0:
-        raise UnalikeError("no participant of this round has training samples; the model stays as it is")
+        raise UnalikeError("no client of this round has training samples; the model stays as it is")
     [base] = method.role(BaseWeights)
     count = len(cohort.ids)
     weights = return_checks.weights(base, "weights", base.weights(_own(cohort, base)), count)

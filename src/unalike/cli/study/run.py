@@ -45,7 +45,7 @@ def command(
     unalike study run 'fedlws-*' --scale small --jobs 2      # all studies of a paper
     unalike study run niid-bench-fashion --scale paper --data-dir data --dry-run
     """
-    from unalike.experiments.seed_plan import read_seeds
+    from unalike.experiments.seed_plan import read_numbers
     from unalike.studies.catalogue import matching
     from unalike.studies.results import FOLDER
     from unalike.studies.run_study import estimate, estimates, missing, run_cells
@@ -53,7 +53,7 @@ def command(
     root = out or FOLDER
     wanted = {study.name: study.scale(scale).cells for study in matching(names)}
     wanted = _with_label(_with_label(wanted, "method", method), "setting", setting)
-    numbers = None if seeds is None else read_seeds(seeds)
+    numbers = None if seeds is None else read_numbers(seeds)
     todo: dict[Path, list[StudyCell]] = {}
     expected: dict[str, float | None] = {}
     for name, cells in wanted.items():

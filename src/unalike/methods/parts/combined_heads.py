@@ -29,7 +29,7 @@ class CombinedHeads(Personalizer, ServerStep):
 
     a bound on its test loss: h_kc = p_kc mu_kc [C, D], p_kc the share of class c in the client's samples and mu_kc the mean of
     its features, V_k = (1 / n_k) sum_c (p_kc E_c||z||^2 - p_kc^2 ||mu_kc||^2), both at the body received. Heads are not averaged
-    and not evaluated by others, but they are sent, with h_k and V_k. theta_j, j over the participants, are as after training;
+    and not evaluated by others, but they are sent, with h_k and V_k. theta_j, j over the cohort, are as after training;
     the server keeps what it made for a client until it takes part again, and evaluation is with the client's own last head.
     Where V = 0 everybody keeps its own head, as in FedPer.
 

@@ -24,7 +24,7 @@ class FeatureAlignment(Objective):
     """lam mean_b ||z_b - c_y||^2 / D, c_y the centroid of the features of class y (FedPAC's regularizer, Xu et al. 2023).
 
     After training a client sends the mean of its features in each class [C, D], and how many samples that were [C]; the server
-    takes c = sum_k n_kc mu_kc / sum_k n_kc over the participants, and leaves a class that none of them has as it was. There
+    takes c = sum_k n_kc mu_kc / sum_k n_kc over the cohort, and leaves a class that none of them has as it was. There
     is no term for a class without a centroid yet (the authors' code takes the client's own mean there), so none at all
     in the first round. lam = 0 is FedAvg. Its gradient is that of the features alone: with `fedrep` heads train as before.
 

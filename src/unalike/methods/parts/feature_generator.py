@@ -37,7 +37,7 @@ class FeatureGenerator(Objective, ServerStep):
 
     On a client, local loss + ready decay^r (alpha CE(head(G(eps, y~)), y~) + beta KL(softmax head(G(eps_y, y)) || softmax f(x))),
     r being the round, y~ drawn by the server's label distribution, one eps for each class in the second term, its target
-    constant. On the server, `steps` Adam steps of G per round on what a subclass calls `teach`, from the participants' heads.
+    constant. On the server, `steps` Adam steps of G per round on what a subclass calls `teach`, from the clients' heads.
     There is no term before G was trained (ready = 0). Steps = 0 or alpha = beta = 0 is FedAvg.
 
     G goes down, the counts of a client's labels come up. All clients draw the same numbers in the same step of a round; norms
@@ -172,7 +172,7 @@ TRAINED = ("hidden.weight", "norm.weight", "norm.bias", "out.weight", "out.bias"
 class EnsembleGenerator(FeatureGenerator):
     """sum_k mean_b n_k(y) / n(y) CE(head_k(z), y) + exp(-mean_ij ||eps_i - eps_j||^2 |z_i - z_j|): FedGen as published.
 
-    Distances are means over the dimensions, as in the authors' code; noise is Gaussian, classes that any participant has are
+    Distances are means over the dimensions, as in the authors' code; noise is Gaussian, classes that any client has are
     drawn alike, and the clients' terms fade by 0.98 a round (Zhu et al. 2021, eqs. 3 and 4).
     """
 

@@ -18,7 +18,7 @@ from unalike.methods.roles import ServerStep
 class GaussianNoise(ServerStep):
     """update + std N(0, I), drawn anew in every round on the server, before everything that follows the aggregation.
 
-    With clip(norm=S), uniform weights over K participants and std = z S / K it is the Gaussian mechanism of DP-FedAvg with noise
+    With clip(norm=S), uniform weights over K clients and std = z S / K it is the Gaussian mechanism of DP-FedAvg with noise
     multiplier z (McMahan et al. 2018). Messages and buffers get no noise: a privacy budget needs a method without them.
     The noise follows from the run's seed: all sites of a federation know it, and can subtract the noise. std = 0 changes
     nothing.

@@ -24,7 +24,7 @@ class LayerwiseShrinking(ServerStep):
     For each layer l: u_l = w^_l - w_l is the combined update and tau_l = 1/K sum_k ||g_kl - mean_j g_jl|| how much the clients'
     updates g_k = w_k - w differ. `scope` shrinks by layer, by tensor or the model as one; `clamp` = (lo, hi) bounds the product
     beta tau_l (the authors' code: (0.01, 0.2)). With `mode` "only_reg" w+ = w^ - (1 - gamma) w, with "only_opt"
-    w+ = w + gamma u; full = only_reg + only_opt - w^. beta = 0 changes nothing, nor does one participant, nor ||w_l|| = 0.
+    w+ = w + gamma u; full = only_reg + only_opt - w^. beta = 0 changes nothing, nor does one client, nor ||w_l|| = 0.
     """
 
     needs = "spread"

@@ -1,4 +1,4 @@
-"""Weights of the participants."""
+"""Weights of the clients of a round."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from unalike.methods.search_space import LinearRange
 
 @part
 class Uniform(BaseWeights):
-    """1/K for each of the K participants, whatever their sizes."""
+    """1/K for each of the K clients, whatever their sizes."""
 
     def weights(self, cohort: Cohort) -> Tensor:
         return torch.full_like(cohort.sizes, 1 / len(cohort.ids))
 
 
 def _divergence(d: Tensor, target: Tensor) -> Tensor:
-    """KL(D_k || T) in nats, as a share of the sum over the participants."""
+    """KL(D_k || T) in nats, as a share of the sum over the cohort."""
     kl = (torch.xlogy(d, d) - torch.xlogy(d, target)).sum(1)
     return torch.where(kl.sum() > 0, kl / kl.sum(), 0.0)
 
@@ -44,7 +44,7 @@ class LabelDiscrepancy(Weighting):
     """w_k ~ relu(p_k - a d_k + b), d_k how far the client's label distribution D_k is from T (FedDisco, Ye et al. 2023).
 
     D_k are its label counts over their sum, T is uniform over the classes or, with target "global", the distribution of all
-    participants' labels. d is by KL in nats, normalized to sum 1 over the participants as in the authors' code, or an l2, l1 or
+    cohort's labels. d is by KL in nats, normalized to sum 1 over the cohort as in the authors' code, or an l2, l1 or
     cosine distance as it is. Where no weight is left (the authors' code fails), p_k stands. a = b = 0 changes nothing. The label
     counts leave the client.
     """

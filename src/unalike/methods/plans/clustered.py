@@ -21,7 +21,7 @@ from unalike.methods.search_space import LogRange, OneOf
 class Ifca(StagedPlan):
     """Iterative cluster identities (IFCA, Ghosh et al. 2020, algorithm 1, model averaging): `clusters` models, k.
 
-    In every round each participant receives all k models, chooses argmin_j F_i(w_j), its mean training loss, and trains the
+    In every round each client receives all k models, chooses argmin_j F_i(w_j), its mean training loss, and trains the
     one chosen; the server averages within each choice. k models go down, one update and the choice come up. A client is
     evaluated with the model it would choose now. k = 1 is `method`.
 

@@ -62,7 +62,7 @@ def _a_round(cell: CellResult) -> float | None:
 
 
 def _sent(cell: CellResult, way: str) -> list[float]:
-    """The parameters sent to or by a participant in each evaluated round."""
+    """The parameters sent to or by a client in each evaluated round."""
     columns = zip(cell.rounds.get(way, []), cell.rounds.get("participants", []))
     return [sent / BYTES / count for sent, count in columns if sent is not None and count]
 
