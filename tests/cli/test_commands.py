@@ -266,7 +266,7 @@ def test_evaluate_without_a_shared_model_is_refused(cli, small, tmp_path):
     ):
         assert cli("run", *flags, "--out", tmp_path / name)[0] == 0
         code, _, err = cli("evaluate", tmp_path / name)
-        assert code == 2 and why in err and "personal(k)" in err
+        assert code == 2 and why in err and "--client" in err
         config = tmp_path / name / "config.toml"  # no program has the client models of a federation
         config.write_text('federation = "hospitals"\n' + config.read_text())
         code, _, err = cli("evaluate", tmp_path / name)
@@ -667,6 +667,24 @@ def test_commands_on_invalid_folders_are_refused(cli, tmp_path, words):
 def test_partition_unwritable_output_is_refused(cli, flag, name):
     code, _, err = cli("partition", "--clients", 3, "--partition", "iid", flag, f"/proc/nowhere/{name}")
     assert code == 2 and f"cannot write /proc/nowhere/{name}: " in err and "choose another folder" in err, err
+
+
+@pytest.mark.parametrize("method", ["ditto", "fedper"])
+def test_client_names_the_personal_model_that_is_used(cli, small, samples, tmp_path, method):
+    """Its score on the client's own test samples is the one that the history has; the shared model is used only with a note."""
+    run, csv = tmp_path / "run", tmp_path / "p.csv"
+    assert cli("run", *small, "--method", method, "--out", run)[0] == 0
+    row = ua.open_run(run).history.last_clients[1]
+    code, text, err = cli("evaluate", run, "--client", "client-1")
+    assert code == 0, err
+    assert scores(text)["accuracy"] == pytest.approx(row["personal_accuracy"], abs=1e-4)
+    assert cli("evaluate", run, "--client", 1)[:2] == (0, text)
+    assert cli("predict", run, "--data", samples, "--client", 1, "--out", csv)[0] == 0
+    code, text, err = cli("predict", run, "--data", samples, "--out", csv)
+    assert (code, "--client NAME takes one" in text) == ((0, True) if method == "ditto" else (2, False))
+    assert method == "ditto" or "name a client with --client" in err
+    code, _, err = cli("predict", run, "--data", samples, "--client", "nobody", "--out", csv)
+    assert code == 2 and "unknown client 'nobody'" in err
 
 
 def test_model_that_does_not_fit_the_data_is_refused(cli, small, tmp_path):

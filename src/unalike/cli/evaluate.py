@@ -9,7 +9,7 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
-from unalike.cli.options import DataDir, uses_flags
+from unalike.cli.options import Client, DataDir, uses_flags
 
 NAME = "evaluate"
 
@@ -19,22 +19,24 @@ def command(
     folder: Annotated[Path, typer.Argument(help="Folder that `unalike run --out` wrote.")],
     data: Annotated[str | None, typer.Option(help="Data set or file; the run's own clients unless given.")] = None,
     data_dir: DataDir = None,
+    client: Client = None,
     *,
     table: dict[str, Any],
 ) -> None:
-    """Evaluate a run's shared model.
+    """Evaluate a run's shared model, or the model of one of its clients.
 
-    The samples are the test samples of the run's clients, or all samples of another data set. Tables are encoded as in the run;
-    classes are identified by name.
+    The samples are the test samples of the run's clients (of the client named), or all samples of another data set. Tables
+    are encoded as in the run; classes are identified by name.
 
     \b
     unalike evaluate runs/prox
     unalike evaluate runs/prox --data new.npz
     unalike evaluate runs/ward --data new_patients.csv
+    unalike evaluate runs/ditto --client north
     """
     import numpy as np
 
-    from unalike.cli.finished_run import fitting, labels, load_model, own_data
+    from unalike.cli.finished_run import client_index, fitting, has_personal_models, labels, load_model, own_data
     from unalike.cli.terminal_tables import number, tables
     from unalike.core.tasks import find_task
     from unalike.data.partition_plan import PartitionPlan
@@ -42,7 +44,7 @@ def command(
     from unalike.metrics.metrics import measure, per_client
     from unalike.metrics.scoring import score
 
-    predict, config = load_model(folder)
+    predict, config = load_model(folder, client)
     if data is not None:
         other = fitting(data, data_dir, folder, config, table)
         x, y, task = other.merged()[0], labels(other, folder, config), find_task(config["data"]["task"])
@@ -56,5 +58,10 @@ def command(
         scores = score(people.task, predict, people.x[index], people.y[index], owner)
         found = per_client(people.task, scores, len(people))
         rows = dict(zip(people.names, found, strict=True)) | {"all": measure(people.task, scores)}
+        if client is not None:
+            place = client_index(people, client)
+            rows = {people.names[place]: found[place]}
     names = [name.replace("_", " ") for name in next(iter(rows.values()))]
+    if client is None and has_personal_models(config):
+        print("note: this is the shared model; clients have models of their own, --client NAME takes one")
     tables(["", *names], [[name, *(number(v) for v in metrics.values())] for name, metrics in rows.items()])

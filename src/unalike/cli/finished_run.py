@@ -16,18 +16,46 @@ if TYPE_CHECKING:
 
     from unalike.core.model import Model
     from unalike.data.dataset import Dataset
+    from unalike.data.population import Population
     from unalike.data.table_encoding import Encoding
     from unalike.metrics.scoring import Predict
 
 
-def load_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
-    """The shared model of a run as a function from samples to logits, and the run's configuration.
+def load_model(folder: Path, client: str | None = None) -> tuple[Predict, dict[str, Any]]:
+    """The shared model of a run, or the model of a client, as a function from samples to logits, and the run's configuration.
 
     Raises `UnalikeError` for a folder without a finished run, and for a model that only a program can build.
     """
+    from unalike.data.transforms import transform
+    from unalike.runtime.finished_run import open_run
+
+    if client is None:
+        predict, config = _shared_model(folder)
+    else:
+        run = open_run(folder)
+        predict, config = run.predictor(client_index(run.run_config.population, client)), run.config
+    text = config.get("transform")
+    return (predict if text is None else transform(text).fixed.before(predict)), config
+
+
+def client_index(population: Population, client: str) -> int:
+    """The number of a client given by name, or by number if no client has this name. Raises `UnalikeError` for others."""
+    is_number = client.isdigit() and client not in population.names
+    return population.index(int(client) if is_number else client)
+
+
+def has_personal_models(config: dict[str, Any]) -> bool:
+    """Whether clients have models of their own beside a shared one, as far as the method is known here."""
+    from unalike.methods.plan import method_of, plan
+
+    with suppress(UnalikeError):
+        return method_of(plan(config["method"])).personalizer is not None
+    return False
+
+
+def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
     from unalike._utils.tensor_files import read_tensors
     from unalike.core.model import Model
-    from unalike.data.transforms import transform
     from unalike.metrics.scoring import SharedModel
     from unalike.models.registry import model, read, registry
     from unalike.runtime.records.run_directory import RunDirectory
@@ -49,9 +77,7 @@ def load_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
             "ua.run(..., out=folder).module()), or the folder was modified"
         )
     _check_shared(folder, config, made)
-    predict = SharedModel(made, {n: tensors[n] for n in made.params}, {n: tensors[n] for n in made.buffers})
-    text = config.get("transform")
-    return (predict if text is None else transform(text).fixed.before(predict)), config
+    return SharedModel(made, {n: tensors[n] for n in made.params}, {n: tensors[n] for n in made.buffers}), config
 
 
 def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
@@ -69,7 +95,7 @@ def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
     if private:
         raise UnalikeError(
             f"the clients of {folder} have {private}, so there is no shared model; their scores are in `unalike report`"
-            + ("" if "federation" in config else ", their models in Python: ua.run(..., out=folder).personal(k)")
+            + ("" if "federation" in config else "; name a client with --client to use its model")
         )
 
 

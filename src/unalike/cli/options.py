@@ -100,6 +100,12 @@ Config = Annotated[
     ),
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of data files; also $UNALIKE_DATA.")]
+Client = Annotated[
+    str | None,
+    typer.Option(
+        help="Client whose model is used, by name or number; the shared model unless given.", show_default=False
+    ),
+]
 Model = Annotated[str, typer.Option(help="Model, such as 'mlp(hidden=(64, 32))' (see `unalike list models`).")]
 Start = Annotated[
     Path | None,

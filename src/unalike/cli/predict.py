@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unalike.cli.options import DataDir
+from unalike.cli.options import Client, DataDir
 
 NAME = "predict"
 
@@ -16,9 +16,10 @@ def command(
     folder: Annotated[Path, typer.Argument(help="Folder that `unalike run --out` wrote.")],
     data: Annotated[str, typer.Option(help="Data set or file with the samples.")],
     data_dir: DataDir = None,
+    client: Client = None,
     out: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("predictions.csv"),
 ) -> None:
-    """Predict every sample of a data set with a run's shared model.
+    """Predict every sample of a data set with a run's shared model, or with the model of one of its clients.
 
     The CSV file has one row per sample, in the order of the data, and for classes the probability of the prediction. A table needs
     no target column; it is encoded as in the run.
@@ -26,16 +27,17 @@ def command(
     \b
     unalike predict runs/prox --data new.npz --out predictions.csv
     unalike predict runs/ward --data new_patients.csv
+    unalike predict runs/ditto --data new_patients.csv --client north
     """
     import pandas as pd
     import torch
 
     from unalike._utils.tensor_files import write_bytes
-    from unalike.cli.finished_run import load_model, samples
+    from unalike.cli.finished_run import has_personal_models, load_model, samples
     from unalike.core.tasks import find_task
     from unalike.metrics.scoring import outputs
 
-    predict, config = load_model(folder)
+    predict, config = load_model(folder, client)
     logits = torch.cat([*outputs(predict, samples(data, data_dir, folder, config))])
     task = find_task(config["data"]["task"])
     predicted = task.predict(logits).numpy()
@@ -48,4 +50,6 @@ def command(
     elif task.name == "binary":
         table["probability"] = logits.reshape(len(logits)).abs().sigmoid().numpy()
     write_bytes(out, table.to_csv(index_label="sample").encode())
+    if client is None and has_personal_models(config):
+        print("note: this is the shared model; clients have models of their own, --client NAME takes one")
     print(f"{len(table)} predictions: {out.resolve()}")

@@ -41,14 +41,17 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
+    from unalike.metrics.scoring import Predict
+
 
 class Run:
     """A finished run.
 
     `history.rounds` and `history.clients` are its tables, `params` the shared model in state-dict order (parameters and
-    buffers), `module()` a module with it, `personal(k)` the model that client k evaluates with, `notes` the warnings, `ended` the
-    reason for its end, `answers` the clients' answers to the queries of a plan by the name of the step (a run that was opened from
-    its folder has none). With `select="best"` the models are those of the round that `selected` names.
+    buffers), `module()` a module with it, `personal(k)` the model that client k evaluates with and `predictor(k)` its predictions,
+    `notes` the warnings, `ended` the reason for its end, `answers` the clients' answers to the queries of a plan by the name of the
+    step (a run that was opened from its folder has none). With `select="best"` the models are those of the round that `selected`
+    names.
     """
 
     def __init__(
@@ -122,14 +125,32 @@ class Run:
 
         Raises `UnalikeError` where it is at a site of a federation, or made of samples that a folder does not hold.
         """
-        if "federation" in self.config:
+        return self._with_models_of_clients().personal(self.run_config.population.index(client))
+
+    def predictor(self, client: int | str) -> Predict:
+        """The predictions of the model that a client (number or name) evaluates with: samples [B, ...] -> logits [B, C].
+
+        Raises `UnalikeError` as `personal` does.
+        """
+        runner = self._with_models_of_clients()
+        if not self._has_samples and runner.state.is_conditioned:
+            raise UnalikeError(self._needs_samples("is fed facts of a client's samples"))
+        [(_, predict)] = runner.personal_models([self.run_config.population.index(client)])
+        return predict
+
+    def _with_models_of_clients(self) -> StageRunner:
+        """The runner, if it has the clients' models here."""
+        if "federation" in self.config or not isinstance(self._runner, StageRunner):
             raise UnalikeError("a client's own model is on its site; ask there")
         if not self._has_samples and self._runner.state.method.tuning is not None:
-            raise UnalikeError(
-                f"{self.method} makes a client's model of its samples, which {self.out} does not hold; call ua.run with the "
-                "arguments of the run and out=, which trains nothing again"
-            )
-        return self._runner.personal(self.run_config.population.index(client))
+            raise UnalikeError(self._needs_samples("makes a client's model of its samples"))
+        return self._runner
+
+    def _needs_samples(self, why: str) -> str:
+        return (
+            f"{self.method} {why}, which {self.out} does not hold; call ua.run with the arguments of the run and out=, which "
+            "trains nothing again"
+        )
 
     def confusion(self) -> pd.DataFrame:
         """Test samples by class (rows) and predicted class (columns), of the shared model or else of the clients' own.
