@@ -77,7 +77,8 @@ def profile_table(profile: Profile) -> None:
 
 def summary_table(comparison: Comparison) -> None:
     """Print one row per method and protocol, then the decision and its limits."""
-    from unalike.metrics.statistics import USED, headline, scoring_rule
+    from unalike.metrics.metrics import USED
+    from unalike.metrics.statistics import headline, scoring_rule
     from unalike.reporting.content import MODELS
     from unalike.reporting.wording import capital
 

@@ -32,6 +32,8 @@ Custom = Mapping[str, Callable[[np.ndarray, np.ndarray, np.ndarray], float]]
 PROTOCOLS = ("server", "clients", "personal", "local")
 """Evaluation protocols: the shared model on the server's test set or on the clients' test data, each client's personal model, each
 client's model after local training."""
+USED = "used"
+"""The protocol that scores the model in use: a client's personal model where the method trains one, else the shared model."""
 USUAL = ("loss", "accuracy", "macro_f1", "rmse")
 """Metrics that come first among the columns."""
 BLOCK = 2**22
@@ -206,7 +208,7 @@ def in_front(metrics: Mapping[str, float]) -> Metrics:
 
 BUILT_IN = frozenset(name for metrics in METRICS.values() for name in metrics)
 """The metrics of all tasks."""
-_RESERVED = ("val", "server", "clients", "personal", "local", "min", "max", "mean", "std")
+_RESERVED = ("val", *PROTOCOLS, USED, "min", "max", "mean", "std")
 _HISTORY = (
     "round stage seconds participants train_loss bytes bytes_down bytes_up client n_train n_test status method seed"
 )

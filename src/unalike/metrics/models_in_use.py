@@ -9,7 +9,8 @@ from collections.abc import Collection
 
 import pandas as pd
 
-from unalike.metrics.statistics import USED, headline, prefix_of, prefixes
+from unalike.metrics.metrics import USED
+from unalike.metrics.statistics import headline, prefix_of, prefixes
 
 
 def personal_methods(rounds: pd.DataFrame, plain: str = "clients") -> list[str]:

@@ -20,11 +20,9 @@ import pandas as pd
 
 from unalike._utils.errors import UnalikeError
 from unalike.metrics.inference import ROUNDING
-from unalike.metrics.metrics import PROTOCOLS
+from unalike.metrics.metrics import PROTOCOLS, USED
 from unalike.metrics.named_metrics import Metric, deciding
 
-USED = "used"
-"""The protocol that scores the model in use: a client's personal model where the method trains one, else the shared model."""
 SCORED = (*PROTOCOLS, USED)
 """The protocols of runs and comparisons."""
 

@@ -11,8 +11,9 @@ from typing import Any
 import pandas as pd
 
 from unalike._utils.errors import UnalikeError
+from unalike.metrics.metrics import USED
 from unalike.metrics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
-from unalike.metrics.statistics import USED, Metric, headline, in_order, plain_protocol, prefixes
+from unalike.metrics.statistics import Metric, headline, in_order, plain_protocol, prefixes
 from unalike.metrics.summary import summary
 from unalike.metrics.verdicts import Rules
 from unalike.reporting.decision import Decision, decide

@@ -11,9 +11,10 @@ from typing import Any
 import pandas as pd
 
 from unalike.metrics.costs import to_target, totals
+from unalike.metrics.metrics import USED
 from unalike.metrics.moderated_t import ALPHA
 from unalike.metrics.named_metrics import known
-from unalike.metrics.statistics import USED, Metric, client_effects, extra_metrics, scoring_rule, tail_mean
+from unalike.metrics.statistics import Metric, client_effects, extra_metrics, scoring_rule, tail_mean
 from unalike.metrics.verdicts import CANDIDATE
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
