@@ -49,7 +49,7 @@ class Standing:
         rounds_done: rounds over all seeds, as far as they are on disk.
         rounds: rounds over all planned seeds.
         metric: column of the score, such as `accuracy` or `personal_accuracy`; empty before the first result.
-        score: mean score of the finished seeds; NaN before the first one.
+        score: mean score of the finished seeds, of the model that clients would use; NaN before the first one.
         difference: mean difference to the baseline over the seeds that both have finished; NaN if there is none.
         diverged: number of seeds that diverged.
         seconds_left: time until the planned seeds are done, at the pace so far; NaN before the first finished run.
@@ -136,7 +136,7 @@ def _standing(
 ) -> Standing:
     """The standing of a method, from its cells, its scores and those of the baseline, and its seconds per round."""
     metric = next(iter(scores), "")
-    by_seed, baseline_by_seed = scores.get(metric, {}), baseline.get(metric, {})
+    by_seed, baseline_by_seed = scores.get(metric, {}), next(iter(baseline.values()), {})
     paired = [value - baseline_by_seed[seed] for seed, value in by_seed.items() if seed in baseline_by_seed]
     missing = sum(max(0, cell.rounds - p.rounds_done) for cell, p in own if p.state in (RUNNING, WAITING))
     return Standing(
@@ -209,7 +209,7 @@ def _read_progress(folder: Path, *stamps: tuple[int, int]) -> CellProgress:
     kinds = [event["event"] for event in events]
     in_one_go = state == FINISHED and kinds.count("begun") == 1
     seconds = events[-1]["time"] - events[0]["time"] if in_one_go else math.nan
-    return CellProgress(state, done, seconds, _final_scores(rounds) if state == FINISHED else {})
+    return CellProgress(state, done, seconds, _final_scores(rounds, directory) if state == FINISHED else {})
 
 
 def _rounds(folder: Path) -> pd.DataFrame | None:
@@ -222,14 +222,16 @@ def _rounds(folder: Path) -> pd.DataFrame | None:
         return None
 
 
-def _final_scores(rounds: pd.DataFrame | None) -> dict[str, float]:
-    """Column -> score of a finished run: that of the shared model first, if it has one."""
+def _final_scores(rounds: pd.DataFrame | None, directory: RunDirectory) -> dict[str, float]:
+    """Column -> score of a finished run, of the model in use; with the protocol `server` of the shared model, if there is one."""
+    from unalike.metrics.models_in_use import protocol_in_use
     from unalike.metrics.statistics import headline, prefixes, tail_mean
 
-    if rounds is None:
+    config = directory.config
+    if rounds is None or config is None:
         return {}
-    table = rounds.assign(method="", seed=0)
-    column = headline(table).column
-    names = [prefix + column for prefix in prefixes().values() if prefix + column in table]
-    found = {name: tail_mean(table, name) for name in names}
-    return {name: float(values.iloc[0]) for name, values in found.items() if len(values)}
+    table, plain = rounds.assign(method="", seed=0), config["protocol"][0]
+    protocol = plain if plain == "server" else protocol_in_use(table, plain)
+    name = prefixes(plain)[protocol] + headline(table).column
+    values = tail_mean(table, name)
+    return {name: float(values.iloc[0])} if len(values) else {}
