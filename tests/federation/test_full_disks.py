@@ -64,7 +64,7 @@ def test_coordinator_disk_full_at_any_write_resumes_to_same_model(tmp_path, monk
 
 def test_site_disk_full_others_continue(tmp_path, monkeypatch):
     fed = small_federation_of(tmp_path, quorum=2)
-    monkeypatch.setattr(os, "replace", Full(fed.folder / "site1", 5))
+    monkeypatch.setattr(os, "replace", Full(fed.folder / "site1", 7))  # the kept model, second round
     run = fed.run()
     assert run.history.rounds["participants"].tolist() == [0, 3, 2, 2]
     assert all("No space left on device" in e["why"] for e in fed.events("refused"))

@@ -115,6 +115,9 @@ def test_local_federation_runs_to_the_end(tmp_path):
     )
     page = (out / "report.html").read_text()
     assert "fedmix" in page and "Traceback" not in page
+    site = out / "sites" / FederationFolder(out).federation.sites[0].name
+    done = ran("predict", site, "--data", site / "data.npz", "--out", tmp_path / "predictions.csv")
+    assert done.returncode == 0 and (tmp_path / "predictions.csv").exists(), done.stderr
 
     before = (out / "run" / "model.safetensors").read_bytes()
     again = ran(*words, "--out", out)  # the same command: nothing is left to do

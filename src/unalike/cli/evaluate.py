@@ -16,7 +16,7 @@ NAME = "evaluate"
 
 @uses_flags(table=data_flags.table)
 def command(
-    folder: Annotated[Path, typer.Argument(help="Folder that `unalike run --out` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of `unalike run --out`, or of a site.")],
     data: Annotated[str | None, typer.Option(help="Data set or file; the run's own clients unless given.")] = None,
     data_dir: DataDir = None,
     client: Client = None,
@@ -36,7 +36,15 @@ def command(
     """
     import numpy as np
 
-    from unalike.cli.finished_run import client_index, fitting, has_personal_models, labels, load_model, own_data
+    from unalike.cli.finished_run import (
+        client_index,
+        fitting,
+        has_personal_models,
+        labels,
+        load_model,
+        model_folder,
+        own_data,
+    )
     from unalike.cli.terminal_tables import number, tables
     from unalike.core.tasks import find_task
     from unalike.data.partition_plan import PartitionPlan
@@ -44,6 +52,7 @@ def command(
     from unalike.metrics.metrics import measure, per_client
     from unalike.metrics.scoring import score
 
+    folder = model_folder(folder)
     predict, config = load_model(folder, client)
     if data is not None:
         other = fitting(data, data_dir, folder, config, table)

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from unalike.metrics.scoring import Predict
 
 
+def model_folder(folder: Path) -> Path:
+    """The folder that holds a run's model: the folder itself, or for the folder of a site the one of the model that it keeps."""
+    from unalike.federation.site.kept_model import kept_model
+
+    return folder if (folder / "config.toml").exists() else kept_model(folder) or folder
+
+
 def load_model(folder: Path, client: str | None = None) -> tuple[Predict, dict[str, Any]]:
     """The shared model of a run, or the model of a client, as a function from samples to logits, and the run's configuration.
 
@@ -49,7 +56,7 @@ def has_personal_models(config: dict[str, Any]) -> bool:
     from unalike.methods.plan import method_of, plan
 
     with suppress(UnalikeError):
-        return method_of(plan(config["method"])).personalizer is not None
+        return "site" not in config and method_of(plan(config["method"])).personalizer is not None
     return False
 
 
@@ -86,6 +93,8 @@ def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
     from unalike.methods.plans.references import Centralised
 
     private, ran = "", None
+    if "site" in config:  # the model that a site keeps is its own
+        return
     with suppress(UnalikeError):  # the method may consist of parts that only a program knows
         ran = plan(config["method"])
         if not method_of(ran).has_shared_model(model):

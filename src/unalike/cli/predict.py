@@ -13,7 +13,7 @@ NAME = "predict"
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="Folder that `unalike run --out` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of `unalike run --out`, or of a site.")],
     data: Annotated[str, typer.Option(help="Data set or file with the samples.")],
     data_dir: DataDir = None,
     client: Client = None,
@@ -33,10 +33,11 @@ def command(
     import torch
 
     from unalike._utils.tensor_files import write_bytes
-    from unalike.cli.finished_run import has_personal_models, load_model, samples
+    from unalike.cli.finished_run import has_personal_models, load_model, model_folder, samples
     from unalike.core.tasks import find_task
     from unalike.metrics.scoring import outputs
 
+    folder = model_folder(folder)
     predict, config = load_model(folder, client)
     logits = torch.cat([*outputs(predict, samples(data, data_dir, folder, config))])
     task = find_task(config["data"]["task"])

@@ -236,6 +236,17 @@ class ModelGroup:
         for k, tuned in (executor or self.executor).tune(broadcast, ids, self.accepted):
             yield k, SharedModel(self.settings.model, tuned, tree.only(tuned, self.state.buffers), self.context(k))
 
+    def personal(self, client: int, broadcast: Broadcast | None) -> Tree:
+        """The parameters and buffers of a client's model, in state-dict order; `broadcast` as for `personal_models`."""
+        model, part = self.settings.model, self.method.personalizer
+        if broadcast is not None:
+            [(_, tuned)] = self.executor.tune(broadcast, [client], self.accepted)
+            return model.state_dict(tuned)
+        mine, _, own = self.belongings(client)
+        return model.state_dict(
+            (self.state.params if part is None else part.personal(model, self.state.params, mine)) | own
+        )
+
     def divided(
         self, ids: Sequence[int], broadcast: Broadcast | None, what: Message
     ) -> tuple[Iterator[tuple[int, Predict]], list[int]]:

@@ -164,14 +164,8 @@ class StageRunner:
 
     def personal(self, client: int) -> Tree:
         """The parameters and buffers of the client's model, in state-dict order."""
-        group, model, method = self.state.group(client), self.state.settings.model, self.state.method
         broadcast = self._tuning_broadcast(self.state.group_of(client) or "", [client])
-        if broadcast is not None:
-            [(_, tuned)] = group.executor.tune(broadcast, [client], group.accepted)
-            return model.state_dict(tuned)
-        part, params = method.personalizer, group.state.params
-        mine, _, own = group.belongings(client)
-        return model.state_dict((params if part is None else part.personal(model, params, mine)) | own)
+        return self.state.group(client).personal(client, broadcast)
 
     # checkpoints ----------------------------------------------------------------------------------------------------------
 

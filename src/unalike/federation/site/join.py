@@ -14,6 +14,7 @@ from unalike.federation.operations.processes import Supervisor
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.transport import Handler
 from unalike.federation.security.bundle import Bundle
+from unalike.federation.site.kept_model import MEMORY
 from unalike.federation.site.site_data import site_data
 
 Log = Callable[[str], None]
@@ -40,7 +41,7 @@ def join(
     with locked(
         folder, f"a site runs in {folder} already; one bundle is one site: choose another --folder, or end the other"
     ):
-        worker = SiteWorker(bundle.federation, bundle.site, bundle.key, own, folder / "memory", device, log)
+        worker = SiteWorker(bundle.federation, bundle.site, bundle.key, own, folder / MEMORY, device, log)
         about = f"{bundle.site}: {len(own.train[1])} training samples"
         if not node:
             bundle.unpack(folder)

@@ -36,6 +36,7 @@ from unalike.federation.protocol.packing import Facts, Limits, Malformed, checks
 from unalike.federation.protocol.printable import printable
 from unalike.federation.protocol.roster import PARTS, run_config_of, site_population
 from unalike.federation.security.keys import PrivateKey, public_key, public_text
+from unalike.federation.site.kept_model import MODEL, keep_model
 from unalike.federation.site.plan_replay import agreed_specs, model_of_step
 from unalike.federation.site.reply_cache import ReplyCache
 from unalike.federation.site.site_secret import site_secret
@@ -43,7 +44,7 @@ from unalike.methods.client_query import registry as queries
 from unalike.methods.method import Method
 from unalike.methods.plan import Stage
 from unalike.metrics.metric_sums import MetricSums
-from unalike.metrics.scoring import Predict, score
+from unalike.metrics.scoring import Predict, SharedModel, score
 from unalike.runtime.model_group import ModelGroup
 from unalike.runtime.query_runner import ask_client, with_shared
 from unalike.training.validation import check_tree, flat
@@ -178,7 +179,10 @@ class SiteWorker:
         group.accepted = _accepted_rounds(me, asked.accepted)
         group.client_states.keep_from(broadcast.round)
         group.client_states.prune(group.accepted)
-        sums = {name: self._metric_sums(_predict_of(name)(group, me, broadcast)) for name in asked.evaluate}
+        models = {name: _predict_of(name)(group, me, broadcast) for name in asked.evaluate}
+        sums = {name: self._metric_sums(predict) for name, predict in models.items()}
+        if models:
+            self._keep_model(request, group, models.get("personal") or models["clients"])
         if asked.train:
             update = group.executor.run(broadcast, [me], group.accepted, asked.population).one(me)
             group.client_states.save({me: broadcast.round})
@@ -186,6 +190,21 @@ class SiteWorker:
             group.accepted = {me: broadcast.round}
             sums["local"] = self._metric_sums(group.local_model(me, group.state, update))
         return {"tallies": sums}, {} if update is None else flat(update)
+
+    def _keep_model(self, request: Envelope, group: ModelGroup, predict: Predict) -> None:
+        """Keep the model that was evaluated for the site's own use: its personal model where it has one, else the shared model.
+
+        Not kept are a model that needs facts of the client beside the sample, and the models of a run whose best round is chosen.
+        """
+        model = group.settings.model
+        if (model.takes_context and group.method.conditioners) or self.federation.select == "best":
+            return
+        if isinstance(predict, SharedModel):
+            values = model.state_dict(predict.params | predict.buffers)
+        else:
+            values = group.personal(self.number, None)
+        folder = self.folder / request.head.run / MODEL
+        keep_model(folder, self.run_config, self.name, values, self.federation.data.encoding)
 
     def _ask(self, request: Envelope) -> Answer:
         asked, tensors = self._opened(request, QueryRequest)

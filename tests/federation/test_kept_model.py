@@ -1,0 +1,49 @@
+"""A site keeps the model that it would use: the one that simulation gives this client."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from small_federation import SmallFederation
+
+from unalike._utils.tensor_files import read_tensors
+from unalike.cli.finished_run import load_model, model_folder
+from unalike.federation.site.kept_model import MEMORY, kept_model
+
+
+def site_folder(fed, site, to):
+    """The folder of a site as `unalike join` lays it out."""
+    shutil.copytree(fed.folder / site, to / MEMORY)
+    return to
+
+
+@pytest.mark.parametrize("spec", ["fedavg", "ditto", "fedper", "apfl", "fedavg + local_finetune", "ifca(clusters=2)"])
+def test_site_keeps_its_model_of_the_last_round(tmp_path, spec):
+    fed = SmallFederation(tmp_path / "fed", method=spec, rounds=3)
+    fed.run()
+    simulated = fed.simulated()
+    for k, client in enumerate(fed.clients):
+        own = site_folder(fed, client.name, tmp_path / client.name)
+        folder = kept_model(own)
+        assert folder is not None and model_folder(own) == folder
+        tensors, _ = read_tensors(folder / "model.safetensors")
+        expected = simulated.personal(k)
+        assert list(tensors) == list(expected) and all(torch.equal(tensors[n], t) for n, t in expected.items())
+        predict, config = load_model(folder)
+        x, y = (torch.as_tensor(np.asarray(values)) for values in client.test)
+        accuracy = (predict(x).argmax(1) == y).float().mean().item()
+        row = simulated.history.last_clients[k]
+        known = row["personal_accuracy"]
+        assert accuracy == pytest.approx(row["accuracy"] if np.isnan(known) else known)
+        assert config["site"] == client.name
+
+
+def test_models_of_a_run_whose_best_round_is_chosen_are_not_kept(tmp_path):
+    clients = SmallFederation(tmp_path / "a").clients
+    with_val = [type(c)(c.train, c.test, c.test, c.name) for c in clients]
+    fed = SmallFederation(tmp_path / "b", with_val, select="best")
+    fed.run()
+    assert kept_model(site_folder(fed, "site0", tmp_path / "site0")) is None
