@@ -47,7 +47,7 @@ NOT_RUN = {
         "needs the federation to be up",
         "needs the federation to be up",
     ],
-    "docs/federation/site.md": ["needs a bundle and the coordinator's machine"],
+    "docs/federation/site.md": ["needs a bundle and the coordinator's machine", "needs a site's folder"],
     "docs/how_to/diagnose.md": ["network"],
     "docs/how_to/own_models.md": ["needs published weights", "needs peft"],
     "docs/how_to/processes.md": ["needs four GPUs"],

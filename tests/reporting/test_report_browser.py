@@ -67,7 +67,11 @@ def test_legend_click_hides_method_and_lists_only_drawn_methods(visit):
     page = visit()
     drawn = "document.querySelectorAll('#plot-curves-0 .scatterlayer .trace').length"
     before = page.evaluate(drawn)
-    assert not page.locator("#panel-curves .legend button", has_text="local_only").is_visible()
+    only_personal = page.locator("#panel-curves .legend button", has_text="local_only")
+    assert only_personal.is_visible()
+    page.locator("#panel-curves label", has_text="Accuracy, shared model").click()
+    assert not only_personal.is_visible()
+    page.locator("#panel-curves label", has_text="Accuracy, models in use").click()
     page.locator("#panel-curves .legend button", has_text="scaffold").click()
     assert page.evaluate(drawn) < before
 
@@ -75,13 +79,13 @@ def test_legend_click_hides_method_and_lists_only_drawn_methods(visit):
 def test_table_heading_click_sorts_in_both_directions(visit):
     page = visit()
     table = page.locator("#which table").first
-    heading = table.locator("thead th").nth(1)
+    heading = table.locator("thead th").nth(2)
     column = "cells => cells.map(cell => Number(cell.dataset.value))"
     heading.locator("button").click()
-    down = table.locator("tbody td:nth-child(2)").evaluate_all(column)
+    down = table.locator("tbody td:nth-child(3)").evaluate_all(column)
     assert down == sorted(down, reverse=True) and heading.get_attribute("aria-sort") == "descending"
     heading.locator("button").click()
-    assert table.locator("tbody td:nth-child(2)").evaluate_all(column) == down[::-1]
+    assert table.locator("tbody td:nth-child(3)").evaluate_all(column) == down[::-1]
 
 
 def test_command_button_copies_the_command(visit, content):
