@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from unalike.studies.catalogue import study
 from unalike.studies.results import Results
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_on_parameter_skew_has_the_accuracies_of_the_study():
-    skew = study("skew-estimators")
-    results = Results.read(ROOT / "studies/results/skew-estimators/small", skew.scale("small").cells)
+@pytest.mark.parametrize(("name", "cells", "seeds"), [("skew-estimators", 360, 5), ("skew-estimators-cnn", 216, 3)])
+def test_the_page_on_parameter_skew_has_the_accuracies_of_the_studies(name, cells, seeds):
+    skew = study(name)
+    results = Results.read(ROOT / "studies/results" / name / "small", skew.scale("small").cells)
     _, *rows = skew.layouts[0].table(results)
     page = (ROOT / "docs/explanation/parameter_skew.md").read_text()
-    assert len(rows) == 12 and len(results.cells) == 360
+    assert len(rows) == 12 and len(results.cells) == cells
     for method, *scores in rows:
-        cells = [score.replace(" (5)", "") for score in scores]
-        assert f"| {' | '.join([method, *cells])} |" in page, method
+        shown = [score.replace(f" ({seeds})", "") for score in scores]
+        assert f"| {' | '.join([method, *shown])} |" in page, method
 
 
 def test_the_page_on_weight_shrinking_has_the_differences_of_the_ledger():
