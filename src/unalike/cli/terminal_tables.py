@@ -97,7 +97,7 @@ def summary_table(comparison: Comparison) -> None:
             tables(heads, rows, capital(title), words=3)
     screen = console()
     found = comparison.findings
-    for text in (found.answer, found.models, *found.cautions, found.standing, found.shared, *found.limits):
+    for text in (found.answer, found.shared, found.models, *found.cautions, found.standing, *found.limits):
         if text:
             screen.print(text, highlight=False)
     for note in facts.notes:
