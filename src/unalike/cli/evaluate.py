@@ -39,16 +39,17 @@ def command(
     from unalike.cli.finished_run import (
         client_index,
         fitting,
-        has_personal_models,
         labels,
         load_model,
         model_folder,
+        note_shared_model,
         own_data,
     )
     from unalike.cli.terminal_tables import number, tables
     from unalike.core.tasks import find_task
     from unalike.data.partition_plan import PartitionPlan
     from unalike.data.partitioning.apply_plan import apply_plan
+    from unalike.data.ragged import Ragged
     from unalike.metrics.metrics import measure, per_client
     from unalike.metrics.scoring import score
 
@@ -63,14 +64,14 @@ def command(
         if not (folder / "plan.json").exists():
             raise UnalikeError(f"{folder} has no partition plan, so the clients' samples are unknown; give --data")
         people = apply_plan(PartitionPlan.load(folder / "plan.json"), own_data(folder, config, data_dir))
-        index, owner = people.test.values, np.repeat(np.arange(len(people)), people.test.sizes)
-        scores = score(people.task, predict, people.x[index], people.y[index], owner)
-        found = per_client(people.task, scores, len(people))
-        rows = dict(zip(people.names, found, strict=True)) | {"all": measure(people.task, scores)}
-        if client is not None:
-            place = client_index(people, client)
-            rows = {people.names[place]: found[place]}
+        chosen = range(len(people)) if client is None else [client_index(people, client)]
+        test = Ragged.of(people.test[k] for k in chosen)
+        owner = np.repeat(np.arange(len(chosen)), test.sizes)
+        scores = score(people.task, predict, people.x[test.values], people.y[test.values], owner)
+        found = per_client(people.task, scores, len(chosen))
+        rows = dict(zip([people.names[k] for k in chosen], found, strict=True))
+        if client is None:
+            rows["all"] = measure(people.task, scores)
     names = [name.replace("_", " ") for name in next(iter(rows.values()))]
-    if client is None and has_personal_models(config):
-        print("note: this is the shared model; clients have models of their own, --client NAME takes one")
+    note_shared_model(config, client)
     tables(["", *names], [[name, *(number(v) for v in metrics.values())] for name, metrics in rows.items()])

@@ -51,13 +51,15 @@ def client_index(population: Population, client: str) -> int:
     return population.index(int(client) if is_number else client)
 
 
-def has_personal_models(config: dict[str, Any]) -> bool:
-    """Whether clients have models of their own beside a shared one, as far as the method is known here."""
+def note_shared_model(config: dict[str, Any], client: str | None) -> None:
+    """Say that the shared model was used if clients have models of their own, as far as the method is known here."""
     from unalike.methods.plan import method_of, plan
 
+    if client is not None or "site" in config:
+        return
     with suppress(UnalikeError):
-        return "site" not in config and method_of(plan(config["method"])).personalizer is not None
-    return False
+        if method_of(plan(config["method"])).personalizer is not None:
+            print("note: this is the shared model; clients have models of their own, --client NAME takes one")
 
 
 def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
@@ -83,7 +85,8 @@ def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
             f"{weights} does not fit the model {name!r}: either {config['method']} changes the model (load it in Python with "
             "ua.run(..., out=folder).module()), or the folder was modified"
         )
-    _check_shared(folder, config, made)
+    if "site" not in config:  # the model that a site keeps is its own
+        _check_shared(folder, config, made)
     return SharedModel(made, {n: tensors[n] for n in made.params}, {n: tensors[n] for n in made.buffers}), config
 
 
@@ -93,8 +96,6 @@ def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
     from unalike.methods.plans.references import Centralised
 
     private, ran = "", None
-    if "site" in config:  # the model that a site keeps is its own
-        return
     with suppress(UnalikeError):  # the method may consist of parts that only a program knows
         ran = plan(config["method"])
         if not method_of(ran).has_shared_model(model):

@@ -33,7 +33,7 @@ def command(
     import torch
 
     from unalike._utils.tensor_files import write_bytes
-    from unalike.cli.finished_run import has_personal_models, load_model, model_folder, samples
+    from unalike.cli.finished_run import load_model, model_folder, note_shared_model, samples
     from unalike.core.tasks import find_task
     from unalike.metrics.scoring import outputs
 
@@ -51,6 +51,5 @@ def command(
     elif task.name == "binary":
         table["probability"] = logits.reshape(len(logits)).abs().sigmoid().numpy()
     write_bytes(out, table.to_csv(index_label="sample").encode())
-    if client is None and has_personal_models(config):
-        print("note: this is the shared model; clients have models of their own, --client NAME takes one")
+    note_shared_model(config, client)
     print(f"{len(table)} predictions: {out.resolve()}")

@@ -166,7 +166,11 @@ class Method:
 
     def is_personal(self, model: Model) -> bool:
         """Whether clients are evaluated with something of their own: a model, fine-tuning, or facts that the model is fed."""
-        return self.personalizer is not None or (model.takes_context and bool(self.conditioners))
+        return self.personalizer is not None or self.is_conditioned(model)
+
+    def is_conditioned(self, model: Model) -> bool:
+        """Whether the model is fed facts of the client it predicts for."""
+        return model.takes_context and bool(self.conditioners)
 
     def has_shared_model(self, model: Model) -> bool:
         """Whether clients have a model in common: something is averaged, and all that they train is sent."""

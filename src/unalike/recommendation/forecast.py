@@ -79,13 +79,13 @@ class Forecaster:
         """The questions of the small tree that lead from all tasks to those like features [F], with their answers."""
         tree: Any = self.explanation.tree_
         path = self.explanation.decision_path(features[None]).indices
-        titles, cuts = list(TITLES.values()), dict[int, list[str]]()
+        titles, cuts = list(TITLES.values()), dict[int, dict[str, float]]()
         for node in path[:-1]:  # a feature may be asked for twice: each later cut is the sharper one of its direction
             feature, cut = int(tree.feature[node]), tree.threshold[node]
             relation = "at most" if features[feature] <= cut else "above"
-            others = [text for text in cuts.get(feature, []) if not text.startswith(relation)]
-            cuts[feature] = [*others, f"{relation} {cut:.3g}"]
-        return [f"{titles[i]}: {features[i]:.3g}, {' and '.join(relations)}" for i, relations in cuts.items()]
+            cuts.setdefault(feature, {})[relation] = cut
+        texts = {i: " and ".join(f"{relation} {cut:.3g}" for relation, cut in own.items()) for i, own in cuts.items()}
+        return [f"{titles[i]}: {features[i]:.3g}, {text}" for i, text in texts.items()]
 
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:

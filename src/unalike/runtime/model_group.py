@@ -99,7 +99,7 @@ class ModelGroup:
                 self.client_states, worker_pool, address, client_costs(self.method, settings.work, source.sizes)
             )
         self.client_pool = self._described = ClientPool(self.method, settings, source, self.client_states, transform)
-        if stage.pooled and settings.model.takes_context and self.method.conditioners:
+        if stage.pooled and self.method.is_conditioned(settings.model):
             self.client_pool = pooled_with_facts(self._described)
         self.worker_pool, self._chosen = worker_pool, chosen
 

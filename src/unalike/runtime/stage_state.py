@@ -225,7 +225,7 @@ class StageState:
     @property
     def is_conditioned(self) -> bool:
         """Whether the shared model is fed facts of the client it predicts for."""
-        return self.settings.model.takes_context and bool(self.method.conditioners)
+        return self.method.is_conditioned(self.settings.model)
 
     @property
     def is_everybodys(self) -> bool:

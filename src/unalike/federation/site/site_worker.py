@@ -197,7 +197,7 @@ class SiteWorker:
         Not kept are a model that needs facts of the client beside the sample, and the models of a run whose best round is chosen.
         """
         model = group.settings.model
-        if (model.takes_context and group.method.conditioners) or self.federation.select == "best":
+        if group.method.is_conditioned(model) or self.federation.select == "best":
             return
         if isinstance(predict, SharedModel):
             values = model.state_dict(predict.params | predict.buffers)
