@@ -288,6 +288,52 @@ def test_learned_shrinking_two_epochs_equal_numpy():
     np.testing.assert_allclose(found, np.exp(g) * mean, rtol=1e-9)
 
 
+LAYERS_WITH_BUFFERS = (
+    ("body.weight", "norm.weight", "norm.bias"),
+    ("norm.running_mean", "norm.running_var", "norm.num_batches_tracked", "head.weight", "head.bias"),
+)
+"""The layers of the authors' code: names in state-dict order up to one with a bias."""
+
+
+def test_lws_buffers_count_in_the_layer_that_follows_and_shrink_with_it():
+    """The authors' grouping by numpy: buffers are in the norms of w, u and in tau of the next layer. The counter, an integer,
+    counts there too but keeps the largest value of the clients."""
+    sim = Simulation("lws(beta=5, buffers=True)", mlp(norm=True), Clients.random((6, 4, 9)), lr=0.5, epochs=3)
+    sim.round([0, 1, 2])
+    cohort, before = sim.run(), sim.state
+    old = before.params | before.buffers
+    sent = {name: old[name] + u for name, u in cohort.stacked.update.items()} | cohort.stacked.buffers
+    p = np.array([6, 4, 9]) / 19
+    after = advance(sim.method, sim.settings, before, cohort)
+    assert list(sim.settings.model.state_dict(old)) == [name for layer in LAYERS_WITH_BUFFERS for name in layer]
+    for layer in LAYERS_WITH_BUFFERS:
+        w = np.concatenate([old[name].double().numpy().ravel() for name in layer])
+        w_k = np.concatenate([sent[name].double().numpy().reshape(3, -1) for name in layer], axis=1)
+        mean = np.concatenate([_combined(name, sent[name].double().numpy().reshape(3, -1), p) for name in layer])
+        tau = np.linalg.norm(w_k - w_k.mean(0), axis=1).mean()
+        gamma = np.linalg.norm(w) / (5 * tau * np.linalg.norm(mean - w) + np.linalg.norm(w))
+        assert gamma < 0.99
+        for name in layer:
+            found, combined = (
+                (after.params | after.buffers)[name],
+                _combined(name, sent[name].double().numpy().reshape(3, -1), p),
+            )
+            expected = combined if name.endswith("tracked") else gamma * combined
+            np.testing.assert_allclose(found.numpy().ravel(), expected, rtol=2e-5, atol=1e-6, err_msg=name)
+
+
+def _combined(name, rows, weights):
+    return rows.max(0) if name.endswith("tracked") else weights @ rows
+
+
+def test_lws_leaves_buffers_alone_by_default():
+    states = {}
+    for method in ("lws", "fedavg"):
+        sim = Simulation(method, mlp(norm=True), Clients.random((6, 4, 9)))
+        states[method] = advance(sim.method, sim.settings, sim.state, sim.run())
+    torch.testing.assert_close(states["lws"].buffers, states["fedavg"].buffers, rtol=0, atol=0)
+
+
 def test_fedlaw_buffers_are_averaged_without_shrinking():
     """gamma shrinks parameters alone: the average stays within the clients' buffers, which are all 1."""
     sim = Simulation("fedlaw(epochs=30, lr=0.2)", mlp(norm=True), Clients.random((6, 4)), proxy=_proxy())

@@ -3,10 +3,13 @@
 import math
 
 import pytest
+import torch
 
+import unalike as ua
 from unalike.studies.claims import recorded_mean
 from unalike.studies.layouts.histogram import ParameterHistogram
-from unalike.studies.layouts.scatter import DataAgainstUpdates, RecordedScatter, pearson
+from unalike.studies.layouts.scatter import DataAgainstUpdates, RecordedScatter, TransportAgainstUpdates, pearson
+from unalike.studies.optimal_transport import transport_costs
 from unalike.studies.results import CellResult, Results
 
 
@@ -65,3 +68,22 @@ def test_parameter_histogram_is_the_mean_share_over_seeds():
     [panel] = ParameterHistogram("share").picture(results).panels
     [line] = panel.lines
     assert (line.x, line.y) == ([-1.5, -0.5, 0.5, 1.5], [0.125, 0.375, 0.375, 0.125])
+
+
+def test_optimal_transport_of_two_points_each_equals_hand_numbers():
+    """One input, values 0 and 1 everywhere: its variance is s. Between (0, 1) and (1, 0) nothing is moved but labels count; from
+    (0, 1) to (1, 1) one of two samples moves by 1."""
+    pytest.importorskip("ot")
+    clients = [([0.0, 1.0], [0, 0]), ([1.0, 0.0], [1, 1]), ([1.0, 1.0], [0, 0])]
+    population = ua.Population.of(
+        [ua.ClientData(train=(torch.tensor(x)[:, None], torch.tensor(y))) for x, y in clients], classes=["a", "b"]
+    )
+    variance = torch.tensor([0.0, 1, 1, 0, 1, 1]).double().var().item()
+    costs = transport_costs(population, samples=10, seed=0)
+    assert costs[0][1] == pytest.approx(1) and costs[0][2] == pytest.approx(0.5 / variance)
+    assert costs[1][2] == pytest.approx(1 + 0.5 / variance) and costs[2][1] == costs[1][2] and costs[0][0] == 0
+    assert transport_costs(population, samples=1, seed=0)[0][1] >= 1  # one sample of each client
+    found = TransportAgainstUpdates("d")
+    series = [{"quantity": "cosine", "client": 0, "other": 1, "values": [0.25]}]
+    assert found.points(cell(transport=costs, recorded={"rounds": [1], "series": series})) == [(costs[0][1], 0.75)]
+    assert found.points(cell()) == []

@@ -271,6 +271,7 @@ def test_every_claim_is_about_cells_that_exist(name):
         columns = {c: [0.0, 0.25, 0.5] for c in measured}
         series = [{"quantity": q, "values": v} for q, v in RECORDED.items()] + COSINES
         more = {"recorded": {"rounds": [1, 2, 3], "series": series}, "label_counts": [[2, 2], [4, 0], [0, 3]]}
+        more["transport"] = [[0.0, 1.0, 2.0], [1.0, 0.0, 1.5], [2.0, 1.5, 0.0]]
         found = tuple(
             CellResult(
                 c.method, c.setting, c.seed, "", "", {}, 1.0, "", {}, {}, rounds={"round": [0, 1, 2], **columns}, **more

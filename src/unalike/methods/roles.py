@@ -364,6 +364,14 @@ class ServerStep(Part):
     DISTILLATION: ClassVar[int] = 3
     SHRINKING: ClassVar[int] = 4
 
+    @property
+    def moves_buffers(self) -> bool:
+        """Whether `step` is also given the averaged buffers, among the parameters, the update and the clients' updates.
+
+        Such a part needs "spread" or "updates". It moves float buffers; integer ones keep the maximum of the clients'. Default: no.
+        """
+        return False
+
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         """Change the combined update. Called once a round, after `absorb`. No default.
 

@@ -46,7 +46,7 @@ RUN = (
 """Options of `ua.run`."""
 OPTIONS = (
     *("data", "proxy", "proxy_imbalance", "pretrain", "partition", "work"),
-    *("client_curves", "class_accuracy", "histogram"),
+    *("client_curves", "class_accuracy", "histogram", "transport"),
     *DIVISION,
     *RUN,
 )
@@ -54,7 +54,8 @@ OPTIONS = (
 share of the test samples that the server learns from, or "test": those that also test, and `proxy_imbalance` their long tail;
 `pretrain` has the arguments of `pretrained`; with `client_curves`, a result keeps this column of every client for all evaluated
 rounds; with `class_accuracy`, the accuracy on each class is measured; with `histogram`, a result keeps one of the final
-parameters (`limit`, `bins`); with `record`, the recorded numbers (`recorded_numbers.py`), not the clients' parameters."""
+parameters (`limit`, `bins`); with `transport`, the cost of optimal transport between every two clients (`samples`, the number that
+counts of each client); with `record`, the recorded numbers (`recorded_numbers.py`), not the clients' parameters."""
 
 CLASS_ACCURACY = "accuracy_of_"
 """Prefix of the columns with the accuracy on one class."""

@@ -51,6 +51,7 @@ class CellResult:
         curves: round by round the values of one column for every client, where the cell asks for them.
         label_counts: client by client the training samples of each class, for at most 1,000 numbers.
         recorded: the recorded numbers of the evaluated rounds, where the cell has `record`; see `recorded_numbers.py`.
+        transport: the cost of optimal transport between every two clients, where the cell asks for it; see `optimal_transport.py`.
         parameters: the number of final parameters of the shared model in each bin of the cell's `histogram`.
     """
 
@@ -70,6 +71,7 @@ class CellResult:
     curves: list[list[float | None]] = field(default_factory=list)
     label_counts: list[list[int]] = field(default_factory=list)
     recorded: Recorded = field(default_factory=dict)
+    transport: list[list[float]] = field(default_factory=list)
     parameters: list[int] = field(default_factory=list)
 
     def score(self, column: str, last: int) -> float:

@@ -27,6 +27,7 @@ from unalike.runtime.round_loop import execute
 from unalike.runtime.run_config import RunConfig
 from unalike.runtime.run_recorder import Run
 from unalike.studies.cells import CLASS_ACCURACY, StudyCell
+from unalike.studies.optimal_transport import transport_costs
 from unalike.studies.recorded_numbers import keep
 from unalike.studies.results import CellResult, by_digest, stored
 
@@ -197,6 +198,7 @@ def _of_run(cell: StudyCell, run: Run, seconds: float) -> CellResult:
         clients={str(name): finals[name].tolist() for name in finals if not str(name).startswith(CLASS_ACCURACY)},
         curves=_curves(run, cell.options.get("client_curves")),
         label_counts=_label_counts(run.run_config),
+        transport=_transport(run.run_config, cell.options.get("transport")),
         parameters=_parameters(run, cell.options.get("histogram")),
         recorded=keep(run.records, [int(row["round"]) for row in rows]) if cell.options.get("record") else {},
     )
@@ -237,6 +239,13 @@ def _curves(run: Run, column: str | None) -> list[list[float | None]]:
     for row in run.history.clients.to_dict("records"):  # type: ignore[assignment]
         by_round.setdefault(int(row["round"]), []).append(row.get(column))
     return list(by_round.values())
+
+
+def _transport(run_config: RunConfig, wanted: Mapping[str, Any] | None) -> list[list[float]]:
+    """The cost of optimal transport between every two clients."""
+    if wanted is None:
+        return []
+    return transport_costs(run_config.population, int(wanted["samples"]), run_config.options.seed)
 
 
 def _label_counts(run_config: RunConfig) -> list[list[int]]:

@@ -14,7 +14,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled_function
 from unalike.core import tree
 from unalike.core.types import Broadcast, PartTrees, Tree
-from unalike.core.update_spread import weighted_sum_and_spread
+from unalike.core.update_spread import spread, weighted_sum_and_spread
 from unalike.core.views import Cohort, ServerState, ServerView, StageSettings
 from unalike.methods import return_checks
 from unalike.methods.method import Method
@@ -132,9 +132,13 @@ def _moved(
     view_of = partial(_view, method, settings, state, cohort.population, tree.only(state.params, update))
     part_states = {p.name: p.absorb(view_of(p), folded[p.name]) for p in method.parts}
     for s in method.role(ServerStep):
-        made = s.step(replace(view_of(s), state=part_states[s.name]), update, _own(cohort, s))
+        server, given, seen = replace(view_of(s), state=part_states[s.name]), update, _own(cohort, s)
+        if s.moves_buffers:
+            server, given, seen = _with_buffers(server, given, seen, state.buffers, buffers)
+        made = s.step(server, given, seen)
         moved, part_states[s.name] = return_checks.two(s, "step", made)
-        update = return_checks.named(s, "step", moved, update)
+        moved = return_checks.named(s, "step", moved, given)
+        update, buffers = tree.only(moved, update), _moved_buffers(state.buffers, buffers, moved)
     _check_shapes(method, state.params, update)
     return ServerState(
         round=state.round + 1,
@@ -142,6 +146,24 @@ def _moved(
         buffers=state.buffers | buffers,
         part_states={name: m for name, m in part_states.items() if m},
     )
+
+
+def _with_buffers(
+    server: ServerView, update: Tree, cohort: Cohort, old: Tree, new: Tree
+) -> tuple[ServerView, Tree, Cohort]:
+    """What a server step that moves buffers is given: they count as parameters, integer ones as numbers of the model's type."""
+    kind = tree.dtype(server.params)
+    before, after, sent = (
+        tree.map(lambda b: b.to(kind), tree.only(b, new)) for b in (old, new, cohort.stacked.buffers)
+    )
+    apart = spread(sent)  # b_k and b_k - b are equally far from their means
+    seen = replace(cohort, measured=cohort.spread | apart)
+    return replace(server, params=server.params | before), update | tree.map(torch.sub, after, before), seen
+
+
+def _moved_buffers(old: Tree, new: Tree, moved: Tree) -> Tree:
+    """The buffers after a server step: float ones that it was given move, all others are the combined ones."""
+    return {n: old[n] + moved[n].to(b) if n in moved and b.is_floating_point() else b for n, b in new.items()}
 
 
 def _check_shapes(method: Method, params: Tree, update: Tree) -> None:

@@ -25,6 +25,10 @@ class LayerwiseShrinking(ServerStep):
     updates g_k = w_k - w differ. `scope` shrinks by layer, by tensor or the model as one; `clamp` = (lo, hi) bounds the product
     beta tau_l (the authors' code: (0.01, 0.2)). With `mode` "only_reg" w+ = w^ - (1 - gamma) w, with "only_opt"
     w+ = w + gamma u; full = only_reg + only_opt - w^. beta = 0 changes nothing, nor does one client, nor ||w_l|| = 0.
+
+    `buffers` does what the authors' code does with batch normalization: the running mean and variance, and the counter of batches,
+    belong to the layer that follows them in the state dict, count in its norms and in tau, and shrink with it (the counter does
+    not). By default buffers are averaged.
     """
 
     needs = "spread"
@@ -36,6 +40,11 @@ class LayerwiseShrinking(ServerStep):
     scope: Literal["layer", "model", "tensor"] = "layer"
     mode: Literal["full", "only_reg", "only_opt"] = "full"
     clamp: tuple[NonNegativeFloat, NonNegativeFloat] | None = None
+    buffers: bool = False
+
+    @property
+    def moves_buffers(self) -> bool:
+        return self.buffers
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         moved, apart = dict[str, Tensor](), cohort.spread
@@ -135,5 +144,7 @@ class ElementwiseDecay(ServerStep):
 
 
 def _layers(server: ServerView, update: Tree) -> list[list[str]]:
-    """The updated parameters of every layer of the model; an empty list for a layer that is frozen or private."""
-    return [[n for n in names if n in update] for names in tree.layers(server.settings.model.params)]
+    """The updated tensors of every layer of the model; an empty list for a layer that is frozen or private."""
+    model = server.settings.model
+    whole = model.params if update.keys() <= model.params.keys() else model.state_dict(model.params | model.buffers)
+    return [[n for n in names if n in update] for names in tree.layers(whole)]

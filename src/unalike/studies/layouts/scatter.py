@@ -118,13 +118,33 @@ class DataAgainstUpdates(Scatter):
         return "updates-against-data"
 
     def points(self, cell: CellResult) -> Points:
-        shares = [[count / max(1, sum(row)) for count in row] for row in cell.label_counts]
-        cosines = _cosines(cell)
+        cosines, distances = _cosines(cell), self.distances(cell)
         return [
-            (sum(abs(p - q) for p, q in zip(shares[i], shares[j])) / 2, 1 - statistics.fmean(cosines[i, j]))
-            for i, j in combinations(range(len(shares)), 2)
+            (distances[i][j], 1 - statistics.fmean(cosines[i, j]))
+            for i, j in combinations(range(len(distances)), 2)
             if (i, j) in cosines
         ]
+
+    def distances(self, cell: CellResult) -> list[list[float]]:
+        """The distance of every two clients' data."""
+        shares = [[count / max(1, sum(row)) for count in row] for row in cell.label_counts]
+        return [[sum(abs(p - q) for p, q in zip(a, b)) / 2 for b in shares] for a in shares]
+
+
+@dataclass(frozen=True)
+class TransportAgainstUpdates(DataAgainstUpdates):
+    """The same with the cost of optimal transport between samples, for cells with `transport`."""
+
+    @property
+    def x(self) -> str:
+        return "optimal transport of samples"
+
+    @property
+    def name(self) -> str:
+        return "updates-against-transport"
+
+    def distances(self, cell: CellResult) -> list[list[float]]:
+        return cell.transport
 
 
 def _means(cell: CellResult, quantity: str) -> dict[int, float]:

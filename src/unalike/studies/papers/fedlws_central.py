@@ -10,6 +10,8 @@ from unalike.studies.layouts.method_sweep import MethodSweep
 from unalike.studies.papers.fedlws_settings import (
     ALPHAS,
     BASES,
+    BEATS_AWD,
+    BEATS_ONE_TERM,
     CIFAR,
     CIFARS,
     CNN_BETA,
@@ -27,6 +29,7 @@ from unalike.studies.papers.fedlws_settings import (
     PAPER,
     PAPERS_OWN,
     REDUCED,
+    RIVALS,
     SMALL,
     SMALL_FASHION,
     SMOKE,
@@ -97,6 +100,11 @@ SWEEP: dict[str, str | Variant] = {
 }
 CODE_LWS = f"LWS, beta {CODE_BETA:g}, clamped"
 """The authors' code: its default beta, and beta tau bounded."""
+BUFFERS = {
+    f"{LWS}, buffers too": f"fedavg + lws(beta={CNN_BETA}, buffers=True)",
+    f"{CODE_LWS}, buffers too": f"fedavg + lws(beta={CODE_BETA}, clamp=(0.01, 0.2), buffers=True)",
+}
+"""The authors' code counts the buffers of batch normalization as a part of the layer that follows them."""
 PLAIN_AT = {LWS if b == CNN_BETA else f"LWS, beta {b:g}": b for b in BETAS}
 CLAMPED_AT = {f"LWS, beta {b:g}, clamped": b for b in CLAMPED}
 NO_DECAY, NORM, MOMENTUM, WIDE = (
@@ -112,7 +120,7 @@ SMALL_CAUSES = CAUSES | {NORM: {**CIFARS[CIFAR], "model": f"cnn(channels={NARROW
 SOME = {
     CIFAR: set(SWEEP),
     NO_DECAY: {"FedAvg", LWS, "LWS, beta 1"},
-    NORM: {"FedAvg", "LWS, beta 0.01", LWS},
+    NORM: {"FedAvg", "LWS, beta 0.01", LWS, CODE_LWS, *BUFFERS},
     MOMENTUM: {"FedAvg", LWS, CODE_LWS},
 }
 """The cells of the small scale: methods by setting."""
@@ -179,13 +187,15 @@ BETA = Study(
     {
         "smoke": Scale(SWEEP, TOY_CAUSES, TOY, seeds=(0,), reduced=SMOKE),
         "small": Scale(
-            SWEEP,
+            SWEEP | BUFFERS,
             SMALL_CAUSES,
             SMALL,
-            left_out=frozenset((m, where) for m, where in product(SWEEP, CAUSES) if m not in SOME[where]),
+            left_out=frozenset((m, where) for m, where in product(SWEEP | BUFFERS, CAUSES) if m not in SOME[where]),
             reduced=f"{REDUCED}; two betas in the settings without weight decay, with batch normalization, and with kept momentum",
         ),
-        "paper": Scale(SWEEP, CAUSES, PAPERS_OWN),
+        "paper": Scale(
+            SWEEP | BUFFERS, CAUSES, PAPERS_OWN, left_out=frozenset(product(BUFFERS, CAUSES.keys() - {NORM}))
+        ),
     },
     (
         *(
@@ -207,6 +217,7 @@ BETA = Study(
             remark=OURS,
         ),
         *(better(f"LWS makes FedAvg better, {where}", LWS, "FedAvg", where) for where in (NO_DECAY, NORM, MOMENTUM)),
+        *(better(f"{name} makes FedAvg better, {NORM}", name, "FedAvg", NORM) for name in (CODE_LWS, *BUFFERS)),
         Claim(
             "LWS gains more where clients have no weight decay of their own",
             difference(gain(LWS, "FedAvg", CIFAR, last=LAST), gain(LWS, "FedAvg", NO_DECAY, last=LAST)),
@@ -221,11 +232,16 @@ BETA = Study(
         CURVES,
     ),
     NUMBERS
-    + " The authors' code also shrinks the buffers of batch normalization, as a part of the next layer; here buffers are averaged.",
+    + ' The authors\' code counts the buffers of batch normalization as a part of the next layer and shrinks them; "buffers too" '
+    "does so. Otherwise buffers are averaged.",
 )
 
 LONG = SMALL | {"rounds": 200, "split": 0.75, "evaluate_every": 4, "work": WORK | {"batch_size": 43}}
 """The paper's rounds, of as many local steps as in the paper."""
+LONG_REDUCED = (
+    "12,000 training images instead of 35,000, and therefore batches of 43 instead of 128, so that a round has as many local steps "
+    "as in the paper; a narrower CNN"
+)
 TWO = with_lws({name: BASES[name] for name in ("FedAvg", "FedProx")})
 LONGER = Study(
     "fedlws-rounds",
@@ -238,8 +254,7 @@ LONGER = Study(
             {CIFAR: CIFARS[CIFAR]},
             LONG,
             seeds=tuple(range(6)),
-            reduced="12,000 training images instead of 35,000, and therefore batches of 43 instead of 128, so that a round has as "
-            "many local steps as in the paper; a narrower CNN",
+            reduced=LONG_REDUCED,
         ),
         "paper": Scale(TWO, {CIFAR: CIFARS[CIFAR]}, PAPERS_OWN),
     },
@@ -248,4 +263,19 @@ LONGER = Study(
     NUMBERS,
 )
 
-STUDIES = (TABLE1, CENTRAL, BETA, LONGER)
+SIMPLER = PAIR | RIVALS
+LONGER_RIVALS = Study(
+    "fedlws-rounds-rivals",
+    "LWS against AWD and against its own shorter step alone, over the paper's 200 rounds and local steps, at Dir(0.1)",
+    PAPER,
+    {
+        "smoke": Scale(SIMPLER, TOYS, TOY | {"rounds": 6}, seeds=(0,), reduced=SMOKE),
+        "small": Scale(SIMPLER, {CIFAR: CIFARS[CIFAR]}, LONG, reduced=LONG_REDUCED),
+        "paper": Scale(SIMPLER, {CIFAR: CIFARS[CIFAR]}, PAPERS_OWN),
+    },
+    (BEATS_AWD, BEATS_ONE_TERM),
+    (TABLE, CURVES),
+    NUMBERS,
+)
+
+STUDIES = (TABLE1, CENTRAL, BETA, LONGER, LONGER_RIVALS)

@@ -40,6 +40,9 @@ WITH = " + LWS"
 LWS = "FedAvg" + WITH
 LAW = "fedlaw(epochs=100)"
 PAIR = {"FedAvg": "fedavg", LWS: "fedavg + lws(beta=0.1)"}
+AWD, ONLY_STEP = "FedAvg + AWD", f"{LWS}, only the optimization term"
+RIVALS = {AWD: "fedavg + awd(lam=0.02)", ONLY_STEP: "fedavg + lws(beta=0.1, mode='only_opt')"}
+"""Simpler rules that do not multiply the model by the factors of LWS."""
 CNN_BETA, RESNET_BETA, CODE_BETA = 0.1, 0.01, 0.03
 """beta for the CNN and for ResNets in the paper, and the default of the authors' code."""
 
@@ -111,3 +114,7 @@ def better(text: str, method: str, other: str, where: str, remark: str = OURS) -
     return Claim(
         text, gain(method, other, where, last=LAST), Above(), "-" if remark == OURS else "not at hand", remark=remark
     )
+
+
+BEATS_AWD = better("LWS is better than AWD", LWS, AWD, CIFAR, STATED)
+BEATS_ONE_TERM = better("Both terms are better than only the optimization term", LWS, ONLY_STEP, CIFAR, STATED)

@@ -11,7 +11,10 @@ from unalike.studies.claims import Claim, difference, recorded_mean
 from unalike.studies.layouts.layout import Layout
 from unalike.studies.layouts.recorded import RecordedCurves
 from unalike.studies.papers.fedlws_settings import (
+    AWD,
     BASES,
+    BEATS_AWD,
+    BEATS_ONE_TERM,
     CIFAR,
     CIFARS,
     CURVES,
@@ -21,12 +24,14 @@ from unalike.studies.papers.fedlws_settings import (
     LWS,
     NARROW,
     NUMBERS,
+    ONLY_STEP,
     PAIR,
     PAPER,
     PAPERS_OWN,
     RECORDED,
     REDUCED,
     RESNET_BETA,
+    RIVALS,
     SMALL,
     SMOKE,
     STATED,
@@ -218,8 +223,11 @@ TABLE5 = Study(
 TABLE6 = _on_cifar(
     "fedlws-table6",
     "Adaptive weight decay on the server: AWD and AdaDecay against LWS",
-    PAIR | {"FedAvg + AWD": "fedavg + awd(lam=0.02)", "FedAvg + AdaDecay": "fedavg + adadecay(lam=0.0005)"},
-    tuple(better(f"LWS is better than {name}", LWS, f"FedAvg + {name}", CIFAR, STATED) for name in ("AWD", "AdaDecay")),
+    PAIR | {AWD: RIVALS[AWD], "FedAvg + AdaDecay": "fedavg + adadecay(lam=0.0005)"},
+    (
+        BEATS_AWD,
+        better("LWS is better than AdaDecay", LWS, "FedAvg + AdaDecay", CIFAR, STATED),
+    ),
     notes="AWD and AdaDecay on the server are our adaptation; no code of the paper's was public.",
 )
 
@@ -263,12 +271,15 @@ TABLE9 = _on_cifar(
     notes="The start is trained for five epochs on a quarter of the training samples; the paper's start was not at hand.",
 )
 
-TERMS = {"only the regularization term": "only_reg", "only the optimization term": "only_opt"}
+ONLY_SHRINKING = f"{LWS}, only the regularization term"
 TABLE10 = _on_cifar(
     "fedlws-table10",
     "One term of shrinking alone: regularization, or the shorter step",
-    PAIR | {f"{LWS}, {text}": f"fedavg + lws(beta=0.1, mode='{mode}')" for text, mode in TERMS.items()},
-    tuple(better(f"Both terms are better than {text}", LWS, f"{LWS}, {text}", CIFAR, STATED) for text in TERMS),
+    PAIR | {ONLY_SHRINKING: "fedavg + lws(beta=0.1, mode='only_reg')", ONLY_STEP: RIVALS[ONLY_STEP]},
+    (
+        better("Both terms are better than only the regularization term", LWS, ONLY_SHRINKING, CIFAR, STATED),
+        BEATS_ONE_TERM,
+    ),
     notes="The paper gives no formulas for one term alone: w^ - (1 - gamma) w, and w + gamma (w^ - w).",
 )
 
