@@ -151,7 +151,7 @@ def _moved(
 def _with_buffers(
     server: ServerView, update: Tree, cohort: Cohort, old: Tree, new: Tree
 ) -> tuple[ServerView, Tree, Cohort]:
-    """What a server step that moves buffers is given: they count as parameters, integer ones as numbers of the model's type."""
+    """The arguments of a step that moves buffers: these are added to the parameters, integer ones as floats."""
     kind = tree.dtype(server.params)
     before, after, sent = (
         tree.map(lambda b: b.to(kind), tree.only(b, new)) for b in (old, new, cohort.stacked.buffers)
