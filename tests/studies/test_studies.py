@@ -182,7 +182,7 @@ def test_ledger_gives_verdicts_from_three_seeds_on(small, tmp_path):
     assert same.finding.verdict == "reproduced" and same.finding.mean == 0
     assert better.finding.verdict in ("reproduced", "contradicted") and better.finding.seeds == 3
     text = page([small], tmp_path)
-    assert "| mu = 0 is FedAvg | not at hand | 0 rmse | 0 to 0 | 3 | small | reproduced | everything |" in text
+    assert "| mu = 0 is FedAvg | not at hand | 0 rmse | 0 to 0 | 3 | small | reproduced | - |" in text
 
 
 def test_ledger_without_results_says_not_run(small, tmp_path):

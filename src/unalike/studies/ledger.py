@@ -15,7 +15,7 @@ from unalike.studies.verdicts import NOT_RUN, VERDICTS, Finding
 
 RUNS = ("paper", "small")
 """Scales that give verdicts, the more faithful one first."""
-HEAD = ("study", "claim", "published", "ours", "95 % interval", "seeds", "scale", "verdict", "reduced; remarks")
+HEAD = ("study", "claim", "published", "ours", "95 % interval", "seeds", "scale", "verdict", "remarks")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ def page(studies: Iterable[Study], folder: Path) -> str:
         "<!-- Made by `unalike study ledger` from studies/results; do not edit. -->",
         "",
         "One row for each claim of the papers: the published number, ours at the scale that was run, the 95 % t interval over "
-        "seeds, and the verdict that [the rule](studies.md#verdicts) gives. A verdict needs at least three seeds.",
+        "seeds, and the verdict that [the rule](studies.md#verdicts) gives. A verdict needs at least three seeds. Below each table "
+        "stands what was reduced, and why it may matter.",
         "",
         markdown([["verdict", "claims"], *([verdict, str(count)] for verdict, count in counts.items())]),
         "",
@@ -74,7 +75,6 @@ def page(studies: Iterable[Study], folder: Path) -> str:
 def _row(entry: Entry) -> list[str]:
     claim, finding = entry.claim, entry.finding
     known = finding.seeds > 0
-    reduced = entry.study.scales[entry.scale].reduced if entry.scale else ""
     return [
         claim.text,
         claim.published,
@@ -83,17 +83,21 @@ def _row(entry: Entry) -> list[str]:
         str(finding.seeds) if known else "-",
         entry.scale or "-",
         finding.verdict,
-        "; ".join(text for text in (reduced, claim.remark) if text) or "-",
+        claim.remark or "-",
     ]
 
 
 def _spent(study: Study, folder: Path) -> list[str]:
-    """One line per scale with results: how many cells there are, and the seconds that they took."""
+    """One line per scale with results: the number of cells, the seconds that they took, and what was reduced."""
     lines = []
     for name, results in results_of(study, folder).items():
         if len(results):
-            cells = len(study.scale(name).cells)
-            lines += [f"Scale {name}: {len(results)} of {cells} cells, {results.seconds:,.0f} seconds.", ""]
+            scale = study.scale(name)
+            reduced = f" Reduced: {scale.reduced}." if scale.reduced else ""
+            lines += [
+                f"Scale {name}: {len(results)} of {len(scale.cells)} cells, {results.seconds:,.0f} seconds.{reduced}",
+                "",
+            ]
     return lines
 
 
