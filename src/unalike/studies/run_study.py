@@ -86,8 +86,9 @@ def run_cells(
         for cell in missing(cells, folder):
             places.setdefault(cell.digest, []).append((folder, cell))
     elsewhere = {} if root is None or not places else by_digest(root)
-    for digest in [digest for digest in places if digest in elsewhere]:
-        yield from _copies(CellResult.load(elsewhere[digest]), places.pop(digest))
+    known = {digest: CellResult.load(elsewhere[digest]) for digest in places if digest in elsewhere}
+    for digest, result in known.items():  # all are read first: a copy may replace the file of another one
+        yield from _copies(result, places.pop(digest))
     failures: list[Failure] = []
     for found in _run_all([first for first, *_ in places.values()], data_dir, jobs):
         if isinstance(found, CellResult):

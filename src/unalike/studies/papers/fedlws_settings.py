@@ -17,6 +17,10 @@ NUMBERS = (
     "No copy of the paper's tables was at hand when this was written; the settings follow our notes of the paper and of the "
     "authors' code. The score is the mean over the last evaluated rounds on the server's test samples."
 )
+LONGER_RUNS = (
+    " fedlws-rounds and fedlws-rounds-rivals repeat some of these comparisons over the paper's 200 rounds: a difference over 51 "
+    "rounds need not last."
+)
 LAST = 5
 """Evaluated rounds that a score is the mean of: in small studies the last fifteen rounds, in full ones the last ten."""
 TABLE = MethodTable(f"Mean accuracy of the last {LAST} evaluated rounds, %", last=LAST)

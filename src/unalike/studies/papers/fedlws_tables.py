@@ -21,6 +21,7 @@ from unalike.studies.papers.fedlws_settings import (
     FASHIONS,
     FEDERATION,
     LAW,
+    LONGER_RUNS,
     LWS,
     NARROW,
     NUMBERS,
@@ -228,7 +229,7 @@ TABLE6 = _on_cifar(
         BEATS_AWD,
         better("LWS is better than AdaDecay", LWS, "FedAvg + AdaDecay", CIFAR, STATED),
     ),
-    notes="AWD and AdaDecay on the server are our adaptation; no code of the paper's was public.",
+    notes="AWD and AdaDecay on the server are our adaptation; no code of the paper's was public." + LONGER_RUNS,
 )
 
 LONG_TAIL = "FedLAW, long-tailed proxy"
@@ -280,7 +281,7 @@ TABLE10 = _on_cifar(
         better("Both terms are better than only the regularization term", LWS, ONLY_SHRINKING, CIFAR, STATED),
         BEATS_ONE_TERM,
     ),
-    notes="The paper gives no formulas for one term alone: w^ - (1 - gamma) w, and w + gamma (w^ - w).",
+    notes="The paper gives no formulas for one term alone: w^ - (1 - gamma) w, and w + gamma (w^ - w)." + LONGER_RUNS,
 )
 
 FIXED = "FedAvg, factors 1 - 0.01 l"
