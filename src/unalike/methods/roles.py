@@ -366,9 +366,9 @@ class ServerStep(Part):
 
     @property
     def moves_buffers(self) -> bool:
-        """Whether `step` is also given the averaged buffers, among the parameters, the update and the clients' updates.
+        """Whether `step` is also given the averaged buffers, in `server.params`, `update` and `cohort.spread`. Default: no.
 
-        Such a part needs "spread" or "updates". It moves float buffers; integer ones keep the maximum of the clients'. Default: no.
+        Such a part needs "spread". It moves float buffers; integer ones keep the maximum of the clients'.
         """
         return False
 

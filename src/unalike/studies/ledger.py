@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from unalike.studies.claims import Claim
+from unalike.studies.claims import OURS, Claim
 from unalike.studies.layouts.tables import markdown
 from unalike.studies.results import Results
 from unalike.studies.study import Study
@@ -15,6 +15,7 @@ from unalike.studies.verdicts import NOT_RUN, VERDICTS, Finding
 
 RUNS = ("paper", "small")
 """Scales that give verdicts, the more faithful one first."""
+QUESTIONS = "questions of ours, which no paper states"
 HEAD = ("study", "claim", "published", "ours", "95 % interval", "seeds", "scale", "verdict", "remarks")
 
 
@@ -50,7 +51,6 @@ def page(studies: Iterable[Study], folder: Path) -> str:
     """The Markdown page of the ledger."""
     studies = list(studies)
     found = entries(studies, folder)
-    counts = {verdict: sum(entry.finding.verdict == verdict for entry in found) for verdict in VERDICTS}
     lines = [
         "# Reproduction ledger",
         "",
@@ -60,7 +60,7 @@ def page(studies: Iterable[Study], folder: Path) -> str:
         "seeds, and the verdict that [the rule](studies.md#verdicts) gives. A verdict needs at least three seeds. Below each table "
         "stands what was reduced, and why it may matter.",
         "",
-        markdown([["verdict", "claims"], *([verdict, str(count)] for verdict, count in counts.items())]),
+        markdown([["claims of", *VERDICTS], *_counts(found)]),
         "",
     ]
     for study in studies:
@@ -70,6 +70,16 @@ def page(studies: Iterable[Study], folder: Path) -> str:
             lines += [study.notes, ""] if study.notes else []
             lines += [markdown([HEAD[1:], *map(_row, own)]), "", *_spent(study, folder)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _counts(found: Iterable[Entry]) -> list[list[str]]:
+    """The number of claims with each verdict: of each paper, our own, and in all."""
+    verdicts: dict[str, list[str]] = {entry.study.paper: [] for entry in found} | {QUESTIONS: []}
+    for entry in found:
+        source = QUESTIONS if OURS in entry.claim.remark else entry.study.paper
+        verdicts[source].append(entry.finding.verdict)
+    verdicts["all"] = [verdict for own in verdicts.values() for verdict in own]
+    return [[source, *(str(own.count(v)) for v in VERDICTS)] for source, own in verdicts.items() if own]
 
 
 def _row(entry: Entry) -> list[str]:

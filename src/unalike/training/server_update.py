@@ -152,13 +152,14 @@ def _with_buffers(
     server: ServerView, update: Tree, cohort: Cohort, old: Tree, new: Tree
 ) -> tuple[ServerView, Tree, Cohort]:
     """The arguments of a step that moves buffers: these are added to the parameters, integer ones as floats."""
-    kind = tree.dtype(server.params)
-    before, after, sent = (
-        tree.map(lambda b: b.to(kind), tree.only(b, new)) for b in (old, new, cohort.stacked.buffers)
-    )
-    apart = spread(sent)  # b_k and b_k - b are equally far from their means
-    seen = replace(cohort, measured=cohort.spread | apart)
-    return replace(server, params=server.params | before), update | tree.map(torch.sub, after, before), seen
+
+    def floats(buffers: Tree) -> Tree:
+        return {n: buffers[n].to(tree.dtype(server.params)) for n in new}
+
+    apart = cohort.spread | spread(floats(cohort.stacked.buffers))  # b_k and b_k - b are equally far from their means
+    before = floats(old)
+    moved = tree.map(torch.sub, floats(new), before)
+    return replace(server, params=server.params | before), update | moved, replace(cohort, measured=apart)
 
 
 def _moved_buffers(old: Tree, new: Tree, moved: Tree) -> Tree:
