@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 OTHERWISE = {
     "pillow": "PIL",
     "scikit-learn": "sklearn",
+    "pot": "ot",
     "mlflow-skinny": "mlflow",
     "tomli-w": "tomli_w",
     "dp-accounting": "dp_accounting",
