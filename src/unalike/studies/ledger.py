@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,9 +72,10 @@ def page(studies: Iterable[Study], folder: Path) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _counts(found: Iterable[Entry]) -> list[list[str]]:
+def _counts(found: Sequence[Entry]) -> list[list[str]]:
     """The number of claims with each verdict: of each paper, our own, and in all."""
-    verdicts: dict[str, list[str]] = {entry.study.paper: [] for entry in found} | {QUESTIONS: []}
+    sources = (*(entry.study.paper for entry in found), QUESTIONS)
+    verdicts: dict[str, list[str]] = {source: [] for source in sources}
     for entry in found:
         source = QUESTIONS if OURS in entry.claim.remark else entry.study.paper
         verdicts[source].append(entry.finding.verdict)
