@@ -243,8 +243,8 @@ GLYPHS = CHARACTERS | {
 FEW_GLYPHS = GLYPHS | {"data": "glyphs(train=2000, test=400)"}
 ON_GLYPHS = (
     "glyphs (distorted printed characters) instead of EMNIST; 600 training images for each client instead of 2,500; mostly 30 "
-    "epochs of AdamW on pooled samples instead of 100, 60 rounds of Adam on clients. Of the accuracies only the order carries over, and "
-    "less data favors methods that share"
+    "epochs of AdamW on pooled samples instead of 100, 60 rounds of Adam on clients. Of the accuracies only the order carries "
+    "over, and less data favors methods that share"
 )
 
 CONDITIONAL_CNN, LONGER_CNN = "conditional CNN", "conditional CNN, 100 epochs"
