@@ -24,6 +24,29 @@ def test_the_page_on_parameter_skew_has_the_accuracies_of_the_studies(name, cell
         assert f"| {' | '.join([method, *shown])} |" in page, method
 
 
+def _rows(name):
+    """Method -> the shown scores of a study's first table, setting by setting, without the columns of published numbers."""
+    results = Results.read(ROOT / "studies/results" / name / "small", study(name).scale("small").cells)
+    head, *rows = study(name).layouts[0].table(results)
+    kept = [i for i, column in enumerate(head) if i and not column.endswith(", published")]
+    return {
+        method: [score.replace(" (3)", "") for i, score in enumerate([method, *scores]) if i in kept]
+        for method, *scores in rows
+    }
+
+
+def test_the_page_on_local_statistics_has_the_scores_of_the_studies():
+    page = (ROOT / "docs/explanation/local_statistics.md").read_text()
+    linear, logistic = _rows("local-statistics-table1"), _rows("local-statistics-table2")
+    assert len(linear) == 7
+    for method, scores in linear.items():
+        assert f"| {' | '.join([method, *scores, *logistic[method]])} |" in page, method
+    characters = _rows("local-statistics-table3")
+    assert len(characters) == 8
+    for method, [score] in characters.items():
+        assert f"| {method} | {score} |" in page, method
+
+
 def test_the_page_on_weight_shrinking_has_the_differences_of_the_ledger():
     ledger, study_name = {}, ""
     for line in (ROOT / "docs/reproduction.md").read_text().splitlines():
