@@ -42,7 +42,7 @@ def test_the_page_on_local_statistics_has_the_scores_of_the_studies():
     for method, scores in linear.items():
         assert f"| {' | '.join([method, *scores, *logistic[method]])} |" in page, method
     characters = _rows("local-statistics-table3")
-    assert len(characters) == 8
+    assert len(characters) == 9
     for method, [score] in characters.items():
         assert f"| {method} | {score} |" in page, method
 
