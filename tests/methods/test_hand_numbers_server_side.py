@@ -303,27 +303,22 @@ def test_lws_buffers_count_in_the_layer_that_follows_and_shrink_with_it():
     cohort, before = sim.run(), sim.state
     old = before.params | before.buffers
     sent = {name: old[name] + u for name, u in cohort.stacked.update.items()} | cohort.stacked.buffers
+    rows = {name: t.double().numpy().reshape(3, -1) for name, t in sent.items()}
     p = np.array([6, 4, 9]) / 19
+    combined = {name: r.max(0) if name.endswith("tracked") else p @ r for name, r in rows.items()}
     after = advance(sim.method, sim.settings, before, cohort)
     assert list(sim.settings.model.state_dict(old)) == [name for layer in LAYERS_WITH_BUFFERS for name in layer]
     for layer in LAYERS_WITH_BUFFERS:
         w = np.concatenate([old[name].double().numpy().ravel() for name in layer])
-        w_k = np.concatenate([sent[name].double().numpy().reshape(3, -1) for name in layer], axis=1)
-        mean = np.concatenate([_combined(name, sent[name].double().numpy().reshape(3, -1), p) for name in layer])
+        w_k = np.concatenate([rows[name] for name in layer], axis=1)
+        mean = np.concatenate([combined[name] for name in layer])
         tau = np.linalg.norm(w_k - w_k.mean(0), axis=1).mean()
         gamma = np.linalg.norm(w) / (5 * tau * np.linalg.norm(mean - w) + np.linalg.norm(w))
         assert gamma < 0.99
         for name in layer:
-            found, combined = (
-                (after.params | after.buffers)[name],
-                _combined(name, sent[name].double().numpy().reshape(3, -1), p),
-            )
-            expected = combined if name.endswith("tracked") else gamma * combined
+            found = (after.params | after.buffers)[name]
+            expected = combined[name] if name.endswith("tracked") else gamma * combined[name]
             np.testing.assert_allclose(found.numpy().ravel(), expected, rtol=2e-5, atol=1e-6, err_msg=name)
-
-
-def _combined(name, rows, weights):
-    return rows.max(0) if name.endswith("tracked") else weights @ rows
 
 
 def test_lws_leaves_buffers_alone_by_default():

@@ -13,7 +13,7 @@ from unalike.runtime.round_loop import execute
 from unalike.studies.catalogue import STUDIES, study
 from unalike.studies.claims import Claim, after_round, best, gain, peak, score
 from unalike.studies.layouts.tables import MethodTable
-from unalike.studies.ledger import entries, page
+from unalike.studies.ledger import entries, page, results_of
 from unalike.studies.report import write_report
 from unalike.studies.results import FOLDER, CellResult, Results, stored
 from unalike.studies.run_study import PARTIAL, missing, run_cell, run_cells
@@ -176,13 +176,14 @@ def test_digest_changes_with_options_and_not_with_labels():
 def test_ledger_gives_verdicts_from_three_seeds_on(small, tmp_path):
     folder = tmp_path / "toy-table1" / "small"
     list(run_cells({folder: [cell for cell in small.scale("small").cells if cell.seed < 2]}))
-    assert [entry.finding.verdict for entry in entries([small], tmp_path)] == [NOT_RUN, NOT_RUN]
+    assert [entry.finding.verdict for entry in entries(small, results_of(small, tmp_path))] == [NOT_RUN, NOT_RUN]
     list(run_cells({folder: small.scale("small").cells}))
-    same, better = entries([small], tmp_path)
+    same, better = entries(small, results_of(small, tmp_path))
     assert same.finding.verdict == "reproduced" and same.finding.mean == 0
     assert better.finding.verdict in ("reproduced", "contradicted") and better.finding.seeds == 3
     text = page([small], tmp_path)
     assert "| mu = 0 is FedAvg | not at hand | 0 rmse | 0 to 0 | 3 | small | reproduced | - |" in text
+    assert "Scale small: 18 of 18 cells, " in text and "Reduced: everything." in text
 
 
 def test_ledger_without_results_says_not_run(small, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from unalike.studies.claims import OURS, Claim
@@ -16,7 +17,7 @@ from unalike.studies.verdicts import NOT_RUN, VERDICTS, Finding
 RUNS = ("paper", "small")
 """Scales that give verdicts, the more faithful one first."""
 QUESTIONS = "questions of ours, which no paper states"
-HEAD = ("study", "claim", "published", "ours", "95 % interval", "seeds", "scale", "verdict", "remarks")
+HEAD = ("claim", "published", "ours", "95 % interval", "seeds", "scale", "verdict", "remarks")
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,9 @@ class Entry:
     finding: Finding
 
 
-def entries(studies: Iterable[Study], folder: Path) -> list[Entry]:
-    """The entries of all claims, from the results below `folder`."""
-    return [_entry(study, claim, results_of(study, folder)) for study in studies for claim in study.claims]
+def entries(study: Study, results: Mapping[str, Results]) -> list[Entry]:
+    """The entries of a study's claims; `results` are those of `results_of`."""
+    return [_entry(study, claim, results) for claim in study.claims]
 
 
 def results_of(study: Study, folder: Path) -> dict[str, Results]:
@@ -50,7 +51,8 @@ def _entry(study: Study, claim: Claim, results: Mapping[str, Results]) -> Entry:
 def page(studies: Iterable[Study], folder: Path) -> str:
     """The Markdown page of the ledger."""
     studies = list(studies)
-    found = entries(studies, folder)
+    stored = {study.name: results_of(study, folder) for study in studies}
+    found = {study.name: entries(study, stored[study.name]) for study in studies}
     lines = [
         "# Reproduction ledger",
         "",
@@ -60,15 +62,14 @@ def page(studies: Iterable[Study], folder: Path) -> str:
         "seeds, and the verdict that [the rule](studies.md#verdicts) gives. A verdict needs at least three seeds. Below each table "
         "stands what was reduced, and why it may matter.",
         "",
-        markdown([["claims of", *VERDICTS], *_counts(found)]),
+        markdown([["claims of", *VERDICTS], *_counts(list(chain.from_iterable(found.values())))]),
         "",
     ]
     for study in studies:
-        own = [entry for entry in found if entry.study is study]
-        if own:
+        if own := found[study.name]:
             lines += [f"## {study.name}", "", f"{study.title}. {study.paper}.", ""]
             lines += [study.notes, ""] if study.notes else []
-            lines += [markdown([HEAD[1:], *map(_row, own)]), "", *_spent(study, folder)]
+            lines += [markdown([HEAD, *map(_row, own)]), "", *_spent(study, stored[study.name])]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -98,10 +99,10 @@ def _row(entry: Entry) -> list[str]:
     ]
 
 
-def _spent(study: Study, folder: Path) -> list[str]:
+def _spent(study: Study, stored: Mapping[str, Results]) -> list[str]:
     """One line per scale with results: the number of cells, the seconds that they took, and what was reduced."""
     lines = []
-    for name, results in results_of(study, folder).items():
+    for name, results in stored.items():
         if len(results):
             scale = study.scale(name)
             reduced = f" Reduced: {scale.reduced}." if scale.reduced else ""

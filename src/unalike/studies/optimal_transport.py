@@ -8,7 +8,6 @@ from itertools import combinations
 import numpy as np
 import torch
 
-from unalike._utils.errors import require_extra
 from unalike.data.population import Population
 
 
@@ -18,7 +17,6 @@ def transport_costs(population: Population, samples: int, seed: int) -> list[lis
     A sample is an input with its label: moving (x, y) to (x', y') costs |x - x'|^2 / D, the inputs scaled to standard deviation 1
     over all clients, and 1 more where the labels differ. At most `samples` of a client count, drawn under the seed.
     """
-    require_extra("studies", "ot", what="the optimal transport between clients")
     import ot
 
     costs = np.zeros((len(population), len(population)))

@@ -262,25 +262,23 @@ def _character_methods(
 ) -> dict[str, str | Variant]:
     """References and conditional models on pooled samples, as in the paper, one of them for longer, and the same federated."""
 
-    def trained(where: str, options: dict[str, Any], statistic: str = "", components: int = 1) -> Variant:
-        if not statistic:
-            return Variant(where, options)
+    def conditional(where: str, options: dict[str, Any], statistic: str, components: int = 1) -> Variant:
         like = ", like='pca'" if statistic == "zeros" else ""
         model = {"model": f"conditional_cnn(components={components})"}
         part = f"conditional(statistic='{statistic}', components={components}{like})"
         return Variant(f"{where} + {part}", options | model)
 
     return {
-        "global": trained("centralised", pooled),
-        "global, zeros": trained("centralised", pooled, "zeros"),
-        "global, pooled component": trained("centralised", pooled, "pooled_pca"),
+        "global": Variant("centralised", pooled),
+        "global, zeros": conditional("centralised", pooled, "zeros"),
+        "global, pooled component": conditional("centralised", pooled, "pooled_pca"),
         "client": Variant("local_only", federated | {"protocol": "personal"}),
-        "cluster": trained("cluster_oracle(method='fedavg')", federated),
-        CONDITIONAL_CNN: trained("centralised", pooled, "pca"),
-        LONGER_CNN: trained("centralised", pooled | longer, "pca"),
-        **{f"{n} components": trained("centralised", pooled, "pca", n) for n in (2, 4)},
-        "global, FedAvg": trained("fedavg", federated),
-        FEDERATED_CNN: trained("fedavg", federated, "pca"),
+        "cluster": Variant("cluster_oracle(method='fedavg')", federated),
+        CONDITIONAL_CNN: conditional("centralised", pooled, "pca"),
+        LONGER_CNN: conditional("centralised", pooled | longer, "pca"),
+        **{f"{n} components": conditional("centralised", pooled, "pca", n) for n in (2, 4)},
+        "global, FedAvg": Variant("fedavg", federated),
+        FEDERATED_CNN: conditional("fedavg", federated, "pca"),
     }
 
 
