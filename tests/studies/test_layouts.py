@@ -4,6 +4,7 @@ import pytest
 
 from unalike.studies.layouts.figures import ClassScores, ClientCurves, Curves, LabelCounts, Sweep
 from unalike.studies.layouts.method_sweep import MethodSweep
+from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.results import CellResult, Results
 
 
@@ -87,3 +88,20 @@ def test_method_sweep_shows_gains_over_the_baseline_under_the_same_seeds():
     own, base = sweep.picture(results).panels[0].lines
     assert (own.x, own.y) == (pytest.approx([-1, 1]), pytest.approx([75, 40]))
     assert (base.x, base.y) == (pytest.approx([-1, 1]), pytest.approx([60, 60]))
+
+
+def test_method_table_leaves_out_methods_and_seeds_without_the_column():
+    results = Results(
+        (
+            cell("shared", "few", 0, [0.1, 0.5]),
+            cell("both", "few", 0, [0.1, 0.5]),
+            cell("both", "few", 1, [0.1, 0.7]),
+            cell("both", "many", 0, [0.1, 0.5]),
+        )
+    )
+    for result, values in zip(results.cells[1:], ([0.0, 0.6], [0.0, 0.8], [None, None])):
+        result.rounds["personal_accuracy"] = values
+    assert MethodTable("personal", "personal_accuracy", last=1).table(results) == [
+        ["method", "few", "many"],
+        ["both", "70.00 ± 14.14 (2)", "-"],
+    ]

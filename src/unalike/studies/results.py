@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +133,9 @@ class Results:
         return {cell.seed: cell for cell in self.cells if (cell.method, cell.setting) == (method, setting)}
 
     def scores(self, method: str, setting: str, column: str = "accuracy", last: int = 10) -> dict[int, float]:
-        """Seed -> mean of a column over the last evaluated rounds."""
-        return {seed: cell.score(column, last) for seed, cell in self.of(method, setting).items()}
+        """Seed -> mean of a column over the last evaluated rounds, without the seeds that lack the column."""
+        scores = {seed: cell.score(column, last) for seed, cell in self.of(method, setting).items()}
+        return {seed: score for seed, score in scores.items() if not math.isnan(score)}
 
     @property
     def methods(self) -> list[str]:
@@ -153,12 +154,14 @@ class Results:
 
 
 def stored(folder: Path, cell: StudyCell) -> CellResult | None:
-    """The stored result of a cell; None if there is none, or one of another digest."""
+    """The stored result of a cell, under the cell's present labels; None if there is none, or one of another digest."""
     path = folder / cell.file
     if not path.exists():
         return None
     found = CellResult.load(path)
-    return found if found.digest == cell.digest else None
+    if found.digest != cell.digest:
+        return None
+    return replace(found, method=cell.method, setting=cell.setting)
 
 
 def by_digest(root: Path) -> dict[str, Path]:

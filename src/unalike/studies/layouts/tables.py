@@ -14,7 +14,7 @@ MISSING = "-"
 
 @dataclass(frozen=True)
 class MethodTable:
-    """One row per method, one column per setting; `published` holds the paper's entries as printed."""
+    """One row per method that has the column, one column per setting; `published` holds the paper's entries as printed."""
 
     title: str
     column: str = "accuracy"
@@ -31,9 +31,12 @@ class MethodTable:
             head += [setting, *([f"{setting}, published"] if setting in printed else [])]
         rows = [head]
         for method in results.methods:
+            scores = {s: results.scores(method, s, self.column, self.last) for s in results.settings}
+            if not any(scores.values()):
+                continue
             row = [method]
-            for setting in results.settings:
-                row.append(self.entry(list(results.scores(method, setting, self.column, self.last).values())))
+            for setting, values in scores.items():
+                row.append(self.entry(list(values.values())))
                 if setting in printed:
                     row.append(self.published.get((method, setting), MISSING))
             rows.append(row)

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from unalike.studies.cells import Options
-from unalike.studies.claims import OURS, Claim, Quantity, difference
+from unalike.studies.claims import OURS, Claim, Quantity, best, difference, gain, score
 from unalike.studies.layouts.client_map import ClientMap
 from unalike.studies.layouts.explained_gains import recorded
 from unalike.studies.layouts.figures import Curves, LabelCounts
@@ -165,6 +165,32 @@ SWEEP_METHODS |= {
     if (label := _label(rule, parameter, value)) not in SWEEP_METHODS
 }
 BASE = {UNIFORM, PAKE, NORMALIZED}
+LITERAL = [label for label in SWEEP_METHODS if label.startswith(PAKE)]
+"""The printed rule with all values of all parameters."""
+SWEEP_LAST = 5
+SWEEP_CLAIMS = (
+    Claim(
+        f"{PAKE} with the best threshold, similarity, C and S is better than the mean",
+        difference(
+            best(*(score(label, DIR, last=SWEEP_LAST) for label in LITERAL)), score(UNIFORM, DIR, last=SWEEP_LAST)
+        ),
+        Above(),
+        "not at hand for this model",
+        remark="chosen by the test accuracy, one parameter at a time",
+    ),
+    *(
+        Claim(
+            f"{_label(PAKE, parameter, value)}: as good as with {default}",
+            gain(_label(PAKE, parameter, value), PAKE, DIR, last=SWEEP_LAST),
+            Same(0.5),
+            "-",
+            remark=OURS,
+        )
+        for parameter, (_, values, default) in PARAMETERS.items()
+        for value in values
+        if value != default
+    ),
+)
 SWEEP = Study(
     "fedpake-sweeps",
     "Accuracy over the threshold, the least similarity, and the numbers of micro- and macro-classes",
@@ -180,16 +206,16 @@ SWEEP = Study(
         "small": Scale(SWEEP_METHODS, {DIR: DIVISIONS[DIR]}, CNN | NET, reduced=ON_FASHION),
         "paper": Scale(SWEEP_METHODS, {DIR: SETTINGS[DIR]}, PAPERS_OWN),
     },
-    (),
+    SWEEP_CLAIMS,
     (
-        MethodTable("Mean accuracy of the last 5 evaluated rounds, %", last=5),
+        MethodTable("Mean accuracy of the last 5 evaluated rounds, %", last=SWEEP_LAST),
         *(
             MethodSweep(
                 "accuracy, %",
                 parameter,
                 {rule: {_label(rule, parameter, value): value for value in values} for rule in SWEPT},
                 UNIFORM,
-                last=5,
+                last=SWEEP_LAST,
                 log=False,
                 name=f"sweep-{field}",
             )

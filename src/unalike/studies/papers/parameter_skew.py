@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from unalike.studies.cells import Options
-from unalike.studies.claims import Claim, Quantity, difference, gain, score
+from unalike.studies.claims import Claim, Quantity, best, difference, gain, score
 from unalike.studies.layouts.client_spread import ClientSpread
 from unalike.studies.layouts.costs import Costs
 from unalike.studies.layouts.figures import Curves, LabelCounts
@@ -23,7 +24,7 @@ NUMBERS = (
 )
 AT_HAND = "about 4.7 (abstract, over eight baselines)"
 
-SA, PAKE, NORMALIZED = "FedSA, as printed", "FedPake, as printed", "FedSA = FedPake, normalized"
+SA, PAKE, NORMALIZED = "FedSA as printed", "FedPake as printed", "FedSA = FedPake, normalized"
 RULES = {SA: "fedsa(variant='literal')", PAKE: "fedpake(variant='literal')", NORMALIZED: "fedsa"}
 """The two rules as printed, and the one that keeps the scale of the model."""
 MEAN = "FedAvg, uniform"
@@ -119,6 +120,12 @@ def better(method: str, baseline: str, setting: str, published: float | None = N
     """The claim that a method is better than another one."""
     quantity = gain(method, baseline, setting, last=LAST)
     return Claim(f"{method} is better than {baseline}, {setting}", quantity, Above(published), at_hand or "not at hand")
+
+
+def better_than_best(method: str, others: Iterable[str], setting: str, at_hand: str) -> Claim:
+    """The claim that a method is better than the best shared model of others."""
+    quantity = difference(of(method, setting), best(*(of(other, setting) for other in others)))
+    return Claim(f"{method}: better than the best shared model of the baselines, {setting}", quantity, Above(), at_hand)
 
 
 def same(method: str, baseline: str, setting: str, margin: float, at_hand: str, remark: str = "") -> Claim:
