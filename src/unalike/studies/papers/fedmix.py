@@ -34,6 +34,7 @@ _TEN = {"partition": "mixture(even_less=9, even_more=1)"}
 TENFOLD: dict[str, Options] = {
     "9 even-less, 1 even-more": _TEN,
     "9 even-less, 1 even-more, SGD": _TEN | {"work": {"optimizer": "sgd", "lr": 0.1}},
+    "9 even-less, 1 even-more, SGD, a fifth of the rate": _TEN | {"work": {"optimizer": "sgd", "lr": 0.02}},
 }
 
 WORK = {"batch_size": 100, "lr": 0.01, "optimizer": "adam"}
