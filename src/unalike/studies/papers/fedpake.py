@@ -6,11 +6,13 @@ from typing import Any
 
 from unalike.studies.cells import Options
 from unalike.studies.claims import OURS, Claim, difference
+from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.papers.parameter_skew import (
     AT_HAND,
     BUBBLES,
     FEDPAKE,
     FEDSA,
+    LAST,
     LAYOUTS,
     MEAN,
     NORMALIZED,
@@ -224,7 +226,7 @@ CROWD = Study(
     NUMBERS,
 )
 
-LOCAL, GROUP, PLAIN = "BatchNorm kept at clients", "GroupNorm", "no norm"
+LOCAL, GROUP, PLAIN, TRAINED = "BatchNorm kept at clients", "GroupNorm", "no norm", "tested after local training"
 SMALL_NORMS: dict[str, Options] = {
     GROUP: {"model": "cnn(channels=(8, 16, 32), norm='group')"},
     PLAIN: {"model": "cnn(channels=(8, 16, 32))", "work": {"lr": 0.1}},
@@ -238,10 +240,11 @@ TOY_NORMS: dict[str, Options] = {
 
 
 def _protocols(settings: dict[str, Options], norms: dict[str, Options]) -> dict[str, Options]:
-    """The settings as they are (BatchNorm averaged), with BatchNorm's statistics kept at clients, and with other norms."""
+    """The settings as they are (BatchNorm averaged, shared models tested), and with one choice changed at a time."""
     variants: dict[str, Options] = {
         "": {},
         f", {LOCAL}": {"buffers": "local"},
+        f", {TRAINED}": {"protocol": ("clients", "local")},
         **{f", {norm}": options for norm, options in norms.items()},
     }
     return {where + norm: {**options, **more} for where, options in settings.items() for norm, more in variants.items()}
@@ -251,6 +254,7 @@ ZERO = {"MOON, term at zero": "moon(mu=0, tau=1.0)", "FedNTD, term at zero": "fe
 PROTOCOL_METHODS: dict[str, str | Variant] = {**BASE, **PAIR, **ZERO}
 PROTOCOLS = _protocols(SETTINGS, SMALL_NORMS)
 ONCE = frozenset((method, where) for method in ZERO for where in PROTOCOLS if where != PRACTICAL)
+TRAINED_TABLE = MethodTable("The same for clients' models after local training, %", "local_accuracy", last=LAST)
 PROTOCOL = Study(
     "fedpake-protocol",
     "CIFAR-10, 20 clients: the likely protocol of the papers, and how much of the gains each choice explains",
@@ -272,7 +276,21 @@ PROTOCOL = Study(
             same(method, "FedAvg", PRACTICAL, 1e-3, f"{printed} (in one setting)")
             for method, printed in zip(ZERO, ("-0.14", "-0.57"))
         ),
-        *(better(PAKE, "FedAvg", where) for where in PROTOCOLS if where not in SETTINGS),
+        *(
+            better(PAKE, "FedAvg", where, column="local_accuracy" if TRAINED in where else "accuracy")
+            for where in PROTOCOLS
+            if where not in SETTINGS
+        ),
+        *(
+            Claim(
+                f"Clients' models after local training are better than FedAvg's shared model, {where}",
+                difference(of("FedAvg", f"{where}, {TRAINED}", "local_accuracy"), of("FedAvg", f"{where}, {TRAINED}")),
+                Above(),
+                "-",
+                remark=OURS,
+            )
+            for where in SETTINGS
+        ),
         *(
             Claim(
                 f"Statistics of BatchNorm that stay at clients raise FedAvg's accuracy, {where}",
@@ -284,7 +302,7 @@ PROTOCOL = Study(
             for where in SETTINGS
         ),
     ),
-    LAYOUTS,
+    (*LAYOUTS, TRAINED_TABLE),
     NUMBERS
     + " The papers' hyperparameters are those of PFLlib, whose shared models are tested with each client's own BatchNorm "
     "statistics, and whose terms of MOON and FedNTD are zero by default.",

@@ -116,9 +116,16 @@ def of(method: str, setting: str, column: str = "accuracy") -> Quantity:
     return score(method, setting, column, LAST)
 
 
-def better(method: str, baseline: str, setting: str, published: float | None = None, at_hand: str = "") -> Claim:
+def better(
+    method: str,
+    baseline: str,
+    setting: str,
+    published: float | None = None,
+    at_hand: str = "",
+    column: str = "accuracy",
+) -> Claim:
     """The claim that a method is better than another one."""
-    quantity = gain(method, baseline, setting, last=LAST)
+    quantity = gain(method, baseline, setting, column, last=LAST)
     return Claim(f"{method} is better than {baseline}, {setting}", quantity, Above(published), at_hand or "not at hand")
 
 
