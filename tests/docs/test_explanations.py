@@ -24,10 +24,10 @@ def test_the_page_on_parameter_skew_has_the_accuracies_of_the_studies(name, cell
         assert f"| {' | '.join([method, *shown])} |" in page, method
 
 
-def _rows(name):
-    """Method -> the shown scores of a study's first table, setting by setting, without the columns of published numbers."""
+def _rows(name, layout=0):
+    """Method -> the shown scores of one table of a study, setting by setting, without the columns of published numbers."""
     results = Results.read(ROOT / "studies/results" / name / "small", study(name).scale("small").cells)
-    head, *rows = study(name).layouts[0].table(results)
+    head, *rows = study(name).layouts[layout].table(results)
     kept = [i for i, column in enumerate(head) if i and not column.endswith(", published")]
     return {
         method: [score.replace(" (3)", "") for i, score in enumerate([method, *scores]) if i in kept]
@@ -45,6 +45,21 @@ def test_the_page_on_local_statistics_has_the_scores_of_the_studies():
     assert len(characters) == 9
     for method, [score] in characters.items():
         assert f"| {method} | {score} |" in page, method
+
+
+def test_the_page_on_unequal_clients_has_the_scores_of_the_studies():
+    page = (ROOT / "docs/explanation/unequal_clients.md").read_text()
+    for method, number in (("FedAvg", 4), ("FedNova", 5), ("FedProx", 6), ("FedMix", 7)):
+        local, macro = _rows(f"fedmix-figure{number}", 0)[method], _rows(f"fedmix-figure{number}", 1)[method]
+        shown = [score for pair in zip(local, macro, strict=True) for score in pair]
+        assert f"| {' | '.join([method, *shown])} |" in page, method
+    identities = _rows("fedmix-identities")
+    assert len(identities) == 4
+    for method, scores in identities.items():
+        assert f"| {' | '.join([method, *scores[3:]])} |" in page, method
+    quadratics = _rows("fedmix-quadratic")
+    for method in ("FedAvg", "FedNova", "pooled"):
+        assert f"| {method} | {quadratics[method][0]} |" in page, method
 
 
 def test_the_page_on_weight_shrinking_has_the_differences_of_the_ledger():
