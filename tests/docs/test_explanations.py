@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from unalike.studies.catalogue import study
+from unalike.studies.layouts.tables import MethodTable
+from unalike.studies.papers.parameter_skew import NORMALIZED, PAKE
 from unalike.studies.results import Results
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +24,31 @@ def test_the_page_on_parameter_skew_has_the_accuracies_of_the_studies(name, cell
     for method, *scores in rows:
         shown = [score.replace(f" ({seeds})", "") for score in scores]
         assert f"| {' | '.join([method, *shown])} |" in page, method
+
+
+def test_the_page_on_parameter_skew_has_the_scores_of_the_papers_own_comparison():
+    page = (ROOT / "docs/explanation/parameter_skew.md").read_text()
+    shared, personal = _rows("fedsa-table1") | _rows("fedpake-table1"), _rows("fedsa-table1", 5)
+    assert len(shared) == 12 and len(personal) == 2
+    for method, scores in (shared | {f"{name}, personal models": scores for name, scores in personal.items()}).items():
+        label = "FedBABU, personal models" if method == "FedBABU" else method
+        assert f"| {' | '.join([label, *scores])} |" in page, label
+
+
+def test_the_page_on_parameter_skew_has_the_scores_of_each_protocol():
+    page = (ROOT / "docs/explanation/parameter_skew.md").read_text().splitlines()
+    protocol = study("fedpake-protocol")
+    results = Results.read(ROOT / "studies/results/fedpake-protocol/small", protocol.scale("small").cells)
+    shown = 0
+    for setting in results.settings:
+        column = "local_accuracy" if "after local training" in setting else "accuracy"
+        scores = [results.scores(method, setting, column, 5) for method in ("FedAvg", PAKE, NORMALIZED)]
+        if any(len(found) < 3 for found in scores):
+            continue
+        entries = [MethodTable("").entry(list(found.values())).replace(" (3)", "") for found in scores]
+        assert f"| {' | '.join([setting, *entries])} |" in page, setting
+        shown += 1
+    assert shown >= 4
 
 
 def _rows(name, layout=0):
