@@ -51,6 +51,15 @@ def test_the_page_on_parameter_skew_has_the_scores_of_each_protocol():
     assert shown >= 4
 
 
+def test_the_page_on_parameter_skew_has_the_scores_of_the_ablation():
+    page = (ROOT / "docs/explanation/parameter_skew.md").read_text()
+    rows = _rows("fedpake-ablation")
+    for classes in ("micro-classes", "macro-classes", "both"):
+        printed, normalized = rows[f"FedPake, random {classes}"], rows[f"Normalized, random {classes}"]
+        shown = [score for pair in zip(printed, normalized, strict=True) for score in pair]
+        assert f"| {' | '.join([f'random {classes}', *shown])} |" in page, classes
+
+
 def _rows(name, layout=0):
     """Method -> the shown scores of one table of a study, setting by setting, without the columns of published numbers."""
     results = Results.read(ROOT / "studies/results" / name / "small", study(name).scale("small").cells)

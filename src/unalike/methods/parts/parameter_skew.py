@@ -18,8 +18,8 @@ The macro-classes are the same for all high parameters of the tensor: they clust
 which their micro-classes agree. alpha_s belongs to a parameter and a macro-class s. It counts the high parameters that have the
 same modal micro-class in s as this one, so that frequent patterns weigh more.
 
-The two papers describe one method with different typographic slips. Read literally, both lose the scale of the model (see
-`LiteralPake` and `LiteralSA`). `NormalizedSkew` keeps the scale and is the default of both names.
+The two papers describe one method with different typographic slips. Read literally, both can lose the scale of the model and
+weigh clients by their order (see `LiteralPake` and `LiteralSA`). `NormalizedSkew` keeps the scale and is the default of both names.
 """
 
 from __future__ import annotations
@@ -243,7 +243,8 @@ class LiteralSkew(ParameterSkew):
 
     def check(self, method: PartLookup, work: Work) -> None:
         warnings.warn(
-            f"{self.name} is the rule as printed, which loses the scale of the model; variant='normalized' keeps it",
+            f"{self.name} is the rule as printed, which can lose the scale of the model and weighs clients by their order; "
+            "variant='normalized' does neither",
             stacklevel=2,
         )
 
@@ -259,7 +260,9 @@ class LiteralSkew(ParameterSkew):
 class LiteralPake(LiteralSkew):
     """FedPake as printed: cv = sd / mu without absolute value, clients compared at all parameters, alpha = count / (S H).
 
-    The sum of the alphas is at most 1 and mostly below: the high parameters shrink in every round and training collapses.
+    The sum of the alphas is at most 1. It is less where micro-classes differ (or D = 0): then the high parameters shrink in every
+    round. Where all micro-classes are alike, as in most layers, ties decide: S - 1 macro-classes have two clients each and the
+    first one all others, and each counts 1/S.
     """
 
     compares_all: ClassVar[bool] = True
