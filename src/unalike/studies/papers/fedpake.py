@@ -226,33 +226,23 @@ CROWD = Study(
     NUMBERS,
 )
 
-LOCAL, GROUP, PLAIN, TRAINED = "BatchNorm kept at clients", "GroupNorm", "no norm", "tested after local training"
-SMALL_NORMS: dict[str, Options] = {
-    GROUP: {"model": "cnn(channels=(8, 16, 32), norm='group')"},
-    PLAIN: {"model": "cnn(channels=(8, 16, 32))", "work": {"lr": 0.1}},
-}
-"""Without a norm the network learns more slowly, and hardly at all at the rate of the others."""
-LARGE_NORMS: dict[str, Options] = {GROUP: {"model": "resnet18(norm='group')"}, PLAIN: {"model": "cnn"}}
-TOY_NORMS: dict[str, Options] = {
-    GROUP: {"model": "cnn(channels=4, hidden=8, norm='group')"},
-    PLAIN: {"model": "cnn(channels=4, hidden=8)"},
-}
+LOCAL, GROUP, TRAINED = "BatchNorm kept at clients", "GroupNorm", "tested after local training"
 
 
-def _protocols(settings: dict[str, Options], norms: dict[str, Options]) -> dict[str, Options]:
+def _protocols(settings: dict[str, Options], group_norm: str) -> dict[str, Options]:
     """The settings as they are (BatchNorm averaged, shared models tested), and with one choice changed at a time."""
     variants: dict[str, Options] = {
         "": {},
         f", {LOCAL}": {"buffers": "local"},
         f", {TRAINED}": {"protocol": ("clients", "local")},
-        **{f", {norm}": options for norm, options in norms.items()},
+        f", {GROUP}": {"model": group_norm},
     }
-    return {where + norm: {**options, **more} for where, options in settings.items() for norm, more in variants.items()}
+    return {where + name: {**options, **more} for where, options in settings.items() for name, more in variants.items()}
 
 
 ZERO = {"MOON, term at zero": "moon(mu=0, tau=1.0)", "FedNTD, term at zero": "fedntd(beta=0)"}
 PROTOCOL_METHODS: dict[str, str | Variant] = {**BASE, **PAIR, **ZERO}
-PROTOCOLS = _protocols(SETTINGS, SMALL_NORMS)
+PROTOCOLS = _protocols(SETTINGS, "cnn(channels=(8, 16, 32), norm='group')")
 ONCE = frozenset((method, where) for method in ZERO for where in PROTOCOLS if where != PRACTICAL)
 TRAINED_TABLE = MethodTable("The same for clients' models after local training, %", "local_accuracy", last=LAST)
 PROTOCOL = Study(
@@ -262,14 +252,14 @@ PROTOCOL = Study(
     {
         "smoke": Scale(
             PROTOCOL_METHODS,
-            _protocols({PRACTICAL: TOYS[PRACTICAL]}, TOY_NORMS),
+            _protocols({PRACTICAL: TOYS[PRACTICAL]}, "cnn(channels=4, hidden=8, norm='group')"),
             TOY,
             seeds=(0,),
             left_out=ONCE,
             reduced=SMOKE,
         ),
         "small": Scale(PROTOCOL_METHODS, PROTOCOLS, SMALL, left_out=ONCE, reduced=REDUCED),
-        "paper": Scale(PROTOCOL_METHODS, _protocols(SETTINGS, LARGE_NORMS), PAPERS_OWN, left_out=ONCE),
+        "paper": Scale(PROTOCOL_METHODS, _protocols(SETTINGS, "resnet18(norm='group')"), PAPERS_OWN, left_out=ONCE),
     },
     (
         *(
@@ -305,7 +295,8 @@ PROTOCOL = Study(
     (*LAYOUTS, TRAINED_TABLE),
     NUMBERS
     + " The papers' hyperparameters are those of PFLlib, whose shared models are tested with each client's own BatchNorm "
-    "statistics, and whose terms of MOON and FedNTD are zero by default.",
+    "statistics, and whose terms of MOON and FedNTD are zero by default. Networks without a norm are in skew-estimators-cnn: the "
+    "small one here does not learn within 30 rounds (10 to 15 % with FedAvg and one seed).",
 )
 
 STUDIES = (FEDSA_TABLE1, TABLE1, TABLE5, ABLATION, DEGREE, CROWD, PROTOCOL)
