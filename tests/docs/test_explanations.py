@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from unalike.studies.catalogue import study
-from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.papers.parameter_skew import NORMALIZED, PAKE
 from unalike.studies.results import Results
 
@@ -37,18 +36,13 @@ def test_the_page_on_parameter_skew_has_the_scores_of_the_papers_own_comparison(
 
 def test_the_page_on_parameter_skew_has_the_scores_of_each_protocol():
     page = (ROOT / "docs/explanation/parameter_skew.md").read_text().splitlines()
-    protocol = study("fedpake-protocol")
-    results = Results.read(ROOT / "studies/results/fedpake-protocol/small", protocol.scale("small").cells)
-    shown = 0
-    for setting in results.settings:
-        column = "local_accuracy" if "after local training" in setting else "accuracy"
-        scores = [results.scores(method, setting, column, 5) for method in ("FedAvg", PAKE, NORMALIZED)]
-        if any(len(found) < 3 for found in scores):
-            continue
-        entries = [MethodTable("").entry(list(found.values())).replace(" (3)", "") for found in scores]
-        assert f"| {' | '.join([setting, *entries])} |" in page, setting
-        shown += 1
-    assert shown >= 4
+    shared, trained = _rows("fedpake-protocol"), _rows("fedpake-protocol", 5)
+    settings = list(study("fedpake-protocol").scale("small").settings)
+    assert len(settings) == 8
+    for i, setting in enumerate(settings):
+        scores = trained if "after local training" in setting else shared
+        shown = [scores[method][i] for method in ("FedAvg", PAKE, NORMALIZED)]
+        assert f"| {' | '.join([setting, *shown])} |" in page, setting
 
 
 def test_the_page_on_parameter_skew_has_the_scores_of_the_ablation():

@@ -94,6 +94,10 @@ class CellResult:
         fields = [f"{json.dumps(name)}: {json.dumps(compact(value))}" for name, value in asdict(self).items()]
         write_bytes(path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
 
+    def labelled(self, cell: StudyCell) -> CellResult:
+        """The result under the labels of a cell, which may differ from those under which it was stored."""
+        return replace(self, method=cell.method, setting=cell.setting)
+
     @classmethod
     def load(cls, path: Path) -> CellResult:
         """Read a result. Raises `UnalikeError` for a damaged file."""
@@ -159,9 +163,7 @@ def stored(folder: Path, cell: StudyCell) -> CellResult | None:
     if not path.exists():
         return None
     found = CellResult.load(path)
-    if found.digest != cell.digest:
-        return None
-    return replace(found, method=cell.method, setting=cell.setting)
+    return found.labelled(cell) if found.digest == cell.digest else None
 
 
 def by_digest(root: Path) -> dict[str, Path]:

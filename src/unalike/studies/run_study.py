@@ -124,7 +124,7 @@ def _run_at(place: Place, data_dir: str | Path | None) -> CellResult | Failure:
 def _copies(result: CellResult, places: list[Place]) -> Iterator[CellResult]:
     """Store the result in other places, where its cell may have other labels."""
     for folder, cell in places:
-        copy = replace(result, method=cell.method, setting=cell.setting)
+        copy = result.labelled(cell)
         copy.save(folder / cell.file)
         yield copy
 

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from unalike.studies.cells import Options
-from unalike.studies.claims import OURS, Claim, Quantity, best, difference, gain, score
+from unalike.studies.claims import OURS, Claim, Quantity, best, difference, gain
 from unalike.studies.layouts.client_map import ClientMap
 from unalike.studies.layouts.explained_gains import recorded
 from unalike.studies.layouts.figures import Curves, LabelCounts
@@ -14,7 +14,17 @@ from unalike.studies.layouts.method_sweep import MethodSweep
 from unalike.studies.layouts.parameter_values import Kernel, ParameterValues
 from unalike.studies.layouts.recorded import RecordedCurves
 from unalike.studies.layouts.tables import MethodTable
-from unalike.studies.papers.parameter_skew import FEDPAKE, NORMALIZED, NUMBERS, PAKE, PAPERS_OWN, RULES, SETTINGS
+from unalike.studies.papers.parameter_skew import (
+    FEDPAKE,
+    LAST,
+    NORMALIZED,
+    NUMBERS,
+    PAKE,
+    PAPERS_OWN,
+    RULES,
+    SETTINGS,
+    of,
+)
 from unalike.studies.papers.skew_estimators import CNN, ESTIMATORS, FASHION, MLP, PARTITIONS, TOY, UNIFORM, with_epochs
 from unalike.studies.study import Scale, Study, Variant
 from unalike.studies.verdicts import Above, Below, Same
@@ -167,13 +177,10 @@ SWEEP_METHODS |= {
 BASE = {UNIFORM, PAKE, NORMALIZED}
 LITERAL = [label for label in SWEEP_METHODS if label.startswith(PAKE)]
 """The printed rule with all values of all parameters."""
-SWEEP_LAST = 5
 SWEEP_CLAIMS = (
     Claim(
         f"{PAKE} with the best threshold, similarity, C and S is better than the mean",
-        difference(
-            best(*(score(label, DIR, last=SWEEP_LAST) for label in LITERAL)), score(UNIFORM, DIR, last=SWEEP_LAST)
-        ),
+        difference(best(*(of(label, DIR) for label in LITERAL)), of(UNIFORM, DIR)),
         Above(),
         "not at hand for this model",
         remark="chosen by the test accuracy, one parameter at a time",
@@ -181,7 +188,7 @@ SWEEP_CLAIMS = (
     *(
         Claim(
             f"{_label(PAKE, parameter, value)}: as good as with {default}",
-            gain(_label(PAKE, parameter, value), PAKE, DIR, last=SWEEP_LAST),
+            gain(_label(PAKE, parameter, value), PAKE, DIR, last=LAST),
             Same(0.5),
             "-",
             remark=OURS,
@@ -208,14 +215,14 @@ SWEEP = Study(
     },
     SWEEP_CLAIMS,
     (
-        MethodTable("Mean accuracy of the last 5 evaluated rounds, %", last=SWEEP_LAST),
+        MethodTable("Mean accuracy of the last 5 evaluated rounds, %", last=LAST),
         *(
             MethodSweep(
                 "accuracy, %",
                 parameter,
                 {rule: {_label(rule, parameter, value): value for value in values} for rule in SWEPT},
                 UNIFORM,
-                last=SWEEP_LAST,
+                last=LAST,
                 log=False,
                 name=f"sweep-{field}",
             )

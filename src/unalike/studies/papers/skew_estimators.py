@@ -11,11 +11,10 @@ from unalike.studies.layouts.explained_gains import ExplainedGains, explained_by
 from unalike.studies.layouts.figures import Curves
 from unalike.studies.layouts.recorded import RecordedCurves
 from unalike.studies.layouts.tables import MethodTable
-from unalike.studies.papers.parameter_skew import FEDPAKE, NORMALIZED, PAKE, RULES, SA
+from unalike.studies.papers.parameter_skew import FEDPAKE, LAST, NORMALIZED, PAKE, RULES, SA
 from unalike.studies.study import Scale, Study, Variant
 from unalike.studies.verdicts import Above, Same
 
-LAST = 5
 QUANTITIES = ("skewness", "cv", "squared_deviation")
 """Recorded along the way of the mean; they may explain the gains of other estimators."""
 SHIFTS = {"mean towards the tail": -1, "mean towards the median": 1}
