@@ -73,6 +73,7 @@ def test_near_verdict_follows_from_margin_and_interval(published, margin, verdic
         ([0.0, 0.0, 0.0], 1e-9, "reproduced"),
         ([-0.1, 0.0, 0.1], 1.0, "reproduced"),  # -0.25 to 0.25
         ([-1.0, 0.0, 1.0], 1.0, "same direction"),  # -2.5 to 2.5
+        ([0.0, 1.5, 4.5], 1.0, "no effect"),  # mean 2, -3.7 to 7.7
         ([9.0, 10.0, 11.0], 1.0, "contradicted"),
     ],
 )

@@ -12,8 +12,10 @@ from typing import Any
 
 from torch import Tensor
 
-Sink = Callable[[str, Any, str, str], None]
+Sink = Callable[[str, str, Any, str, str], None]
+"""Called with the group of clients, the quantity, its value, the part and the layer."""
 _SINK: ContextVar[Sink | None] = ContextVar("notes", default=None)
+_GROUP: ContextVar[str] = ContextVar("group", default="")
 
 
 def listening() -> bool:
@@ -34,7 +36,7 @@ def note(quantity: str, value: Tensor | float, *, part: str = "", layer: str = "
     """
     sink = _SINK.get()
     if sink is not None:
-        sink(quantity, value, part, layer)
+        sink(_GROUP.get(), quantity, value, part, layer)
 
 
 @contextmanager
@@ -45,3 +47,13 @@ def notes_to(sink: Sink) -> Iterator[None]:
         yield
     finally:
         _SINK.reset(token)
+
+
+@contextmanager
+def notes_about(group: str) -> Iterator[None]:
+    """Mark the notes of this block as those of one group of clients."""
+    token = _GROUP.set(group)
+    try:
+        yield
+    finally:
+        _GROUP.reset(token)

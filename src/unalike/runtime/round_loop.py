@@ -17,6 +17,7 @@ from unalike.core.work import Work
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.engine.threads import threads_for
+from unalike.methods.notes import notes_about
 from unalike.methods.plan import Answers, PlanSteps, QueryStep, Stage, StageResults, next_step, steps_of
 from unalike.methods.return_checks import untouched
 from unalike.metrics.metrics import Custom, in_front
@@ -241,7 +242,7 @@ def run_round(clients: StageBackend) -> RoundResult:
         cohort = stage.draw(stage.done)
         by_group = clients.begin_round(cohort, result)
         for name, group in stage.groups.items():
-            with untouched(stage.method, group.state.params | group.state.buffers):
+            with notes_about(name), untouched(stage.method, group.state.params | group.state.buffers):
                 # `train` broadcasts, trains and validates; `advance` aggregates and makes the server step
                 if by_group[name]:
                     result.add(name, group.advance(clients.train(name, by_group[name], result)))

@@ -15,8 +15,10 @@ Quantity = Callable[[Results], dict[int, float]]
 
 NOT_AT_HAND = "not at hand"
 """Stands for a published number that could not be read in a copy of the paper."""
-OURS = "a question of ours, no statement of the paper"
-"""The remark on a claim of our own."""
+OURS = "a question of ours, no statement of a paper"
+"""The source of a claim of our own."""
+EQUATIONS = "follows from the equations, no statement of a paper"
+"""The source of a claim that two methods are the same by their equations."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Claim:
         unit: the unit of the quantity as it is shown.
         scale: factor between the stored and the shown numbers, such as 100 for per cent.
         remark: a further remark for the ledger.
+        source: who makes the statement: the study's paper unless given, or else `OURS`, `EQUATIONS`, or somebody who repeated
+            the paper.
     """
 
     text: str
@@ -40,6 +44,12 @@ class Claim:
     unit: str = "points of accuracy"
     scale: float = 100
     remark: str = ""
+    source: str = ""
+
+    @property
+    def remarks(self) -> str:
+        """What the ledger says beside the verdict: the source unless it is the paper, and the remark."""
+        return "; ".join(text for text in (self.source, self.remark) if text)
 
     def finding(self, results: Results) -> Finding:
         """The finding from stored results."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from unalike.studies.claims import OURS, Claim
+from unalike.studies.claims import Claim
 from unalike.studies.layouts.tables import markdown
 from unalike.studies.results import Results
 from unalike.studies.study import Study
@@ -16,8 +16,7 @@ from unalike.studies.verdicts import NOT_RUN, VERDICTS, Finding
 
 RUNS = ("paper", "small")
 """Scales that give verdicts, the more faithful one first."""
-QUESTIONS = "questions of ours, which no paper states"
-HEAD = ("claim", "published", "ours", "95 % interval", "seeds", "scale", "verdict", "remarks")
+HEAD = ("claim", "published", "ours", "95 % interval", "expected", "seeds", "scale", "verdict", "remarks")
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,8 @@ def page(studies: Iterable[Study], folder: Path) -> str:
         "<!-- Made by `unalike study ledger` from studies/results; do not edit. -->",
         "",
         "One row for each claim of the papers: the published number, ours at the scale that was run, the 95 % t interval over "
-        "seeds, and the verdict that [the rule](studies.md#verdicts) gives. A verdict needs at least three seeds. Below each table "
-        "stands what was reduced, and why it may matter.",
+        "seeds, the values that the claim expects (with the margin), and the verdict that [the rule](studies.md#verdicts) gives. A "
+        "verdict needs at least three seeds. Below each table stands what was reduced, and why it may matter.",
         "",
         markdown([["claims of", *VERDICTS], *_counts(list(chain.from_iterable(found.values())))]),
         "",
@@ -74,12 +73,10 @@ def page(studies: Iterable[Study], folder: Path) -> str:
 
 
 def _counts(found: Sequence[Entry]) -> list[list[str]]:
-    """The number of claims with each verdict: of each paper, our own, and in all."""
-    sources = (*(entry.study.paper for entry in found), QUESTIONS)
-    verdicts: dict[str, list[str]] = {source: [] for source in sources}
+    """The number of claims with each verdict: of each paper, of each other source, and in all."""
+    verdicts: dict[str, list[str]] = {entry.study.paper: [] for entry in found}
     for entry in found:
-        source = QUESTIONS if OURS in entry.claim.remark else entry.study.paper
-        verdicts[source].append(entry.finding.verdict)
+        verdicts.setdefault(entry.claim.source or entry.study.paper, []).append(entry.finding.verdict)
     verdicts["all"] = [verdict for own in verdicts.values() for verdict in own]
     return [[source, *(str(own.count(v)) for v in VERDICTS)] for source, own in verdicts.items() if own]
 
@@ -92,10 +89,11 @@ def _row(entry: Entry) -> list[str]:
         claim.published,
         shown(finding, claim.unit) if known else "-",
         f"{number(finding.low)} to {number(finding.high)}" if math.isfinite(finding.low) else "-",
+        str(claim.expects),
         str(finding.seeds) if known else "-",
         entry.scale or "-",
         finding.verdict,
-        claim.remark or "-",
+        claim.remarks or "-",
     ]
 
 

@@ -51,7 +51,7 @@ def render(study: Study, scale: str, results: Results, estimated: dict[str, floa
         shown_notes = [f"- {note} ({count} of {len(results)} cells)" for note, count in warned.items()]
         lines += ["## Warnings", "", *shown_notes, ""]
     if study.claims:
-        rows = [["claim", "published", "ours", "95 % interval", "seeds", "verdict"]]
+        rows = [["claim", "published", "ours", "95 % interval", "expected", "seeds", "verdict"]]
         for claim in study.claims:
             found = claim.finding(results)
             interval = f"{number(found.low)} to {number(found.high)}"
@@ -61,6 +61,7 @@ def render(study: Study, scale: str, results: Results, estimated: dict[str, floa
                     claim.published,
                     shown(found, claim.unit),
                     interval,
+                    str(claim.expects),
                     str(found.seeds),
                     found.verdict,
                 ]

@@ -23,7 +23,7 @@ LEAST_SEEDS = 3
 
 
 class Expectation(Protocol):
-    """The statement of a claim about a quantity."""
+    """The statement of a claim about a quantity; as text, the values that it expects."""
 
     def verdict(self, mean: float, low: float, high: float) -> str:
         """The verdict for the mean of the quantity and its interval."""
@@ -41,6 +41,9 @@ class Above:
 
     published: float | None = None
 
+    def __str__(self) -> str:
+        return "above 0"
+
     def verdict(self, mean: float, low: float, high: float) -> str:
         """The verdict for the mean of the quantity and its interval."""
         if low > 0:
@@ -53,6 +56,9 @@ class Below:
     """The quantity is below 0; by `published` where the paper prints a number. The mirror image of `Above`."""
 
     published: float | None = None
+
+    def __str__(self) -> str:
+        return "below 0"
 
     def verdict(self, mean: float, low: float, high: float) -> str:
         """The verdict for the mean of the quantity and its interval."""
@@ -72,6 +78,9 @@ class Near:
     published: float
     margin: float
 
+    def __str__(self) -> str:
+        return f"{self.published:g} ± {self.margin:g}"
+
     def verdict(self, mean: float, low: float, high: float) -> str:
         """The verdict for the mean of the quantity and its interval."""
         is_near, contains = abs(mean - self.published) <= self.margin, low <= self.published <= high
@@ -86,17 +95,23 @@ class Same:
     """The quantity, a difference, is 0 up to `margin`: two methods are equally good.
 
     reproduced      the interval lies within the margin
-    same direction  the interval contains 0 or the mean is within the margin, but the interval leaves the margin
-    contradicted    the interval misses 0, and the mean is outside the margin
+    same direction  the mean is within the margin, but the interval leaves it
+    no effect       the mean is outside the margin, but the interval contains 0: the seeds decide nothing
+    contradicted    the mean is outside the margin, and the interval misses 0
     """
 
     margin: float
+
+    def __str__(self) -> str:
+        return f"0 ± {self.margin:g}"
 
     def verdict(self, mean: float, low: float, high: float) -> str:
         """The verdict for the mean of the quantity and its interval."""
         if -self.margin <= low and high <= self.margin:
             return REPRODUCED
-        return SAME_DIRECTION if low <= 0 <= high or abs(mean) <= self.margin else CONTRADICTED
+        if abs(mean) <= self.margin:
+            return SAME_DIRECTION
+        return NO_EFFECT if low <= 0 <= high else CONTRADICTED
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ class RoundRecords:
     entries: list[Entry] = field(default_factory=list)
     parameters: dict[int, dict[int, Tree]] = field(default_factory=dict)
     """Round -> client -> its parameters after local training; in a folder they are files instead."""
-    _noted: list[tuple[str, Any, str, str]] = field(default_factory=list)
+    _noted: list[tuple[str, str, Any, str, str]] = field(default_factory=list)
     _seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -176,8 +176,7 @@ class RoundRecords:
     ) -> None:
         """Take in a round: its number, the cohorts, and the server states before and after it, by group."""
         cohorts = {group: _decoded(method, cohort, before[group].params) for group, cohort in cohorts.items()}
-        ids = [k for cohort in cohorts.values() for k in cohort.ids]
-        found = [*self._notes(ids)]
+        found = [*self._notes({group: cohort.ids for group, cohort in cohorts.items()})]
         if self.recording.time:
             found.append({"quantity": "aggregation_seconds", "value": self._seconds.get(AGGREGATION, 0.0)})
         for group, cohort in cohorts.items():
@@ -189,8 +188,10 @@ class RoundRecords:
                 found += [{"group": group} | e for e in _inner_products(cohort)]
             if cohort.stacked.update:
                 found += [{"group": group} | e for e in self._values(cohort, before[group].params, after[group].params)]
-            if self.recording.layers is not None and number % self.recording.every == 0 and cohort.stacked.update:
-                self._keep(number, cohort, before[group].params)
+        if self.recording.layers is not None and number % self.recording.every == 0:
+            self._keep(
+                number, {k: v for group, c in cohorts.items() for k, v in self._trained(c, before[group].params)}
+            )
         if self.recording.hook is not None:
             found += self.recording.hook(number, cohorts, before, after)
         self.entries += [COLUMNS | entry | {"round": number} for entry in found]
@@ -205,19 +206,31 @@ class RoundRecords:
         if wanted.entries is not None:
             yield from entries(cohort.update, before, after, ids, wanted.entries, wanted.first)
 
-    def _notes(self, ids: list[int]) -> Iterator[Entry]:
-        for quantity, value, part, layer in self._noted:
-            numbers = torch.as_tensor(value).detach().double().flatten().tolist()
-            places = ids if len(numbers) == len(ids) and torch.as_tensor(value).dim() else [-1] * len(numbers)
-            for client, number in zip(places, numbers):
-                yield {"part": part, "quantity": quantity, "layer": layer, "client": client, "value": number}
+    def _notes(self, ids: dict[str, tuple[int, ...]]) -> Iterator[Entry]:
+        """The notes of a round; `ids` are the clients of each group, in the order of a noted vector."""
+        for group, quantity, value, part, layer in self._noted:
+            about, numbers = (
+                {"group": group, "part": part, "quantity": quantity, "layer": layer},
+                torch.as_tensor(value),
+            )
+            clients = ids.get(group, ()) if numbers.dim() else ()
+            values = numbers.detach().double().flatten().tolist()
+            for client, number in zip(clients if len(clients) == len(values) else [-1] * len(values), values):
+                yield about | {"client": client, "value": number}
 
-    def _keep(self, number: int, cohort: Cohort, params: Tree) -> None:
+    def _trained(self, cohort: Cohort, params: Tree) -> Iterator[tuple[int, Tree]]:
+        """Each client with its parameters after local training, of the layers that are kept."""
         pattern = re.compile(self.recording.layers or "")
-        chosen = [name for name in cohort.update if pattern.search(name)]
-        trained = {k: {n: (params[n] + cohort.update[n][i]).cpu() for n in chosen} for i, k in enumerate(cohort.ids)}
+        chosen = [name for name in cohort.stacked.update if pattern.search(name)]
+        for i, client in enumerate(cohort.ids if chosen else ()):
+            yield client, {name: (params[name] + cohort.update[name][i]).cpu() for name in chosen}
+
+    def _keep(self, number: int, trained: dict[int, Tree]) -> None:
+        """Keep the clients' parameters after a round, if there are any."""
+        if not trained:
+            return
         if self.folder is None:
-            self.parameters.setdefault(number, {}).update(trained)
+            self.parameters[number] = trained
         else:
             flat = {f"{k}/{name}": t for k, own in trained.items() for name, t in own.items()}
             write_tensors(self.folder / FOLDER / f"round-{number:06d}.safetensors", flat)

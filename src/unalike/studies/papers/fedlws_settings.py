@@ -113,11 +113,10 @@ def helps(base: str, where: str, published: float | None = None, printed: str = 
     )
 
 
-def better(text: str, method: str, other: str, where: str, remark: str = OURS) -> Claim:
-    """A claim that a method is better than another one; a question of ours unless a remark says otherwise."""
-    return Claim(
-        text, gain(method, other, where, last=LAST), Above(), "-" if remark == OURS else "not at hand", remark=remark
-    )
+def better(text: str, method: str, other: str, where: str, remark: str = "") -> Claim:
+    """A claim that a method is better than another one; a question of ours unless a remark says what the paper says."""
+    published, source = ("not at hand", "") if remark else ("-", OURS)
+    return Claim(text, gain(method, other, where, last=LAST), Above(), published, remark=remark, source=source)
 
 
 BEATS_AWD = better("LWS is better than AWD", LWS, AWD, CIFAR, STATED)

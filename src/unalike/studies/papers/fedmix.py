@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from unalike.studies.cells import Options
-from unalike.studies.claims import OURS, Claim, Quantity, after_round, difference, gain, score
+from unalike.studies.claims import EQUATIONS, OURS, Claim, Quantity, after_round, difference, gain, score
 from unalike.studies.layouts.figures import ClientCurves, Curves, LabelCounts
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.study import Scale, Study
@@ -154,10 +154,11 @@ IDENTITY_CLAIMS = (
             f"With equal steps {method} is {same} {when}, {setting}",
             difference(*(quantity(name, setting) for name in (method, same))),
             Same(1e-4),
-            "0 (follows from the equations)",
+            "-",
             "loss",
             scale=1,
             remark=remark,
+            source=EQUATIONS,
         )
         for when, quantity, remark in (
             ("after two rounds", partial(after_round, 2, column="loss"), ""),
@@ -176,7 +177,7 @@ IDENTITY_CLAIMS = (
             gain(method, same, setting, last=1),
             Above(),
             "-",
-            remark=OURS,
+            source=OURS,
         )
         for method, same in PAIRS
         for setting in TENFOLD
@@ -202,7 +203,7 @@ def _server(common: dict[str, object], mix: str, worst: float, rounds: int, **mo
 def _quorum(text: str, method: str, quorum: str, column: str, expects: Expectation, unit: str, scale: float) -> Claim:
     """A question of ours about a quorum less all clients."""
     quantity = difference(score(method, quorum, column, 1), score(method, "all 10", column, 1))
-    return Claim(text, quantity, expects, "-", unit, scale, OURS)
+    return Claim(text, quantity, expects, "-", unit, scale, source=OURS)
 
 
 SERVER_CLAIMS = tuple(

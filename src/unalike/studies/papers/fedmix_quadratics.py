@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unalike.studies.claims import OURS, Claim, gain
+from unalike.studies.claims import EQUATIONS, OURS, Claim, gain
 from unalike.studies.layouts.figures import Curves
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.papers.fedmix import METHODS, PAPER
@@ -32,7 +32,7 @@ QUADRATIC_METHODS = METHODS | {"pooled": "centralised"}
 def _by_rmse(text: str, method: str, other: str, expects: Expectation) -> Claim:
     """A question of ours about the root of the objective of a method less that of another one."""
     quantity = gain(method, other, UNEQUAL, "rmse", last=1)
-    return Claim(text, quantity, expects, "-", "rmse", scale=1, remark=OURS)
+    return Claim(text, quantity, expects, "-", "rmse", scale=1, source=OURS)
 
 
 QUADRATIC_CLAIMS = (
@@ -64,9 +64,10 @@ BY_STEPS_CLAIMS = (
             f"Without momentum {method} by steps is {method} by the series",
             gain(f"{method}, steps", f"{method}, series", "no momentum", "rmse", last=1),
             Same(1e-4),
-            "0 (follows from the equations)",
+            "-",
             "rmse",
             scale=1,
+            source=EQUATIONS,
         )
         for method in ("FedNova", "FedMix")
     ),
@@ -78,7 +79,7 @@ BY_STEPS_CLAIMS = (
             "-",
             "rmse",
             scale=1,
-            remark=OURS,
+            source=OURS,
         )
         for method in ("FedNova", "FedMix")
     ),
@@ -89,7 +90,7 @@ BY_STEPS_CLAIMS = (
         "-",
         "rmse",
         scale=1,
-        remark=OURS,
+        source=OURS,
     ),
 )
 

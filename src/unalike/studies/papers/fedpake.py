@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unalike.studies.cells import Options
-from unalike.studies.claims import OURS, Claim, difference
+from unalike.studies.claims import EQUATIONS, OURS, Claim, difference
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.papers.parameter_skew import (
     AT_HAND,
@@ -86,10 +86,7 @@ FEDSA_TABLE1 = Study(
         *_against_baselines(SA, NORMALIZED),
         *(same("MOON", "FedAvg", where, 1.0, "-0.14 (in one setting)") for where in SETTINGS),
         *(same("FedNTD", "FedAvg", where, 1.0, "-0.57 (in one setting)") for where in SETTINGS),
-        *(
-            same("Ditto", "FedAvg", where, 1e-3, "0 (follows from the equations, for the shared model)")
-            for where in SETTINGS
-        ),
+        *(same("Ditto", "FedAvg", where, 1e-3, "-", EQUATIONS) for where in SETTINGS),
         *(same(NORMALIZED, MEAN, where, 0.5, "-", OURS) for where in SETTINGS),
         *(
             Claim(
@@ -97,7 +94,7 @@ FEDSA_TABLE1 = Study(
                 personal_gain(method, where),
                 Above(),
                 "-",
-                remark=OURS,
+                source=OURS,
             )
             for where in SETTINGS
             for method in ("Ditto", "FedALA")
@@ -281,7 +278,7 @@ PROTOCOL = Study(
                 difference(of("FedAvg", f"{where}, {TRAINED}", "local_accuracy"), of("FedAvg", f"{where}, {TRAINED}")),
                 Above(),
                 "-",
-                remark=OURS,
+                source=OURS,
             )
             for where in SETTINGS
         ),
@@ -291,7 +288,7 @@ PROTOCOL = Study(
                 difference(of("FedAvg", f"{where}, {LOCAL}"), of("FedAvg", where)),
                 Above(),
                 "-",
-                remark=OURS,
+                source=OURS,
             )
             for where in SETTINGS
         ),

@@ -191,7 +191,7 @@ SWEEP_CLAIMS = (
             gain(_label(PAKE, parameter, value), PAKE, DIR, last=LAST),
             Same(0.5),
             "-",
-            remark=OURS,
+            source=OURS,
         )
         for parameter, (_, values, default) in PARAMETERS.items()
         for value in values
@@ -257,7 +257,7 @@ MATCHING = Study(
             "-",
             "skewness",
             scale=1,
-            remark=OURS,
+            source=OURS,
         )
         for where in LONG
     )
@@ -271,7 +271,7 @@ MATCHING = Study(
             "-",
             "squared deviation",
             scale=1,
-            remark=OURS,
+            source=OURS,
         )
         for where in LONG
     ),

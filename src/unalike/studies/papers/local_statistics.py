@@ -96,8 +96,8 @@ RMSE = {
 }
 
 
-def _rmse(text: str, quantity: Quantity, expects: Expectation, published: str = NOT_AT_HAND, remark: str = "") -> Claim:
-    return Claim(text, quantity, expects, published, "rmse", scale=1, remark=remark)
+def _rmse(text: str, quantity: Quantity, expects: Expectation, published: str = NOT_AT_HAND, **more: str) -> Claim:
+    return Claim(text, quantity, expects, published, "rmse", scale=1, **more)
 
 
 def _rmse_gain(method: str, baseline: str, setting: str) -> Quantity:
@@ -110,7 +110,7 @@ RMSE_CLAIMS = (
         score("global", "3 clusters", "rmse", last=1),
         Near(14.901, 2.5),
         "14.901",
-        "the draw of the three coefficient vectors decides it: its expectation is 14.9",
+        remark="the draw of the three coefficient vectors decides it: its expectation is 14.9",
     ),
     _rmse(
         "Least squares on one client's samples reaches the published rmse",
@@ -174,7 +174,7 @@ FEDERATED_CLAIMS = (
             _rmse_gain(method, "pooled AdamW", "3 clusters"),
             Same(0.05),
             "-",
-            OURS,
+            source=OURS,
         )
         for method in ("FedAdam", "FedSGD", "FedAvg")
     ),
@@ -183,14 +183,15 @@ FEDERATED_CLAIMS = (
         _rmse_gain("FedAvg, AdamW as printed", "pooled AdamW", "3 clusters"),
         Same(0.05),
         "-",
-        OURS,
+        source=OURS,
     ),
     _rmse(
         "AdamW as printed reaches the published rmse of the client models if each client runs it on its own points",
         score("client, AdamW as printed", "3 clusters", "rmse", last=1),
         Near(0.106, 0.002),
         "0.106",
-        "100 points are one batch, so that 100 epochs are 100 steps, which move a coefficient by about 0.1 of up to 10",
+        source=OURS,
+        remark="100 points are one batch, so that 100 epochs are 100 steps, which move a coefficient by about 0.1 of up to 10",
     ),
 )
 
@@ -300,7 +301,7 @@ CHARACTER_CLAIMS = tuple(
         ),
     )
 ) + tuple(
-    Claim(text, gain(method, other, NAME, last=1), expects, "-", remark=OURS)
+    Claim(text, gain(method, other, NAME, last=1), expects, "-", source=OURS)
     for text, method, other, expects in (
         ("The conditional CNN is as good as the cluster oracle after 30 epochs", CONDITIONAL_CNN, "cluster", Same(1.0)),
         (

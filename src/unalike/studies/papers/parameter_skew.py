@@ -135,10 +135,10 @@ def better_than_best(method: str, others: Iterable[str], setting: str, at_hand: 
     return Claim(f"{method}: better than the best shared model of the baselines, {setting}", quantity, Above(), at_hand)
 
 
-def same(method: str, baseline: str, setting: str, margin: float, at_hand: str, remark: str = "") -> Claim:
+def same(method: str, baseline: str, setting: str, margin: float, at_hand: str, source: str = "") -> Claim:
     """The claim that two methods are equally good."""
     quantity = gain(method, baseline, setting, last=LAST)
-    return Claim(f"{method} is as good as {baseline}, {setting}", quantity, Same(margin), at_hand, remark=remark)
+    return Claim(f"{method} is as good as {baseline}, {setting}", quantity, Same(margin), at_hand, source=source)
 
 
 def personal_gain(method: str, setting: str) -> Quantity:

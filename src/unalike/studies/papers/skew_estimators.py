@@ -85,7 +85,7 @@ def _gains(settings: list[str]) -> tuple[Claim, ...]:
             gain(estimator, UNIFORM, setting, last=LAST),
             Above(),
             "-",
-            remark=OURS,
+            source=OURS,
         )
         for setting in settings
         for estimator in (MEDIAN, TRIMMED, GEOMETRIC, *SHIFTS)
@@ -94,7 +94,8 @@ def _gains(settings: list[str]) -> tuple[Claim, ...]:
             f"{rule} is a better centre than the mean, {setting}",
             gain(rule, UNIFORM, setting, last=LAST),
             Above(),
-            "not at hand for this model",
+            "-",
+            source=OURS,
         )
         for setting in settings
         for rule in (SA, PAKE)
@@ -109,7 +110,7 @@ def _not_the_step(settings: list[str]) -> tuple[Claim, ...]:
             gain("mean towards the tail", step, setting, last=LAST),
             Above(),
             "-",
-            remark=OURS,
+            source=OURS,
         )
         for setting in settings
         for step in STEPS
@@ -123,7 +124,7 @@ def _is_mean(settings: list[str]) -> tuple[Claim, ...]:
             gain(NORMALIZED, UNIFORM, setting, last=LAST),
             Same(0.5),
             "-",
-            remark=OURS,
+            source=OURS,
         )
         for setting in settings
     )
@@ -138,7 +139,7 @@ def _explained(settings: list[str]) -> tuple[Claim, ...]:
             "-",
             "rank correlation over settings",
             scale=1,
-            remark=OURS,
+            source=OURS,
         )
         for estimator in (MEDIAN, TRIMMED, GEOMETRIC, *SHIFTS)
         for quantity in ("skewness", "cv")
