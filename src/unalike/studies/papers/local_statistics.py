@@ -6,7 +6,7 @@ from typing import Any
 
 from unalike.studies.cells import Options
 from unalike.studies.claims import NOT_AT_HAND, OURS, Claim, Quantity, difference, gain, score
-from unalike.studies.layouts.figures import ClassScores, Curves, Sweep
+from unalike.studies.layouts.figures import ClassScores, Sweep
 from unalike.studies.layouts.layout import Layout
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.study import Scale, Study, Variant
@@ -27,43 +27,32 @@ AS_PRINTED: dict[str, Any] = POOLED | EPOCHS
 SHORT_PASS: dict[str, Any] = POOLED | {"rounds": 30, "evaluate_every": 5}
 SHORT: dict[str, Any] = {"rounds": 30, "evaluate_every": 5, "work": POOLED["work"] | {"lr": 0.01}}
 KINDS = ("linear", "ensemble", "MLP")
+ENSEMBLE = {"model": "conditional_ensemble"}
+
+
+def references() -> dict[str, Variant]:
+    """One model for all clients, for each client and for each true cluster, solved to convergence by full-batch training."""
+    linear = FULL_BATCH | {"model": "linear"}
+    return {
+        "global": Variant(ADAM, linear),
+        "client": Variant("local_only", linear | {"protocol": "personal"}),
+        "cluster": Variant(f"cluster_oracle(method='{ADAM}')", linear),
+    }
 
 
 def _methods(statistic: str, pooled: dict[str, Any]) -> dict[str, str | Variant]:
-    """References and the three conditional models. References are solved to convergence by full-batch training."""
-    linear = FULL_BATCH | {"model": "linear"}
+    """References and the three conditional models."""
+    zeros = f"centralised + conditional(statistic='zeros', like='{statistic}')"
     conditional = {
         f"conditional {kind}": Variant(
             f"centralised + conditional(statistic='{statistic}')", pooled | {"model": f"conditional_{kind.lower()}"}
         )
         for kind in KINDS
     }
-    return {
-        "global": Variant(ADAM, linear),
-        "global, zeros": Variant(
-            f"centralised + conditional(statistic='zeros', like='{statistic}')",
-            pooled | {"model": "conditional_ensemble"},
-        ),
-        "client": Variant("local_only", linear | {"protocol": "personal"}),
-        "cluster": Variant(f"cluster_oracle(method='{ADAM}')", linear),
-        **conditional,
-    }
+    return {**references(), "global, zeros": Variant(zeros, pooled | ENSEMBLE), **conditional}
 
 
 CONDITIONED = "conditional(statistic='covariance')"
-FEDERATED: dict[str, str | Variant] = {
-    "pooled AdamW": Variant(f"centralised + {CONDITIONED}", SHORT | {"rounds": 150, "evaluate_every": 10}),
-    "FedAdam": Variant(f"{ADAM} + {CONDITIONED}", FULL_BATCH),
-    "FedSGD": Variant(f"fedsgd + {CONDITIONED}", FULL_BATCH | {"work": {"lr": 0.01}}),
-    "FedAvg": Variant(f"fedavg + {CONDITIONED}", FULL_BATCH | {"rounds": 300, "work": {"batch_size": 10, "lr": 0.03}}),
-    "FedAvg, AdamW as printed": Variant(
-        f"fedavg + {CONDITIONED}",
-        {"rounds": 100, "evaluate_every": 10, "work": POOLED["work"] | {"keep_optimizer_state": False}},
-    ),
-    "client, AdamW as printed": Variant("local_only", AS_PRINTED | {"model": "linear", "protocol": "personal"}),
-}
-"""The last two read the printed training as that of a client: 100 epochs over its own points, with and without averages."""
-
 COMMON = {"partition": "natural(cluster='cluster')"}
 LINEAR: dict[str, Options] = {
     f"{n} clusters": {"data": f"linear_clusters(clusters={n}, seed={{seed}})"} for n in (3, 8)
@@ -96,48 +85,50 @@ RMSE = {
 }
 
 
-def _rmse(text: str, quantity: Quantity, expects: Expectation, published: str = NOT_AT_HAND, **more: str) -> Claim:
+def rmse_claim(text: str, quantity: Quantity, expects: Expectation, published: str = NOT_AT_HAND, **more: str) -> Claim:
+    """A claim about an rmse."""
     return Claim(text, quantity, expects, published, "rmse", scale=1, **more)
 
 
-def _rmse_gain(method: str, baseline: str, setting: str) -> Quantity:
+def rmse_gain(method: str, baseline: str, setting: str) -> Quantity:
+    """The rmse of a method after the last round less that of a baseline."""
     return gain(method, baseline, setting, "rmse", last=1)
 
 
 RMSE_CLAIMS = (
-    _rmse(
+    rmse_claim(
         "One linear model for all clients reaches the published rmse, 3 clusters",
         score("global", "3 clusters", "rmse", last=1),
         Near(14.901, 2.5),
         "14.901",
         remark="the draw of the three coefficient vectors decides it: its expectation is 14.9",
     ),
-    _rmse(
+    rmse_claim(
         "Least squares on one client's samples reaches the published rmse",
         score("client", "3 clusters", "rmse", last=1),
         Near(0.106, 0.002),
         "0.106",
     ),
     *(
-        _rmse(
+        rmse_claim(
             f"The conditional ensemble is as good as the cluster oracle, {setting}",
-            _rmse_gain("conditional ensemble", "cluster", setting),
+            rmse_gain("conditional ensemble", "cluster", setting),
             Same(0.01),
         )
         for setting in LINEAR
     ),
     *(
-        _rmse(
+        rmse_claim(
             f"The conditional {kind} is better than the global model, {setting}",
-            _rmse_gain(f"conditional {kind}", "global", setting),
+            rmse_gain(f"conditional {kind}", "global", setting),
             Below(),
         )
         for setting in LINEAR
         for kind in KINDS
     ),
-    _rmse(
+    rmse_claim(
         "Without the statistic (zeros) the ensemble is no better than the global model, 3 clusters",
-        _rmse_gain("global, zeros", "global", "3 clusters"),
+        rmse_gain("global, zeros", "global", "3 clusters"),
         Same(0.1),
     ),
 )
@@ -167,34 +158,6 @@ ACCURACY_CLAIMS = (
     ),
 )
 
-FEDERATED_CLAIMS = (
-    *(
-        _rmse(
-            f"The conditional ensemble trained by {method} is as good as trained on pooled samples",
-            _rmse_gain(method, "pooled AdamW", "3 clusters"),
-            Same(0.05),
-            "-",
-            source=OURS,
-        )
-        for method in ("FedAdam", "FedSGD", "FedAvg")
-    ),
-    _rmse(
-        "AdamW as printed reaches the error of pooled training if clients run it under FedAvg",
-        _rmse_gain("FedAvg, AdamW as printed", "pooled AdamW", "3 clusters"),
-        Same(0.05),
-        "-",
-        source=OURS,
-    ),
-    _rmse(
-        "AdamW as printed reaches the published rmse of the client models if each client runs it on its own points",
-        score("client, AdamW as printed", "3 clusters", "rmse", last=1),
-        Near(0.106, 0.002),
-        "0.106",
-        source=OURS,
-        remark="100 points are one batch, so that 100 epochs are 100 steps, which move a coefficient by about 0.1 of up to 10",
-    ),
-)
-
 
 def _scales(statistic: str, settings: dict[str, Options]) -> dict[str, Scale]:
     tiny = {"rounds": 5, "evaluate_every": 5, "work": POOLED["work"]}
@@ -209,18 +172,6 @@ def _scales(statistic: str, settings: dict[str, Options]) -> dict[str, Scale]:
         "paper": Scale(_methods(statistic, AS_PRINTED), settings, COMMON, seeds=tuple(range(5))),
     }
 
-
-def _federated(limit: int) -> dict[str, str | Variant]:
-    return {k: Variant(v.spec, {**v.options, "rounds": limit}) for k, v in FEDERATED.items() if isinstance(v, Variant)}
-
-
-ENSEMBLE = {"model": "conditional_ensemble"}
-FEWER = "20 clients a cluster instead of 100; pooled training has 150 epochs, so that it makes as many steps as with all clients"
-RATES = (
-    ". The learning rates of FedSGD and FedAvg are the best of 0.001, 0.003, 0.01, 0.03 and 0.1 on a draw of the data that the "
-    "study does not use: there FedSGD ends at an rmse of 12.2 for every rate from 0.003 on, and FedAvg at 8.8 for the two largest"
-)
-FEW: dict[str, Options] = {"3 clusters": {"data": "linear_clusters(clusters=3, clients=20, seed={seed})"}}
 
 CHARACTERS: dict[str, Any] = {
     "data": "emnist(split='byclass')",
@@ -393,21 +344,5 @@ STUDIES = (
             Sweep("accuracy after the last round, %", "number of clusters", CLUSTERS, last=1),
         ),
         NUMBERS,
-    ),
-    Study(
-        "local-statistics-federated",
-        "The conditional ensemble trained on pooled samples, and federated by FedAdam, FedSGD and FedAvg",
-        PAPER,
-        {
-            "smoke": Scale(_federated(5), FEW, COMMON | ENSEMBLE, seeds=(0,), reduced=SMOKE),
-            "small": Scale(FEDERATED, FEW, COMMON | ENSEMBLE, reduced=FEWER),
-            "paper": Scale(FEDERATED, {"3 clusters": LINEAR["3 clusters"]}, COMMON | ENSEMBLE),
-        },
-        FEDERATED_CLAIMS,
-        (
-            MethodTable("Rmse after the last round", "rmse", last=1, scale=1, digits=4),
-            Curves("rmse", "rmse", scale=1),
-        ),
-        NUMBERS + RATES,
     ),
 )

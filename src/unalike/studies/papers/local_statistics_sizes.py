@@ -1,9 +1,8 @@
-"""Conditioning on local statistics: other numbers of points, features and clients than those of the tables."""
+"""Conditioning on local statistics: other numbers of points, features, clients and clusters than those of the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from unalike.studies.cells import Options
 from unalike.studies.claims import Claim, gain
@@ -13,27 +12,44 @@ from unalike.studies.papers.local_statistics import ADAM, COMMON, CONDITIONED, E
 from unalike.studies.study import Scale, Study, Variant
 from unalike.studies.verdicts import Above, Same
 
-MIDDLE: Mapping[str, int] = {"points": 100, "features": 10, "clients": 20}
-"""The setting that all sweeps share; clients are those of one cluster, of which there are three."""
-SWEPT: Mapping[str, tuple[int, ...]] = {"points": (25, 50, 400), "features": (5, 20), "clients": (5, 50)}
+MIDDLE: Mapping[str, int] = {"clusters": 3, "points": 100, "features": 10, "clients": 20}
+"""The setting that all sweeps share; clients are those of one cluster."""
+SWEPT: Mapping[str, tuple[int, ...]] = {
+    "points": (25, 50, 400),
+    "features": (5, 20),
+    "clients": (5, 50),
+    "clusters": (2, 5, 8, 16),
+}
+LOGISTIC_POINTS = (25, 400)
 
 
 def _label(**changed: int) -> str:
-    return ", ".join(f"{count} {name}" for name, count in {**MIDDLE, **changed}.items())
+    """The sizes, without the number of clusters where it is that of all other sweeps."""
+    sizes = {**MIDDLE, **changed}
+    return ", ".join(f"{sizes[name]} {name}" for name in sizes if name != "clusters" or name in changed)
 
 
-def _setting(**changed: int) -> Options:
+def _setting(task: str = "linear", **changed: int) -> Options:
     sizes = ", ".join(f"{name}={count}" for name, count in {**MIDDLE, **changed}.items())
-    return {"data": f"linear_clusters(clusters=3, {sizes}, seed={{seed}})"}
+    return {"data": f"{task}_clusters({sizes}, seed={{seed}})"}
 
 
-def _at(parameter: str) -> dict[str, float]:
+def _changes(parameter: str, values: tuple[int, ...]) -> list[dict[str, int]]:
+    """The changes to `MIDDLE` of a sweep, which begins with none."""
+    return [{}, *({parameter: value} for value in values)]
+
+
+def _at(parameter: str, values: tuple[int, ...]) -> dict[str, float]:
     """Setting -> the value of the parameter, for the settings of its sweep."""
-    return {_label(**{parameter: n}): float(n) for n in sorted({MIDDLE[parameter], *SWEPT[parameter]})}
+    found = {_label(**changed): float({**MIDDLE, **changed}[parameter]) for changed in _changes(parameter, values)}
+    return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
-SETTINGS: dict[str, Options] = {_label(): _setting()} | {
-    _label(**{name: count}): _setting(**{name: count}) for name, counts in SWEPT.items() for count in counts
+SETTINGS: dict[str, Options] = {
+    _label(**changed): _setting(**changed) for name, values in SWEPT.items() for changed in _changes(name, values)
+}
+LOGISTIC_SETTINGS: dict[str, Options] = {
+    _label(**changed): _setting("logistic", **changed) for changed in _changes("points", LOGISTIC_POINTS)
 }
 METHODS: dict[str, str | Variant] = {
     "client": Variant("local_only", {"model": "linear", "protocol": "personal"}),
@@ -42,8 +58,24 @@ METHODS: dict[str, str | Variant] = {
 }
 
 
-def _scale(methods: dict[str, str | Variant], training: dict[str, Any], **more: Any) -> Scale:
-    return Scale(methods, SETTINGS, COMMON | training, **more)
+def _scales(settings: dict[str, Options]) -> dict[str, Scale]:
+    return {
+        "smoke": Scale(
+            METHODS,
+            settings,
+            COMMON | FULL_BATCH | {"rounds": 5},
+            seeds=(0,),
+            reduced="5 rounds instead of 1200: shows that the study runs, nothing else",
+        ),
+        "small": Scale(
+            METHODS,
+            settings,
+            COMMON | FULL_BATCH,
+            reduced="20 clients a cluster instead of 100 where clients are not swept; the ensemble is trained by FedAdam on full "
+            "batches instead of AdamW on pooled samples, whose number of steps would change with the sizes",
+        ),
+        "paper": Scale(METHODS, settings, COMMON | FULL_BATCH),
+    }
 
 
 CLAIMS = (
@@ -68,29 +100,40 @@ CLAIMS = (
         for setting in (_label(points=25), _label(), _label(points=400))
     ),
 )
+LOGISTIC_CLAIMS = tuple(
+    Claim(f"{text}: {setting}", gain(method, other, setting, last=1), expects)
+    for text, method, other, expects in (
+        ("The conditional ensemble is as good as the cluster oracle", "conditional ensemble", "cluster", Same(1.0)),
+        ("The conditional ensemble is better than each client alone", "conditional ensemble", "client", Above()),
+    )
+    for setting in LOGISTIC_SETTINGS
+)
 
 STUDIES = (
     Study(
         "local-statistics-sizes",
-        "Linear regression on three clusters with other numbers of points, features and clients",
+        "Linear regression with other numbers of points, features, clients and clusters",
         PAPER,
-        {
-            "smoke": _scale(METHODS, FULL_BATCH | {"rounds": 5}, seeds=(0,), reduced="5 rounds instead of 1200"),
-            "small": _scale(
-                METHODS,
-                FULL_BATCH,
-                reduced="20 clients a cluster instead of 100 where clients are not swept; the ensemble is trained by FedAdam on "
-                "full batches instead of AdamW on pooled samples, whose number of steps would change with the sizes",
-            ),
-            "paper": _scale(METHODS, FULL_BATCH),
-        },
+        _scales(SETTINGS),
         CLAIMS,
         (
             MethodTable("Rmse after the last round", "rmse", last=1, scale=1, digits=4),
             *(
-                Sweep("rmse", name, _at(name), "rmse", last=1, scale=1, log=True, name=f"sweep-{name}")
-                for name in SWEPT
+                Sweep("rmse", name, _at(name, values), "rmse", last=1, scale=1, log=True, name=f"sweep-{name}")
+                for name, values in SWEPT.items()
             ),
+        ),
+        f"{NUMBERS}. The ensemble has eight linear models for any number of clusters.",
+    ),
+    Study(
+        "local-statistics-sizes-logistic",
+        "Logistic regression on three clusters with other numbers of points",
+        PAPER,
+        _scales(LOGISTIC_SETTINGS),
+        LOGISTIC_CLAIMS,
+        (
+            MethodTable("Accuracy after the last round, %", last=1),
+            Sweep("accuracy, %", "points", _at("points", LOGISTIC_POINTS), last=1, log=True, name="sweep-points"),
         ),
         NUMBERS,
     ),
