@@ -110,6 +110,17 @@ def gain(method: str, baseline: str, setting: str, column: str = "accuracy", las
     return difference(score(method, setting, column, last), score(baseline, setting, column, last))
 
 
+def mean(*quantities: Quantity) -> Quantity:
+    """The mean of several quantities under the same seed, for the seeds that all of them have."""
+
+    def values(results: Results) -> dict[int, float]:
+        first, *others = [quantity(results) for quantity in quantities]
+        seeds = [seed for seed in first if all(seed in other for other in others)]
+        return {seed: fmean([first[seed], *(other[seed] for other in others)]) for seed in seeds}
+
+    return values
+
+
 def best(*quantities: Quantity) -> Quantity:
     """The quantity with the largest mean of those whose seeds are all there: the best of several hyperparameters."""
 

@@ -55,7 +55,8 @@ FEWER_MODELS = (
 )
 RATES = (
     ". The learning rates are 0.01 for FedSGD and 0.03 for FedAvg. They were chosen among 0.001, 0.003, 0.01, 0.03 and 0.1 on a "
-    "draw of the data that the study does not use; there all rates of FedSGD from 0.003 on ended in the same local optimum (rmse 12.2)"
+    "draw of the data that the study does not use; there all rates of FedSGD from 0.003 on ended in the same local optimum, with "
+    "an rmse of 12.2"
 )
 FEW: dict[str, Options] = {"3 clusters": {"data": "linear_clusters(clusters=3, clients=20, seed={seed})"}}
 
@@ -94,7 +95,7 @@ def _with(methods: Mapping[str, Variant], options: Options) -> dict[str, Variant
 
 CHOSEN: Mapping[str, Mapping[str, tuple[float, float, float]]] = {
     "linear": {"linear": (0.05, 0.001, 0.0003), "ensemble": (0.05, 0.01, 0.03), "MLP": (0.05, 0.001, 0.0003)},
-    "logistic": {"linear": (0.2, 30.0, 10.0), "ensemble": (0.2, 30.0, 10.0), "MLP": (0.05, 1.0, 0.3)},
+    "logistic": {"linear": (0.2, 30.0, 10.0), "ensemble": (0.2, 30.0, 10.0), "MLP": (0.05, 1.0, 1.0)},
 }
 """Task -> conditional model -> the learning rates of FedAdam, FedSGD and FedAvg."""
 ALGORITHMS = ("FedAdam", "FedSGD", "FedAvg")
@@ -202,8 +203,18 @@ CHOSEN_ON = (
     ". Learning rates were chosen on a draw of the data that the study does not use (three clusters, 300 rounds of FedAdam and "
     "FedSGD, 75 of FedAvg). "
 )
-LINEAR_RATES = CHOSEN_ON + "TODO"
-LOGISTIC_RATES = CHOSEN_ON + "TODO"
+LINEAR_RATES = CHOSEN_ON + (
+    "FedAdam: 0.05 for all models (of 0.005, 0.05 and 0.2; of 0.005, 0.02 and 0.05 for the MLP). FedSGD: 0.001 for the linear "
+    "model (of 0.0001 to 0.003), 0.01 for the ensemble (of 0.001 to 0.1) and 0.001 for the MLP (of 0.0003 to 0.003). FedAvg: "
+    "0.0003 for the linear model (of 0.00003 to 0.001; it diverges at 0.03), 0.03 for the ensemble (of 0.001 to 0.1), 0.0003 for "
+    "the MLP (of 0.0001 to 0.01; it diverges from 0.003 on). The rates of the ensemble are those of local-statistics-federated"
+)
+LOGISTIC_RATES = CHOSEN_ON + (
+    "FedAdam: 0.2 for the linear model (of 0.005 to 0.2) and the ensemble (of 0.005 to 0.5), 0.05 for the MLP (of 0.005 and 0.05). "
+    "FedSGD: 30 for the linear model (of 0.3 to 30) and the ensemble (of 1 to 30), 1 for the MLP (of 0.1 to 3). FedAvg: 10 for the "
+    "linear model (of 0.1 to 10) and the ensemble (of 0.3 to 10), 1 for the MLP (of 0.03 to 1). Most of these are the largest rate "
+    "that was tried"
+)
 
 STUDIES = (
     Study(

@@ -140,6 +140,7 @@ FCUBE_CLAIMS = (
             f"{method} is as good as FedAvg under synthetic feature skew",
             difference(_last(method, "FCUBE"), _last("FedAvg", "FCUBE")),
             Same(1.0),
+            "-",
             source=OURS,
         )
         for method in ("FedProx, mu 0.01", "SCAFFOLD", "FedNova")
@@ -148,6 +149,7 @@ FCUBE_CLAIMS = (
         "Synthetic feature skew costs FedAvg no accuracy",
         difference(_last("FedAvg", "FCUBE"), _last("FedAvg", "iid")),
         Same(1.0),
+        "-",
         source=OURS,
     ),
 )
@@ -198,6 +200,8 @@ STUDIES = (
         },
         FCUBE_CLAIMS,
         (MethodTable("Accuracy after the last round, %", last=1), Curves("accuracy, %")),
-        "The paper's numbers for FCUBE were not at hand. The inputs and labels follow the authors' code. " + MOMENTUM,
+        "The paper's numbers for FCUBE were not at hand. The inputs and labels follow the authors' code. Except for SCAFFOLD, "
+        "which diverges, all methods reach 99.3 to 100 %, near the ceiling, so that 'as good as' says little. "
+        + MOMENTUM,
     ),
 )
