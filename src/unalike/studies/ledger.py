@@ -10,8 +10,8 @@ from pathlib import Path
 
 from unalike.studies.claims import Claim
 from unalike.studies.layouts.tables import markdown
-from unalike.studies.results import Results
-from unalike.studies.study import Study
+from unalike.studies.results import Results, estimates
+from unalike.studies.study import Scale, Study
 from unalike.studies.verdicts import NOT_RUN, VERDICTS, Finding
 
 RUNS = ("paper", "small")
@@ -68,7 +68,7 @@ def page(studies: Iterable[Study], folder: Path) -> str:
         if own := found[study.name]:
             lines += [f"## {study.name}", "", f"{study.title}. {study.paper}.", ""]
             lines += [study.notes, ""] if study.notes else []
-            lines += [markdown([HEAD, *map(_row, own)]), "", *_spent(study, stored[study.name])]
+            lines += [markdown([HEAD, *map(_row, own)]), "", *_spent(study, stored[study.name], folder)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -97,18 +97,26 @@ def _row(entry: Entry) -> list[str]:
     ]
 
 
-def _spent(study: Study, stored: Mapping[str, Results]) -> list[str]:
+def _spent(study: Study, stored: Mapping[str, Results], folder: Path) -> list[str]:
     """One line per scale with results: the number of cells, the seconds that they took, and what was reduced."""
     lines = []
     for name, results in stored.items():
         if len(results):
             scale = study.scale(name)
             reduced = f" Reduced: {scale.reduced}." if scale.reduced else ""
-            lines += [
-                f"Scale {name}: {len(results)} of {len(scale.cells)} cells, {results.seconds:,.0f} seconds.{reduced}",
-                "",
-            ]
+            estimated = estimates(folder / study.name / name)
+            lines += [f"Scale {name}: {spent(scale, results, estimated)}{reduced}", ""]
     return lines
+
+
+def spent(scale: Scale, results: Results, estimated: Mapping[str, float]) -> str:
+    """The seconds that the stored cells took, and those that were estimated for them, as far as there are estimates."""
+    expected = [estimated[cell.kind] for cell in results.cells if cell.kind in estimated]
+    line = f"{len(results)} of {len(scale.cells)} cells took {results.seconds:,.0f} seconds"
+    if not expected:
+        return f"{line}."
+    part = "" if len(expected) == len(results) else f" for {len(expected)} of them"
+    return f"{line}; estimated were {sum(expected):,.0f}{part}."
 
 
 def shown(finding: Finding, unit: str) -> str:

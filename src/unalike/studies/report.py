@@ -9,9 +9,8 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike.studies.layouts.layout import Drawn
 from unalike.studies.layouts.tables import markdown
-from unalike.studies.ledger import number, shown
-from unalike.studies.results import Results
-from unalike.studies.run_study import estimates
+from unalike.studies.ledger import number, shown, spent
+from unalike.studies.results import Results, estimates
 from unalike.studies.study import Study
 
 
@@ -38,7 +37,6 @@ def write_report(study: Study, scale: str, folder: Path) -> tuple[str, list[Path
 def render(study: Study, scale: str, results: Results, estimated: dict[str, float]) -> str:
     """The report as Markdown."""
     chosen = study.scale(scale)
-    cells = len(chosen.cells)
     lines = [f"# {study.name}, scale {scale}", "", f"{study.title}. {study.paper}.", ""]
     lines += [study.notes, ""] if study.notes else []
     lines += [f"Reduced: {chosen.reduced}.", ""] if chosen.reduced else []
@@ -67,8 +65,5 @@ def render(study: Study, scale: str, results: Results, estimated: dict[str, floa
                 ]
             )
         lines += ["## Claims", "", markdown(rows), ""]
-    known = {cell.kind: estimated[cell.kind] for cell in chosen.cells if cell.kind in estimated}
-    expected = sum(known.get(f"{cell.method}, {cell.setting}", 0.0) for cell in results.cells)
-    spent = f"{len(results)} of {cells} cells took {results.seconds:,.0f} seconds"
-    lines += [f"{spent}; estimated were {expected:,.0f}." if known else f"{spent}.", ""]
+    lines += [spent(chosen, results, estimated), ""]
     return "\n".join(lines)

@@ -18,6 +18,8 @@ from unalike.studies.recorded_numbers import Recorded
 
 FOLDER = Path("studies", "results")
 """The folder of results, below the root of the repository."""
+ESTIMATES = "estimates.json"
+"""The file of a folder of results that keeps the estimated seconds of cells."""
 DIGITS = 7
 """Significant digits that are kept of a number, as many as a float32 has."""
 
@@ -73,6 +75,11 @@ class CellResult:
     recorded: Recorded = field(default_factory=dict)
     transport: list[list[float]] = field(default_factory=list)
     parameters: list[int] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """The cell without its seed, as `StudyCell.kind`."""
+        return f"{self.method}, {self.setting}"
 
     def score(self, column: str, last: int) -> float:
         """The mean of a column over the last evaluated rounds; NaN where there is none.
@@ -174,3 +181,12 @@ def by_digest(root: Path) -> dict[str, Path]:
         if digest is not None:
             found[digest[1]] = path
     return found
+
+
+def estimates(folder: Path) -> dict[str, float]:
+    """The estimates that a folder keeps: "METHOD, SETTING" -> seconds of one cell."""
+    path = folder / ESTIMATES
+    try:
+        return {} if not path.exists() else {str(name): float(s) for name, s in json.loads(path.read_text()).items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise UnalikeError(f"cannot read {path}: {error}; delete it") from None

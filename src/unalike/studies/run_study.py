@@ -29,9 +29,8 @@ from unalike.runtime.run_recorder import Run
 from unalike.studies.cells import CLASS_ACCURACY, StudyCell
 from unalike.studies.optimal_transport import transport_costs
 from unalike.studies.recorded_numbers import keep
-from unalike.studies.results import CellResult, by_digest, stored
+from unalike.studies.results import ESTIMATES, CellResult, by_digest, estimates, stored
 
-ESTIMATES = "estimates.json"
 PARTIAL = ".partial"
 """Folder of the checkpoints of cells that have not ended."""
 IN_ONE_PROCESS = "distributed(workers=1)"
@@ -173,15 +172,6 @@ def estimate(cells: Iterable[StudyCell], folder: Path, data_dir: str | Path | No
             found[cell.kind] = setup + cost.seconds
             write_bytes(folder / ESTIMATES, (json.dumps(found, indent=1) + "\n").encode())
     return found
-
-
-def estimates(folder: Path) -> dict[str, float]:
-    """The estimates that a folder keeps: "METHOD, SETTING" -> seconds of one cell."""
-    path = folder / ESTIMATES
-    try:
-        return {} if not path.exists() else {str(name): float(s) for name, s in json.loads(path.read_text()).items()}
-    except (ValueError, AttributeError, TypeError) as error:
-        raise UnalikeError(f"cannot read {path}: {error}; delete it") from None
 
 
 def _of_run(cell: StudyCell, run: Run, seconds: float) -> CellResult:

@@ -47,8 +47,8 @@ def command(
     """
     from unalike.experiments.seed_plan import read_numbers
     from unalike.studies.catalogue import matching
-    from unalike.studies.results import FOLDER
-    from unalike.studies.run_study import estimate, estimates, missing, run_cells
+    from unalike.studies.results import FOLDER, estimates
+    from unalike.studies.run_study import estimate, missing, run_cells
 
     root = out or FOLDER
     wanted = {study.name: study.scale(scale).cells for study in matching(names)}

@@ -29,7 +29,7 @@ def _label(**changed: int) -> str:
     return ", ".join(f"{sizes[name]} {name}" for name in sizes if name != "clusters" or name in changed)
 
 
-def _setting(task: str = "linear", **changed: int) -> Options:
+def _setting(task: str, **changed: int) -> Options:
     sizes = ", ".join(f"{name}={count}" for name, count in {**MIDDLE, **changed}.items())
     return {"data": f"{task}_clusters({sizes}, seed={{seed}})"}
 
@@ -46,7 +46,7 @@ def _at(parameter: str, values: tuple[int, ...]) -> dict[str, float]:
 
 
 SETTINGS: dict[str, Options] = {
-    _label(**changed): _setting(**changed) for name, values in SWEPT.items() for changed in _changes(name, values)
+    _label(**changed): _setting("linear", **changed) for name, values in SWEPT.items() for changed in _changes(name, values)
 }
 LOGISTIC_SETTINGS: dict[str, Options] = {
     _label(**changed): _setting("logistic", **changed) for changed in _changes("points", LOGISTIC_POINTS)
