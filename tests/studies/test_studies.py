@@ -11,11 +11,11 @@ import torch
 from unalike import UnalikeError
 from unalike.runtime.round_loop import execute
 from unalike.studies.catalogue import STUDIES, study
-from unalike.studies.claims import Claim, after_round, best, gain, peak, score
+from unalike.studies.claims import Claim, after_round, best, gain, mean, peak, score
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.ledger import entries, page, results_of
 from unalike.studies.report import write_report
-from unalike.studies.results import FOLDER, CellResult, Results, stored
+from unalike.studies.results import ESTIMATES, FOLDER, CellResult, Results, stored
 from unalike.studies.run_study import PARTIAL, missing, run_cell, run_cells
 from unalike.studies.study import Scale, Study, Variant
 from unalike.studies.verdicts import LEAST_SEEDS, NOT_RUN, Above, Same
@@ -182,8 +182,21 @@ def test_ledger_gives_verdicts_from_three_seeds_on(small, tmp_path):
     assert same.finding.verdict == "reproduced" and same.finding.mean == 0
     assert better.finding.verdict in ("reproduced", "contradicted") and better.finding.seeds == 3
     text = page([small], tmp_path)
-    assert "| mu = 0 is FedAvg | not at hand | 0 rmse | 0 to 0 | 3 | small | reproduced | - |" in text
-    assert "Scale small: 18 of 18 cells, " in text and "Reduced: everything." in text
+    assert "| mu = 0 is FedAvg | not at hand | 0 rmse | 0 to 0 | 0 ± 1e-06 | 3 | small | reproduced | - |" in text
+    assert "Scale small: 18 of 18 cells took " in text and "Reduced: everything." in text
+    assert "estimated" not in text
+
+
+def test_ledger_and_report_show_the_estimated_seconds_of_the_stored_cells(small, tmp_path):
+    folder = tmp_path / "toy-table1" / "small"
+    list(
+        run_cells({folder: [cell for cell in small.scale("small").cells if cell.setting == "equal" and cell.seed < 2]})
+    )
+    (folder / ESTIMATES).write_text('{"FedAvg, equal": 3.0, "FedAvg, unequal": 50.0}')
+    for text in (page([small], tmp_path), write_report(small, "small", folder)[0]):
+        assert "6 of 18 cells took " in text and "; estimated were 6 for 2 of them." in text
+    (folder / ESTIMATES).write_text('{"FedAvg, equal": 3.0, "again, equal": 4.0, "SGD, equal": 1.0}')
+    assert "estimated were 16." in page([small], tmp_path)
 
 
 def test_ledger_without_results_says_not_run(small, tmp_path):
@@ -206,6 +219,11 @@ def test_best_is_the_method_of_the_largest_mean_and_needs_all_seeds():
     quantity = best(score("a", "all"), score("b", "all"))
     assert quantity(Results(cells)) == {0: 0.3, 1: 0.3}
     assert quantity(Results(cells[:3])) == {}
+
+
+def test_mean_averages_quantities_under_the_seeds_that_all_of_them_have():
+    quantity = mean(lambda results: {0: 1.0, 1: 2.0}, lambda results: {1: 4.0, 2: 8.0})
+    assert quantity(Results(())) == {1: 3.0}
 
 
 def test_peak_is_the_best_round_after_the_start():
