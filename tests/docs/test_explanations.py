@@ -71,6 +71,10 @@ def test_the_page_on_local_statistics_has_the_scores_of_the_studies():
     assert len(linear) == 7
     for method, scores in linear.items():
         assert f"| {' | '.join([method, *scores, *logistic[method]])} |" in page, method
+    federated, classified = _rows("local-statistics-federated-linear"), _rows("local-statistics-federated-logistic")
+    assert len(federated) == 15
+    for method, scores in federated.items():
+        assert f"| {' | '.join([method, *scores, *classified[method]])} |" in page, method
     characters = _rows("local-statistics-table3")
     assert len(characters) == 9
     for method, [score] in characters.items():
