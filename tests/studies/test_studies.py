@@ -169,7 +169,7 @@ def test_digest_changes_with_options_and_not_with_labels():
         [cell] = Scale({label: "fedavg"}, {"all": options}, COMMON, seeds=(0,)).cells
         return cell.digest
 
-    assert digest("a") == digest("b") == digest("a", executor="loop")
+    assert digest("a") == digest("b") == digest("a", executor="loop") == digest("a", device="cuda")
     assert len({digest("a"), digest("a", rounds=4), digest("a", work={"lr": 0.5})}) == 3
 
 

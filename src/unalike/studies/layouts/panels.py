@@ -16,12 +16,17 @@ from matplotlib.ticker import MaxNLocator
 from plotly.subplots import make_subplots
 
 from unalike._utils.tensor_files import writing
-from unalike.reporting.charts.palette import Look, looks
+from unalike.reporting.charts.palette import Look, fixed_looks
 from unalike.reporting.charts.paper_figures import INK, STYLE, line_style, style_axes
 
 WIDTH, HEIGHT = 3.1, 2.6
 """Size of a panel in inches."""
 IN_A_ROW = 3
+PLACES = {
+    **{"FedAvg": 0, "FedProx": 1, "FedNova": 2, "FedMix": 3, "SCAFFOLD": 4, "FedAvg + LWS": 5, "FedPake as printed": 6},
+    **{"FedSA as printed": 9, "FedSA = FedPake, normalized": 10, "weighted mean": 7, "mean": 12},
+}
+"""Label -> place among the looks of the palette, for methods that many figures share."""
 MOST_TICKS = 6
 """The number of columns of a grid that are named."""
 
@@ -115,7 +120,7 @@ class Picture:
         columns = min(IN_A_ROW, len(self.panels))
         rows = -(-len(self.panels) // columns)
         figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows + 0.4), layout="constrained")
-        style, image = looks(self.labels), None
+        style, image = fixed_looks(self.labels, PLACES), None
         for place, (axes, panel) in enumerate(
             zip(np.ravel(figure.subplots(rows, columns, squeeze=False)), self.panels)
         ):
@@ -143,7 +148,7 @@ class Picture:
         columns = min(IN_A_ROW, len(self.panels))
         rows = -(-len(self.panels) // columns)
         figure = make_subplots(rows, columns, subplot_titles=[panel.title for panel in self.panels])
-        style, shown = looks(self.labels), set[str]()
+        style, shown = fixed_looks(self.labels, PLACES), set[str]()
         for place, panel in enumerate(self.panels):
             at = {"row": place // columns + 1, "col": place % columns + 1}
             figure.update_xaxes(title_text=panel.x, **at)

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from unalike.studies.claims import Quantity, peak, score
 from unalike.studies.results import Results
 
 MISSING = "-"
@@ -14,13 +15,17 @@ MISSING = "-"
 
 @dataclass(frozen=True)
 class MethodTable:
-    """One row per method that has the column, one column per setting; `published` holds the paper's entries as printed."""
+    """One row per method that has the column, one column per setting; `published` holds the paper's entries as printed.
+
+    With `best`, the entries are the largest values over the rounds, chosen by the test samples, as some authors report.
+    """
 
     title: str
     column: str = "accuracy"
     last: int = 10
     scale: float = 100
     digits: int = 2
+    best: bool = False
     published: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def table(self, results: Results) -> list[list[str]]:
@@ -31,7 +36,7 @@ class MethodTable:
             head += [setting, *([f"{setting}, published"] if setting in printed else [])]
         rows = [head]
         for method in results.methods:
-            scores = {s: results.scores(method, s, self.column, self.last) for s in results.settings}
+            scores = {s: self._quantity(method, s)(results) for s in results.settings}
             if not any(scores.values()):
                 continue
             row = [method]
@@ -41,6 +46,9 @@ class MethodTable:
                     row.append(self.published.get((method, setting), MISSING))
             rows.append(row)
         return rows
+
+    def _quantity(self, method: str, setting: str) -> Quantity:
+        return peak(method, setting, self.column) if self.best else score(method, setting, self.column, self.last)
 
     def entry(self, values: Sequence[float]) -> str:
         """`mean ± standard deviation (seeds)` of the values; `diverges` if one of them is infinite."""

@@ -46,7 +46,9 @@ def _at(parameter: str, values: tuple[int, ...]) -> dict[str, float]:
 
 
 SETTINGS: dict[str, Options] = {
-    _label(**changed): _setting("linear", **changed) for name, values in SWEPT.items() for changed in _changes(name, values)
+    _label(**changed): _setting("linear", **changed)
+    for name, values in SWEPT.items()
+    for changed in _changes(name, values)
 }
 LOGISTIC_SETTINGS: dict[str, Options] = {
     _label(**changed): _setting("logistic", **changed) for changed in _changes("points", LOGISTIC_POINTS)
