@@ -101,7 +101,7 @@ def test_the_page_on_weight_shrinking_has_the_differences_of_the_ledger():
     for line in (ROOT / "docs/reproduction.md").read_text().splitlines():
         study_name = line.removeprefix("## ") if line.startswith("## ") else study_name
         if line.startswith("| ") and line.count(" | ") > 6:
-            claim, _, ours, interval, seeds, _, verdict, *_ = line.removeprefix("| ").split(" | ")
+            claim, _, ours, interval, _, seeds, _, verdict, *_ = line.removeprefix("| ").split(" | ")
             ledger[study_name, claim] = (ours.partition(" ")[0], interval, seeds, verdict)
     page = (ROOT / "docs/explanation/weight_shrinking.md").read_text().splitlines()
     rows = [line.strip("| ").split(" | ") for line in page if line.startswith("| `fedlws")]
