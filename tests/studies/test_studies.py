@@ -11,9 +11,11 @@ import torch
 from unalike import UnalikeError
 from unalike.runtime.round_loop import execute
 from unalike.studies.catalogue import STUDIES, study
+from unalike.studies.cells import CLASS_ACCURACY
 from unalike.studies.claims import Claim, after_round, best, gain, mean, peak, score
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.ledger import entries, page, results_of
+from unalike.studies.papers.local_statistics import CONFUSED
 from unalike.studies.report import write_report
 from unalike.studies.results import ESTIMATES, FOLDER, CellResult, Results, stored
 from unalike.studies.run_study import PARTIAL, missing, run_cell, run_cells
@@ -287,7 +289,8 @@ def test_every_claim_is_about_cells_that_exist(name):
     for scale in ("small", "paper"):
         cells = study(name).scale(scale).cells
         measured = ("accuracy", "local_accuracy", "personal_accuracy", "rmse", "loss", "train_loss")
-        columns = {c: [0.0, 0.25, 0.5] for c in measured}
+        of_classes = (CLASS_ACCURACY + character for character in CONFUSED)
+        columns = {c: [0.0, 0.25, 0.5] for c in (*measured, *of_classes)}
         series = [{"quantity": q, "values": v} for q, v in RECORDED.items()] + COSINES
         more = {"recorded": {"rounds": [1, 2, 3], "series": series}, "label_counts": [[2, 2], [4, 0], [0, 3]]}
         more["transport"] = [[0.0, 1.0, 2.0], [1.0, 0.0, 1.5], [2.0, 1.5, 0.0]]
