@@ -16,6 +16,8 @@ COMMANDS = (
     "list methods",
     "doctor",
     "compare --data digits --method fedavg --method scaffold --rounds 2 --seeds 2 --out results",
+    "study run fedmix-figure4 --out studies",
+    "study report fedmix-figure4 --out studies",
 )
 
 
