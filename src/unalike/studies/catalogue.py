@@ -14,6 +14,7 @@ from unalike.studies.papers import (
     fedmix_quadratics,
     fedpake,
     fedpake_figures,
+    fedpake_high,
     local_statistics,
     local_statistics_sizes,
     niid_bench,
@@ -34,6 +35,7 @@ PAPERS = (
     pfllib,
     fedpake,
     fedpake_figures,
+    fedpake_high,
     skew_estimators,
 )
 STUDIES: dict[str, Study] = {study.name: study for paper in PAPERS for study in paper.STUDIES}

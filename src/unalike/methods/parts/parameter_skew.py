@@ -102,20 +102,26 @@ class ParameterSkew(Aggregator):
         names = list(cohort.update)
         groups = [[n] for n in names] if self.scope == "tensor" else [names]
         moved: Tree = {}
-        generator = server.generator
+        generator, high, size = server.generator, 0, 0
         for group in groups:
             w, u = tree.only(server.params, group), tree.only(cohort.update, group)
-            new = self._combined(tree.flatten(w), tree.flatten(u, rows=len(cohort.ids)), weights, group[0], generator)
+            new, count = self._combined(
+                tree.flatten(w), tree.flatten(u, rows=len(cohort.ids)), weights, group[0], generator
+            )
             moved |= tree.unflatten(new, w)
+            high, size = high + count, size + len(new)
+        note("high", high / max(1, size), part=self.name)
         return tree.only(moved, names)
 
-    def _combined(self, w: Tensor, u: Tensor, weights: Tensor, layer: str, generator: torch.Generator) -> Tensor:
-        """The combined update [M] from the clients' updates u [K, M] of the parameters w [M]."""
+    def _combined(
+        self, w: Tensor, u: Tensor, weights: Tensor, layer: str, generator: torch.Generator
+    ) -> tuple[Tensor, int]:
+        """The combined update [M] from the clients' updates u [K, M] of the parameters w [M], and the number of high parameters."""
         mean, sd, low, top = _moments(u, weights.to(u.dtype))
         high = self._is_high(sd, w + mean).nonzero().squeeze(1)
         note("high", len(high) / max(1, len(w)), part=self.name, layer=layer)
         if len(u) == 1 or not len(high):
-            return mean
+            return mean, len(high)
         chosen = u.index_select(1, high)
         micro = self._micro((chosen - mean[high]).square_(), low, top, generator)
         if self.assignment in RANDOM_MACRO:
@@ -127,8 +133,9 @@ class ParameterSkew(Aggregator):
             note("micro_class", micro.float().mean(1), part=self.name, layer=layer)
             note("macro_class", _members(macro, len(u)), part=self.name, layer=layer)
         if not macro:
-            return mean
-        return mean.index_copy(0, high, self._weighted_means(w[high] + chosen, micro, macro, weights, layer) - w[high])
+            return mean, len(high)
+        new = self._weighted_means(w[high] + chosen, micro, macro, weights, layer)
+        return mean.index_copy(0, high, new - w[high]), len(high)
 
     @property
     def _compares_all(self) -> bool:
@@ -260,9 +267,15 @@ class LiteralSkew(ParameterSkew):
 class LiteralPake(LiteralSkew):
     """FedPake as printed: cv = sd / mu without absolute value, clients compared at all parameters, alpha = count / (S H).
 
-    The sum of the alphas is at most 1. It is less where micro-classes differ (or D = 0): then the high parameters shrink in every
-    round. Where all micro-classes are alike, as in most layers, ties decide: S - 1 macro-classes have two clients each and the
-    first one all others, and each counts 1/S.
+    The sum of the alphas is at most 1. Where it is less, the high parameters shrink in every round:
+
+    - where micro-classes differ;
+    - where S > K / 2: only floor(K / 2) macro-classes form, and each counts 1 / S. Nine clients and S = 8 give the sum 1/2;
+    - where D = 0 for all clients, because none changes the parameter: it is in no micro-class, and if it is high, which cv = 0
+      allows where other parameters have mu < 0, it becomes 0.
+
+    Where all micro-classes are alike, as in most layers, ties decide: all macro-classes but the first one have two clients each,
+    and the first one has all others.
     """
 
     compares_all: ClassVar[bool] = True
