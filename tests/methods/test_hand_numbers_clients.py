@@ -16,6 +16,7 @@ import pytest
 import torch
 from simulation import Clients, Simulation, plane
 
+from unalike import Method, UnalikeError, Work
 from unalike.core.types import Batch, Output
 from unalike.methods.parts.objectives import ModelContrast, NotTrueDistillation
 
@@ -176,6 +177,12 @@ def test_scaffold_option_1_two_rounds_equal_hand_numbers():
     assert sim.state.part_states["control_variates"]["head.weight"].tolist() == [[0, 0]]
     sim.round()
     assert w1(sim) == 113 / 128
+
+
+def test_scaffold_after_momentum_refuses_other_steps_than_those_of_sgd():
+    for work in ({"optimizer": "adam"}, {"momentum": 0.9, "nesterov": True}, {"keep_optimizer_state": True}):
+        with pytest.raises(UnalikeError, match="expects SGD"):
+            Method.parse("scaffold(after_momentum=True)").check(Work(**work))
 
 
 def test_scaffold_server_lr_and_weighted_equal_hand_numbers():

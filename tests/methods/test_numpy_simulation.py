@@ -228,6 +228,17 @@ class ScaffoldWeighted(Scaffold):
     uniform = False
 
 
+class ScaffoldAfterMomentum(Scaffold):
+    """The correction is made after the step of the optimizer, and no momentum sees it."""
+
+    def local(self, k, data, order, lr):
+        p, solver = copy.deepcopy(self.w), self.new_solver(lr)
+        for rows in order:
+            p = solver.step(p, gradient(p, data[0][rows], data[1][rows]))
+            p = tmap(lambda w, ck, c: w - lr * (c - ck), p, self.clients[k]["c"], self.c)
+        return p
+
+
 class FedDyn(FedAvg):
     uniform = True
     alpha = 0.25
@@ -367,6 +378,8 @@ CASES = {
     "scaffold(server_lr=0.5)": (Scaffold, {}, 1e-9),
     "scaffold(server_lr=0.5,option=1)": (Scaffold1, {}, SINGLE),
     "scaffold(server_lr=0.5,weighted=True)": (ScaffoldWeighted, {}, 1e-9),
+    "scaffold(server_lr=0.5,after_momentum=True)": (ScaffoldAfterMomentum, {}, 1e-9),
+    "scaffold(server_lr=0.5,after_momentum=True) momentum": (ScaffoldAfterMomentum, MOMENTUM, 1e-9),
     "feddyn(alpha=0.25)": (FedDyn, {}, 1e-9),
     "feddyn(alpha=0.25) momentum": (FedDyn, MOMENTUM, 1e-9),
     "feddyn(alpha=0.25,weighted=True)": (type("Dyn", (FedDyn,), {"uniform": False}), {}, 1e-9),
@@ -407,7 +420,7 @@ def test_methods_three_rounds_equal_numpy(case):
     for k, kept in model.clients.items():
         for slot, part in (
             ("v", case.split("(")[0]),
-            ("c", "control_variates"),
+            ("c", "control_variates_after_momentum" if "after_momentum" in case else "control_variates"),
             ("h", "dynamic_regularizer"),
             ("previous", "model_contrast"),
         ):

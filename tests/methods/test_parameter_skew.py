@@ -304,3 +304,21 @@ def test_parameter_skew_clients_of_weight_zero_keep_parameters_finite(name):
     facts = {"label_histogram": counts}
     new, _ = ua.aggregate(f"{name} + feddisco(discrepancy='l1', a=5.0)", start, sent, facts=facts)
     assert new["w"].isfinite().all()
+
+
+def test_decide_gives_classes_clusters_and_weights_of_each_high_parameter():
+    """FedPake as printed, C = S = 2, from w = 0. The first parameter is .3 for all clients, the others differ and are high. Every
+    D is below 1/2, which is micro-class 1, so all clients are alike, and ties decide: (0, 1), (2, 3), and 4 joins the first.
+    alpha = 2 / (2 * 2) each; the new values are (1.2 / 3 + 1.3 / 2) / 2 = .525 and (1 / 3 + 1.5 / 2) / 2 = 13/24, the means .5.
+    """
+    update = {"w": torch.tensor([[0.3, 0.1, 0.1], [0.3, 0.2, 0.3], [0.3, 0.7, 0.8], [0.3, 0.6, 0.7], [0.3, 0.9, 0.6]])}
+    start, weights = {"w": torch.zeros(3)}, torch.full((5,), 0.2)
+    decision = Method.parse("fedpake(variant='literal', micro=2, macro=2)").aggregator.decide(start, update, weights)[
+        "w"
+    ]
+    assert decision.high.tolist() == [1, 2]
+    assert decision.micro.tolist() == [[1, 1]] * 5
+    assert decision.macro == [[0, 1, 4], [2, 3]]
+    assert decision.alpha.tolist() == [[0.5, 0.5]] * 2
+    new = decision.applied(start["w"], update["w"], update["w"].mean(0), weights)
+    assert new.tolist() == pytest.approx([0.3, 0.525, 13 / 24])

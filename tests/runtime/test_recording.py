@@ -200,6 +200,25 @@ def test_client_parameters_are_kept_every_few_rounds(clients, tmp_path):
     assert torch.equal(in_folder[4][3]["head.weight"], kept[4][3]["head.weight"])
 
 
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_groups_keep_their_own_notes_and_the_parameters_of_all_clients(tmp_path, in_folder):
+    data = ua.load("linear_clusters(clusters=2, clients=3, seed=0)")
+    clients = ua.partition(data, "natural(cluster='cluster')")
+    run = recorded(
+        "cluster_oracle(method='fedavg + lws')",
+        clients,
+        "server + clients(layers='head')",
+        rounds=2,
+        model="linear",
+        out=tmp_path if in_folder else None,
+    )
+    assert sorted(run.client_parameters[2]) == [0, 1, 2, 3, 4, 5]
+    weights = of(run, "weight", round=2)
+    by_group = {group: list(own["client"]) for group, own in weights.groupby("group")}
+    assert by_group == {"cluster-0": [0, 1, 2], "cluster-1": [3, 4, 5]}
+    assert list(of(run, "gamma", round=2)["group"]) == ["cluster-0", "cluster-1"]
+
+
 def test_skew_rules_note_high_parameters_and_macro_classes(clients):
     run = recorded("fedpake", clients, "server", rounds=2)
     high = of(run, "high")
@@ -219,6 +238,11 @@ def test_records_of_a_resumed_run_equal_those_of_an_uninterrupted_one(clients, t
     pd.testing.assert_frame_equal(resumed, whole)
     stored = pd.read_parquet(tmp_path / "records.parquet")
     assert len(stored) == len(whole)
+
+
+def test_comparison_without_a_folder_refuses_to_record(clients):
+    with pytest.raises(UnalikeError, match="out=FOLDER"):
+        ua.compare(["fedavg", "fedprox"], clients, model="linear", rounds=1, record="updates")
 
 
 def test_comparison_takes_record_and_keeps_it_in_its_cells(clients, tmp_path):

@@ -111,6 +111,13 @@ def test_run_zero_rounds_says_that_nothing_is_trained(people):
         ua.compare(["fedavg"], people, rounds=0)
 
 
+def test_run_without_test_samples_says_that_it_has_no_score():
+    everyone = ua.partition(ua.load("digits"), "iid", clients=4, split=1.0)
+    with pytest.warns(UserWarning, match="the run has no score"):
+        run = ua.run("fedavg", everyone, model="linear", rounds=1, progress=False)
+    assert "accuracy" not in run.history.rounds or run.history.rounds["accuracy"].isna().all()
+
+
 @pytest.mark.parametrize(
     "keyword, meant",
     [

@@ -169,7 +169,7 @@ def test_digest_changes_with_options_and_not_with_labels():
         [cell] = Scale({label: "fedavg"}, {"all": options}, COMMON, seeds=(0,)).cells
         return cell.digest
 
-    assert digest("a") == digest("b") == digest("a", executor="loop")
+    assert digest("a") == digest("b") == digest("a", executor="loop") == digest("a", device="cuda")
     assert len({digest("a"), digest("a", rounds=4), digest("a", work={"lr": 0.5})}) == 3
 
 
@@ -182,7 +182,7 @@ def test_ledger_gives_verdicts_from_three_seeds_on(small, tmp_path):
     assert same.finding.verdict == "reproduced" and same.finding.mean == 0
     assert better.finding.verdict in ("reproduced", "contradicted") and better.finding.seeds == 3
     text = page([small], tmp_path)
-    assert "| mu = 0 is FedAvg | not at hand | 0 rmse | 0 to 0 | 3 | small | reproduced | - |" in text
+    assert "| mu = 0 is FedAvg | not at hand | 0 rmse | 0 to 0 | 0 ± 1e-06 | 3 | small | reproduced | - |" in text
     assert "Scale small: 18 of 18 cells, " in text and "Reduced: everything." in text
 
 

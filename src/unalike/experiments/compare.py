@@ -88,8 +88,8 @@ def compare(
         proxy: samples of the server, for methods that train on the server.
         metrics: metrics of your own, as for `ua.run`. Finished cells in `out` are identified by the names of metrics
             only: a changed function needs another name or folder.
-        record: as for `ua.run`; each cell keeps its records. With `out` they are the files `records.parquet` of the cells. A cell
-            that has finished already is not run again for them.
+        record: as for `ua.run`; needs `out`, where each cell keeps its records as `cells/*/records.parquet`. A cell that has
+            finished already is not run again for them.
         out: folder that keeps one cell per method and seed. Finished cells are read and not run again; an interrupted
             cell continues where it stopped.
         track: trackers as for `ua.run`. Each cell is a run of its own, in a group with the name of `out`; one more run keeps
@@ -110,6 +110,8 @@ def compare(
         >>> table = ua.compare(["fedavg", "fedmix"], data="digits", clients=5, rounds=20)  # doctest: +SKIP
         >>> print(table)  # doctest: +SKIP
     """
+    if out is None and isinstance(record, str):
+        raise UnalikeError(f"record={record!r} keeps numbers in the folder of a comparison; give out=FOLDER")
     trackers = Trackers.of(track, group_of(out))
     experiment = prepare_experiment(
         methods,

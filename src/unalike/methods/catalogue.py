@@ -14,7 +14,7 @@ from unalike.methods.parts.adaptive_start import AdaptiveStart
 from unalike.methods.parts.balanced_softmax import BalancedSoftmax
 from unalike.methods.parts.combined_heads import CombinedHeads
 from unalike.methods.parts.conditioning import Conditional
-from unalike.methods.parts.control_variates import ControlVariates
+from unalike.methods.parts.control_variates import ControlVariates, ControlVariatesAfterMomentum
 from unalike.methods.parts.cosine_mean import CosineMean
 from unalike.methods.parts.dynamic_regularization import DynamicRegularizer
 from unalike.methods.parts.feature_alignment import FeatureAlignment
@@ -159,9 +159,12 @@ def fedmix(mu: float = 0.001, normalize_by: Literal["series", "steps"] = "series
 
 
 @method
-def scaffold(option: Literal[1, 2] = 2, server_lr: float = 1.0, weighted: bool = False) -> Method:
-    """Control variates against client drift (Karimireddy et al. 2020)."""
-    return Method(ControlVariates(option=option, server_lr=server_lr), *_uniform_unless(weighted))
+def scaffold(
+    option: Literal[1, 2] = 2, server_lr: float = 1.0, weighted: bool = False, after_momentum: bool = False
+) -> Method:
+    """Control variates against client drift (Karimireddy et al. 2020); with `after_momentum` as in NIID-Bench's code."""
+    variates = ControlVariatesAfterMomentum if after_momentum else ControlVariates
+    return Method(variates(option=option, server_lr=server_lr), *_uniform_unless(weighted))
 
 
 @method

@@ -112,6 +112,11 @@ class RunConfig:
         nothing = "rounds=0 trains nothing: the run holds the initial model and its evaluation; expected 1 or more"
         useless = not self.options.rounds and not getattr(self.plan, "useful_untrained", False)
         found = [nothing] if useless else []
+        if not len(self.population.test.values) and "server" not in self.options.protocols:
+            found.append(
+                "no client has a test sample, and no test set is given: the run has no score. Give ua.partition(..., split=0.75), "
+                "ClientData(test=...), or protocol='server' with test=(x, y)"
+            )
         if self.start is not None and self.start.partial:
             found.append(f"the run starts from {self.start.path}: {self.start.taken}")
         return found + ([self.ending.warning] if self.ending.warning else [])

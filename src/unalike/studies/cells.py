@@ -35,6 +35,7 @@ RUN = (
     "rounds",
     "participation",
     "executor",
+    "device",
     "evaluate_every",
     "protocol",
     "buffers",
@@ -73,8 +74,8 @@ class StudyCell:
 
     @cached_property
     def digest(self) -> str:
-        """The hash of everything that decides the result. Labels and the executor do not count."""
-        deciding = {name: value for name, value in self.options.items() if name != "executor"}
+        """The hash of everything that decides the result. Labels, the executor and the device do not count."""
+        deciding = {name: value for name, value in self.options.items() if name not in ("executor", "device")}
         return digest({"spec": self.spec, "seed": self.seed, **deciding})
 
     @property

@@ -110,7 +110,20 @@ def _run_all(todo: list[Place], data_dir: str | Path | None, jobs: int) -> Itera
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
     alone = [(folder, replace(cell, options={"executor": IN_ONE_PROCESS, **cell.options})) for folder, cell in todo]
-    yield from in_processes(partial(_run_at, data_dir=data_dir), alone, jobs, threads)
+    told = set[str]()
+    for found in in_processes(partial(_run_quietly, data_dir=data_dir), alone, jobs, threads):
+        for note in found.notes if isinstance(found, CellResult) else ():
+            if note not in told:
+                warnings.warn(note, stacklevel=2)
+                told.add(note)
+        yield found
+
+
+def _run_quietly(place: Place, data_dir: str | Path | None) -> CellResult | Failure:
+    """`_run_at` without warnings, which the result keeps as notes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _run_at(place, data_dir)
 
 
 def _run_at(place: Place, data_dir: str | Path | None) -> CellResult | Failure:

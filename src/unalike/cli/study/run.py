@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +34,7 @@ def command(
     seeds: Annotated[
         str | None, typer.Option(help="Run these seeds only: 3 for the first three, or 0,1,4.", show_default=False)
     ] = None,
+    device: o.Device = "cpu",
     dry_run: o.DryRun = False,
 ) -> None:
     """Run the cells of studies that have no stored result, and store each as it ends.
@@ -44,6 +46,7 @@ def command(
     unalike study run local-statistics-table1 --scale small --jobs 2
     unalike study run 'fedlws-*' --scale small --jobs 2      # all studies of a paper
     unalike study run niid-bench-fashion --scale paper --data-dir data --dry-run
+    unalike study run fedpake-table1 --scale paper --device cuda
     """
     from unalike.experiments.seed_plan import read_numbers
     from unalike.studies.catalogue import matching
@@ -60,6 +63,8 @@ def command(
         folder = root / name / scale
         if numbers is not None:
             cells = [cell for cell in cells if cell.seed in numbers]
+        if device != "cpu":
+            cells = [replace(cell, options={**cell.options, "device": device}) for cell in cells]
         todo[folder] = missing(cells, folder)
         print(f"{name}, {scale}: {len(cells) - len(todo[folder])} of {len(cells)} cells have results")
         if todo[folder] and (dry_run or scale == "paper"):

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import NonNegativeFloat
 
+from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, PartLookup, ServerView
@@ -25,7 +26,9 @@ class ControlVariates(Correction, ServerStep):
     c <- c + 1/N sum_P (c_i+ - c_i), N counting all clients. All variates start at 0, so round 1 is FedAvg; the mean of the
     clients' variates is c at any time. Sent: one more model down, one more up. Only parameters have variates, buffers have none.
 
-    Option 2 assumes plain SGD: with local momentum, or Adam, (x - y) / (K lr) is no mean gradient, which is warned of.
+    Option 2 assumes plain SGD: with local momentum, or Adam, (x - y) / (K lr) is no mean gradient, which is warned of. With
+    momentum the variates grow to the size of momentum steps, and momentum amplifies the correction once more, so that
+    training can diverge; `control_variates_after_momentum` does not.
     """
 
     needs_messages: ClassVar[bool] = True
@@ -70,7 +73,8 @@ class ControlVariates(Correction, ServerStep):
         if self.option == 2 and (work.momentum or work.optimizer != "sgd"):
             warnings.warn(
                 "control_variates(option=2) takes (x - y) / (K lr) for the mean gradient, which holds for plain SGD only; "
-                f"found optimizer={work.optimizer!r}, momentum={work.momentum}",
+                f"found optimizer={work.optimizer!r}, momentum={work.momentum}. With momentum, scaffold(after_momentum=True) "
+                "corrects the step instead of the gradient",
                 stacklevel=2,
             )
 
@@ -82,3 +86,27 @@ class ControlVariates(Correction, ServerStep):
         return tree.map(
             lambda x, y, c_i, c: c_i - c + (x - y) * scale, begun, client.params, client.state, client.message
         )
+
+
+@part
+class ControlVariatesAfterMomentum(ControlVariates):
+    """SCAFFOLD that corrects the step instead of the gradient: v <- v - lr (m - c_i + c), m the momentum of the gradients.
+
+    This is what NIID-Bench's code does (Li et al. 2022). Variates are means of momentum steps, (x - y) / (K lr), and so is
+    what they correct. The same as a gradient, since the momentum rho of a constant a is a at every step if the gradient adds
+    a at the first step, and (1 - rho) a at each later one. Without momentum it is `control_variates`. Everything else is, too.
+
+    Raises:
+        UnalikeError: for Nesterov's momentum, for Adam, and for an optimizer state that is kept between rounds.
+    """
+
+    def correct(self, client: ClientView, grads: Tree) -> Tree:
+        share = 1 - client.settings.work.momentum if client.step else 1.0
+        return tree.map(lambda g, c_i, c: g + share * (c - c_i), grads, client.state, client.message)
+
+    def check(self, method: PartLookup, work: Work) -> None:
+        if work.optimizer != "sgd" or work.nesterov or work.keep_optimizer_state:
+            raise UnalikeError(
+                f"{self.name} expects SGD, with or without momentum, that starts anew in every round; found "
+                f"optimizer={work.optimizer!r}, nesterov={work.nesterov}, keep_optimizer_state={work.keep_optimizer_state}"
+            )

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -49,6 +50,32 @@ TIE = 1e-12
 Assignment = Literal["measured", "random_micro", "random_macro", "random"]
 RANDOM_MICRO = ("random_micro", "random")
 RANDOM_MACRO = ("random_macro", "random")
+
+
+@dataclass(frozen=True)
+class SkewDecision:
+    """What the rule does to one tensor: to its high parameters, since all others take the mean.
+
+    Attributes:
+        high: Places of the high parameters in the flat tensor, [H].
+        micro: Micro-class of each client at each of them, [K, H], 0 for none; None where no parameter is high.
+        macro: The clients of each macro-class.
+        alpha: Weight of each macro-class at each high parameter, [S, H]; None where there is no macro-class.
+    """
+
+    high: Tensor
+    micro: Tensor | None = None
+    macro: list[list[int]] = field(default_factory=list)
+    alpha: Tensor | None = None
+
+    def applied(self, w: Tensor, u: Tensor, mean: Tensor, weights: Tensor) -> Tensor:
+        """The update [M]: `mean`, and at the high parameters sum_s alpha_s * (mean of macro-class s) - w, from u [K, M]."""
+        if self.alpha is None:
+            return mean
+        values = w[self.high] + u.index_select(1, self.high)
+        means = torch.stack([_shares(weights[members]).to(values.dtype) @ values[members] for members in self.macro])
+        new = (self.alpha.to(values.dtype) * means).sum(0)
+        return mean.index_copy(0, self.high, new - w[self.high])
 
 
 @validated
@@ -99,43 +126,68 @@ class ParameterSkew(Aggregator):
         """
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
-        names = list(cohort.update)
-        groups = [[n] for n in names] if self.scope == "tensor" else [names]
+        generator, high = server.generator, 0
         moved: Tree = {}
-        generator, high, size = server.generator, 0, 0
-        for group in groups:
-            w, u = tree.only(server.params, group), tree.only(cohort.update, group)
-            new, count = self._combined(
-                tree.flatten(w), tree.flatten(u, rows=len(cohort.ids)), weights, group[0], generator
-            )
-            moved |= tree.unflatten(new, w)
-            high, size = high + count, size + len(new)
-        note("high", high / max(1, size), part=self.name)
-        return tree.only(moved, names)
+        for names in self._groups(cohort.update):
+            w, u = tree.only(server.params, names), tree.only(cohort.update, names)
+            rows, old = tree.flatten(u, rows=len(cohort.ids)), tree.flatten(w)
+            mean, decision = self._decided(old, rows, weights, generator)
+            self._note(decision, len(old), weights, names[0])
+            moved |= tree.unflatten(decision.applied(old, rows, mean, weights), w)
+            high += len(decision.high)
+        note("high", high / max(1, sum(value.numel() for value in moved.values())), part=self.name)
+        return tree.only(moved, list(cohort.update))
 
-    def _combined(
-        self, w: Tensor, u: Tensor, weights: Tensor, layer: str, generator: torch.Generator
-    ) -> tuple[Tensor, int]:
-        """The combined update [M] from the clients' updates u [K, M] of the parameters w [M], and the number of high parameters."""
+    def decide(
+        self, params: Tree, update: Tree, weights: Tensor, generator: torch.Generator | None = None
+    ) -> dict[str, SkewDecision]:
+        """What the rule does to each single parameter: its classes, its clusters of clients, and their weights.
+
+        Args:
+            params: Shared parameters w, [*shape] each.
+            update: Updates w_k - w of the clients, [K, *shape] each.
+            weights: Weights p_k of the clients, [K].
+            generator: Source of the classes that `assignment` draws at random.
+
+        Returns:
+            Name of the tensor (with scope="model", of the first one) -> its decision.
+        """
+        generator, found = generator or torch.Generator(), {}
+        for names in self._groups(update):
+            rows = tree.flatten(tree.only(update, names), rows=len(weights))
+            _, found[names[0]] = self._decided(tree.flatten(tree.only(params, names)), rows, weights, generator)
+        return found
+
+    def _groups(self, update: Tree) -> list[list[str]]:
+        """The names of the tensors that are taken together."""
+        return [[name] for name in update] if self.scope == "tensor" else [list(update)]
+
+    def _decided(
+        self, w: Tensor, u: Tensor, weights: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, SkewDecision]:
+        """The mean [M] of the clients' updates u [K, M] of the parameters w [M], and what becomes of the high ones."""
         mean, sd, low, top = _moments(u, weights.to(u.dtype))
         high = self._is_high(sd, w + mean).nonzero().squeeze(1)
-        note("high", len(high) / max(1, len(w)), part=self.name, layer=layer)
         if len(u) == 1 or not len(high):
-            return mean, len(high)
-        chosen = u.index_select(1, high)
-        micro = self._micro((chosen - mean[high]).square_(), low, top, generator)
+            return mean, SkewDecision(high)
+        micro = self._micro((u.index_select(1, high) - mean[high]).square_(), low, top, generator)
         if self.assignment in RANDOM_MACRO:
             macro = _random_macro(len(u), self.macro, generator)
         else:
             compared = self._all_micro(u, mean, low, top) if self._compares_all else micro
             macro = self._macro_classes(self._similarity(compared, len(high)))
-        if listening():
-            note("micro_class", micro.float().mean(1), part=self.name, layer=layer)
-            note("macro_class", _members(macro, len(u)), part=self.name, layer=layer)
-        if not macro:
-            return mean, len(high)
-        new = self._weighted_means(w[high] + chosen, micro, macro, weights, layer)
-        return mean.index_copy(0, high, new - w[high]), len(high)
+        return mean, SkewDecision(high, micro, macro, self._alpha(micro, macro, weights, u.dtype) if macro else None)
+
+    def _note(self, decision: SkewDecision, count: int, weights: Tensor, layer: str) -> None:
+        """Note the share of high parameters among `count`, and means over them."""
+        note("high", len(decision.high) / max(1, count), part=self.name, layer=layer)
+        if not listening() or decision.micro is None:
+            return
+        note("micro_class", decision.micro.float().mean(1), part=self.name, layer=layer)
+        note("macro_class", _members(decision.macro, len(weights)), part=self.name, layer=layer)
+        if decision.alpha is not None:
+            note("alpha_sum", decision.alpha.sum(0).mean(), part=self.name, layer=layer)
+            note("alpha", _by_client(decision.alpha.mean(1), decision.macro, weights), part=self.name, layer=layer)
 
     @property
     def _compares_all(self) -> bool:
@@ -204,20 +256,12 @@ class ParameterSkew(Aggregator):
                 break
         return found
 
-    def _weighted_means(
-        self, values: Tensor, micro: Tensor, macro: list[list[int]], weights: Tensor, layer: str
-    ) -> Tensor:
-        """sum_s alpha_s * (mean of macro-class s), [H], from values and micro-classes [K, H] at the high parameters."""
+    def _alpha(self, micro: Tensor, macro: list[list[int]], weights: Tensor, dtype: torch.dtype) -> Tensor:
+        """alpha [S, H] from the micro-classes [K, H] at the high parameters."""
         modal = torch.stack([_mode(micro[members], self.micro) for members in macro])
         counts = torch.stack([m.bincount(minlength=self.micro + 1) for m in modal])
-        share = torch.stack([weights[members].sum() for members in macro])
-        share = share.to(values.dtype) if self.weighted else torch.ones_like(share)
-        alpha = self.alpha(counts, modal, values.shape[1], share)
-        if listening():
-            note("alpha_sum", alpha.sum(0).mean(), part=self.name, layer=layer)
-            note("alpha", _by_client(alpha.mean(1), macro, weights), part=self.name, layer=layer)
-        means = torch.stack([_shares(weights[members]).to(values.dtype) @ values[members] for members in macro])
-        return (alpha.to(values.dtype) * means).sum(0)
+        share = torch.stack([weights[members].sum() for members in macro]).to(dtype)
+        return self.alpha(counts, modal, micro.shape[1], share if self.weighted else torch.ones_like(share))
 
 
 @part

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import chain, count, cycle
 
 from markupsafe import Markup
 
@@ -53,3 +54,14 @@ def looks(labels: list[str]) -> dict[str, Look]:
     """Label -> look. A look depends only on the position in the list: the same list gives the same looks."""
     styles = zip(labels, cycle(COLORS), cycle(DASHES), cycle(MARKERS))
     return {label: Look(f"m{i}", *style) for i, (label, *style) in enumerate(styles)}
+
+
+def fixed_looks(labels: list[str], places: Mapping[str, int]) -> dict[str, Look]:
+    """Label -> look: labels in `places` have the same one in every figure; others take the first looks with a free color."""
+    taken = {places[label] for label in labels if label in places}
+    used = {place % len(COLORS) for place in taken}
+    free = [place for place in range(len(COLORS)) if place not in used]
+    rest = chain(free, (place for place in count() if place not in taken and place not in free))
+    chosen = [places[label] if label in places else next(rest) for label in labels]
+    all_looks = list(looks([str(place) for place in range(max(chosen, default=0) + 1)]).values())
+    return {label: all_looks[place] for label, place in zip(labels, chosen)}

@@ -142,7 +142,8 @@ def _check_protocols(protocols: Sequence[str], has_test: bool) -> None:
             raise unknown("protocol", name, PROTOCOLS)
     if "server" in protocols and not has_test:
         raise UnalikeError(
-            "protocol 'server' needs a held-out test set: give test=(x, y), or choose protocol='clients'"
+            "protocol 'server' needs a held-out test set: give test=(x, y), or data='NAME' with the test set that was published "
+            "with it, or choose protocol='clients'"
         )
 
 

@@ -118,7 +118,9 @@ class ExplainedGains:
     def _points(self, results: Results, quantity: str, method: str) -> tuple[list[float], list[float]]:
         """The number and the gain in each setting that has both, by size of the number; no gain below `least`."""
         pairs = [(self._number(results, s, quantity), self._gain(results, method, s)) for s in results.settings]
-        known = sorted((n, gained) for n, gained in pairs if n is not None and gained is not None and gained >= self.least)
+        known = sorted(
+            (n, gained) for n, gained in pairs if n is not None and gained is not None and gained >= self.least
+        )
         return [number for number, _ in known], [gained for _, gained in known]
 
 

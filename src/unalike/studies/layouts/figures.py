@@ -199,7 +199,8 @@ class LabelCounts:
     def picture(self, results: Results) -> Picture:
         """The figure. Darker is more, by the square root of the count."""
         found = self._counts(results)
-        grids = {setting: Grid(tuple(map(tuple, counts))) for setting, counts in found.items()}
+        bar = "training samples"
+        grids = {setting: Grid(tuple(map(tuple, own)), bar=bar, shades="counts") for setting, own in found.items()}
         return Picture(self.name, tuple(Panel(s, "class", "client", grid=grid) for s, grid in grids.items()))
 
     def _counts(self, results: Results) -> dict[str, list[list[int]]]:

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from unalike.studies.claims import Quantity, peak, score
 from unalike.studies.results import Results
 
 MISSING = "-"
@@ -14,14 +15,20 @@ MISSING = "-"
 
 @dataclass(frozen=True)
 class MethodTable:
-    """One row per method that has the column, one column per setting; `published` holds the paper's entries as printed."""
+    """One row per method that has the column, one column per setting; `published` holds the paper's entries as printed.
+
+    With `best`, the entries are the largest values over the rounds, chosen by the test samples, as some authors report.
+    `columns` has the settings that show another column.
+    """
 
     title: str
     column: str = "accuracy"
     last: int = 10
     scale: float = 100
     digits: int = 2
+    best: bool = False
     published: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     def table(self, results: Results) -> list[list[str]]:
         """The rows of the table as text, its heading first. Published numbers stand in columns of their own."""
@@ -31,7 +38,7 @@ class MethodTable:
             head += [setting, *([f"{setting}, published"] if setting in printed else [])]
         rows = [head]
         for method in results.methods:
-            scores = {s: results.scores(method, s, self.column, self.last) for s in results.settings}
+            scores = {s: self._quantity(method, s)(results) for s in results.settings}
             if not any(scores.values()):
                 continue
             row = [method]
@@ -41,6 +48,10 @@ class MethodTable:
                     row.append(self.published.get((method, setting), MISSING))
             rows.append(row)
         return rows
+
+    def _quantity(self, method: str, setting: str) -> Quantity:
+        column = self.columns.get(setting, self.column)
+        return peak(method, setting, column) if self.best else score(method, setting, column, self.last)
 
     def entry(self, values: Sequence[float]) -> str:
         """`mean ± standard deviation (seeds)` of the values; `diverges` if one of them is infinite."""

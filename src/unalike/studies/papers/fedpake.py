@@ -14,7 +14,6 @@ from unalike.studies.papers.parameter_skew import (
     CURVES,
     FEDPAKE,
     FEDSA,
-    LAST,
     LAYOUTS,
     LOSS,
     MEAN,
@@ -259,7 +258,7 @@ PROTOCOL_LAYOUTS = (
     replace(SPREAD, columns=LOCAL_ACCURACY),
     replace(COSTS, columns=LOCAL_ACCURACY),
     replace(CURVES, columns=LOCAL_ACCURACY),
-    replace(LOSS, columns={where: "local_loss" for where in LOCAL_ACCURACY}),
+    replace(LOSS, columns=dict.fromkeys(LOCAL_ACCURACY, "local_loss")),
 )
 """Those of the other tables; settings that test after local training show clients' own models."""
 PROTOCOL = Study(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from unalike.studies.cells import Options
+from typing import Any
+
 from unalike.studies.claims import OURS, Claim, Quantity, recorded_mean
 from unalike.studies.layouts.explained_gains import recorded
 from unalike.studies.layouts.layout import Layout
@@ -31,7 +32,7 @@ METHODS: dict[str, str | Variant] = {
     **RULES,
     **{label: ABLATION_METHODS[label] for label in (RANDOM_MICRO, RANDOM_MACRO)},
 }
-RECORDED: Options = {"record": "server", "rounds": 5, "evaluate_every": 2}
+RECORDED: dict[str, Any] = {"record": "server", "rounds": 5, "evaluate_every": 2}
 """Three rounds are kept (2, 4 and 5): of more, clients would be averaged, and with them the macro-classes."""
 CLASSES = GroupSizes("Sizes of the macro-classes", "macro_class")
 TIES = (14, 2, 2, 2)

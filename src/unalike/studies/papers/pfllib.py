@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from unalike.studies.claims import Claim, difference, score
+from unalike.studies.claims import Claim, difference, peak
 from unalike.studies.layouts.figures import Curves
 from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.study import Scale, Study, Variant
 from unalike.studies.verdicts import Above, Near
 
 PAPER = "Zhang et al.: PFLlib: A Beginner-Friendly and Comprehensive Personalized Federated Learning Library, JMLR 2025"
-NUMBERS = "The published numbers are those of the benchmark page of PFLlib's site: mean and deviation of its runs."
+NUMBERS = (
+    "The published numbers are those of the benchmark page of PFLlib's site: mean and deviation of its runs, each with the score "
+    "of its best round, chosen by the test samples. The claims compare them with our best rounds."
+)
 
 OWN = {"protocol": "personal"}
 """Each client's own model, on its own test samples."""
@@ -65,7 +68,7 @@ def _number(method: str, setting: str) -> Claim:
     text = PUBLISHED[method, setting]
     return Claim(
         f"{method} reaches the published accuracy, {setting}",
-        score(method, setting),
+        peak(method, setting),
         Near(float(text.split()[0]), 1.0),
         text,
         "accuracy, %",
@@ -76,7 +79,7 @@ def _gain(method: str, setting: str) -> Claim:
     published = float(PUBLISHED[method, setting].split()[0]) - float(PUBLISHED["FedAvg", setting].split()[0])
     return Claim(
         f"The personal models of {method} are better than FedAvg's shared model, {setting}",
-        difference(score(method, setting), score("FedAvg", setting)),
+        difference(peak(method, setting), peak("FedAvg", setting)),
         Above(round(published, 2)),
         f"{published:.2f}",
     )
@@ -109,7 +112,8 @@ STUDIES = (
             _gain(method, setting) for setting in SETTINGS for method in METHODS if method not in ("FedAvg", "FedProx")
         ),
         (
-            MethodTable("Mean accuracy of the last 10 evaluated rounds, %", published=PUBLISHED),
+            MethodTable("Accuracy of the best round, chosen by the test samples, %", best=True, published=PUBLISHED),
+            MethodTable("Mean accuracy of the last 10 evaluated rounds, %"),
             Curves("accuracy, %"),
         ),
         NUMBERS,
