@@ -96,8 +96,8 @@ RMSE = {
 }
 
 
-def _rmse(text: str, quantity: Quantity, expects: Expectation, published: str = NOT_AT_HAND, source: str = "") -> Claim:
-    return Claim(text, quantity, expects, published, "rmse", scale=1, source=source)
+def _rmse(text: str, quantity: Quantity, expects: Expectation, published: str = NOT_AT_HAND, **more: Any) -> Claim:
+    return Claim(text, quantity, expects, published, "rmse", scale=1, **more)
 
 
 def _rmse_gain(method: str, baseline: str, setting: str) -> Quantity:
