@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from unalike.studies.catalogue import study
+from unalike.studies.claims import recorded_mean
 from unalike.studies.papers.parameter_skew import NORMALIZED, PAKE
 from unalike.studies.results import Results
 
@@ -53,6 +55,26 @@ def test_the_page_on_parameter_skew_has_the_scores_of_the_ablation():
         assert f"| {' | '.join([f'random {classes}', *shown])} |" in page, classes
 
 
+@pytest.mark.parametrize("name", ["fedpake-heterogeneity", "fedpake-clients"])
+def test_the_page_on_parameter_skew_has_the_scores_by_degree_of_skew_and_number_of_clients(name):
+    page, rows = (ROOT / "docs/explanation/parameter_skew.md").read_text(), _rows(name)
+    assert len(rows) == 3
+    for method, scores in rows.items():
+        assert f"| {' | '.join([method, *scores])} |" in page, method
+
+
+def test_the_page_on_parameter_skew_has_the_shares_of_high_parameters_and_the_sums_of_weights():
+    page, high = (ROOT / "docs/explanation/parameter_skew.md").read_text(), study("fedpake-high")
+    results = Results.read(ROOT / "studies/results/fedpake-high/small", high.scale("small").cells)
+    head, *rows = high.layouts[0].table(results)
+    shares = dict(zip(head, rows[-1], strict=True))
+    assert shares["layer"] == "model" and len(results.methods) == 5
+    for method in results.methods:
+        own = [shares[f"{method}, {setting}"] for setting in results.settings]
+        sums = [recorded_mean(method, setting, "alpha_sum")(results).values() for setting in results.settings]
+        assert f"| {' | '.join([method, *own, *(f'{fmean(found):.2f}' for found in sums)])} |" in page, method
+
+
 def _rows(name, layout=0):
     """Method -> the shown scores of one table of a study, setting by setting, without the columns of published numbers."""
     results = Results.read(ROOT / "studies/results" / name / "small", study(name).scale("small").cells)
@@ -96,7 +118,7 @@ def test_the_page_on_weight_shrinking_has_the_differences_of_the_ledger():
     for line in (ROOT / "docs/reproduction.md").read_text().splitlines():
         study_name = line.removeprefix("## ") if line.startswith("## ") else study_name
         if line.startswith("| ") and line.count(" | ") > 6:
-            claim, _, ours, interval, seeds, _, verdict, *_ = line.removeprefix("| ").split(" | ")
+            claim, _, ours, interval, _, seeds, _, verdict, *_ = line.removeprefix("| ").split(" | ")
             ledger[study_name, claim] = (ours.partition(" ")[0], interval, seeds, verdict)
     page = (ROOT / "docs/explanation/weight_shrinking.md").read_text().splitlines()
     rows = [line.strip("| ").split(" | ") for line in page if line.startswith("| `fedlws")]

@@ -62,6 +62,7 @@ def _claims(setting: str) -> tuple[Claim, ...]:
             "-",
             share,
             source=OURS,
+            bounds=(0, 100),
         ),
         Claim(
             f"{PAKE}: in nearly all tensors the macro-classes have 14, 2, 2 and 2 clients, {setting}",
@@ -70,6 +71,7 @@ def _claims(setting: str) -> tuple[Claim, ...]:
             "-",
             "% of tensors and rounds",
             source=OURS,
+            bounds=(0, 100),
         ),
         Claim(
             f"{PAKE}: its weights sum to 1 in nearly all tensors, {setting}",
