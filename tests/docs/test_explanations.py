@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from unalike.studies.catalogue import study
+from unalike.studies.claims import recorded_mean
 from unalike.studies.papers.parameter_skew import NORMALIZED, PAKE
 from unalike.studies.results import Results
 
@@ -36,12 +38,11 @@ def test_the_page_on_parameter_skew_has_the_scores_of_the_papers_own_comparison(
 
 def test_the_page_on_parameter_skew_has_the_scores_of_each_protocol():
     page = (ROOT / "docs/explanation/parameter_skew.md").read_text().splitlines()
-    shared, trained = _rows("fedpake-protocol"), _rows("fedpake-protocol", 5)
+    rows = _rows("fedpake-protocol")
     settings = list(study("fedpake-protocol").scale("small").settings)
     assert len(settings) == 8
     for i, setting in enumerate(settings):
-        scores = trained if "after local training" in setting else shared
-        shown = [scores[method][i] for method in ("FedAvg", PAKE, NORMALIZED)]
+        shown = [rows[method][i] for method in ("FedAvg", PAKE, NORMALIZED)]
         assert f"| {' | '.join([setting, *shown])} |" in page, setting
 
 
@@ -52,6 +53,26 @@ def test_the_page_on_parameter_skew_has_the_scores_of_the_ablation():
         printed, normalized = rows[f"FedPake, random {classes}"], rows[f"Normalized, random {classes}"]
         shown = [score for pair in zip(printed, normalized, strict=True) for score in pair]
         assert f"| {' | '.join([f'random {classes}', *shown])} |" in page, classes
+
+
+@pytest.mark.parametrize("name", ["fedpake-heterogeneity", "fedpake-clients"])
+def test_the_page_on_parameter_skew_has_the_scores_by_degree_of_skew_and_number_of_clients(name):
+    page, rows = (ROOT / "docs/explanation/parameter_skew.md").read_text(), _rows(name)
+    assert len(rows) == 3
+    for method, scores in rows.items():
+        assert f"| {' | '.join([method, *scores])} |" in page, method
+
+
+def test_the_page_on_parameter_skew_has_the_shares_of_high_parameters_and_the_sums_of_weights():
+    page, high = (ROOT / "docs/explanation/parameter_skew.md").read_text(), study("fedpake-high")
+    results = Results.read(ROOT / "studies/results/fedpake-high/small", high.scale("small").cells)
+    head, *rows = high.layouts[0].table(results)
+    shares = dict(zip(head, rows[-1], strict=True))
+    assert shares["layer"] == "model" and len(results.methods) == 5
+    for method in results.methods:
+        own = [shares[f"{method}, {setting}"] for setting in results.settings]
+        sums = [recorded_mean(method, setting, "alpha_sum")(results).values() for setting in results.settings]
+        assert f"| {' | '.join([method, *own, *(f'{fmean(found):.2f}' for found in sums)])} |" in page, method
 
 
 def _rows(name, layout=0):

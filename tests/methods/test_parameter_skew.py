@@ -211,6 +211,21 @@ def test_parameter_skew_four_clients_equal_hand_numbers():
         np.testing.assert_array_equal(skew(W, None, rule=rule), expected)
 
 
+def test_printed_fedpake_with_more_macro_classes_than_pairs_loses_scale():
+    """K = 4, S = 3: only the pairs {0, 1} and {2, 3} form, with means 1 and 3 and alpha = 1/S each."""
+    W = [{"w": row} for row in ([1.0, 1], [1.0, 1], [1.0, 3], [1.0, 3])]
+    found = Server(spec("pake", False, macro=3), {"w": [0.5, 0.5]}).advance(W)["w"]
+    np.testing.assert_allclose(found, [1, (1 + 3) / 3], rtol=1e-6)
+
+
+def test_printed_fedpake_sets_a_parameter_that_no_client_changes_to_zero():
+    """Column 0 is 2 for all: D = 0 and cv = 0. Column 1 has mu = -2, sd = 1, cv = -1/2: min-max normalized, column 0 is the high
+    one. It is in no micro-class, so that its alphas are 0."""
+    W = [{"w": row} for row in ([2.0, -1], [2.0, -1], [2.0, -3], [2.0, -3])]
+    np.testing.assert_array_equal(Server(spec("pake", False), {"w": [2.0, -1]}).advance(W)["w"], [0, -2])
+    np.testing.assert_array_equal(Server(spec("normalized", False), {"w": [2.0, -1]}).advance(W)["w"], [2, -2])
+
+
 def test_fedsa_outlier_client_equals_hand_numbers():
     """Columns 1 and 2 are high, 0 and 3 equal everywhere. Column 1 is 0, 0, 0, 4 (mu 1, D 1, 1, 1, 9), column 2 its
     negative. Normalized D: 1/9, 1/9, 1/9, 1: classes 1, 1, 1, 4. Client 3 agrees with nobody (similarity 0). 0, 1,

@@ -6,7 +6,10 @@ from unalike.studies.layouts.client_map import ClientMap
 from unalike.studies.layouts.client_spread import ClientSpread
 from unalike.studies.layouts.costs import Costs
 from unalike.studies.layouts.explained_gains import ExplainedGains, explained_by, recorded
+from unalike.studies.layouts.figures import Curves
 from unalike.studies.layouts.parameter_values import Kernel, ParameterValues
+from unalike.studies.layouts.recorded import GroupSizes, RecordedTable
+from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.results import CellResult, Results
 
 
@@ -98,14 +101,52 @@ def test_parameter_values_show_clients_and_the_estimate_of_each_method():
     assert [row[1:] for row in layout.table(results)[1:]] == [["mean", "0.000"], ["other", "1.500"]]
     [panel] = layout.picture(results).panels
     assert [line.label for line in panel.lines] == ["clients", "mean", "other"]
-    assert list(panel.lines[0].y) == [1.0, 3.0, 0.0, 0.0] and list(panel.lines[2].y) == [0.5, 0.0]
+    assert list(panel.lines[0].y) == [-1.0, 1.0] and list(panel.lines[2].y) == [-1.5]  # the second one has no deviation
 
 
-def test_kernel_draws_the_new_values_of_each_method():
-    results = Results((cell("mean", recorded=entries([2.0, 0.0])),))
-    [panel] = Kernel("t", "s", side=1).picture(results).panels
-    assert panel.grid.values == ((2.0,),)
-    assert Kernel("t", "s").table(results)[1:] == [["mean", "0.000"]]
+def test_kernel_draws_the_distance_of_new_values_from_the_mean_up_to_the_limit():
+    results = Results((cell("mean", recorded=entries([2.0, 0.0])), cell("other", recorded=entries([0.5, 0.0]))))
+    layout = Kernel("t", "s", side=1)
+    assert [panel.grid.values for panel in layout.picture(results).panels] == [((0.0,),), ((-0.5,),)]
+    assert layout.table(results)[1:] == [["mean", "0.000"], ["other", "1.500"]]
+
+
+def test_group_sizes_count_clients_by_layer_and_round():
+    """Four clients in groups 0, 0, 1, 0 of one layer, and 0, 0, 1 and none of another one: sizes 3, 1 and 2, 1."""
+    groups = {"w": (0, 0, 1, 0), "b": (0, 0, 1, -1)}
+    series = [
+        {"quantity": "macro_class", "layer": layer, "client": k, "values": [group]}
+        for layer, own in groups.items()
+        for k, group in enumerate(own)
+    ]
+    results, layout = Results((cell(recorded=numbers(*series)),)), GroupSizes("t", "macro_class")
+    assert layout.table(results)[1:] == [["a", "s", "2", "3, 1", "50.0", "2, 1", "50.0"]]
+    assert layout.share("a", "s", (3, 1))(results) == {0: 0.5}
+
+
+def test_recorded_table_has_means_and_ranges_by_layer():
+    cells = [
+        cell(seed=seed, recorded=numbers({"quantity": "high", "layer": "w", "values": [v]}))
+        for seed, v in enumerate((0.2, 0.4))
+    ]
+    assert RecordedTable("t", "high").table(Results(tuple(cells))) == [["layer", "a, s"], ["w", "0.3 (0.2 to 0.4)"]]
+
+
+def test_costs_count_the_last_stage_alone_and_no_convergence_without_learning():
+    """The first stage reaches more than the final mean of 0.5, the second one does in round 3. The second method ends where it
+    began."""
+    rounds = {"round": [0, 1, 2, 3], "seconds": [0.0, 1.0, 1.0, 1.0], "stage": [1, 1, 2, 2]}
+    first = cell("a", rounds=rounds | {"accuracy": [0.1, 0.8, 0.3, 0.5]})
+    second = cell("b", rounds=rounds | {"accuracy": [0.1, 0.2, 0.1, 0.11]})
+    [_, one, other] = Costs("t", last=1).table(Results((first, second)))
+    assert one[3:5] == ["3", "3"] and other[3:5] == ["-", "-"]
+
+
+def test_layouts_show_another_column_where_a_setting_has_one():
+    results = Results((cell(rounds={"local_accuracy": [0.0, 0.9]}),))
+    columns = {"s": "local_accuracy"}
+    assert MethodTable("t", last=1, columns=columns).table(results)[1] == ["a", "90.00"]
+    assert Curves("t", columns=columns).table(results)[1][-1] == "90.00"
 
 
 @pytest.mark.parametrize("layout", [ClientMap("t", "a"), ParameterValues("t"), Kernel("t", "s")])

@@ -14,6 +14,7 @@ from unalike.studies.papers import (
     fedmix_quadratics,
     fedpake,
     fedpake_figures,
+    fedpake_high,
     local_statistics,
     local_statistics_federated,
     local_statistics_sizes,
@@ -36,6 +37,7 @@ PAPERS = (
     pfllib,
     fedpake,
     fedpake_figures,
+    fedpake_high,
     skew_estimators,
 )
 STUDIES: dict[str, Study] = {study.name: study for paper in PAPERS for study in paper.STUDIES}

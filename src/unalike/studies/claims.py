@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
@@ -35,6 +36,7 @@ class Claim:
         remark: a further remark for the ledger.
         source: who makes the statement: the study's paper unless given, or else `OURS`, `EQUATIONS`, or somebody who repeated
             the paper.
+        bounds: the least and the largest value that the quantity can have, in its unit.
     """
 
     text: str
@@ -45,6 +47,7 @@ class Claim:
     scale: float = 100
     remark: str = ""
     source: str = ""
+    bounds: tuple[float, float] = (-math.inf, math.inf)
 
     @property
     def remarks(self) -> str:
@@ -53,7 +56,7 @@ class Claim:
 
     def finding(self, results: Results) -> Finding:
         """The finding from stored results."""
-        return judge([self.scale * value for value in self.quantity(results).values()], self.expects)
+        return judge([self.scale * value for value in self.quantity(results).values()], self.expects, self.bounds)
 
 
 def score(method: str, setting: str, column: str = "accuracy", last: int = 10) -> Quantity:

@@ -125,11 +125,14 @@ class Finding:
     verdict: str
 
 
-def judge(values: Sequence[float], expectation: Expectation) -> Finding:
+def judge(
+    values: Sequence[float], expectation: Expectation, bounds: tuple[float, float] = (-math.inf, math.inf)
+) -> Finding:
     """The finding from one value of the quantity for each seed: the verdict is that of `expectation`.
 
     Fewer than `LEAST_SEEDS` values, or a value that is not known, give `not run`. Where all values are equal, the interval is
-    that one number. A method that diverges under a seed is infinitely bad, and so is its mean.
+    that one number. A method that diverges under a seed is infinitely bad, and so is its mean. `bounds` are the least and the
+    largest value that the quantity can have: the interval ends there, which costs it no coverage.
     """
     mean = sum(values) / len(values) if values else math.nan
     if len(values) < LEAST_SEEDS or math.isnan(mean):
@@ -137,4 +140,5 @@ def judge(values: Sequence[float], expectation: Expectation) -> Finding:
     low = high = mean
     if math.isfinite(mean) and len(set(values)) > 1:
         _, low, high, _ = t_test(values)
+        low, high = max(low, bounds[0]), min(high, bounds[1])
     return Finding(len(values), mean, low, high, expectation.verdict(mean, low, high))

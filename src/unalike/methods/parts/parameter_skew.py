@@ -126,7 +126,7 @@ class ParameterSkew(Aggregator):
         """
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
-        generator = server.generator
+        generator, high = server.generator, 0
         moved: Tree = {}
         for names in self._groups(cohort.update):
             w, u = tree.only(server.params, names), tree.only(cohort.update, names)
@@ -134,6 +134,8 @@ class ParameterSkew(Aggregator):
             mean, decision = self._decided(old, rows, weights, generator)
             self._note(decision, len(old), weights, names[0])
             moved |= tree.unflatten(decision.applied(old, rows, mean, weights), w)
+            high += len(decision.high)
+        note("high", high / max(1, sum(value.numel() for value in moved.values())), part=self.name)
         return tree.only(moved, list(cohort.update))
 
     def decide(
@@ -309,9 +311,15 @@ class LiteralSkew(ParameterSkew):
 class LiteralPake(LiteralSkew):
     """FedPake as printed: cv = sd / mu without absolute value, clients compared at all parameters, alpha = count / (S H).
 
-    The sum of the alphas is at most 1. It is less where micro-classes differ (or D = 0): then the high parameters shrink in every
-    round. Where all micro-classes are alike, as in most layers, ties decide: S - 1 macro-classes have two clients each and the
-    first one all others, and each counts 1/S.
+    The sum of the alphas is at most 1. Where it is less, the high parameters shrink in every round:
+
+    - where micro-classes differ;
+    - where S > K / 2: only floor(K / 2) macro-classes form, and each counts 1 / S. Nine clients and S = 8 give the sum 1/2;
+    - where D = 0 for all clients, because none changes the parameter: it is in no micro-class, and if it is high, which cv = 0
+      allows where other parameters have mu < 0, it becomes 0.
+
+    Where all micro-classes are alike, as in most layers, ties decide: all macro-classes but the first one have two clients each,
+    and the first one has all others.
     """
 
     compares_all: ClassVar[bool] = True

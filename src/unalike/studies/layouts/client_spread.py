@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from unalike.studies.layouts.tables import MISSING
 from unalike.studies.results import CellResult, Results
@@ -19,6 +20,8 @@ class ClientSpread:
     title: str
     column: str = "accuracy"
     scale: float = 100
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Setting -> its column, where that is another one."""
 
     def table(self, results: Results) -> list[list[str]]:
         """The rows of the table, its heading first."""
@@ -26,14 +29,15 @@ class ClientSpread:
         for method in results.methods:
             row = [method]
             for setting in results.settings:
-                scores = [self._scores(cell) for cell in results.of(method, setting).values()]
+                column = self.columns.get(setting, self.column)
+                scores = [self._scores(cell, column) for cell in results.of(method, setting).values()]
                 known = [own for own in scores if len(own) > 1]
                 row += [self._mean([statistics.pstdev(own) for own in known]), self._mean([min(own) for own in known])]
             rows.append(row)
         return rows
 
-    def _scores(self, cell: CellResult) -> list[float]:
-        return [self.scale * value for value in cell.clients.get(self.column, []) if value is not None]
+    def _scores(self, cell: CellResult, column: str) -> list[float]:
+        return [self.scale * value for value in cell.clients.get(column, []) if value is not None]
 
     def _mean(self, values: list[float]) -> str:
         return f"{statistics.fmean(values):.2f}" if values else MISSING

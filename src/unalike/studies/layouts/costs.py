@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from unalike.studies.layouts.tables import MISSING
 from unalike.studies.results import CellResult, Results
@@ -19,13 +19,18 @@ class Costs:
     """One row per method and setting, means over seeds.
 
     Columns: seconds of a round; the first evaluated round whose score is within `margin` of the mean of the `last` ones; the
-    seconds of training until then; thousands of parameters sent to and by a client in a round.
+    seconds of training until then; thousands of parameters sent to and by a client in a round. Of a plan with several stages,
+    only rounds of the last one can have converged. A method whose final mean is not `learned` above the score before training
+    has learned nothing, and has no convergence.
     """
 
     title: str
     column: str = "accuracy"
     last: int = 10
     margin: float = 0.005
+    learned: float = 0.02
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Setting -> its column, where that is another one."""
 
     def table(self, results: Results) -> list[list[str]]:
         """The rows of the table, its heading first."""
@@ -35,11 +40,11 @@ class Costs:
             for method in results.methods:
                 cells = list(results.of(method, setting).values())
                 if cells:
-                    rows.append([method, setting, *self._row(cells)])
+                    rows.append([method, setting, *self._row(cells, self.columns.get(setting, self.column))])
         return rows
 
-    def _row(self, cells: list[CellResult]) -> list[str]:
-        converged = [found for cell in cells if (found := self._converged(cell)) is not None]
+    def _row(self, cells: list[CellResult], column: str) -> list[str]:
+        converged = [found for cell in cells if (found := self._converged(cell, column)) is not None]
         return [
             _mean(seconds for cell in cells if (seconds := _a_round(cell)) is not None),
             _mean(number for number, _ in converged),
@@ -47,12 +52,19 @@ class Costs:
             *(_mean(sent / 1000 for cell in cells for sent in _sent(cell, way)) for way in ("bytes_down", "bytes_up")),
         ]
 
-    def _converged(self, cell: CellResult) -> tuple[int, float] | None:
-        """The round from which on the score is as good as in the end, and the seconds of training until then."""
-        final, pace = cell.score(self.column, self.last), _a_round(cell)
-        scores = zip(cell.rounds.get("round", []), cell.rounds.get(self.column, []))
-        reached = [n for n, value in scores if n and value is not None and value >= final - self.margin]
-        return (reached[0], reached[0] * pace) if reached and math.isfinite(final) and pace is not None else None
+    def _converged(self, cell: CellResult, column: str) -> tuple[int, float] | None:
+        """The first round whose score is as good as in the end, and the seconds of training until then."""
+        final, pace, rounds = cell.score(column, self.last), _a_round(cell), cell.rounds.get("round", [])
+        values, stages = cell.rounds.get(column, []), cell.rounds.get("stage", [1] * len(rounds))
+        start = values[0] if values and rounds[0] == 0 else None
+        if pace is None or not math.isfinite(final) or (start is not None and final < start + self.learned):
+            return None
+        reached = [
+            n
+            for n, value, stage in zip(rounds, values, stages)
+            if n and value is not None and value >= final - self.margin and stage == stages[-1]
+        ]
+        return (reached[0], reached[0] * pace) if reached else None
 
 
 def _a_round(cell: CellResult) -> float | None:

@@ -34,14 +34,20 @@ def recorded(method: str, setting: str, quantity: str, layer: str = "") -> Quant
 
 
 def explained_by(
-    quantity: str, method: str, baseline: str, settings: Sequence[str], recorded_of: str, last: int = 10
+    quantity: str,
+    method: str,
+    baseline: str,
+    settings: Sequence[str],
+    recorded_of: str,
+    last: int = 10,
+    column: str = "accuracy",
 ) -> Quantity:
     """Spearman's correlation over settings of a recorded number and the gain of a method, by seed; NaN if one is constant."""
 
     def values(results: Results) -> dict[int, float]:
         numbers = [recorded(recorded_of, setting, quantity)(results) for setting in settings]
-        gains = [gain(method, baseline, setting, last=last)(results) for setting in settings]
-        seeds = set.intersection(*(set(found) for found in (*numbers, *gains)))
+        gains = [gain(method, baseline, setting, column, last)(results) for setting in settings]
+        seeds = set.intersection(*map(set, (*numbers, *gains))) if settings else set[int]()
         return {seed: _rank_correlation([n[seed] for n in numbers], [g[seed] for g in gains]) for seed in sorted(seeds)}
 
     return values
@@ -51,8 +57,8 @@ def explained_by(
 class ExplainedGains:
     """One row per setting: recorded numbers of the baseline, and the gain of every other method over it.
 
-    The last rows are Spearman's correlations of the gains with each recorded number over settings. The figure has a panel for
-    each number: the gains over it.
+    The last rows are Spearman's correlations of the gains with each recorded number over settings, the means over seeds that
+    `explained_by` gives. The figure has a panel for each number: the gains over it, without those below `least`.
     """
 
     title: str
@@ -62,6 +68,7 @@ class ExplainedGains:
     column: str = "accuracy"
     last: int = 10
     scale: float = 100
+    least: float = -math.inf
     name: str = "explained"
 
     def table(self, results: Results) -> list[list[str]]:
@@ -73,7 +80,7 @@ class ExplainedGains:
             gains = [self._gain(results, method, setting) for method in others]
             rows.append([setting, *(_shown(n, ".4g") for n in numbers), *(_shown(g, "+.2f") for g in gains)])
         for quantity in self.quantities:
-            found = [_rank_correlation(*self._points(results, quantity, method)) for method in others]
+            found = [self._correlation(results, quantity, method) for method in others]
             rows.append(
                 [f"correlation with {quantity}", *[""] * len(self.quantities), *(_shown(r, "+.2f") for r in found)]
             )
@@ -81,11 +88,13 @@ class ExplainedGains:
 
     def picture(self, results: Results) -> Picture:
         """The figure."""
-        panels = []
+        panels, title = [], self.title
+        if math.isfinite(self.least):
+            title += f"; below {self.least:g} not drawn"
         for quantity in self.quantities:
             lines = [Line(method, *self._points(results, quantity, method)) for method in self._others(results)]
             panels.append(
-                Panel("", quantity.replace("_", " "), self.title, tuple(line for line in lines if line.x), points=True)
+                Panel("", quantity.replace("_", " "), title, tuple(line for line in lines if line.x), points=True)
             )
         return Picture(self.name, tuple(panels))
 
@@ -99,10 +108,19 @@ class ExplainedGains:
         found = gain(method, self.baseline, setting, self.column, self.last)(results)
         return _mean([self.scale * value for value in found.values()])
 
+    def _correlation(self, results: Results, quantity: str, method: str) -> float | None:
+        """The mean over seeds of the correlation over settings."""
+        quantity_by_seed = explained_by(
+            quantity, method, self.baseline, results.settings, self.recorded_of, self.last, self.column
+        )
+        return _mean(list(quantity_by_seed(results).values()))
+
     def _points(self, results: Results, quantity: str, method: str) -> tuple[list[float], list[float]]:
-        """The number and the gain in each setting that has both, by size of the number."""
+        """The number and the gain in each setting that has both, by size of the number; no gain below `least`."""
         pairs = [(self._number(results, s, quantity), self._gain(results, method, s)) for s in results.settings]
-        known = sorted((number, gained) for number, gained in pairs if number is not None and gained is not None)
+        known = sorted(
+            (n, gained) for n, gained in pairs if n is not None and gained is not None and gained >= self.least
+        )
         return [number for number, _ in known], [gained for _, gained in known]
 
 

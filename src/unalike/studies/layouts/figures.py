@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from unalike.studies.cells import CLASS_ACCURACY
@@ -16,7 +16,7 @@ from unalike.studies.results import LOWER_IS_BETTER, CellResult, Results
 class Curves:
     """One panel per setting, one line per method: the mean of a column over seeds by round, with a band of one deviation.
 
-    With `less`, the column less this one.
+    With `less`, the column less this one. `columns` has the settings that show another column.
     """
 
     title: str
@@ -24,6 +24,7 @@ class Curves:
     scale: float = 100
     name: str = "curves"
     less: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     def table(self, results: Results) -> list[list[str]]:
         """The rounds that are drawn of each method and setting, and the best of them."""
@@ -31,7 +32,7 @@ class Curves:
         sign = -1 if self.column.endswith(LOWER_IS_BETTER) else 1
         for setting in results.settings:
             for method in results.methods:
-                line = self._line(method, results.of(method, setting).values())
+                line = self._line(method, setting, results)
                 if line is not None:
                     best = max(range(len(line.y)), key=lambda i: sign * line.y[i])
                     seeds = str(len(results.of(method, setting)))
@@ -42,14 +43,14 @@ class Curves:
         """The figure."""
         panels = []
         for setting in results.settings:
-            lines = [self._line(method, results.of(method, setting).values()) for method in results.methods]
+            lines = [self._line(method, setting, results) for method in results.methods]
             panels.append(Panel(setting, "round", self.title, tuple(line for line in lines if line is not None)))
         return Picture(self.name, tuple(panels))
 
-    def _line(self, method: str, cells: Iterable[CellResult]) -> Line | None:
+    def _line(self, method: str, setting: str, results: Results) -> Line | None:
         by_round: dict[float, list[float]] = {}
-        for cell in cells:
-            values = cell.rounds.get(self.column, [])
+        for cell in results.of(method, setting).values():
+            values = cell.rounds.get(self.columns.get(setting, self.column), [])
             taken = cell.rounds.get(self.less, []) if self.less else [0.0] * len(values)
             for number, value, other in zip(cell.rounds.get("round", []), values, taken):
                 if value is not None and other is not None:
@@ -198,7 +199,8 @@ class LabelCounts:
     def picture(self, results: Results) -> Picture:
         """The figure. Darker is more, by the square root of the count."""
         found = self._counts(results)
-        grids = {setting: Grid(tuple(map(tuple, counts))) for setting, counts in found.items()}
+        bar = "training samples"
+        grids = {setting: Grid(tuple(map(tuple, own)), bar=bar, shades="counts") for setting, own in found.items()}
         return Picture(self.name, tuple(Panel(s, "class", "client", grid=grid) for s, grid in grids.items()))
 
     def _counts(self, results: Results) -> dict[str, list[list[int]]]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from textwrap import fill
+from typing import Any, Literal
 
 import numpy as np
 import plotly.graph_objects as go
 from matplotlib import colormaps, rc_context
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from plotly.subplots import make_subplots
@@ -22,6 +24,10 @@ from unalike.reporting.charts.paper_figures import INK, STYLE, line_style, style
 WIDTH, HEIGHT = 3.1, 2.6
 """Size of a panel in inches."""
 IN_A_ROW = 3
+LABEL_WIDTH, TITLE_WIDTH = 26, 36
+"""Letters of a line of a y axis's label, and of a title."""
+FAINT = "#C4C4C4"
+"""Color of faint lines."""
 PLACES = {
     **{"FedAvg": 0, "FedProx": 1, "FedNova": 2, "FedMix": 3, "SCAFFOLD": 4, "FedAvg + LWS": 5, "FedPake as printed": 6},
     **{"FedSA as printed": 9, "FedSA = FedPake, normalized": 10, "weighted mean": 7, "mean": 12},
@@ -33,13 +39,14 @@ MOST_TICKS = 6
 
 @dataclass(frozen=True)
 class Line:
-    """Points of one label, with a band from low to high around them; an empty band is not drawn."""
+    """Points of one label, with a band from low to high around them; an empty band is not drawn. `faint`: in light gray."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
+    faint: bool = field(default=False, kw_only=True)
 
     @classmethod
     def over_seeds(cls, label: str, values: Mapping[int, Sequence[float]] | Mapping[float, Sequence[float]]) -> Line:
@@ -54,27 +61,23 @@ class Line:
 class Grid:
     """Numbers as colored squares, [rows, columns]; NaN is left white.
 
-    Without `bar` they are counts: darker is more, by the square root. With `bar`, the label of a color bar, colors go evenly
-    from the least to the largest number. `rows` and `columns` are names; empty ones are numbers.
+    `bar` is the label of the color bar. Colors go evenly from the least to the largest number, or by `shades`: "counts" from 0
+    by the square root, "differences" evenly to both sides of 0. `rows` and `columns` are names; empty ones are numbers.
     """
 
     values: tuple[tuple[float, ...], ...]
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     bar: str = ""
-
-    @property
-    def colors(self) -> np.ndarray:
-        """The numbers that decide the colors, [rows, columns]."""
-        values = np.array(self.values, dtype=float)
-        return values if self.bar else np.sqrt(values)
+    shades: Literal["even", "counts", "differences"] = "even"
 
 
 @dataclass(frozen=True)
 class Panel:
     """One set of axes: lines, or a grid with `lines` empty. `log`: a logarithmic y axis.
 
-    With `ticks`, the points 0, 1, ... of the lines have these names, and are not joined; nor are they with `points`.
+    With `ticks`, the points 0, 1, ... of the lines have these names, and are not joined; nor are they with `points`. `limits` are
+    the ends of the y axis; points beyond are not drawn.
     """
 
     title: str
@@ -85,6 +88,7 @@ class Panel:
     log: bool = False
     ticks: tuple[str, ...] = ()
     points: bool = False
+    limits: tuple[float, float] | None = None
 
     @property
     def apart(self) -> bool:
@@ -120,21 +124,21 @@ class Picture:
         columns = min(IN_A_ROW, len(self.panels))
         rows = -(-len(self.panels) // columns)
         figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows + 0.4), layout="constrained")
-        style, image = fixed_looks(self.labels, PLACES), None
+        style, image = self._looks, None
         for place, (axes, panel) in enumerate(
             zip(np.ravel(figure.subplots(rows, columns, squeeze=False)), self.panels)
         ):
-            axes.set_title(panel.title, fontsize=9, color=INK)
+            axes.set_title(fill(panel.title, TITLE_WIDTH), fontsize=9, color=INK)
             axes.set_xlabel(panel.x)
-            axes.set_ylabel(panel.y if place % columns == 0 else "")
+            axes.set_ylabel(fill(panel.y, LABEL_WIDTH) if place % columns == 0 else "")
             if panel.grid is None:
                 _draw_lines(axes, panel, style)
             else:
                 image = _draw_grid(axes, panel.grid, self._range)
         for axes in figure.axes[len(self.panels) :]:
             axes.set_axis_off()
-        if image is not None and self._bar:
-            figure.colorbar(image, ax=figure.axes, label=self._bar)
+        if image is not None:
+            figure.colorbar(image, ax=figure.axes, label=next(p.grid.bar for p in self.panels if p.grid is not None))
         if self.labels:
             known = {h.get_label(): h for axes in figure.axes for h in axes.get_lines()}
             handles = [known[label] for label in self.labels]
@@ -148,13 +152,13 @@ class Picture:
         columns = min(IN_A_ROW, len(self.panels))
         rows = -(-len(self.panels) // columns)
         figure = make_subplots(rows, columns, subplot_titles=[panel.title for panel in self.panels])
-        style, shown = fixed_looks(self.labels, PLACES), set[str]()
+        style, shown = self._looks, set[str]()
         for place, panel in enumerate(self.panels):
             at = {"row": place // columns + 1, "col": place % columns + 1}
             figure.update_xaxes(title_text=panel.x, **at)
             if panel.ticks:
                 figure.update_xaxes(tickvals=list(range(len(panel.ticks))), ticktext=list(panel.ticks), **at)
-            figure.update_yaxes(title_text=panel.y, type="log" if panel.log else "linear", **at)
+            figure.update_yaxes(title_text=panel.y, type="log" if panel.log else "linear", range=panel.limits, **at)
             if panel.grid is not None:
                 figure.add_trace(_heat(panel.grid, self._range), **at)
                 figure.update_yaxes(autorange="reversed", **at)
@@ -164,16 +168,21 @@ class Picture:
         return figure.update_layout(template="plotly_white", height=120 + 320 * rows)
 
     @property
-    def _bar(self) -> str:
-        """The label of the color bar; empty without one."""
-        return next((panel.grid.bar for panel in self.panels if panel.grid is not None), "")
+    def _looks(self) -> dict[str, Look]:
+        """Label -> look; faint lines take no place among the looks of the others."""
+        faint = {line.label for panel in self.panels for line in panel.lines if line.faint}
+        named = [label for label in self.labels if label not in faint]
+        return fixed_looks(named, PLACES) | {label: Look("faint", FAINT, "solid", "circle") for label in faint}
 
     @property
     def _range(self) -> tuple[float, float]:
-        """The numbers of the lightest and the darkest color, the same in all panels; counts begin at 0."""
-        grids = [panel.grid.colors.ravel() for panel in self.panels if panel.grid is not None]
-        values = np.concatenate(grids)
-        return (float(np.nanmin(values)) if self._bar else 0.0), float(np.nanmax(values))
+        """The numbers at the ends of the color bar, the same in all panels."""
+        grids = [panel.grid for panel in self.panels if panel.grid is not None]
+        values = np.concatenate([np.ravel(np.array(grid.values, dtype=float)) for grid in grids])
+        least, most = float(np.nanmin(values)), float(np.nanmax(values))
+        if grids[0].shades == "differences":
+            return -max(-least, most), max(-least, most)
+        return (0.0 if grids[0].shades == "counts" else least), most
 
 
 def _draw_lines(axes: Any, panel: Panel, style: dict[str, Look]) -> None:
@@ -183,6 +192,8 @@ def _draw_lines(axes: Any, panel: Panel, style: dict[str, Look]) -> None:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks)
     if panel.log:
         axes.set_yscale("log")
+    if panel.limits:
+        axes.set_ylim(*panel.limits)
     for line in panel.lines:
         look = style[line.label]
         if len(line.low):
@@ -194,28 +205,34 @@ def _draw_lines(axes: Any, panel: Panel, style: dict[str, Look]) -> None:
 
 def _draw_grid(axes: Any, grid: Grid, limits: tuple[float, float]) -> Any:
     """Draw the grid. Returns Matplotlib's image, for the color bar."""
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
     if grid.rows:
         axes.set_yticks(range(len(grid.rows)), grid.rows, fontsize=7)
     if grid.columns:
         some = range(0, len(grid.columns), -(-len(grid.columns) // MOST_TICKS))
         axes.set_xticks(some, [grid.columns[i] for i in some])
+    colors = colormaps["RdBu_r" if grid.shades == "differences" else "Blues"]
+    norm = PowerNorm(0.5 if grid.shades == "counts" else 1, *limits)
     return axes.imshow(
-        grid.colors, aspect="auto", cmap=colormaps["Blues"], interpolation="nearest", vmin=limits[0], vmax=limits[1]
+        np.array(grid.values, dtype=float), aspect="auto", cmap=colors, interpolation="nearest", norm=norm
     )
 
 
 def _heat(grid: Grid, limits: tuple[float, float]) -> go.Heatmap:
+    """The grid by Plotly; counts are drawn by their square root, and have no color bar."""
+    values, counts = np.array(grid.values, dtype=float), grid.shades == "counts"
     return go.Heatmap(
-        z=grid.colors,
+        z=np.sqrt(values) if counts else values,
         x=grid.columns or None,
         y=grid.rows or None,
-        customdata=np.array(grid.values, dtype=float),
+        customdata=values,
         hovertemplate="%{y}, %{x}: %{customdata:.4g}<extra></extra>",
-        colorscale="Blues",
+        colorscale="RdBu_r" if grid.shades == "differences" else "Blues",
         zmin=limits[0],
-        zmax=limits[1],
-        showscale=bool(grid.bar),
-        colorbar={"title": grid.bar} if grid.bar else None,
+        zmax=limits[1] ** 0.5 if counts else limits[1],
+        showscale=not counts,
+        colorbar={"title": grid.bar},
     )
 
 

@@ -13,6 +13,8 @@ from unalike.studies.results import CellResult, Results
 
 SERVER = -1
 CLIENTS = "clients"
+WIDTH = 0.8
+"""The width over which the methods' points of one parameter are spread."""
 
 Values = dict[int, dict[int, float]]
 """Entry of the tensor -> client, or `SERVER`, -> value."""
@@ -23,10 +25,12 @@ class ParameterValues:
     """One panel per setting: the first entries of a tensor at every client after the first round, and each method's new value.
 
     For cells with `record="entries(...)"`, first seed. All methods start alike, so that they see the same clients in that round.
+    Values are drawn less the clients' mean, over their deviation; those beyond `limit` are not drawn.
     """
 
     title: str
     entries: int = 8
+    limit: float = 4.5
     name: str = "parameters"
 
     def table(self, results: Results) -> list[list[str]]:
@@ -39,29 +43,36 @@ class ParameterValues:
 
     def picture(self, results: Results) -> Picture:
         """The figure."""
-        panels = []
+        panels, names = [], tuple(str(i) for i in range(self.entries))
         for setting in results.settings:
-            methods = _methods(results, setting)
-            lines = [self._line(method, values) for method, values in methods.items()]
+            methods = {method: _standardized(values) for method, values in _methods(results, setting).items()}
             first = next(iter(methods.values()), {})
             clients = [(i, v) for i in range(self.entries) for k, v in first.get(i, {}).items() if k != SERVER]
-            lines.insert(0, Line(CLIENTS, [i for i, _ in clients], [v for _, v in clients]))
-            names = tuple(str(i) for i in range(self.entries))
-            panels.append(Panel(setting, "parameter", self.title, tuple(lines), ticks=names))
+            places = [WIDTH * ((j + 1) / (len(methods) + 1) - 0.5) for j in range(len(methods))]
+            lines = (
+                Line(CLIENTS, [i for i, _ in clients], [v for _, v in clients], faint=True),
+                *(self._line(*own, place) for own, place in zip(methods.items(), places)),
+            )
+            panels.append(Panel(setting, "parameter", self.title, lines, ticks=names, limits=(-self.limit, self.limit)))
         return Picture(self.name, tuple(panels))
 
-    def _line(self, method: str, values: Values) -> Line:
-        found = [(i, values[i][SERVER]) for i in range(self.entries) if SERVER in values.get(i, {})]
-        return Line(method, [i for i, _ in found], [value for _, value in found])
+    def _line(self, method: str, values: Values, place: float) -> Line:
+        """The new values of a method, beside the clients' points by `place`."""
+        found = [(i + place, values[i][SERVER]) for i in range(self.entries) if SERVER in values.get(i, {})]
+        return Line(method, [x for x, _ in found], [value for _, value in found])
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One panel per method: the new values of one kernel, [side, side], after the first round."""
+    """One panel per method: the new values of one kernel, [side, side], after the first round.
+
+    Values are drawn less the clients' mean, over their deviation; those beyond `limit` have the color of the limit.
+    """
 
     title: str
     setting: str
     side: int = 5
+    limit: float = 0.5
     name: str = "kernel"
 
     def table(self, results: Results) -> list[list[str]]:
@@ -71,11 +82,13 @@ class Kernel:
 
     def picture(self, results: Results) -> Picture:
         """The figure."""
-        panels = []
+        panels, bar = [], f"{self.title}, cut at {self.limit:g}"
         for method, values in _methods(results, self.setting).items():
-            flat = [values.get(i, {}).get(SERVER, math.nan) for i in range(self.side**2)]
-            rows = tuple(tuple(flat[i * self.side : (i + 1) * self.side]) for i in range(self.side))
-            panels.append(Panel(method, "", "", grid=Grid(rows, bar=self.title)))
+            found = _standardized(values)
+            flat = [found.get(i, {}).get(SERVER, math.nan) for i in range(self.side**2)]
+            cut = [min(max(value, -self.limit), self.limit) if math.isfinite(value) else value for value in flat]
+            rows = tuple(tuple(cut[i * self.side : (i + 1) * self.side]) for i in range(self.side))
+            panels.append(Panel(method, "", "", grid=Grid(rows, bar=bar, shades="differences")))
         return Picture(self.name, tuple(panels))
 
 
@@ -95,11 +108,18 @@ def _values(cell: CellResult) -> Values:
     return found
 
 
-def _distance(values: Values) -> str:
-    found = []
-    for own in values.values():
+def _standardized(values: Values) -> Values:
+    """Values less the clients' mean, over their deviation; without entries that are the same for all clients."""
+    found: Values = {}
+    for entry, own in values.items():
         clients = [value for client, value in own.items() if client != SERVER]
         spread = statistics.pstdev(clients) if clients else 0.0
-        if spread and SERVER in own:
-            found.append(abs(own[SERVER] - statistics.fmean(clients)) / spread)
+        if spread:
+            mean = statistics.fmean(clients)
+            found[entry] = {client: (value - mean) / spread for client, value in own.items()}
+    return found
+
+
+def _distance(values: Values) -> str:
+    found = [abs(own[SERVER]) for own in _standardized(values).values() if SERVER in own]
     return f"{statistics.fmean(found):.3f}" if found else MISSING

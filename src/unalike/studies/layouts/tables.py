@@ -18,6 +18,7 @@ class MethodTable:
     """One row per method that has the column, one column per setting; `published` holds the paper's entries as printed.
 
     With `best`, the entries are the largest values over the rounds, chosen by the test samples, as some authors report.
+    `columns` has the settings that show another column.
     """
 
     title: str
@@ -27,6 +28,7 @@ class MethodTable:
     digits: int = 2
     best: bool = False
     published: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     def table(self, results: Results) -> list[list[str]]:
         """The rows of the table as text, its heading first. Published numbers stand in columns of their own."""
@@ -48,7 +50,8 @@ class MethodTable:
         return rows
 
     def _quantity(self, method: str, setting: str) -> Quantity:
-        return peak(method, setting, self.column) if self.best else score(method, setting, self.column, self.last)
+        column = self.columns.get(setting, self.column)
+        return peak(method, setting, column) if self.best else score(method, setting, column, self.last)
 
     def entry(self, values: Sequence[float]) -> str:
         """`mean ± standard deviation (seeds)` of the values; `diverges` if one of them is infinite."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from unalike.studies.cells import Options
 from unalike.studies.claims import EQUATIONS, OURS, Claim, difference
-from unalike.studies.layouts.tables import MethodTable
 from unalike.studies.papers.parameter_skew import (
     AT_HAND,
     BUBBLES,
+    COSTS,
+    CURVES,
     FEDPAKE,
     FEDSA,
-    LAST,
     LAYOUTS,
+    LOSS,
     MEAN,
     NORMALIZED,
     NUMBERS,
@@ -27,6 +29,8 @@ from unalike.studies.papers.parameter_skew import (
     SETTINGS,
     SMALL,
     SMOKE,
+    SPREAD,
+    TABLE,
     TOY,
     TOYS,
     baselines,
@@ -46,15 +50,16 @@ BASE: dict[str, str | Variant] = {"FedAvg": "fedavg"}
 
 
 def _scales(
-    methods: dict[str, str | Variant], settings: dict[str, Options], left_out: frozenset[tuple[str, str]] = frozenset()
+    methods: dict[str, str | Variant], settings: dict[str, Options], others: dict[str, str | Variant] | None = None
 ) -> dict[str, Scale]:
-    """The scales of a table with the same methods and settings at small and paper."""
+    """The scales of a table with the same settings at small and paper; the methods `others` are left out but at paper."""
+    reduced = f"{REDUCED}; without {', '.join(name for name in others if name not in methods)}" if others else REDUCED
     toys = {name: {**options, **_toy(options)} for name, options in settings.items()}
     some = dict(list(toys.items())[:2])
     return {
-        "smoke": Scale(methods, some, TOY, seeds=(0,), left_out=left_out, reduced=SMOKE),
-        "small": Scale(methods, settings, SMALL, left_out=left_out, reduced=REDUCED),
-        "paper": Scale(methods, settings, PAPERS_OWN, left_out=left_out),
+        "smoke": Scale(methods, some, TOY, seeds=(0,), reduced=SMOKE),
+        "small": Scale(methods, settings, SMALL, reduced=reduced),
+        "paper": Scale((others or {}) | methods, settings, PAPERS_OWN),
     }
 
 
@@ -64,7 +69,9 @@ def _toy(options: Options) -> dict[str, Any]:
     return {"partition": text} | ({"clients": 10} if "clients" in options else {})
 
 
-SHARED = tuple(name for name in baselines(1, 1) if name != "FedBABU")
+BASELINES = baselines(PAPERS_OWN["rounds"], 1000)
+"""The baselines of table 1 at scale paper."""
+SHARED = tuple(name for name in BASELINES if name != "FedBABU")
 """The baselines with a shared model."""
 
 
@@ -201,7 +208,7 @@ DEGREE = Study(
     "fedpake-heterogeneity",
     "CIFAR-10, 20 clients: FedAvg and FedPake from severe to mild label skew",
     FEDPAKE,
-    _scales(BASE | PAIR, DEGREES),
+    _scales(BASE | PAIR, DEGREES, BASELINES),
     tuple(better(PAKE, "FedAvg", where) for where in DEGREES),
     LAYOUTS,
     NUMBERS + " With alpha 0.01 clients may stay empty: not every client can hold 40 samples then.",
@@ -221,7 +228,7 @@ CROWD = Study(
     "fedpake-clients",
     "CIFAR-10, Dir(0.1): FedAvg and FedPake with 50 and 100 clients, of which half or all take part",
     FEDPAKE,
-    _scales(BASE | PAIR, CROWDS),
+    _scales(BASE | PAIR, CROWDS, BASELINES),
     tuple(better(PAKE, "FedAvg", where) for where in CROWDS),
     LAYOUTS,
     NUMBERS,
@@ -245,7 +252,15 @@ ZERO = {"MOON, term at zero": "moon(mu=0, tau=1.0)", "FedNTD, term at zero": "fe
 PROTOCOL_METHODS: dict[str, str | Variant] = {**BASE, **PAIR, **ZERO}
 PROTOCOLS = _protocols(SETTINGS, "cnn(channels=(8, 16, 32), norm='group')")
 ONCE = frozenset((method, where) for method in ZERO for where in PROTOCOLS if where != PRACTICAL)
-TRAINED_TABLE = MethodTable("The same for clients' models after local training, %", "local_accuracy", last=LAST)
+LOCAL_ACCURACY = {f"{where}, {TRAINED}": "local_accuracy" for where in SETTINGS}
+PROTOCOL_LAYOUTS = (
+    replace(TABLE, columns=LOCAL_ACCURACY),
+    replace(SPREAD, columns=LOCAL_ACCURACY),
+    replace(COSTS, columns=LOCAL_ACCURACY),
+    replace(CURVES, columns=LOCAL_ACCURACY),
+    replace(LOSS, columns=dict.fromkeys(LOCAL_ACCURACY, "local_loss")),
+)
+"""Those of the other tables; settings that test after local training show clients' own models."""
 PROTOCOL = Study(
     "fedpake-protocol",
     "CIFAR-10, 20 clients: the likely protocol of the papers, and how much of the gains each choice explains",
@@ -293,7 +308,7 @@ PROTOCOL = Study(
             for where in SETTINGS
         ),
     ),
-    (*LAYOUTS, TRAINED_TABLE),
+    PROTOCOL_LAYOUTS,
     NUMBERS
     + " The papers' hyperparameters are those of PFLlib, whose shared models are tested with each client's own BatchNorm "
     "statistics, and whose terms of MOON and FedNTD are zero by default. Networks without a norm are in skew-estimators-cnn: the "

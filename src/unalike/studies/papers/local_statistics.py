@@ -85,7 +85,7 @@ RMSE = {
 }
 
 
-def rmse_claim(text: str, quantity: Quantity, expects: Expectation, published: str = NOT_AT_HAND, **more: str) -> Claim:
+def rmse_claim(text: str, quantity: Quantity, expects: Expectation, published: str = NOT_AT_HAND, **more: Any) -> Claim:
     """A claim about an rmse."""
     return Claim(text, quantity, expects, published, "rmse", scale=1, **more)
 

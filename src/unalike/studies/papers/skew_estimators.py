@@ -140,8 +140,9 @@ def _explained(settings: list[str]) -> tuple[Claim, ...]:
             "rank correlation over settings",
             scale=1,
             source=OURS,
+            bounds=(-1, 1),
         )
-        for estimator in (MEDIAN, TRIMMED, GEOMETRIC, *SHIFTS)
+        for estimator in (MEDIAN, TRIMMED, GEOMETRIC, *SHIFTS, *STEPS)
         for quantity in ("skewness", "cv")
     )
 
@@ -161,13 +162,19 @@ def _study(name: str, title: str, settings: dict[str, Options], common: Options,
                 seeds=(0,),
                 reduced="digits, 10 clients, 2 rounds: shows that the study runs, nothing else",
             ),
-            "small": Scale(ESTIMATORS | STEPS, settings, common, seeds=tuple(range(seeds))),
+            "small": Scale(
+                ESTIMATORS | STEPS,
+                settings,
+                common,
+                seeds=tuple(range(seeds)),
+                reduced=f"{100 * common['split']:g} % of the training images instead of all",
+            ),
             "paper": Scale(ESTIMATORS | STEPS, settings, {**common, "split": 1.0}, seeds=tuple(range(seeds))),
         },
         _gains(places) + _not_the_step(places) + _is_mean(places) + _explained(places),
         (
             MethodTable("Mean accuracy of the last 5 evaluated rounds on the server's test samples, %", last=LAST),
-            ExplainedGains("gain over the mean, points", UNIFORM, QUANTITIES, UNIFORM, last=LAST),
+            ExplainedGains("gain over the mean, points", UNIFORM, QUANTITIES, UNIFORM, last=LAST, least=-25),
             RecordedCurves("skewness over clients", "skewness"),
             RecordedCurves("coefficient of variation over clients", "cv", name="cv"),
             Curves("accuracy, %"),
