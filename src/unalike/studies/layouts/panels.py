@@ -24,7 +24,7 @@ from unalike.reporting.charts.paper_figures import INK, STYLE, line_style, style
 WIDTH, HEIGHT = 3.1, 2.6
 """Size of a panel in inches."""
 IN_A_ROW = 3
-LABEL_WIDTH, TITLE_WIDTH = 26, 36
+LABEL_WIDTH, TITLE_WIDTH = 26, 30
 """Letters of a line of a y axis's label, and of a title."""
 FAINT = "#C4C4C4"
 """Color of faint lines."""
