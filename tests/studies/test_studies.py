@@ -257,6 +257,7 @@ def test_every_study_has_smoke_and_paper_scales_with_distinct_cells(name):
 
 RECORDED = {"aggregation_seconds": [0.1, 0.2, 0.3], "tau": [1.0, 2.0, 3.0], "ratio": [1.0, 2.0, 4.0]}
 RECORDED |= {m + q: [0.4, 0.5, 0.6] for m in ("", "matched_") for q in ("skewness", "cv", "squared_deviation")}
+RECORDED |= {"high": [0.1, 0.2, 0.3], "alpha_sum": [0.5, 1.0, 1.0], "macro_class": [0.0, 0.0, 0.0]}
 COSINES = [
     {"quantity": "cosine", "client": i, "other": j, "values": [c] * 3}
     for i, j, c in ((0, 1, 0.5), (0, 2, 0.2), (1, 2, 0))

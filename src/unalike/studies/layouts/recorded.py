@@ -127,7 +127,7 @@ class GroupSizes:
                 if series["quantity"] == self.quantity:
                     for number, group in zip(cell.recorded["rounds"], series["values"]):
                         if group is not None and group >= 0:
-                            groups.setdefault((series["layer"], number), Counter())[int(group)] += 1
+                            groups.setdefault((series.get("layer", ""), number), Counter())[int(group)] += 1
             found[seed] = [tuple(sorted(own.values(), reverse=True)) for own in groups.values()]
         return found
 
