@@ -23,6 +23,8 @@ from unalike.reporting.charts.paper_figures import INK, STYLE, line_style, style
 
 WIDTH, HEIGHT = 3.1, 2.6
 """Size of a panel in inches."""
+LEGEND_LINE, LEGEND_HANDLE, LEGEND_LETTER = 0.2, 0.55, 0.066
+"""Height of a line of the legend, width of a line's sample and of a letter, in inches."""
 IN_A_ROW = 3
 LABEL_WIDTH, TITLE_WIDTH = 26, 30
 """Letters of a line of a y axis's label, and of a title."""
@@ -123,7 +125,9 @@ class Picture:
         """The figure by Matplotlib."""
         columns = min(IN_A_ROW, len(self.panels))
         rows = -(-len(self.panels) // columns)
-        figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows + 0.4), layout="constrained")
+        beside = self._labels_in_a_row(WIDTH * columns)
+        legend = LEGEND_LINE * -(-len(self.labels) // beside)
+        figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows + legend), layout="constrained")
         style, image = self._looks, None
         for place, (axes, panel) in enumerate(
             zip(np.ravel(figure.subplots(rows, columns, squeeze=False)), self.panels)
@@ -142,10 +146,13 @@ class Picture:
         if self.labels:
             known = {h.get_label(): h for axes in figure.axes for h in axes.get_lines()}
             handles = [known[label] for label in self.labels]
-            figure.legend(
-                handles, self.labels, loc="outside lower center", ncols=min(4, 2 * columns), frameon=False, fontsize=8
-            )
+            figure.legend(handles, self.labels, loc="outside lower center", ncols=beside, frameon=False, fontsize=8)
         return figure
+
+    def _labels_in_a_row(self, width: float) -> int:
+        """The number of columns of the legend for which its labels fit in the width."""
+        longest = max(map(len, self.labels), default=1)
+        return max(1, min(4, int(width / (LEGEND_HANDLE + LEGEND_LETTER * longest))))
 
     def page(self) -> go.Figure:
         """The figure by Plotly."""
