@@ -17,8 +17,8 @@ FOLDERS = sorted({path.parent for path in MODULES} - {Path(".")})
 
 LOOSE_MODULES = {"__init__.py", "__main__.py", "api.py"}
 MAX_MODULES = 14
-UNLIMITED = {Path("methods/parts")}
-"""Catalogues: one file per entry, any number of entries."""
+UNLIMITED = {Path("methods/parts"), Path("studies/papers")}
+"""Catalogues of parts and of papers: one or more files per entry, any number of entries."""
 MAX_DEPTH = 3
 """unalike/federation/coordinator/mailbox.py has depth 3."""
 

@@ -63,6 +63,8 @@ def gap64(method, module, **more):
 @pytest.mark.parametrize("name", METHODS)
 def test_batched_without_compiled_loops_equals_loop_for_every_method(name, more):
     """1e-6 of the update; float64 where the server trains, since a hundred steps of Adam enlarge last bits."""
+    if name == "control_variates_after_momentum" and more:
+        pytest.skip("it refuses an optimizer state that is kept between rounds, as its own test shows")
     if name in TEACHING:
         assert gap64(METHODS[name], mlp(), **more) < 1e-7
     else:

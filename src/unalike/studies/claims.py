@@ -51,7 +51,7 @@ class Claim:
 
     @property
     def remarks(self) -> str:
-        """What the ledger says beside the verdict: the source unless it is the paper, and the remark."""
+        """The text beside the verdict in the ledger: the source unless it is the paper, and the remark."""
         return "; ".join(text for text in (self.source, self.remark) if text)
 
     def finding(self, results: Results) -> Finding:

@@ -54,7 +54,7 @@ RANDOM_MACRO = ("random_macro", "random")
 
 @dataclass(frozen=True)
 class SkewDecision:
-    """What the rule does to one tensor: to its high parameters, since all others take the mean.
+    """The decision of the rule on one tensor: on its high parameters, since all others take the mean.
 
     Attributes:
         high: Places of the high parameters in the flat tensor, [H].
@@ -141,7 +141,7 @@ class ParameterSkew(Aggregator):
     def decide(
         self, params: Tree, update: Tree, weights: Tensor, generator: torch.Generator | None = None
     ) -> dict[str, SkewDecision]:
-        """What the rule does to each single parameter: its classes, its clusters of clients, and their weights.
+        """Decide on each single parameter: its classes, its clusters of clients, and their weights.
 
         Args:
             params: Shared parameters w, [*shape] each.
