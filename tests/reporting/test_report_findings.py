@@ -9,7 +9,7 @@ import pytest
 from unalike._utils.errors import UnalikeError
 from unalike.metrics.named_metrics import KNOWN
 from unalike.reporting import wording
-from unalike.reporting.charts.palette import fixed_looks, looks
+from unalike.reporting.charts.palette import looks
 from unalike.reporting.findings import findings
 
 ACCURACY, RMSE = KNOWN["accuracy"], KNOWN["rmse"]
@@ -152,10 +152,10 @@ def test_findings_few_seeds_are_stated_with_numbers(content):
 
 def test_fixed_looks_keep_the_look_of_a_shared_method_and_give_others_free_colors():
     places = {"FedAvg": 0, "SCAFFOLD": 4}
-    first, second = fixed_looks(["FedAvg", "a", "b"], places), fixed_looks(["a", "SCAFFOLD", "FedAvg"], places)
+    first, second = looks(["FedAvg", "a", "b"], places), looks(["a", "SCAFFOLD", "FedAvg"], places)
     assert first["FedAvg"] == second["FedAvg"] == looks(["FedAvg"])["FedAvg"]
     assert len({look.color for look in first.values()}) == len({look.color for look in second.values()}) == 3
-    many = fixed_looks([f"method {i}" for i in range(30)] + ["FedAvg"], places)
+    many = looks([f"method {i}" for i in range(30)] + ["FedAvg"], places)
     assert len({(look.color, look.dash) for look in many.values()}) == 31
 
 

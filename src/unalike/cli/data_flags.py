@@ -215,7 +215,7 @@ def check(flags: DataFlags, methods: Sequence[object], training: dict[str, Any])
 
 def check_scored(population: Population, protocol: Sequence[str]) -> None:
     """Raise `UnalikeError` if no sample is left to score models on."""
-    if not len(population.test.values) and "server" not in protocol:
+    if not population.is_scored(protocol):
         raise UnalikeError(
             "no client has a test sample; add --protocol server, which scores the shared model on the published test set, or "
             "lower --split"

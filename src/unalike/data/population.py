@@ -163,6 +163,10 @@ class Population(Sequence[ClientData]):
         parts = (array for part in (self.train, self.test, self.val) for array in part.hashed)
         return digest(self.x, self.y, *parts, "\n".join(self.names))
 
+    def is_scored(self, protocols: Sequence[str]) -> bool:
+        """Whether there are samples to score models on: clients' test samples, or the server's."""
+        return bool(len(self.test.values)) or "server" in protocols
+
     def __len__(self) -> int:
         return len(self.train)
 

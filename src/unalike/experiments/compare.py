@@ -299,7 +299,7 @@ def _check_scored(run_config: RunConfig) -> None:
     """Raise `UnalikeError` if the runs would produce no score to compare."""
     if not run_config.options.rounds:
         raise UnalikeError("found rounds=0, which leaves all methods at the initial weights; expected 1 or more")
-    if not len(run_config.population.test.values) and "server" not in run_config.options.protocols:
+    if not run_config.population.is_scored(run_config.options.protocols):
         raise UnalikeError(
             "no client has a test sample to compare methods by; give ClientData(test=...), ua.partition(..., split=0.75), or "
             "protocol='server' with test=(x, y)"

@@ -112,7 +112,7 @@ class RunConfig:
         nothing = "rounds=0 trains nothing: the run holds the initial model and its evaluation; expected 1 or more"
         useless = not self.options.rounds and not getattr(self.plan, "useful_untrained", False)
         found = [nothing] if useless else []
-        if not len(self.population.test.values) and "server" not in self.options.protocols:
+        if not self.population.is_scored(self.options.protocols):
             found.append(
                 "no client has a test sample, and no test set is given: the run has no score. Give ua.partition(..., split=0.75), "
                 "ClientData(test=...), or protocol='server' with test=(x, y)"

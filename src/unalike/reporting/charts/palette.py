@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain, count, cycle
+from itertools import chain, count
+from types import MappingProxyType
 
 from markupsafe import Markup
 
@@ -50,18 +51,18 @@ class Look:
         ).format(self.color, _STROKES[self.dash], _SHAPES[self.marker], self.color)
 
 
-def looks(labels: list[str]) -> dict[str, Look]:
-    """Label -> look. A look depends only on the position in the list: the same list gives the same looks."""
-    styles = zip(labels, cycle(COLORS), cycle(DASHES), cycle(MARKERS))
-    return {label: Look(f"m{i}", *style) for i, (label, *style) in enumerate(styles)}
+def looks(labels: list[str], places: Mapping[str, int] = MappingProxyType({})) -> dict[str, Look]:
+    """Label -> look. Without `places` a look depends only on the position in the list: the same list gives the same looks.
 
-
-def fixed_looks(labels: list[str], places: Mapping[str, int]) -> dict[str, Look]:
-    """Label -> look: labels in `places` have the same one in every figure; others take the first looks with a free color."""
+    Labels in `places` have the look of their place in every figure; the others take the first looks with a free color.
+    """
     taken = {places[label] for label in labels if label in places}
     used = {place % len(COLORS) for place in taken}
     free = [place for place in range(len(COLORS)) if place not in used]
     rest = chain(free, (place for place in count() if place not in taken and place not in free))
-    chosen = [places[label] if label in places else next(rest) for label in labels]
-    all_looks = list(looks([str(place) for place in range(max(chosen, default=0) + 1)]).values())
-    return {label: all_looks[place] for label, place in zip(labels, chosen)}
+    return {label: _look(places[label] if label in places else next(rest)) for label in labels}
+
+
+def _look(place: int) -> Look:
+    """The look at a place of the palette."""
+    return Look(f"m{place}", *(styles[place % len(styles)] for styles in (COLORS, DASHES, MARKERS)))

@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from plotly.subplots import make_subplots
 
 from unalike._utils.tensor_files import writing
-from unalike.reporting.charts.palette import Look, fixed_looks
+from unalike.reporting.charts.palette import Look, looks
 from unalike.reporting.charts.paper_figures import INK, STYLE, line_style, style_axes
 
 WIDTH, HEIGHT = 3.1, 2.6
@@ -179,7 +179,7 @@ class Picture:
         """Label -> look; faint lines take no place among the looks of the others."""
         faint = {line.label for panel in self.panels for line in panel.lines if line.faint}
         named = [label for label in self.labels if label not in faint]
-        return fixed_looks(named, PLACES) | {label: Look("faint", FAINT, "solid", "circle") for label in faint}
+        return looks(named, PLACES) | {label: Look("faint", FAINT, "solid", "circle") for label in faint}
 
     @property
     def _range(self) -> tuple[float, float]:

@@ -25,7 +25,7 @@ from unalike.studies.papers.parameter_skew import (
     TOYS,
 )
 from unalike.studies.study import Scale, Study, Variant
-from unalike.studies.verdicts import Above, Near
+from unalike.studies.verdicts import Above, Expectation, Near
 
 RANDOM_MICRO, RANDOM_MACRO = "FedPake, random micro-classes", "FedPake, random macro-classes"
 METHODS: dict[str, str | Variant] = {
@@ -52,53 +52,45 @@ def _excess(method: str, setting: str) -> Quantity:
     return lambda results: {seed: value - 1 for seed, value in total(results).items()}
 
 
+def _sum(text: str, quantity: Quantity, expects: Expectation, unit: str = "mean sum over tensors") -> Claim:
+    """A question of ours about the sum of weights."""
+    return Claim(text, quantity, expects, "-", unit, scale=1, source=OURS)
+
+
+def _share(text: str, quantity: Quantity, expects: Expectation, unit: str) -> Claim:
+    """A question of ours about a share."""
+    return Claim(text, quantity, expects, "-", unit, source=OURS, bounds=(0, 100))
+
+
 def _claims(setting: str) -> tuple[Claim, ...]:
-    share, total = "% of the parameters", "mean sum over tensors"
     return (
-        Claim(
+        _share(
             f"{NORMALIZED}: less than 5 % of the parameters are high, {setting}",
             recorded(NORMALIZED, setting, "high"),
             Near(0, 5),
-            "-",
-            share,
-            source=OURS,
-            bounds=(0, 100),
+            "% of the parameters",
         ),
-        Claim(
+        _share(
             f"{PAKE}: in nearly all tensors the macro-classes have 14, 2, 2 and 2 clients, {setting}",
             CLASSES.share(PAKE, setting, TIES),
             Near(100, 20),
-            "-",
             "% of tensors and rounds",
-            source=OURS,
-            bounds=(0, 100),
         ),
-        Claim(
+        _sum(
             f"{PAKE}: its weights sum to 1 in nearly all tensors, {setting}",
             recorded_mean(PAKE, setting, "alpha_sum"),
             Near(1, 0.1),
-            "-",
-            total,
-            scale=1,
-            source=OURS,
         ),
-        Claim(
+        _sum(
             f"{RANDOM_MICRO}: the weights sum to about 0.3, {setting}",
             recorded_mean(RANDOM_MICRO, setting, "alpha_sum"),
             Near(0.3, 0.1),
-            "-",
-            total,
-            scale=1,
-            source=OURS,
         ),
-        Claim(
+        _sum(
             f"{SA}: its weights sum to more than 1, {setting}",
             _excess(SA, setting),
             Above(),
-            "-",
-            f"{total}, less 1",
-            scale=1,
-            source=OURS,
+            "mean sum over tensors, less 1",
         ),
     )
 

@@ -15,8 +15,14 @@ from unalike.studies.verdicts import Above, Below, Expectation, Near, Same
 PAPER = (
     "Brannvall: Conditioning on Local Statistics for Scalable Heterogeneous Federated Learning, arXiv:2503.00378, 2025"
 )
-ADAM = "fedadam(lr=0.05, tau=1e-8, b2=0.999, bias_correction=True)"
-"""Adam on the server over full-batch gradients of all clients."""
+
+
+def adam(lr: float) -> str:
+    """Adam on the server, which with `FULL_BATCH` works on gradients of all samples of all clients."""
+    return f"fedadam(lr={lr}, tau=1e-8, b2=0.999, bias_correction=True)"
+
+
+ADAM = adam(0.05)
 FULL_BATCH: dict[str, Any] = {"rounds": 1200, "evaluate_every": 100, "work": {"batch_size": None, "lr": 0.1}}
 POOLED: dict[str, Any] = {
     "work": {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.001, "batch_size": 100, "keep_optimizer_state": True}

@@ -25,6 +25,7 @@ from unalike.studies.papers.local_statistics import (
     PAPER,
     POOLED,
     SHORT,
+    adam,
     references,
     rmse_claim,
     rmse_gain,
@@ -106,14 +107,14 @@ MLP_SHARE = 0.25
 def _models(task: str) -> dict[str, Variant]:
     """References, and each conditional model on pooled samples and under each algorithm."""
     methods = references()
-    for kind, (adam, sgd, average) in CHOSEN[task].items():
+    for kind, (server_lr, sgd, average) in CHOSEN[task].items():
         share = MLP_SHARE if kind == "MLP" else 1
         model = {"model": f"conditional_{kind.lower()}"}
         whole = FULL_BATCH | model | {"rounds": round(share * FULL_BATCH["rounds"])}
         label = f"conditional {kind}"
         methods |= {
             f"{label}, pooled": Variant(f"centralised + {CONDITIONED}", PASSES | model),
-            f"{label}, FedAdam": Variant(f"{ADAM.replace('lr=0.05', f'lr={adam}')} + {CONDITIONED}", whole),
+            f"{label}, FedAdam": Variant(f"{adam(server_lr)} + {CONDITIONED}", whole),
             f"{label}, FedSGD": Variant(f"fedsgd + {CONDITIONED}", whole | {"work": {"lr": sgd}}),
             f"{label}, FedAvg": Variant(
                 f"fedavg + {CONDITIONED}",

@@ -16,15 +16,15 @@ NUMBERS = (
 
 OWN = {"protocol": "personal"}
 """Each client's own model, on its own test samples."""
-METHODS: dict[str, str | Variant] = {
-    "FedAvg": "fedavg",
-    "FedProx": "fedprox(mu=0.01)",
+SHARED = {"FedAvg": "fedavg", "FedProx": "fedprox(mu=0.01)"}
+PERSONAL = {
     "Per-FedAvg": Variant("perfedavg(alpha=0.005)", OWN),
     "pFedMe": Variant("pfedme", OWN),
     "Ditto": Variant("ditto(lam=0.1)", OWN),
     "APFL": Variant("apfl", OWN),
     "FedALA": Variant("fedala", OWN),
 }
+METHODS: dict[str, str | Variant] = {**SHARED, **PERSONAL}
 PATHOLOGICAL = (
     ("FedAvg", "80.41 ± 0.08"),
     ("FedProx", "78.08 ± 0.15"),
@@ -63,7 +63,7 @@ PAPERS_OWN = {
 }
 SMALL = PAPERS_OWN | {"rounds": 30, "evaluate_every": 1, "model": "lenet"}
 LONGER = {"rounds": 200, "evaluate_every": 5}
-SHARED_LONGER = {name: Variant(spec, LONGER) if isinstance(spec, str) else spec for name, spec in METHODS.items()}
+SHARED_LONGER = {name: Variant(spec, LONGER) for name, spec in SHARED.items()}
 """Shared models need more rounds than personal ones."""
 
 
@@ -102,7 +102,7 @@ STUDIES = (
                 reduced="digits, 10 clients, 3 rounds and a small network: shows that the study runs, nothing else",
             ),
             "small": Scale(
-                SHARED_LONGER,
+                {**SHARED_LONGER, **PERSONAL},
                 SETTINGS,
                 SMALL,
                 reduced="200 rounds for shared models and 30 for personal ones instead of 2000, and LeNet instead of PFLlib's CNN "
@@ -112,9 +112,7 @@ STUDIES = (
             "paper": Scale(METHODS, SETTINGS, PAPERS_OWN),
         },
         tuple(_number("FedAvg", setting) for setting in SETTINGS)
-        + tuple(
-            _gain(method, setting) for setting in SETTINGS for method in METHODS if method not in ("FedAvg", "FedProx")
-        ),
+        + tuple(_gain(method, setting) for setting in SETTINGS for method in PERSONAL),
         (
             MethodTable("Accuracy of the best round, chosen by the test samples, %", best=True, published=PUBLISHED),
             MethodTable("Mean accuracy of the last 10 evaluated rounds, %"),
