@@ -68,8 +68,13 @@ def page(studies: Iterable[Study], folder: Path) -> str:
         if own := found[study.name]:
             lines += [f"## {study.name}", "", f"{study.title}. {study.paper}.", ""]
             lines += [study.notes, ""] if study.notes else []
-            lines += [markdown([HEAD, *map(_row, own)]), "", *_spent(study, stored[study.name], folder)]
+            lines += [claims_table(own), "", *_spent(study, stored[study.name], folder)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def claims_table(found: Iterable[Entry]) -> str:
+    """The Markdown table of claims, with the columns of `HEAD`."""
+    return markdown([HEAD, *map(_row, found)])
 
 
 def _counts(found: Sequence[Entry]) -> list[list[str]]:
@@ -87,8 +92,8 @@ def _row(entry: Entry) -> list[str]:
     return [
         claim.text,
         claim.published,
-        shown(finding, claim.unit) if known else "-",
-        f"{number(finding.low)} to {number(finding.high)}" if math.isfinite(finding.low) else "-",
+        _shown(finding, claim.unit) if known else "-",
+        f"{_number(finding.low)} to {_number(finding.high)}" if math.isfinite(finding.low) else "-",
         str(claim.expects),
         str(finding.seeds) if known else "-",
         entry.scale or "-",
@@ -119,12 +124,12 @@ def spent(scale: Scale, results: Results, estimated: Mapping[str, float]) -> str
     return f"{line}; estimated were {sum(expected):,.0f}{part}."
 
 
-def shown(finding: Finding, unit: str) -> str:
+def _shown(finding: Finding, unit: str) -> str:
     """The mean of a finding with its unit."""
-    return "a method diverges" if math.isinf(finding.mean) else f"{number(finding.mean)} {unit}"
+    return "a method diverges" if math.isinf(finding.mean) else f"{_number(finding.mean)} {unit}"
 
 
-def number(value: float) -> str:
+def _number(value: float) -> str:
     """A number with about three significant digits; one that is smaller than 1e-12 is rounding, and is 0."""
     if not math.isfinite(value):
         return "-"

@@ -9,7 +9,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike.studies.layouts.layout import Drawn
 from unalike.studies.layouts.tables import markdown
-from unalike.studies.ledger import number, shown, spent
+from unalike.studies.ledger import Entry, claims_table, spent
 from unalike.studies.results import Results, estimates
 from unalike.studies.study import Study
 
@@ -49,21 +49,7 @@ def render(study: Study, scale: str, results: Results, estimated: dict[str, floa
         shown_notes = [f"- {note} ({count} of {len(results)} cells)" for note, count in warned.items()]
         lines += ["## Warnings", "", *shown_notes, ""]
     if study.claims:
-        rows = [["claim", "published", "ours", "95 % interval", "expected", "seeds", "verdict"]]
-        for claim in study.claims:
-            found = claim.finding(results)
-            interval = f"{number(found.low)} to {number(found.high)}"
-            rows.append(
-                [
-                    claim.text,
-                    claim.published,
-                    shown(found, claim.unit),
-                    interval,
-                    str(claim.expects),
-                    str(found.seeds),
-                    found.verdict,
-                ]
-            )
-        lines += ["## Claims", "", markdown(rows), ""]
+        found = [Entry(study, claim, scale, claim.finding(results)) for claim in study.claims]
+        lines += ["## Claims", "", claims_table(found), ""]
     lines += [spent(chosen, results, estimated), ""]
     return "\n".join(lines)
