@@ -22,7 +22,7 @@ from workloads import LR, MOMENTUM, WORKLOADS, arrays
 import unalike as ua
 from unalike.core.pooling_order import pools_first
 from unalike.engine.batched import Batched
-from unalike.engine.dense.compiled_training import kernels
+from unalike.engine.compiled.compiled_training import kernels
 from unalike.engine.threads import keep_freed_memory
 from unalike.methods.plan import steps_of
 from unalike.runtime.round_loop import run_round

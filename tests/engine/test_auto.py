@@ -13,7 +13,7 @@ import unalike as ua
 from unalike.core.model import Model
 from unalike.engine import auto
 from unalike.engine.batched import Batched, cuts
-from unalike.engine.dense import compiled_training
+from unalike.engine.compiled import compiled_training
 from unalike.methods.plan import steps_of
 from unalike.methods.roles import Objective
 from unalike.runtime import worker_loop

@@ -24,8 +24,8 @@ import unalike as ua
 from unalike._utils import compiled_loops
 from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
-from unalike.engine.dense import compiled_training
-from unalike.engine.dense.layout import layout_of
+from unalike.engine.compiled import compiled_training
+from unalike.engine.compiled.layout import layout_of
 from unalike.engine.threads import threads_for
 from unalike.methods.method import Method
 from unalike.methods.parts.objectives import Proximal
@@ -38,7 +38,11 @@ from unalike.training.aggregation import StreamingSum
 
 pytest.importorskip("numba")
 
-MODULES_OF_LOOPS = ("unalike.engine.dense.kernels", "unalike.engine.shuffle_loops", "unalike.core.update_spread_loops")
+MODULES_OF_LOOPS = (
+    "unalike.engine.compiled.kernels",
+    "unalike.engine.shuffle_loops",
+    "unalike.core.update_spread_loops",
+)
 TASKS = {
     "classification": (3, lambda n: torch.randint(0, 3, (n,))),
     "binary": (1, lambda n: torch.rand(n) > 0.5),
@@ -122,6 +126,67 @@ def test_compiled_loops_methods_with_pulls_and_phases_equal_loop(method):
         torch.testing.assert_close(compiled.memory(k), loop.memory(k), rtol=1e-4, atol=1e-6)
 
 
+@st.composite
+def convolutional_networks(draw):
+    """A network of one to three convolutions for images of 13 x 11 pixels, and their number of channels."""
+    torch.manual_seed(1)
+    channels = draw(st.integers(1, 3))
+    layers, sides, before = [], (13, 11), channels
+    for _ in range(draw(st.integers(1, 3))):
+        kernel, padding, pool = draw(st.integers(1, 5)), draw(st.integers(0, 2)), draw(st.integers(1, 3))
+        after = tuple((n + 2 * padding - kernel + 1) // pool for n in sides)
+        if min(after) < 1:
+            break
+        filters, sides = draw(st.integers(1, 20)), after
+        added = [nn.ReLU()] if draw(st.booleans()) else []
+        added += [nn.MaxPool2d(pool)] if pool > 1 else []
+        added = added[::-1] if draw(st.booleans()) else added
+        layers += [nn.Conv2d(before, filters, kernel, padding=padding, bias=draw(st.booleans())), *added]
+        before = filters
+    hidden = draw(st.integers(1, 12))
+    dense = [nn.Flatten(), nn.Linear(before * sides[0] * sides[1], hidden), nn.Tanh(), nn.Linear(hidden, 3)]
+    return nn.Sequential(*layers, *dense), channels
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    made=convolutional_networks(),
+    sizes=st.lists(st.integers(1, 20), min_size=1, max_size=3),
+    batch=st.one_of(st.none(), st.integers(1, 9)),
+    solver=st.sampled_from([{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}]),
+)
+def test_compiled_loops_convolutions_equal_loop(made, sizes, batch, solver):
+    """1e-3 of the update, as in the test of linear layers."""
+    module, channels = made
+    torch.manual_seed(2)
+    clients = Clients.of(*((torch.randn(n, channels, 13, 11), torch.randint(0, 3, (n,))) for n in sizes))
+    (loop, compiled), (first, second) = both("fedavg", module, clients, batch_size=batch, epochs=1, lr=0.02, **solver)
+    assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-3
+    for one, other in zip(first, second):
+        torch.testing.assert_close(other.stacked.loss, one.stacked.loss, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lenet", "cnn(channels=(5, 9))", "emnist_cnn"])
+@pytest.mark.parametrize("method", ["fedrep", "fedbabu", "fedprox(mu=0.3)", "scaffold", "ditto(lam=0.5)", "fednova"])
+def test_compiled_loops_convolutional_methods_equal_loop(name, method):
+    """With frozen convolutions, pulls and a personal model."""
+    torch.manual_seed(3)
+    clients = Clients.of(*((torch.randn(n, 1, 16, 16), torch.randint(0, 3, (n,))) for n in (7, 3, 1, 12)))
+    (loop, compiled), _ = both(method, ua.model(name, (1, 16, 16), 3), clients, lr=0.05)
+    assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-4
+    for k in range(4):
+        torch.testing.assert_close(compiled.memory(k), loop.memory(k), rtol=1e-3, atol=1e-5)
+
+
+def test_compiled_loops_first_of_equal_numbers_in_a_window_gets_the_gradient():
+    """Constant images: all numbers of a window are equal, and torch takes the first one."""
+    torch.manual_seed(4)
+    module = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(27, 3))
+    clients = Clients.of((torch.ones(5, 1, 6, 6), torch.tensor([0, 1, 2, 0, 1])))
+    (loop, compiled), _ = both("fedavg", module, clients, lr=0.1, epochs=1)
+    assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-5
+
+
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "scaffold"])
 def test_compiled_loops_float64_default_dtype_trains_in_float32(method):
     module, clients, kind = (
@@ -171,7 +236,7 @@ def test_compiled_loops_are_as_close_to_float64_as_torch():
     exact, usual = trained(torch.float64), trained(torch.float32)
     loops, names = compiled_training.kernels(), dict(module.named_parameters())
     model = Model(module)
-    layout = layout_of(model.chain, tuple((n, p.shape) for n, p in names.items()), frozenset(names))
+    layout = layout_of(model.chain, tuple((n, p.shape) for n, p in names.items()), frozenset(names), (784,))
     start = torch.cat([p.detach().flatten() for p in names.values()])[None]
     found = torch.empty(1, len(exact))
     data = loops.Data(
@@ -184,7 +249,8 @@ def test_compiled_loops_are_as_close_to_float64_as_torch():
     no_pull = np.empty((0, 0), np.float32)
     step = loops.Step(loops.CLASSES, np.float32(0.05), np.float32(0.9), False, layout.decays(0.0, 0.0, ()), no_pull)
     results = loops.Results(False, np.empty(0, np.float32), np.arange(2), np.zeros((3, 1)), found.numpy())
-    loops.train(start.numpy(), data, loops.Model(layout.table, layout.held), step, results, np.zeros(1, np.int64))
+    chain = loops.Model(layout.layers, layout.convolutions, layout.runs, layout.floats)
+    loops.train(start.numpy(), data, chain, step, results, np.zeros(1, np.int64))
     assert (found[0].double() - exact).norm() <= 1.5 * (usual - exact).norm()
 
 
@@ -296,7 +362,7 @@ def test_compiled_loops_error_in_thread_is_raised(three_threads):
 
 def test_exponential_equals_float64():
     numba = pytest.importorskip("numba")
-    from unalike.engine.dense import layer_loops as loops
+    from unalike.engine.compiled import layer_loops as loops
 
     @numba.njit(fastmath=loops.MATHS)
     def rows(x, out):
@@ -470,7 +536,7 @@ binding.get_host_cpu_features = lambda: found  # what numba compiles for, too
 import torch
 import unalike as ua
 from unalike._utils import simd as vectors
-from unalike.engine.dense import compiled_training
+from unalike.engine.compiled import compiled_training
 
 rng = np.random.default_rng(0)
 people = [

@@ -9,11 +9,11 @@ from simulation import Clients, Simulation, distance, mlp
 from torch import nn
 
 import unalike as ua
-from unalike.core.dense_chain import dense_chain
+from unalike.core.layer_chain import layer_chain
 from unalike.core.model import Model
 from unalike.core.types import Batch
 from unalike.engine.batched import Batched
-from unalike.engine.dense import compiled_training
+from unalike.engine.compiled import compiled_training
 from unalike.methods.method import Method
 from unalike.methods.part import registry
 from unalike.methods.plan import plan
@@ -160,6 +160,10 @@ def hooked(path):
     return module
 
 
+def images(*layers):
+    return nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(3))
+
+
 OTHERS = {
     "training": lambda: Louder().eval(),
     "gradients": lambda: hooked("0.0"),
@@ -172,13 +176,23 @@ OTHERS = {
     "norm": lambda: mlp(norm=True),
     "ends": lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU()),
     "late": lambda: nn.Sequential(nn.Linear(4, 3), nn.Flatten(), nn.Linear(3, 3)),
-    "convolution": lambda: ua.model("cnn", (3, 8, 8), 3),
+    "strided": lambda: images(nn.Conv2d(3, 4, 3, stride=2)),
+    "grouped": lambda: images(nn.Conv2d(3, 3, 3, groups=3)),
+    "reflected": lambda: images(nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect")),
+    "oblong": lambda: images(nn.Conv2d(3, 4, (3, 1))),
+    "named padding": lambda: images(nn.Conv2d(3, 4, 3, padding="same")),
+    "overlapping": lambda: images(nn.Conv2d(3, 4, 3), nn.MaxPool2d(3, 2)),
+    "rounded up": lambda: images(nn.Conv2d(3, 4, 3), nn.MaxPool2d(4, ceil_mode=True)),
+    "averaged": lambda: images(nn.Conv2d(3, 4, 3), nn.AvgPool2d(2)),
+    "pooled twice": lambda: images(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2), nn.ReLU(), nn.MaxPool2d(2)),
+    "images with norm": lambda: ua.model("cnn(norm='batch')", (3, 8, 8), 3),
+    "rows of images": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(6, 3)),
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_dense_chain_of_other_module_is_none(name):
-    assert dense_chain(OTHERS[name]()) is None
+def test_layer_chain_of_other_module_is_none(name):
+    assert layer_chain(OTHERS[name]()) is None
 
 
 class Meanwhile(nn.Module):
@@ -197,8 +211,8 @@ class Meanwhile(nn.Module):
         return self.layer(x)
 
 
-def test_dense_chain_tracing_does_not_disturb_other_threads():
-    assert dense_chain(Meanwhile()) is not None
+def test_layer_chain_tracing_does_not_disturb_other_threads():
+    assert layer_chain(Meanwhile()) is not None
     assert torch.equal(Meanwhile.seen[0], Meanwhile.other(torch.ones(1, 4)))
 
 

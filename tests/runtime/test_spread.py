@@ -70,7 +70,7 @@ def test_compiled_loops_on_avx512_processor_use_64_byte_vectors():
     binding = pytest.importorskip("llvmlite.binding")
     if not binding.get_host_cpu_features().get("avx512f"):
         pytest.skip("this processor has no vectors of 64 bytes")
-    for module, function in (("core.update_spread_loops", "combine"), ("engine.dense.kernels", "train")):
+    for module, function in (("core.update_spread_loops", "combine"), ("engine.compiled.kernels", "train")):
         loops = getattr(importlib.import_module(f"unalike.{module}"), function)
         loops.recompile()  # what comes from the disk shows no assembly
         assert "zmm" in loops.inspect_asm(loops.signatures[0]), function

@@ -161,6 +161,16 @@ def store(typing, matrix, row, column, vector):
 
 
 @intrinsic
+def spread(typing, matrix, row, column):
+    """The number matrix[row, column] in all lanes."""
+
+    def make(context, builder, signature, arguments):
+        return _everywhere(builder, builder.load(_address(context, builder, matrix, *arguments)))
+
+    return VECTOR(matrix, types.intp, types.intp), make
+
+
+@intrinsic
 def prefetch(typing, array, place):
     """Load array[place] into the cache ahead of its use. Any place is allowed: prefetching never faults."""
 
@@ -198,6 +208,17 @@ def upto(typing, count):
         return builder.uitofp(builder.icmp_signed("<", _words(range(LANES)), limit), FLOATS)
 
     return VECTOR(types.intp), make
+
+
+@intrinsic
+def pick(typing, a, b, x, y):
+    """In each lane x where a <= b, else y, also where a or b is NaN."""
+
+    def make(context, builder, signature, arguments):
+        a, b, x, y = arguments
+        return builder.select(builder.fcmp_ordered("<=", a, b), x, y)
+
+    return VECTOR(VECTOR, VECTOR, VECTOR, VECTOR), make
 
 
 @intrinsic

@@ -16,8 +16,8 @@ from torch.func import functional_call
 from unalike._utils.errors import UnalikeError
 from unalike._utils.seeds import isolated
 from unalike.core import tree
-from unalike.core.dense_chain import DenseChain, dense_chain
 from unalike.core.functional_module import FunctionalModule
+from unalike.core.layer_chain import LayerChain, layer_chain
 from unalike.core.norm_layers import CALL, NORMS, BatchNorm, Call, WeightedBatchNorm
 from unalike.core.pooling_order import pool_first
 from unalike.core.types import Context, Output, Tree
@@ -122,9 +122,9 @@ class Model:
         return rounded
 
     @cached_property
-    def chain(self) -> DenseChain | None:
+    def chain(self) -> LayerChain | None:
         """The model as a chain of linear layers and activations; None for any other model."""
-        found = None if self.takes_context or hasattr(self._plain, "projection") else dense_chain(self._plain)
+        found = None if self.takes_context or hasattr(self._plain, "projection") else layer_chain(self._plain)
         return found if found is not None and found.head == self._head_prefix else None
 
     def channels_last(self, x: Tensor, context: Context | None = None) -> Model:

@@ -28,7 +28,7 @@ from unalike.core.work import Batches
 from unalike.engine.base import AcceptedRounds, Executor, client_costs
 from unalike.engine.batch_schedule import BatchSchedule
 from unalike.engine.client_chunk import ClientChunk, ClientInputs, StackedBatches, is_out_of_memory
-from unalike.engine.dense import compiled_training
+from unalike.engine.compiled import compiled_training
 from unalike.engine.threads import KEPT
 from unalike.methods.method import Method
 from unalike.methods.roles import Personalizer, Phase
@@ -52,7 +52,7 @@ class Batched(Executor):
 
     Args:
         chunk: clients per chunk; None: as many as fit the cache, or the accelerator's memory.
-        compiled_loops: whether compiled loops may train dense models (see `engine.dense`).
+        compiled_loops: whether compiled loops may train dense models (see `engine.compiled`).
     """
 
     chunk: int | None = None
@@ -118,8 +118,10 @@ class Batched(Executor):
         kept = max(1, KEPT // tree.nbytes(params)) * (
             SUMMED if client_pool.method.linear and client_pool.method.only_adds else 1
         )
-        weights = sum(w.numel() for w in params.values()) * (1 + len(client_pool.method.trained))
-        return min(kept, max(1, STRETCH // (int(rows) * weights)))
+        chain = client_pool.settings.model.chain
+        assert chain is not None  # see `uses_compiled_loops`
+        products = chain.products(client_pool.source.x.shape[1:], sum(w.numel() for w in params.values()))
+        return min(kept, max(1, STRETCH // (int(rows) * products * (1 + len(client_pool.method.trained)))))
 
     @cached_property
     def uses_compiled_loops(self) -> bool:

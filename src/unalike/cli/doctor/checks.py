@@ -122,7 +122,7 @@ def _trial() -> Facts:
         return {"training": f"{type(error).__name__}: {error}"}
     found: Facts = {"training": "works", "seconds": round(time.perf_counter() - started, 1)}
     if _version("numba") is not None:  # where the platform has no numba, nothing is broken
-        found["compiled loops"] = _import_error("unalike.engine.dense.kernels") or "works"
+        found["compiled loops"] = _import_error("unalike.engine.compiled.kernels") or "works"
     return found
 
 

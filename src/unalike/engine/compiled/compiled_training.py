@@ -25,7 +25,7 @@ from unalike.core.types import Batch, ClientUpdate, PartTrees, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.engine.client_chunk import BatchSequence, ClientChunk, StackedBatches
-from unalike.engine.dense.layout import Layout, layout_of, padded
+from unalike.engine.compiled.layout import Layout, layout_of, padded
 from unalike.methods.default_parts import TaskLoss
 from unalike.methods.method import Method
 from unalike.methods.part import Part, Pull
@@ -35,7 +35,9 @@ from unalike.training.client_update import TrainedClient, make_client_update, ru
 from unalike.training.local_step import MODEL, LocalTrainer, StepState, StepSums
 
 TILE = 2**17
-"""Largest batch, in floats of its widest layer: a part of the second-level cache. On larger ones torch is as fast."""
+"""Largest batch, in floats of its widest linear layer: a part of the second-level cache. On larger ones torch is as fast."""
+IMAGES = 2**20
+"""Largest batch of a convolutional model, in floats of its images before and after all convolutions: a part of the cache."""
 
 SUMS = 8
 """Number of partial sums of updates: fixed, so that up to half as many threads give the same bits. More threads get two each."""
@@ -43,7 +45,7 @@ SUMS = 8
 
 def kernels() -> ModuleType | None:
     """The compiled loops; None without numba."""
-    return compiled_loops.loops("unalike.engine.dense.kernels")
+    return compiled_loops.loops("unalike.engine.compiled.kernels")
 
 
 def supports(method: Method, phases: Sequence[Phase], settings: StageSettings, x: Tensor, rows: int) -> bool:
@@ -52,7 +54,7 @@ def supports(method: Method, phases: Sequence[Phase], settings: StageSettings, x
     Args:
         method: the method; its parts may add pulls to the gradient of a model and nothing else.
         phases: the phases to train.
-        settings: model and work. The model is a chain of dense layers in float32, the solver SGD.
+        settings: model and work. The model is a chain of layers in float32, the solver SGD.
         x: samples [N, ...].
         rows: samples of the largest batch.
     """
@@ -65,6 +67,7 @@ def supports(method: Method, phases: Sequence[Phase], settings: StageSettings, x
     widest = max(max(model.params[layer.weight].shape) for layer in model.chain.layers)
     return (
         rows * widest <= TILE
+        and rows * model.chain.activations(x.shape[1:]) <= IMAGES
         and all(isinstance(w.solver, SGD) for w in phased)
         and all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (x, *model.params.values()))
         and kernels() is not None
@@ -198,12 +201,12 @@ class CompiledTrainer:
         assert isinstance(batches.rows, StackedBatches)
         variables = dict(before.variables)
         with profiled("forward and backward"):
-            data = self._data(batches.rows)
+            data, sample = self._data(batches.rows), tuple(batches.rows.samples.shape[1:])
             for part in variables.keys() - {MODEL}:
                 own = self.origin | variables[part]
-                _, variables[part] = self._train(own, variables[part].keys(), self.pulls[part], data)
+                _, variables[part] = self._train(own, variables[part].keys(), self.pulls[part], data, sample)
             moves = variables[MODEL].keys()
-            sums, made = self._train(self.params | variables[MODEL], moves, self.pulls[MODEL], data)
+            sums, made = self._train(self.params | variables[MODEL], moves, self.pulls[MODEL], data, sample)
         loss, samples, steps = torch.from_numpy(sums).float().unbind()
         if self.differences:
             return StepSums(loss, samples, steps, made), replace(before, state={})
@@ -221,11 +224,14 @@ class CompiledTrainer:
             np.empty(0, np.float32) if classes else rows.y.float().flatten().numpy(),
         )
 
-    def _train(self, params: Tree, moves: Collection[str], pull: Pull, data: Any) -> tuple[np.ndarray, Tree]:
-        """Train one model of each client: the sums [3, K] of losses, samples and steps, and what became of `moves`."""
+    def _train(
+        self, params: Tree, moves: Collection[str], pull: Pull, data: Any, sample: tuple[int, ...]
+    ) -> tuple[np.ndarray, Tree]:
+        """Train one model of each client: the sums [3, K] of losses, samples and steps, and the new values of `moves`."""
         loops, chain, solver = kernels(), self.settings.model.chain, self.work.solver
         assert loops and chain and isinstance(solver, SGD)  # see `supports`
-        layout = layout_of(chain, tuple((n, w.shape[1:]) for n, w in params.items()), frozenset(moves))
+        shapes = tuple((n, w.shape[1:]) for n, w in params.items())
+        layout = layout_of(chain, shapes, frozenset(moves), sample)
         start = layout.flat(params)
         step = loops.Step(
             loops.LOSSES[self.settings.task.name],
@@ -235,7 +241,7 @@ class CompiledTrainer:
             layout.decays(solver.weight_decay, pull.strength, self.shared),
             self._pull_rows(layout, params, pull).numpy(),
         )
-        model = loops.Model(layout.table, layout.held)
+        model = loops.Model(layout.layers, layout.convolutions, layout.runs, layout.floats)
         run = partial(loops.train, start.numpy(), data, model, step)
         sums, trained = self._share_out(loops, run, len(data.sizes), padded(start.shape[1], loops.LANES))
         return sums, {n: w for n, w in layout.views(trained).items() if n in moves}

@@ -1,0 +1,193 @@
+"""Recognize models that are chains of layers: convolutions with max pooling, then linear layers, each with an activation.
+
+The compiled loops (`engine.compiled`) train such models without torch; all others are trained by torch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+ACTIVATIONS = (nn.ReLU, nn.Tanh, nn.Sigmoid)
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """h <- relu(pool(h * W + b)): a convolution with stride 1, max pooling of `pool` x `pool` positions, and ReLU if `rectified`.
+
+    Args:
+        weight: the name of W [filters, channels, kernel, kernel].
+        bias: the name of b; None without one.
+        channels: channels of the input.
+        filters: channels of the output.
+        kernel: side of W in pixels.
+        padding: zeros on each side of the input.
+        pool: side of the pooled windows, which do not overlap; 1 without pooling.
+        rectified: whether a ReLU follows.
+    """
+
+    weight: str
+    bias: str | None
+    channels: int
+    filters: int
+    kernel: int
+    padding: int = 0
+    pool: int = 1
+    rectified: bool = False
+
+    def side(self, before: int) -> int:
+        """The height or width of the output for an input of this height or width."""
+        return (before + 2 * self.padding - self.kernel + 1) // self.pool
+
+
+@dataclass(frozen=True)
+class DenseLayer:
+    """h <- f(h W^T + b): the names of the parameters W and b, and the type of the module f (None: the identity)."""
+
+    weight: str
+    bias: str | None
+    activation: type[nn.Module] | None = None
+
+
+@dataclass(frozen=True)
+class LayerChain:
+    """Convolutions, if any, and then linear layers; `flattens`: each sample is flattened before the first linear layer."""
+
+    convolutions: tuple[Convolution, ...]
+    layers: tuple[DenseLayer, ...]
+    flattens: bool
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether samples `x` [B, ...] suit the first layer: images with its channels, or rows."""
+        if self.convolutions:
+            return x.dim() == 4 and x.shape[1] == self.convolutions[0].channels
+        return self.flattens or x.dim() == 2
+
+    def sides(self, sample: Sequence[int]) -> list[tuple[int, int]]:
+        """Height and width of the images before each convolution and after the last one, for a sample of this shape."""
+        found = [(sample[1], sample[2])] if self.convolutions else []
+        for layer in self.convolutions:
+            found.append((layer.side(found[-1][0]), layer.side(found[-1][1])))
+        return found
+
+    def products(self, sample: Sequence[int], parameters: int) -> int:
+        """Products of numbers and weights in a forward pass of a sample of this shape.
+
+        Args:
+            sample: its shape.
+            parameters: those of the model; each takes part once in a linear layer, and once at every position in a convolution.
+        """
+        found = parameters
+        for layer, (height, width) in zip(self.convolutions, self.sides(sample)[1:]):
+            weights = layer.filters * layer.channels * layer.kernel**2
+            found += weights * (height * width * layer.pool**2 - 1)
+        return found
+
+    def activations(self, sample: Sequence[int]) -> int:
+        """Numbers in the images before and after all convolutions, for a sample of this shape."""
+        channels = [layer.channels for layer in self.convolutions] + [c.filters for c in self.convolutions[-1:]]
+        return sum(c * height * width for c, (height, width) in zip(channels, self.sides(sample)))
+
+    @property
+    def head(self) -> str:
+        """The path of the last layer."""
+        return self.layers[-1].weight.rpartition(".")[0]
+
+
+def layer_chain(module: nn.Module) -> LayerChain | None:
+    """The module as a chain; None if it is anything else in training mode.
+
+    The module is traced, so `forward` may be written in any way.
+    """
+    if any(map(_hooked, module.modules())):
+        return None
+    try:
+        nodes, last = _trace(module)
+    except Exception:  # a user's `forward` may raise anything when its input has no values
+        return None
+    modules = dict(module.named_modules())
+    convolutions: list[Convolution] = []
+    layers: list[DenseLayer] = []
+    flattens = False
+    for before, node in pairwise(nodes):
+        if node.op != "call_module" or node.args != (before,) or node.kwargs or len(before.users) != 1:
+            return None
+        owner, path = modules[node.target], f"{node.target}."
+        if type(owner) is nn.Identity or (type(owner) is nn.Dropout and not owner.p):
+            continue
+        if type(owner) is nn.Flatten and (owner.start_dim, owner.end_dim) == (1, -1) and not layers:
+            flattens = True
+        elif type(owner) is nn.Linear and flattens >= bool(convolutions):
+            layers.append(DenseLayer(f"{path}weight", None if owner.bias is None else f"{path}bias"))
+        elif type(owner) in ACTIVATIONS and layers and layers[-1].activation is None:
+            layers[-1] = replace(layers[-1], activation=type(owner))
+        elif flattens or layers or not _extend(convolutions, owner, path):
+            return None
+    names = [n for layer in (*convolutions, *layers) for n in (layer.weight, layer.bias) if n is not None]
+    # tied weights appear twice in `names` and once in the module: they make no chain, since their gradients would have to be added
+    whole = names == [n for n, _ in module.named_parameters()] and not [*module.buffers()]
+    plain = len(nodes) > 1 and nodes[0].op == "placeholder" and last is nodes[-1]
+    if not (layers and whole and plain and layers[-1].activation is None):
+        return None
+    return LayerChain(tuple(convolutions), tuple(layers), flattens)
+
+
+def _extend(convolutions: list[Convolution], owner: nn.Module, path: str) -> bool:
+    """Add a convolution to the list, or ReLU or max pooling to its last entry; False if the compiled loops lack the layer."""
+    if type(owner) is nn.Conv2d:
+        sides, padding = {*owner.kernel_size}, {*owner.padding} if isinstance(owner.padding, tuple) else set()
+        usual = {*owner.stride, *owner.dilation, owner.groups} == {1} and owner.padding_mode == "zeros"
+        if not usual or len(sides) > 1 or len(padding) != 1:
+            return False
+        bias = None if owner.bias is None else f"{path}bias"
+        shape = owner.in_channels, owner.out_channels, *sides, *padding
+        convolutions.append(Convolution(f"{path}weight", bias, *shape))
+    elif not convolutions:
+        return False
+    elif type(owner) is nn.ReLU and not convolutions[-1].rectified:
+        convolutions[-1] = replace(convolutions[-1], rectified=True)
+    elif type(owner) is nn.MaxPool2d and convolutions[-1].pool == 1 and (side := _window(owner)):
+        convolutions[-1] = replace(convolutions[-1], pool=side)
+    else:
+        return False
+    return True
+
+
+def _window(pool: nn.MaxPool2d) -> int:
+    """The side of a pooling's windows if they are squares that touch; else 0."""
+    sides = {n for given in (pool.kernel_size, pool.stride) for n in (given if isinstance(given, tuple) else (given,))}
+    usual = (
+        not pool.ceil_mode and not pool.return_indices and pool.dilation in (1, (1, 1)) and pool.padding in (0, (0, 0))
+    )
+    return sides.pop() if usual and len(sides) == 1 else 0
+
+
+def _trace(module: nn.Module) -> tuple[list[fx.Node], fx.Node]:
+    """The operations of `forward` in order, each of torch's own layers as one node, and the node that it returns.
+
+    The layers of a copy are replaced by functions that record their calls. `fx.Tracer` itself would replace
+    `nn.Module.__call__` for all threads while it traces.
+    """
+    shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
+    copied, graph = copy.deepcopy(module, shared).train(), fx.Graph()
+    tracer = fx.proxy.GraphAppendingTracer(graph)
+
+    def recorded(path: str, *args: Any, **kwargs: Any) -> fx.Proxy:
+        return tracer.create_proxy("call_module", path, args, kwargs)
+
+    for path, inner in copied.named_modules():
+        if path and fx.Tracer().is_leaf_module(inner, path):
+            inner.forward = partial(recorded, path)
+    result = copied(tracer.proxy(graph.placeholder("x")))
+    return [*graph.nodes], result.node
+
+
+def _hooked(module: nn.Module) -> bool:
+    forward = module._forward_hooks or module._forward_pre_hooks
+    return bool(forward or module._backward_hooks or module._backward_pre_hooks)
