@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 WORKERS = f"distributed(workers={CORES})"
 DENSE = ("2nn", "logistic")
-ALONE = ("resnet20",)
+ALONE = ("lenet", "resnet20")
 """Workloads that are compared with the bare loop only."""
 PEERS = {"pfl": "pfl-research", "fedjax": "FedJAX", "fluke": "fluke"}
 FLOWER = {"default": "Flower's simulation", "1": "Flower's simulation, one core a client"}

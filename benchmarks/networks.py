@@ -17,6 +17,22 @@ def logistic() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 10))
 
 
+def lenet() -> nn.Module:
+    """NIID-Bench's network for 28x28 images."""
+    return nn.Sequential(
+        *(
+            nn.Conv2d(1, 6, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+        ),
+        *(nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
+    )
+
+
 def cnn() -> nn.Module:
     """FedLWS's SimpleCNN for 32x32 images."""
     return nn.Sequential(
@@ -51,7 +67,13 @@ def resnet(widths: tuple[int, ...], blocks: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10))
 
 
-NETWORKS = {"2nn": two_nn, "logistic": logistic, "cnn": cnn, "resnet20": lambda: resnet((16, 32, 64), 3)}
+NETWORKS = {
+    "2nn": two_nn,
+    "logistic": logistic,
+    "lenet": lenet,
+    "cnn": cnn,
+    "resnet20": lambda: resnet((16, 32, 64), 3),
+}
 
 
 def network(name: str) -> nn.Module:

@@ -80,12 +80,12 @@ def _peers(sections: Results) -> Iterator[Row]:
     yield Row("2NN against PFLlib", "6x faster", "not measured: PFLlib is not in the package registry", None)
 
 
-COMPILED = {"2nn": 12.0, "logistic": 200.0}
-"""Targets for small dense models with compiled loops."""
+COMPILED = {"2nn": 12.0, "logistic": 200.0, "lenet": 4.0}
+"""Targets for small models with compiled loops."""
 
 
 def _bare(sections: Results) -> Iterator[Row]:
-    for workload, factor in (("2nn", 4.3), ("logistic", 40.0), ("cnn", 2.2), ("resnet20", 2.2)):
+    for workload, factor in (("2nn", 4.3), ("logistic", 40.0), ("lenet", 2.2), ("cnn", 2.2), ("resnet20", 2.2)):
         what, data = f"{WORKLOADS[workload].title} against the bare loop t1", sections.get(workload, {})
         yield _ratio(what, factor, data, "bare loop, t1")
         if workload in COMPILED:

@@ -43,7 +43,7 @@ def runner_of(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", metho
 
 
 def test_auto_short_run_is_decided_by_rule(monkeypatch):
-    loops = "batched: compiled loops train dense models"
+    loops = "batched: compiled loops train the model"
     assert runner_of(clients()).why == runner_of(clients(1)).why == loops
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     assert runner_of(clients()).why == "batched: the model is small and dense"

@@ -267,6 +267,23 @@ def test_compiled_loops_nan_of_one_client_does_not_reach_others():
         assert update[0].isnan().any() and torch.equal(update[1:], plain[name][1:])
 
 
+def test_compiled_loops_nan_of_one_clients_images_does_not_reach_others():
+    """The borders of images and the padding of filters must be zero again for the next client."""
+    torch.manual_seed(0)
+    data = [(torch.randn(8, 1, 8, 8), torch.randint(0, 3, (8,))) for _ in range(3)]
+    wild = [(torch.full((8, 1, 8, 8), float("nan")), data[0][1]), *data[1:]]
+    module = nn.Sequential(
+        *(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(64, 3)),
+    )
+    plain, sick = (
+        Simulation("fedavg", module, Clients.of(*given), executor="batched", lr=0.1).run().stacked.update
+        for given in (data, wild)
+    )
+    for name, update in sick.items():
+        assert update[0].isnan().any() and torch.equal(update[1:], plain[name][1:])
+
+
 def test_compiled_loops_overflow_in_last_step_does_not_reach_others():
     """Its loss is finite, its gradients are not."""
     torch.manual_seed(3)
@@ -539,14 +556,17 @@ from unalike._utils import simd as vectors
 from unalike.engine.compiled import compiled_training
 
 rng = np.random.default_rng(0)
-people = [
-    ua.ClientData(train=(torch.from_numpy(rng.standard_normal((n, 50), np.float32)), torch.arange(n) % 19))
-    for n in (7, 1, 12, 30)
-]
 work = ua.Work(batch_size=11, momentum=0.9, weight_decay=0.01)
-run = ua.run("fedprox", people, model="mlp(hidden=(37, 5))", work=work, rounds=2, executor="batched")
+found = []
+for shape, model in (((50,), "mlp(hidden=(37, 5))"), ((2, 16, 17), "lenet")):
+    people = [
+        ua.ClientData(train=(torch.from_numpy(rng.standard_normal((n, *shape), np.float32)), torch.arange(n) % 19))
+        for n in (7, 1, 12, 30)
+    ]
+    run = ua.run("fedprox", people, model=model, work=work, rounds=2, executor="batched")
+    found += [w.flatten() for w in run.params.values()]
 assert compiled_training.kernels() and vectors.LANES == lanes
-np.save(sys.argv[2], torch.cat([w.flatten() for w in run.params.values()]).numpy())
+np.save(sys.argv[2], torch.cat(found).numpy())
 """
 
 

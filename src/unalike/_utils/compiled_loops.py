@@ -38,7 +38,7 @@ def loops(module: str) -> ModuleType | None:
 def _warn(why: str) -> None:
     """Warn once, in the process that leads the run."""
     if parent_process() is None and os.environ.get("RANK", "0") == "0":
-        text = f"no compiled loops, {why}: rounds take longer, with dense models two to eight times as long"
+        text = f"no compiled loops, {why}: rounds take longer, with small models two to eight times as long"
         warnings.warn(text, stacklevel=4)
 
 

@@ -95,6 +95,11 @@ class LayerChain:
         return sum(c * height * width for c, (height, width) in zip(channels, self.sides(sample)))
 
     @property
+    def names(self) -> tuple[tuple[str, str | None], ...]:
+        """Weight and bias of each layer."""
+        return (*((c.weight, c.bias) for c in self.convolutions), *((d.weight, d.bias) for d in self.layers))
+
+    @property
     def head(self) -> str:
         """The path of the last layer."""
         return self.layers[-1].weight.rpartition(".")[0]
@@ -129,25 +134,23 @@ def layer_chain(module: nn.Module) -> LayerChain | None:
             layers[-1] = replace(layers[-1], activation=type(owner))
         elif flattens or layers or not _extend(convolutions, owner, path):
             return None
-    names = [n for layer in (*convolutions, *layers) for n in (layer.weight, layer.bias) if n is not None]
+    chain = LayerChain(tuple(convolutions), tuple(layers), flattens)
+    names = [n for pair in chain.names for n in pair if n is not None]
     # tied weights appear twice in `names` and once in the module: they make no chain, since their gradients would have to be added
     whole = names == [n for n, _ in module.named_parameters()] and not [*module.buffers()]
     plain = len(nodes) > 1 and nodes[0].op == "placeholder" and last is nodes[-1]
-    if not (layers and whole and plain and layers[-1].activation is None):
-        return None
-    return LayerChain(tuple(convolutions), tuple(layers), flattens)
+    return chain if layers and whole and plain and layers[-1].activation is None else None
 
 
 def _extend(convolutions: list[Convolution], owner: nn.Module, path: str) -> bool:
     """Add a convolution to the list, or ReLU or max pooling to its last entry; False if the compiled loops lack the layer."""
     if type(owner) is nn.Conv2d:
-        sides, padding = {*owner.kernel_size}, {*owner.padding} if isinstance(owner.padding, tuple) else set()
+        (side, across), (padding, beside) = owner.kernel_size, _pair(owner.padding)
         usual = {*owner.stride, *owner.dilation, owner.groups} == {1} and owner.padding_mode == "zeros"
-        if not usual or len(sides) > 1 or len(padding) != 1:
+        if not usual or side != across or padding != beside or padding < 0:
             return False
         bias = None if owner.bias is None else f"{path}bias"
-        shape = owner.in_channels, owner.out_channels, *sides, *padding
-        convolutions.append(Convolution(f"{path}weight", bias, *shape))
+        convolutions.append(Convolution(f"{path}weight", bias, owner.in_channels, owner.out_channels, side, padding))
     elif not convolutions:
         return False
     elif type(owner) is nn.ReLU and not convolutions[-1].rectified:
@@ -157,6 +160,11 @@ def _extend(convolutions: list[Convolution], owner: nn.Module, path: str) -> boo
     else:
         return False
     return True
+
+
+def _pair(padding: str | tuple[int, ...]) -> tuple[int, ...]:
+    """Padding of height and width; negative where a word stands for it."""
+    return (-1, -1) if isinstance(padding, str) else padding
 
 
 def _window(pool: nn.MaxPool2d) -> int:

@@ -123,7 +123,7 @@ class Model:
 
     @cached_property
     def chain(self) -> LayerChain | None:
-        """The model as a chain of linear layers and activations; None for any other model."""
+        """The model as a chain of convolutions and linear layers; None for any other model."""
         found = None if self.takes_context or hasattr(self._plain, "projection") else layer_chain(self._plain)
         return found if found is not None and found.head == self._head_prefix else None
 

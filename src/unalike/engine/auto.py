@@ -1,4 +1,4 @@
-"""Choose the executor: small dense models are fastest stacked, convolutions on a CPU one client at a time.
+"""Choose the executor: chains of layers train in compiled loops, other small models stacked, other convolutions one by one.
 
 Start reading at `decide`.
 """
@@ -99,7 +99,7 @@ def _rule(client_pool: ClientPool, participants: int) -> Choice | str:
     model = client_pool.settings.model
     on_cpu = client_pool.source.x.device.type == "cpu"
     if Batched(client_pool).uses_compiled_loops:
-        return Choice("batched", "compiled loops train dense models")
+        return Choice("batched", "compiled loops train the model")
     if participants < 2:
         return Choice("loop", "one client a round leaves nothing to stack")
     if on_cpu and model.convolutional:

@@ -1,4 +1,4 @@
-"""The executor `batched`: clients stacked in chunks, trained by `torch.vmap` or, for dense models, in compiled loops.
+"""The executor `batched`: clients stacked in chunks, trained by `torch.vmap` or, for chains of layers, in compiled loops.
 
 Clients are sorted by their number of samples and cut into chunks of similar ones. Within a chunk shorter batches and finished
 clients are padded with rows of weight 0, which never count; a step of padding alone changes nothing.
@@ -43,7 +43,7 @@ DEVICE = 2**30
 SUMMED = 4
 """Chunks of compiled loops hold this many times as many clients if only the sum of their updates is written."""
 STRETCH = 2**36
-"""Products of weights and samples in a chunk of compiled loops: one or two seconds, for which an interrupt has to wait."""
+"""Products of weights and numbers in a chunk of compiled loops: one or two seconds, for which an interrupt has to wait."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Batched(Executor):
 
     Args:
         chunk: clients per chunk; None: as many as fit the cache, or the accelerator's memory.
-        compiled_loops: whether compiled loops may train dense models (see `engine.compiled`).
+        compiled_loops: whether compiled loops may train chains of layers (see `engine.compiled`).
     """
 
     chunk: int | None = None

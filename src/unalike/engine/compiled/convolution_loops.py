@@ -4,8 +4,8 @@
 W + 2 padding, C]. So the pixels that meet one row of a filter of side S are S C consecutive numbers, a *strip*. A weight is kept
 twice:
 
-    weight   [filters S, S C padded]   a strip of a filter in each row: for gradients
-    turned   [S S C, filters padded]   a number of all filters in each row: for the forward pass, which computes vectors of filters
+    weight   [filters S, S C padded]         a strip of a filter in each row: for gradients
+    turned   [filters / LANES, S S C, LANES]   a number of a vector of filters in each row: for the forward pass
 
 Of each pooled window only the largest number has a gradient. `origins` holds the place in the image where its strip begins, or -1
 if the ReLU is off there. Therefore a backward pass takes 1 / pool^2 of the products of a forward pass, and less.
@@ -65,8 +65,9 @@ def turn_weight(layer, weights, turned):
     for o in range(filters):
         for y in range(side):
             at = begin + (o * side + y) * padded
+            to = o // LANES * side * strip + y * strip
             for i in range(strip):
-                turned[y * strip + i, o] = weights[at + i]
+                turned[to + i, o % LANES] = weights[at + i]
 
 
 @inline
@@ -75,13 +76,13 @@ def convolve(layer, image, at, turned, bias, out, row):
     side, step, across, filters = layer[SIDE], layer[CHANNELS], layer[ACROSS], layer[LANED]
     strip, columns = side * step, layer[COLUMNS_AFTER] * layer[POOL]
     for o in range(0, filters, LANES):
-        start = load(bias, 0, o)
+        start, begin = load(bias, 0, o), o // LANES * side * strip
         for x in range(0, columns, PIXELS):
             a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = start
             for y in range(side):
                 p = at + (y * across + x) * step
                 for i in range(strip):
-                    w = load(turned, y * strip + i, o)
+                    w = load(turned, begin + y * strip + i, 0)
                     a0 = a0 + w * spread(image, 0, p + i)
                     a1 = a1 + w * spread(image, 0, p + i + step)
                     a2 = a2 + w * spread(image, 0, p + i + 2 * step)

@@ -217,7 +217,8 @@ def bias_of(layer, floats):
 @inline
 def turned_of(layer, turned):
     """A convolution's turned weight."""
-    return matrix(turned, layer[TURNED], layer[SIDE] * layer[SIDE] * layer[CHANNELS], layer[LANED])
+    rows = layer[LANED] // LANES * layer[SIDE] * layer[SIDE] * layer[CHANNELS]
+    return matrix(turned, layer[TURNED], rows, LANES)
 
 
 @inline

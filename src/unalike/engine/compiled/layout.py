@@ -97,10 +97,9 @@ def layout_of(
     from unalike.engine.compiled import layer_loops as loops  # needs numba, which `supports` found
 
     shape = dict(shapes)
-    names = (*((c.weight, c.bias) for c in chain.convolutions), *((d.weight, d.bias) for d in chain.layers))
     places: dict[str, tuple[int, torch.Size]] = {}
     taken = 0
-    for name in (n for pair in names for n in pair if n is not None):
+    for name in (n for pair in chain.names for n in pair if n is not None):
         places[name] = (taken, shape[name])
         taken += shape[name].numel()
     begins = {name: at for name, (at, _) in places.items()}
@@ -118,4 +117,4 @@ def layout_of(
         held = bias + padded(even, loops.LANES)
     floats = (held, table.parameters, table.turned, table.row, table.pixel, table.sample)
     arrays = (np.array(lines, np.int64) for lines in (layers, table.lines, runs, floats))
-    return Layout(names, places, frozenset(layer.weight for layer in chain.convolutions), *arrays)
+    return Layout(chain.names, places, frozenset(layer.weight for layer in chain.convolutions), *arrays)
