@@ -52,6 +52,20 @@ def test_auto_short_run_is_decided_by_rule(monkeypatch):
     assert runner_of(clients(), executor="loop").why == "loop: asked for"
 
 
+def test_auto_convolutions_are_compiled_unless_threads_would_idle(monkeypatch):
+    g = torch.Generator().manual_seed(0)
+    images = [ua.ClientData(train=(torch.randn(5, 1, 8, 8, generator=g), torch.arange(5) % 3)) for _ in range(3)]
+    loops = "batched: compiled loops train the model"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert runner_of(images, model="cnn(channels=4)").why == loops
+    assert (
+        runner_of(images, model="cnn(channels=4, norm='batch')").why == "loop: stacked convolutions are slower on a CPU"
+    )
+    monkeypatch.setattr(auto, "SHARED", 0.0)
+    assert runner_of(images, model="cnn(channels=4)").why.startswith("loop: threads share a step")
+    assert runner_of(clients(3)).why == runner_of(images * 2, model="cnn(channels=4)").why == loops
+
+
 @pytest.mark.parametrize(("width", "executor"), [(8, "batched"), (256, "loop")])
 def test_auto_transformer_is_stacked_only_if_small(width, executor):
     layer = torch.nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True)

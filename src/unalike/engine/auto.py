@@ -42,6 +42,10 @@ MUCH = 20e6
 is then short beside the step itself (measured: chunks of a transformer with 13 million are 1.75 times as fast as the loop)."""
 
 
+SHARED = 200e6
+"""Floating-point operations of a convolutional forward pass from which on torch's threads share it well (an estimate)."""
+
+
 def build(text: str, client_pool: ClientPool) -> Executor:
     """The executor of one process that `text` names: "loop", "batched" or "batched(chunk=20)"."""
     call = spec.parse_one(text)
@@ -99,6 +103,8 @@ def _rule(client_pool: ClientPool, participants: int) -> Choice | str:
     model = client_pool.settings.model
     on_cpu = client_pool.source.x.device.type == "cpu"
     if Batched(client_pool).uses_compiled_loops:
+        if model.convolutional and 2 * participants < torch.get_num_threads() and _operations(client_pool) > SHARED:
+            return Choice("loop", "threads share a step, and compiled loops would leave most of them without a client")
         return Choice("batched", "compiled loops train the model")
     if participants < 2:
         return Choice("loop", "one client a round leaves nothing to stack")

@@ -60,9 +60,8 @@ def convolution_table(
         (height, width), (rows, columns) = sides[i : i + 2]
         laned, wide = padded(layer.filters, LANES), layer.kernel * layer.channels
         strip, across = padded(wide, LANES), width + 2 * layer.padding
-        pixels = (
-            across * (height + 2 * layer.padding) + PIXELS
-        )  # `convolve` reads up to seven pixels more, and uses none of them
+        # `convolve` reads up to seven pixels beyond the image, and uses none of them
+        pixels = across * (height + 2 * layer.padding) + PIXELS
         image, weight = table.sample, table.parameters
         origins = image + padded(pixels * layer.channels + LANES, LANES)
         table.sample, bias = origins + rows * columns * laned, weight + layer.filters * layer.kernel * strip

@@ -6,7 +6,7 @@ Start reading at `train`, at the end. Each thread has one workspace, which stays
 
 `h_i` is what linear layer i takes ([rows, columns]: h_0 the samples or the output of the last convolution, h_L the logits) and d_i
 the gradient of the loss in h_i. All are padded with zeros that stay zeros (drawing in `layout`). The loops over the samples of a
-batch are in `layer_loops`. Convolutions, whose loops are in `convolution_loops`, take more memory:
+batch are in `layer_loops`. Convolutions (`convolution_batch`) take more memory:
 
     gradients | turned weights | rows | pixel | images and origins of each sample | gradients of the images of one sample
 """
@@ -19,31 +19,7 @@ import numpy as np
 from numba import njit, types
 
 from unalike._utils.simd import LANES, MATHS, borrowed, matrix, prefetch, turn, widest
-from unalike.engine.compiled.convolution_loops import (
-    AFTER,
-    CHANNELS,
-    COLUMNS_AFTER,
-    FILTER,
-    FILTERS,
-    IMAGE,
-    LANED,
-    LEARNS,
-    OFFSET,
-    OFFSET_LEARNS,
-    ORIGINS,
-    PIXELS,
-    POOL,
-    ROWS_AFTER,
-    SIDE,
-    STRIP,
-    TURNED,
-    add_gradients,
-    convolve_and_pool,
-    filter_step,
-    gradient_step,
-    place_image,
-    turn_weight,
-)
+from unalike.engine.compiled.convolution_batch import convolve_samples, lowest_that_learns, pass_back, step_convolutions
 from unalike.engine.compiled.layer_loops import (
     BINARY,
     CLASSES,
@@ -203,96 +179,6 @@ def fetch_ahead(x, index):
 
 
 @inline
-def weight_of(layer, floats):
-    """A convolution's part of weights, momenta, pulls or gradients."""
-    return matrix(floats, layer[FILTER], layer[FILTERS] * layer[SIDE], layer[STRIP])
-
-
-@inline
-def bias_of(layer, floats):
-    """The part of a convolution's bias, padded to vectors."""
-    return matrix(floats, layer[OFFSET], 1, layer[LANED])
-
-
-@inline
-def turned_of(layer, turned):
-    """A convolution's turned weight."""
-    rows = layer[LANED] // LANES * layer[SIDE] * layer[SIDE] * layer[CHANNELS]
-    return matrix(turned, layer[TURNED], rows, LANES)
-
-
-@inline
-def convolve_samples(convolutions, x, index, weights, turned, row, pixel, images, sample, tiles, columns):
-    """h_0 from the rows `index` of x, as images."""
-    last = len(convolutions) - 1
-    for i in range(last + 1):
-        turn_weight(convolutions[i], weights, turned_of(convolutions[i], turned))
-    for r in range(len(index)):
-        at = index[r]
-        if at < 0 or at >= len(x):
-            raise IndexError("a sample is not among the data")
-        place_image(convolutions[0], x[at], matrix(images, r * sample + convolutions[0, IMAGE], 1, sample))
-        for i in range(last + 1):
-            layer, begin = convolutions[i], r * sample
-            image, origins = (
-                matrix(images, begin + layer[IMAGE], 1, sample),
-                matrix(images, begin + layer[ORIGINS], 1, sample),
-            )
-            after = (
-                matrix(tiles, r * columns, 1, columns) if i == last else matrix(images, begin + layer[AFTER], 1, sample)
-            )
-            z = matrix(row, 0, layer[POOL], up(layer[COLUMNS_AFTER] * layer[POOL], PIXELS) * layer[LANED])
-            bias, few = bias_of(layer, weights), matrix(pixel, 0, 1, layer[LANED])
-            convolve_and_pool(layer, image, turned_of(layer, turned), bias, z, few, origins, after)
-
-
-@inline
-def convolution_gradients(convolutions, lowest, memory, sample, place, columns, count):
-    """The gradients of the convolutions from the `lowest` on, summed over samples, from d_0, which begins at `place`."""
-    last, (weights, gradients, row, images, slopes, tiles) = len(convolutions) - 1, memory
-    for r in range(count):
-        for i in range(last, lowest - 1, -1):
-            layer, begin = convolutions[i], r * sample
-            image, origins = (
-                matrix(images, begin + layer[IMAGE], 1, sample),
-                matrix(images, begin + layer[ORIGINS], 1, sample),
-            )
-            d = matrix(tiles, place + r * columns, 1, columns) if i == last else matrix(slopes, layer[AFTER], 1, sample)
-            to_image = matrix(slopes, layer[IMAGE], 1, layer[ORIGINS] - layer[IMAGE])
-            to_weight, to_bias, weight = (
-                weight_of(layer, gradients),
-                bias_of(layer, gradients),
-                weight_of(layer, weights),
-            )
-            few = matrix(row, 0, 2, layer[ROWS_AFTER] * layer[COLUMNS_AFTER] + 3)
-            add_gradients(layer, image, origins, d, weight, few, to_weight, to_bias, to_image, i > lowest)
-
-
-@inline
-def convolution_steps(convolutions, weights, momenta, pull, pulled, gradients, decays, solver):
-    """One step of each convolution."""
-    lr, carry, momentum, nesterov = solver
-    for i in range(len(convolutions)):
-        layer = convolutions[i]
-        if layer[LEARNS]:
-            g, w, m, p = (
-                weight_of(layer, gradients),
-                weight_of(layer, weights),
-                weight_of(layer, momenta),
-                weight_of(layer, pull),
-            )
-            filter_step(layer, g, w, m, p, pulled, lr, carry, momentum, decays[i, 0], nesterov)
-        if layer[OFFSET_LEARNS]:
-            g, w, m, p = (
-                bias_of(layer, gradients),
-                bias_of(layer, weights),
-                bias_of(layer, momenta),
-                bias_of(layer, pull),
-            )
-            gradient_step(g, w, m, p, pulled, lr, carry, momentum, decays[i, 1], nesterov)
-
-
-@inline
 def forward(layers, weights, tiles, tile, rows):
     """h_1 to h_L from h_0."""
     for i in range(len(layers)):
@@ -309,7 +195,7 @@ def forward(layers, weights, tiles, tile, rows):
 def backward(layers, lowest, weights, momenta, pull, pulled, tiles, tile, rows, decays, solver):
     """One step of each layer, from the last to the `lowest`; d_i is computed with the weights before their step.
 
-    With `lowest` -1, convolutions learn, too: then d_0 is computed.
+    With `lowest` -1, convolutions learn, too, and d_0 is computed for them.
     """
     depth, (lr, carry, momentum, nesterov) = len(layers), solver
     for i in range(depth - 1, max(lowest, 0) - 1, -1):
@@ -344,15 +230,11 @@ def train(start, data, model, step, results, turns):
     decays, pulls = borrowed(step.decays), borrowed(step.pulls)
     sums, trained = borrowed(results.sums), borrowed(results.trained)
     factors, bounds, differences = results.factors, results.bounds, results.differences
-    images_come, depth, top = len(convolutions), len(layers), layers[:, COLUMNS].max()
-    lowest_convolution, lowest = 0, 0
-    while lowest_convolution < images_come and not (
-        convolutions[lowest_convolution, LEARNS] or convolutions[lowest_convolution, OFFSET_LEARNS]
-    ):
-        lowest_convolution += 1
+    before, depth, top = len(convolutions), len(layers), layers[:, COLUMNS].max()
+    lowest_convolution, lowest = lowest_that_learns(convolutions), 0
     while lowest < depth - 1 and not (layers[lowest, MOVES] or layers[lowest, BIAS_MOVES]):
         lowest += 1
-    if lowest_convolution < images_come:
+    if lowest_convolution < before:
         lowest = -1
     most, columns = up(index.shape[2], ROWS), layers[0, COLUMNS]
     tile = most * max(top, up(layers[-1, OUT], PAIR))
@@ -379,13 +261,12 @@ def train(start, data, model, step, results, turns):
                 if n == 0:
                     continue
                 rows, chosen = up(n, ROWS), index[k, t, :n]
-                if images_come:
-                    matrix(tiles, 0, rows, columns)[n:] = ZERO
-                    convolve_samples(
-                        convolutions, x, chosen, weights, turned, row, pixel, images, sample, tiles, columns
-                    )
+                h = matrix(tiles, 0, rows, columns)
+                if before:
+                    h[n:] = ZERO
+                    convolve_samples(convolutions, x, chosen, weights, turned, row, pixel, images, sample, h)
                 else:
-                    gather(x, chosen, matrix(tiles, 0, rows, columns))
+                    gather(x, chosen, h)
                 if t + 1 < index.shape[1]:
                     fetch_ahead(x, index[k, t + 1])
                 forward(layers, weights, tiles, tile, rows)
@@ -396,13 +277,11 @@ def train(start, data, model, step, results, turns):
                 sums[1, k] += n
                 sums[2, k] += 1
                 solver = (step.lr, carry, step.momentum, step.nesterov)
-                factor_rows = decays[images_come:]
-                backward(layers, lowest, weights, momenta, pull, pulled, tiles, tile, rows, factor_rows, solver)
+                backward(layers, lowest, weights, momenta, pull, pulled, tiles, tile, rows, decays[before:], solver)
                 if lowest < 0:
-                    place = (depth + 1) * tile
-                    memory = weights, gradients, row, images, slopes, tiles
-                    convolution_gradients(convolutions, lowest_convolution, memory, sample, place, columns, n)
-                    convolution_steps(convolutions, weights, momenta, pull, pulled, gradients, decays, solver)
+                    e = matrix(tiles, (depth + 1) * tile, rows, columns)
+                    pass_back(convolutions, lowest_convolution, weights, gradients, row, images, slopes, sample, e, n)
+                    step_convolutions(convolutions, weights, momenta, pull, pulled, gradients, decays, solver)
                 carry = step.momentum
             at, factor, add = (s, factors[k], k > bounds[s]) if summed else (k, ONE, False)
             total = finish_client(runs, weights, begun, following, differences, add, factor, trained[at])
