@@ -557,16 +557,16 @@ from unalike.engine.compiled import compiled_training
 
 rng = np.random.default_rng(0)
 work = ua.Work(batch_size=11, momentum=0.9, weight_decay=0.01)
-found = []
+weights = []
 for shape, model in (((50,), "mlp(hidden=(37, 5))"), ((2, 16, 17), "lenet")):
     people = [
         ua.ClientData(train=(torch.from_numpy(rng.standard_normal((n, *shape), np.float32)), torch.arange(n) % 19))
         for n in (7, 1, 12, 30)
     ]
     run = ua.run("fedprox", people, model=model, work=work, rounds=2, executor="batched")
-    found += [w.flatten() for w in run.params.values()]
+    weights += [w.flatten() for w in run.params.values()]
 assert compiled_training.kernels() and vectors.LANES == lanes
-np.save(sys.argv[2], torch.cat(found).numpy())
+np.save(sys.argv[2], torch.cat(weights).numpy())
 """
 
 
