@@ -126,6 +126,19 @@ def test_compiled_loops_methods_with_pulls_and_phases_equal_loop(method):
         torch.testing.assert_close(compiled.memory(k), loop.memory(k), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(
+    "method", ["scaffold(after_momentum=True)", "scaffold(after_momentum=True) + proximal(mu=0.3)"]
+)
+def test_compiled_loops_correction_after_momentum_equals_loop(method, momentum):
+    """A correction of steps is a momentum to begin with, and a pull."""
+    work = {"lr": 0.02, "momentum": momentum, "weight_decay": 0.1, "epochs": 2, "batch_size": 4}
+    (loop, compiled), _ = both(method, ua.model("mlp(hidden=(9, 6))", (4,), 3), Clients.random((7, 3, 1, 12)), **work)
+    assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-5
+    for k in range(4):
+        torch.testing.assert_close(compiled.memory(k), loop.memory(k), rtol=1e-4, atol=1e-6)
+
+
 @st.composite
 def convolutional_networks(draw):
     """A network of one to three convolutions for images of 13 x 11 pixels, and their number of channels."""
@@ -247,7 +260,9 @@ def test_compiled_loops_are_as_close_to_float64_as_torch():
         np.empty(0, np.float32),
     )
     no_pull = np.empty((0, 0), np.float32)
-    step = loops.Step(loops.CLASSES, np.float32(0.05), np.float32(0.9), False, layout.decays(0.0, 0.0, ()), no_pull)
+    step = loops.Step(
+        loops.CLASSES, np.float32(0.05), np.float32(0.9), False, layout.decays(0.0, 0.0, ()), no_pull, no_pull
+    )
     results = loops.Results(False, np.empty(0, np.float32), np.arange(2), np.zeros((3, 1)), found.numpy())
     chain = loops.Model(layout.layers, layout.convolutions, layout.runs, layout.floats)
     loops.train(start.numpy(), data, chain, step, results, np.zeros(1, np.int64))

@@ -65,10 +65,12 @@ class Pull(NamedTuple):
     Attributes:
         strength: Factor of v - w.
         constant: Tree of the shared parameters; a name that it lacks counts as 0.
+        momentum: What is added to the momentum with which SGD begins the round (0 without it); as `constant`.
     """
 
     strength: float = 0.0
     constant: Tree = {}  # noqa: RUF012  (a NamedTuple field is immutable by use)
+    momentum: Tree = {}  # noqa: RUF012
 
 
 class Part:

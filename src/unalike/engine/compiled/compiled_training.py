@@ -158,16 +158,20 @@ def _pulls(chunk: ClientChunk, work: Work, params: Tree, client_state: PartTrees
     if not parts:
         return sums
 
-    def one(task: ClientTask, params: Tree, client_state: PartTrees) -> list[tuple[Tensor, Tree]]:
+    def one(task: ClientTask, params: Tree, client_state: PartTrees) -> list[tuple[Tensor, Tree, Tree]]:
         pulls = [p.pull(task.view_of(p, params, {}, client_state, lr=work.lr)) for p in parts]
-        return [(torch.tensor(pull.strength, dtype=torch.float64), pull.constant) for pull in pulls]
+        return [(torch.tensor(pull.strength, dtype=torch.float64), pull.constant, pull.momentum) for pull in pulls]
 
-    for part, (strengths, constant) in zip(parts, chunk.each(one, params, client_state), strict=True):
+    for part, (strengths, *trees) in zip(parts, chunk.each(one, params, client_state), strict=True):
         name = part.name if part.trains else MODEL
-        strength, total = sums[name]
-        total = tree.add(total, constant) if total and constant else total or constant
-        sums[name] = Pull(strength + float(strengths[0]), total)
+        strength, *before = sums[name]
+        sums[name] = Pull(strength + float(strengths[0]), *map(_sum, before, trees))
     return sums
+
+
+def _sum(one: Tree, other: Tree) -> Tree:
+    """The sum of two trees, of which either may be empty."""
+    return tree.add(one, other) if one and other else one or other
 
 
 @dataclass(frozen=True)
@@ -240,6 +244,7 @@ class CompiledTrainer:
             solver.nesterov,
             layout.decays(solver.weight_decay, pull.strength, self.shared),
             self._pull_rows(layout, params, pull).numpy(),
+            self._rows(layout, params, pull.momentum).numpy(),
         )
         model = loops.Model(layout.layers, layout.convolutions, layout.runs, layout.floats)
         run = partial(loops.train, start.numpy(), data, model, step)
@@ -261,9 +266,14 @@ class CompiledTrainer:
 
     def _pull_rows(self, layout: Layout, params: Tree, pull: Pull) -> Tensor:
         """The part of a pull that does not change, constant - strength w: rows [1 or K, P]; [0, 0] without a pull."""
-        strength, constant = pull
-        if not strength and not constant:
+        strength, constant, _ = pull
+        if not strength:
+            return self._rows(layout, params, constant)
+        return self._rows(layout, params, {n: constant.get(n, 0.0) - strength * w for n, w in self.shared.items()})
+
+    def _rows(self, layout: Layout, params: Tree, values: Tree) -> Tensor:
+        """Values of the shared parameters as rows [1 or K, P], with 0 for all others; [0, 0] without values."""
+        if not values:
             return torch.empty(0, 0, dtype=torch.float32)
-        shared = {n: (constant.get(n, 0.0) - strength * w).expand_as(params[n]) for n, w in self.shared.items()}
-        zeros = {n: w.new_zeros(()).expand_as(w) for n, w in params.items()}
-        return layout.flat(zeros | shared)
+        found = {n: w.expand_as(params[n]) for n, w in values.items()}
+        return layout.flat({n: w.new_zeros(()).expand_as(w) for n, w in params.items()} | found)

@@ -93,6 +93,8 @@ class Step(NamedTuple):
     """Factor of each layer's weight and bias in their gradients [C + L, 2]."""
     pulls: np.ndarray
     """Added to the gradients: rows [K, P], [1, P] for all clients or [0, 0] for none."""
+    starts: np.ndarray
+    """Momenta before the first step, in the same way."""
 
 
 class Results(NamedTuple):
@@ -120,7 +122,7 @@ SIGNATURE = types.void(
     FLOATS,
     types.NamedTuple([FLOATS, array(types.int64, 3), WHOLE, COUNTS, VECTOR], Data),
     types.NamedTuple([WHOLE, WHOLE, WHOLE, COUNTS], Model),
-    types.NamedTuple([types.int64, types.float32, types.float32, types.boolean, FLOATS, FLOATS], Step),
+    types.NamedTuple([types.int64, types.float32, types.float32, types.boolean, FLOATS, FLOATS, FLOATS], Step),
     types.NamedTuple([types.boolean, VECTOR, COUNTS, array(types.float64, 2), FLOATS], Results),
     COUNTS,
 )
@@ -227,7 +229,7 @@ def train(start, data, model, step, results, turns):
     start, x, index, sizes = borrowed(start), borrowed(data.x), borrowed(data.batches), borrowed(data.sizes)
     labels, targets = borrowed(data.labels), borrowed(data.targets)
     layers, convolutions, runs = borrowed(model.layers), borrowed(model.convolutions), borrowed(model.runs)
-    decays, pulls = borrowed(step.decays), borrowed(step.pulls)
+    decays, pulls, starts = borrowed(step.decays), borrowed(step.pulls), borrowed(step.starts)
     sums, trained = borrowed(results.sums), borrowed(results.trained)
     factors, bounds, differences = results.factors, results.bounds, results.differences
     before, depth, top = len(convolutions), len(layers), layers[:, COLUMNS].max()
@@ -256,6 +258,9 @@ def train(start, data, model, step, results, turns):
             begun, following, carry = start[min(k, shared)], start[min(k + 1, shared)], ZERO
             if pulled:
                 unpack(runs, pulls[min(k, len(pulls) - 1)], pull)
+            if len(starts):
+                unpack(runs, starts[min(k, len(starts) - 1)], momenta)
+                carry = step.momentum
             for t in range(index.shape[1]):
                 n = sizes[k, t]
                 if n == 0:

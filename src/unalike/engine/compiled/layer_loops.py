@@ -110,7 +110,8 @@ def input_gradient(d, w, out):
 def weight_step(x, d, w, m, pull, pulled, lr, carry, momentum, decay, nesterov):
     """One step of SGD with g = d^T x + decay w + pull, as in `Step`. Two outputs and two vectors at a time.
 
-    `carry` is the momentum's factor of the old m: 0 in a client's first step, where m is the previous client's.
+    `carry` is the momentum's factor of the old m: 0 in a client's first step, where m is the previous client's, unless `starts`
+    replaces it.
     """
     for o in range(0, w.shape[0], 2):
         for i in range(0, w.shape[1], PAIR):

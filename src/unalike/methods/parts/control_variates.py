@@ -104,6 +104,10 @@ class ControlVariatesAfterMomentum(ControlVariates):
         share = 1 - client.settings.work.momentum if client.step else 1.0
         return tree.map(lambda g, c_i, c: g + share * (c - c_i), grads, client.state, client.message)
 
+    def pull(self, client: ClientView) -> Pull:
+        share, correction = 1 - client.settings.work.momentum, super().pull(client).constant
+        return Pull(0.0, tree.map(lambda a: share * a, correction), correction)
+
     def check(self, method: PartLookup, work: Work) -> None:
         if work.optimizer != "sgd" or work.nesterov or work.keep_optimizer_state:
             raise UnalikeError(
