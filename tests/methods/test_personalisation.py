@@ -122,15 +122,19 @@ def test_perfedavg_one_round_takes_gradient_at_adapted_parameters():
 
 
 def test_halves_padded_batch_splits_real_rows_only():
-    x, y = torch.zeros(5, 1), torch.zeros(5)
-    for weight, first, second in (
-        (None, [1, 0, 1, 0, 1], [0, 1, 0, 1, 0]),
-        ([1, 1, 1, 0, 0], [1, 0, 1, 0, 0], [0, 1, 0, 0, 0]),
-        ([1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0]),
-        ([0, 0, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]),
+    """Rows 0 to 4; what counts of each half is listed."""
+    x = torch.arange(5.0)[:, None]
+    for rows, weight, first, second in (
+        (5, None, [0, 2, 4], [1, 3]),
+        (1, None, [0], [0]),
+        (5, [1, 1, 1, 0, 0], [0, 2], [1]),
+        (5, [1, 0, 0, 0, 0], [0], [0]),
+        (5, [0, 0, 0, 0, 0], [], []),
     ):
-        a, b = halves(Batch(x, y, None if weight is None else torch.tensor(weight, dtype=torch.float32)))
-        assert (a.weight.tolist(), b.weight.tolist()) == (first, second)
+        batch = Batch(x[:rows], x[:rows, 0], None if weight is None else torch.tensor(weight, dtype=torch.float32))
+        for half, expected in zip(halves(batch), (first, second), strict=True):
+            counted = slice(None) if half.weight is None else half.weight > 0
+            assert half.x[counted].flatten().tolist() == half.y[counted].tolist() == expected
 
 
 def test_fedala_start_weights_equal_hand_numbers():

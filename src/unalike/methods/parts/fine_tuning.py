@@ -100,8 +100,16 @@ class AdaptedLoss(TaskObjective, Personalizer):
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:
-    """The rows of even and of odd place, by their weights; a batch of one row is both halves."""
-    weight = batch.x.new_ones(len(batch.y), dtype=torch.get_default_dtype()) if batch.weight is None else batch.weight
-    odd = weight * (torch.arange(len(weight), device=weight.device) % 2)
-    second = torch.where(odd.sum() > 0, odd, weight)
-    return batch._replace(weight=weight - odd), batch._replace(weight=second)
+    """The rows of even and of odd place; a batch of one row, with or without padding, is both halves."""
+    first, second = (
+        batch._replace(x=batch.x[i::2], y=batch.y[i::2], weight=None if batch.weight is None else batch.weight[i::2])
+        for i in (0, 1)
+    )
+    if not len(second.y):
+        return first, first
+    if second.weight is None or first.weight is None:
+        return first, second
+    filled, rows = second.weight.sum() > 0, len(second.y)
+    pairs = (second.x, first.x), (second.y, first.y), (second.weight, first.weight)
+    x, y, weight = (torch.where(filled, own, other[:rows]) for own, other in pairs)
+    return first, batch._replace(x=x, y=y, weight=weight)
