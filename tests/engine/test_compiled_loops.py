@@ -288,6 +288,7 @@ def test_compiled_loops_are_as_close_to_float64_as_torch():
         np.full((1, 10), 10),
         y.flatten().numpy(),
         np.empty(0, np.float32),
+        10,
     )
     no_pull = np.empty((0, 0), np.float32)
     step = loops.Step(

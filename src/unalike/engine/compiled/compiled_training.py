@@ -98,7 +98,7 @@ def inner_loop(method: Method) -> InnerLoop | None:
 
 
 def passes(method: Method) -> int:
-    """How many times the loops compute the gradient of each sample in an epoch."""
+    """The number of gradients that the loops compute of each sample in an epoch."""
     inner = inner_loop(method)
     return 1 + len(method.trained) + (0 if inner is None else 2 * inner.steps)  # twice: `_finished` repeats them
 
@@ -293,7 +293,7 @@ class CompiledTrainer:
             layout.decays(solver.weight_decay, pull.strength, self.shared),
             self._pull_rows(layout, params, pull).numpy(),
             self._rows(layout, params, pull.momentum).numpy(),
-            *((0, np.float32(0), np.float32(0)) if inner is None else (inner.steps, *map(np.float32, inner[1:]))),
+            *(() if inner is None else (inner.steps, np.float32(inner.rate), np.float32(inner.strength))),
         )
         model = loops.Model(layout.layers, layout.convolutions, layout.runs, layout.floats)
         run = partial(loops.train, start.numpy(), data, model, step)

@@ -108,11 +108,11 @@ class Step(NamedTuple):
     """Added to the gradients: rows [K, P], [1, P] for all clients or [0, 0] for none."""
     starts: np.ndarray
     """Momenta before the first step, in the same way."""
-    inner_steps: int
+    inner_steps: int = 0
     """Steps of the inner loop (see `methods.part.InnerLoop`); 0: there is none."""
-    rate: np.float32
+    rate: np.float32 = ZERO
     """Their learning rate."""
-    strength: np.float32
+    strength: np.float32 = ZERO
     """Their pull to the weights before them."""
 
 
