@@ -28,6 +28,7 @@ from unalike.engine.compiled import compiled_training
 from unalike.engine.compiled.layout import layout_of
 from unalike.engine.threads import threads_for
 from unalike.methods.method import Method
+from unalike.methods.parts.moreau_envelope import MoreauEnvelope
 from unalike.methods.parts.objectives import Proximal
 from unalike.methods.plan import steps_of
 from unalike.methods.roles import Personalizer, Phase
@@ -117,6 +118,10 @@ def test_compiled_loops_any_network_equals_loop(sizes, widths, activation, bias,
         "ditto(lam=0.5)",
         "ditto(lam=0)",
         "scaffold + proximal(mu=0.3) + proximal_model(lam=0.5)",
+        "pfedme(lam=2, steps=3, rate=0.1)",
+        "perfedavg(alpha=0.1)",
+        "pfedme(rate=0.05) + proximal(mu=0.3)",
+        "perfedavg + scaffold",
     ],
 )
 def test_compiled_loops_methods_with_pulls_and_phases_equal_loop(method):
@@ -180,13 +185,38 @@ def test_compiled_loops_convolutions_equal_loop(made, sizes, batch, solver):
 
 
 @pytest.mark.parametrize("name", ["lenet", "cnn(channels=(5, 9))", "emnist_cnn"])
-@pytest.mark.parametrize("method", ["fedrep", "fedbabu", "fedprox(mu=0.3)", "scaffold", "ditto(lam=0.5)", "fednova"])
+@pytest.mark.parametrize(
+    "method",
+    ["fedrep", "fedbabu", "fedprox(mu=0.3)", "scaffold", "ditto(lam=0.5)", "fednova", "pfedme", "perfedavg"],
+)
 def test_compiled_loops_convolutional_methods_equal_loop(name, method):
-    """With frozen convolutions, pulls and a personal model."""
+    """With frozen convolutions, pulls, a personal model and inner loops."""
     torch.manual_seed(3)
     clients = Clients.of(*((torch.randn(n, 1, 16, 16), torch.randint(0, 3, (n,))) for n in (7, 3, 1, 12)))
     (loop, compiled), _ = both(method, ua.model(name, (1, 16, 16), 3), clients, lr=0.05)
     assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-4
+    for k in range(4):
+        torch.testing.assert_close(compiled.memory(k), loop.memory(k), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "pfedme", "perfedavg", "scaffold"])
+@pytest.mark.parametrize("work", [{"batch_size": 9, "momentum": 0.9, "weight_decay": 0.1}, {"batch_size": None}])
+@pytest.mark.parametrize("frozen", [(), ("0.weight", "3.bias", "7.weight")])
+def test_compiled_loops_batches_cut_into_pieces_equal_loop(method, work, frozen, monkeypatch):
+    """Five samples are computed at a time; some parameters are frozen, perhaps."""
+    monkeypatch.setattr(compiled_training, "_at_a_time", lambda model, sample: 5)
+    torch.manual_seed(4)
+    module = nn.Sequential(
+        *(nn.Conv2d(1, 3, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(64, 6), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)),
+    )
+    for name, weight in module.named_parameters():
+        weight.requires_grad_(name not in frozen)
+    clients = Clients.of(*((torch.randn(n, 1, 12, 12), torch.randint(0, 3, (n,))) for n in (23, 3, 1, 16)))
+    (loop, compiled), (first, second) = both(method, module, clients, lr=0.05, **work)
+    assert distance(compiled.params, loop.params, loop.settings.model.params) < 1e-4
+    for one, other in zip(first, second):
+        torch.testing.assert_close(other.stacked.loss, one.stacked.loss, rtol=1e-4, atol=1e-5)
     for k in range(4):
         torch.testing.assert_close(compiled.memory(k), loop.memory(k), rtol=1e-3, atol=1e-5)
 
@@ -258,6 +288,7 @@ def test_compiled_loops_are_as_close_to_float64_as_torch():
         np.full((1, 10), 10),
         y.flatten().numpy(),
         np.empty(0, np.float32),
+        10,
     )
     no_pull = np.empty((0, 0), np.float32)
     step = loops.Step(
@@ -498,6 +529,16 @@ class Steeper(Proximal):
 
 
 @dataclass(frozen=True)
+class SteeperEnvelope(MoreauEnvelope):
+    """It changes the loss and inherits the inner loop of the old one."""
+
+    name: ClassVar[str] = "steeper_envelope"
+
+    def loss(self, client, batch):
+        return 2 * super().loss(client, batch)
+
+
+@dataclass(frozen=True)
 class Careful(Personalizer):
     """It clips gradients in its only phase."""
 
@@ -511,6 +552,8 @@ class Careful(Personalizer):
     "method, more",
     [
         (Method(Steeper()), {}),
+        (Method(SteeperEnvelope()), {}),
+        ("perfedavg(second_order=True)", {}),
         (Method(Careful()), {}),
         ("apfl", {}),
         ("moon", {}),

@@ -121,7 +121,8 @@ class Batched(Executor):
         chain = client_pool.settings.model.chain
         assert chain is not None  # see `uses_compiled_loops`
         products = chain.products(client_pool.source.x.shape[1:], sum(w.numel() for w in params.values()))
-        return min(kept, max(1, STRETCH // (int(rows) * products * (1 + len(client_pool.method.trained)))))
+        passes = compiled_training.passes(client_pool.method)
+        return min(kept, max(1, STRETCH // (int(rows) * products * passes)))
 
     @cached_property
     def uses_compiled_loops(self) -> bool:

@@ -69,6 +69,11 @@ class StackedBatches(Mapping[str, Tensor]):
         index = torch.arange(self.index.numel(), device=self.index.device).view(self.index.shape)
         return replace(self, samples=x.flatten(0, 2), labels=self.y.flatten(), index=index)
 
+    def at_once(self, times: int) -> StackedBatches:
+        """`times` batches of all rows, of batches that are filled one after the other."""
+        index = self.index.flatten(1)[:, None].expand(-1, times, -1).contiguous()
+        return replace(self, index=index, sizes=self.sizes.sum(1, keepdims=True).repeat(times, 1))
+
     @cached_property
     def x(self) -> Tensor:
         return self.samples.index_select(0, self.index.flatten()).unflatten(0, self.index.shape)

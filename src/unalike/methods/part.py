@@ -73,6 +73,25 @@ class Pull(NamedTuple):
     momentum: Tree = {}  # noqa: RUF012
 
 
+class InnerLoop(NamedTuple):
+    """Steps of gradient descent that a local loss begins with, from the current parameters v on the batch of a step.
+
+        theta <- theta - rate (g(theta) + strength (theta - v))
+
+    With a strength, the loss is the Moreau envelope: its gradient in v is strength (v - theta) (pFedMe). With strength 0 its
+    gradient is g(theta) on the rows of odd place, and the steps before use those of even place (Per-FedAvg).
+
+    Attributes:
+        steps: Number of steps.
+        rate: Their learning rate.
+        strength: Factor of theta - v.
+    """
+
+    steps: int
+    rate: float
+    strength: float = 0.0
+
+
 class Part:
     """State, messages and facts that every role shares. Every hook has a default that does nothing.
 
@@ -214,6 +233,14 @@ class Part:
             NotImplementedError: The default; such a part is trained step by step.
         """
         raise NotImplementedError
+
+    @property
+    def inner_loop(self) -> InnerLoop | None:
+        """The inner loop that stands for `loss`, for a part that takes the place of the task's loss; lets compiled loops train it.
+
+        Where it has a strength, `finish` keeps as the client state the end of the same loop with the gradient of all local samples.
+        """
+        return None
 
     def project(self, client: ClientView, grads: Tree, stepped: Tree) -> Tree:
         """For a part with `trains`: constrain its client state after a solver step. Default: `stepped` as it is.

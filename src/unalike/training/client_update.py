@@ -47,6 +47,7 @@ class TrainedClient(NamedTuple):
         states: the solver's state after each phase.
         steps: the steps that trained shared parameters.
         loss: the mean task loss over all steps.
+        finished: new client states that the trainer has found in place of `finish`, by part.
     """
 
     params: Tree
@@ -58,6 +59,7 @@ class TrainedClient(NamedTuple):
     states: list[dict[str, PartTrees]]
     steps: Tensor | float
     loss: Tensor
+    finished: PartTrees = {}  # noqa: RUF012
 
 
 def train(task: ClientTask, stacked: bool = False) -> tuple[ClientUpdate, PartTrees]:
@@ -90,7 +92,9 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     for member in method.parts:
         keeps = trained.own[member.name] if member.trains else buffers
         kept[member.name] = trained.client_state.get(member.name, {})
-        if member in method.closing:
+        if member.name in trained.finished:
+            kept[member.name] = trained.finished[member.name]
+        elif member in method.closing:
             view = task.view_of(member, params, keeps, trained.client_state, steps=steps)
             kept[member.name], message = member.finish(view)
             messages[member.name] = {n: t for n, t in message.items() if n in sent or n not in params}

@@ -1,8 +1,8 @@
 """Training of stacked clients in compiled loops: whether they can be used, the local training of a chunk, and its fine-tuning.
 
-The loops are for models that follow the gradient of the task's loss and at most a pull beside it, strength (v - w) + constant
-(`Part.pull`): the shared model, and a personal one that trains beside it. Everything around the steps is the method's own code, as
-in `training.client_update.train`.
+The loops are for models that follow the gradient of the task's loss, perhaps taken at the end of an inner loop (`Part.inner_loop`),
+and at most a pull beside it, strength (v - w) + constant (`Part.pull`): the shared model, and a personal one that trains beside
+it. Everything around the steps is the method's own code, as in `training.client_update.train`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 from unalike._utils import compiled_loops
 from unalike._utils.profiler_regions import profiled
 from unalike.core import tree
+from unalike.core.model import Model
 from unalike.core.solvers import SGD
 from unalike.core.types import Batch, ClientUpdate, PartTrees, Tree
 from unalike.core.views import StageSettings
@@ -28,16 +29,17 @@ from unalike.engine.client_chunk import BatchSequence, ClientChunk, StackedBatch
 from unalike.engine.compiled.layout import Layout, layout_of, padded
 from unalike.methods.default_parts import TaskLoss
 from unalike.methods.method import Method
-from unalike.methods.part import Part, Pull
+from unalike.methods.part import InnerLoop, Part, Pull
 from unalike.methods.roles import Correction, Personalizer, Phase
 from unalike.training.client_task import ClientTask
 from unalike.training.client_update import TrainedClient, make_client_update, run_phases, without_solver_state
 from unalike.training.local_step import MODEL, LocalTrainer, StepState, StepSums
 
 TILE = 2**17
-"""Largest batch, in floats of its widest linear layer: a part of the second-level cache. On larger ones torch is as fast."""
+"""Samples that are computed at a time, in floats of their widest linear layer: a part of the second-level cache. On larger batches
+of dense models torch is as fast."""
 IMAGES = 2**20
-"""Largest batch of a convolutional model, in floats of its images before and after all convolutions: a part of the cache."""
+"""The same in floats of their images before and after all convolutions: a part of the cache."""
 
 SUMS = 8
 """Number of partial sums of updates: fixed, so that up to half as many threads give the same bits. More threads get two each."""
@@ -52,7 +54,7 @@ def supports(method: Method, phases: Sequence[Phase], settings: StageSettings, x
     """Whether the loops can train clients.
 
     Args:
-        method: the method; its parts may add pulls to the gradient of a model and nothing else.
+        method: the method; its parts may add pulls to the gradient of a model, one may have an inner loop, and nothing else.
         phases: the phases to train.
         settings: model and work. The model is a chain of layers in float32, the solver SGD.
         x: samples [N, ...].
@@ -64,29 +66,51 @@ def supports(method: Method, phases: Sequence[Phase], settings: StageSettings, x
         return False
     if work.keep_optimizer_state or any(pulling_parts(method, w) is None for w in phased):
         return False
-    widest = max(max(model.params[layer.weight].shape) for layer in model.chain.layers)
+    if inner_loop(method) is not None and set(method.sent(model.params, model)) != method.trained_params(model).keys():
+        return False  # theta moves the shared parameters alone
     return (
-        rows * widest <= TILE
-        and rows * model.chain.activations(x.shape[1:]) <= IMAGES
+        (model.convolutional or rows <= _at_a_time(model, x.shape[1:]))
         and all(isinstance(w.solver, SGD) for w in phased)
         and all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (x, *model.params.values()))
         and kernels() is not None
     )
 
 
+def _at_a_time(model: Model, sample: tuple[int, ...]) -> int:
+    """Samples of this shape that are computed at a time."""
+    assert model.chain is not None  # see `supports`
+    widest = max(max(model.params[layer.weight].shape) for layer in model.chain.layers)
+    return max(1, min(TILE // widest, IMAGES // max(1, model.chain.activations(sample))))
+
+
 def pulling_parts(method: Method, work: Work) -> tuple[Part, ...] | None:
-    """The parts that add a pull to the gradient of the task's loss; None where anything else changes a model."""
+    """The parts that add a pull to the gradient of the local loss; None where anything else changes a model."""
     terms = (*method.losses, *method.role(Correction))
-    others = tuple(p for p in terms if type(p) is not TaskLoss)
-    plain = len(others) < len(terms) and all(map(_only_pulls, others))
+    others = tuple(p for p in terms if type(p) is not TaskLoss and not _has_inner_loop(p))
+    plain = len(others) < len(terms) and all(_stands_for_loss(p, "pull") for p in others)
     free = all(type(p).project is Part.project for p in method.trained)
     return others if plain and free and work.clip is None else None
 
 
-def _only_pulls(part: Part) -> bool:
-    """Whether the part's `pull` stands for its loss or correction; not if a subclass changes these and inherits the pull."""
-    definer = next(c for c in type(part).__mro__ if {"pull", "loss", "correct"} & vars(c).keys())
-    return "pull" in vars(definer) and definer is not Part
+def inner_loop(method: Method) -> InnerLoop | None:
+    """The inner loop of the method's loss; None for the task's loss."""
+    return next((p.inner_loop for p in method.losses if _has_inner_loop(p)), None)
+
+
+def passes(method: Method) -> int:
+    """The number of gradients that the loops compute of each sample in an epoch."""
+    inner = inner_loop(method)
+    return 1 + len(method.trained) + (0 if inner is None else 2 * inner.steps)  # twice: `_finished` repeats them
+
+
+def _has_inner_loop(part: Part) -> bool:
+    return part.inner_loop is not None and _stands_for_loss(part, "inner_loop")
+
+
+def _stands_for_loss(part: Part, hook: str) -> bool:
+    """Whether this hook of the part stands for its loss or correction; not if a subclass changes these and inherits the hook."""
+    definer = next(c for c in type(part).__mro__ if {hook, "loss", "correct"} & vars(c).keys())
+    return hook in vars(definer) and definer is not Part
 
 
 def train(chunk: ClientChunk, factors: Tensor | None = None) -> tuple[ClientUpdate, PartTrees, bool]:
@@ -102,7 +126,8 @@ def train(chunk: ClientChunk, factors: Tensor | None = None) -> tuple[ClientUpda
     """
     method, chunk = chunk.method, _begun(chunk)
     if method.closing:  # parts look at the trained parameters of each client
-        return *chunk.each(make_client_update, _run(chunk, method.phases)), False
+        trained = _run(chunk, method.phases)
+        return *chunk.each(make_client_update, trained._replace(finished=_finished(chunk, trained))), False
     summed = factors is not None and method.only_adds
     trained = _run(chunk, method.phases, method.only_adds, factors if summed else None)
     return *make_client_update(chunk.task, trained), summed
@@ -114,6 +139,19 @@ def tune(chunk: ClientChunk) -> Tree:
     given = chunk.given | {"client_state": without_solver_state(chunk.given["client_state"])}
     trained = _run(_begun(replace(chunk, method=chunk.method.tuner, given=given)), (chunk.method.tuning,))
     return trained.params | trained.buffers
+
+
+def _finished(chunk: ClientChunk, trained: TrainedClient) -> PartTrees:
+    """The new state of the part whose inner loop has a strength: the end of that loop, with the gradient of all local samples."""
+    inner = inner_loop(chunk.method)
+    if inner is None or not inner.strength:
+        return {}
+    work, batches = Work(steps=inner.steps, batch_size=None, lr=inner.rate), chunk.whole.at_once(inner.steps)
+    params, pulls = trained.params, {MODEL: Pull(inner.strength)}
+    trainer = CompiledTrainer(chunk.settings, work, params, params, params, pulls, None, False, None)
+    start = StepState({MODEL: tree.only(params, chunk.task.sent)}, {}, {}, {})
+    _, end = trainer.phase(start, BatchSequence(batches, batches.paddings))
+    return {p.name: end.variables[MODEL] for p in chunk.method.losses if _has_inner_loop(p)}
 
 
 def _begun(chunk: ClientChunk) -> ClientChunk:
@@ -142,7 +180,8 @@ def _run(
 
     def make(work: Work, params: Tree, client_state: PartTrees) -> LocalTrainer:
         pulls = _pulls(chunk, work, params, client_state)
-        return CompiledTrainer(chunk.settings, work, task.start, params, shared, pulls, differences, factors)
+        inner = inner_loop(chunk.method)
+        return CompiledTrainer(chunk.settings, work, task.start, params, shared, pulls, inner, differences, factors)
 
     trained = run_phases(task, phases, make)
     steps, loss = (
@@ -183,8 +222,9 @@ class CompiledTrainer:
         work: the phase's work.
         origin: all parameters where training starts.
         params: those of the model at the start of the phase.
-        shared: the shared parameters as received, without a leading [K].
+        shared: the shared parameters as received, without a leading [K]; those that pulls lead to.
         pulls: the sum of the parts' pulls on each trained model.
+        inner: the inner loop of the shared model's loss; None for the task's loss.
         differences: return what was added to the parameters (`StepSums.gained`) instead of the new parameters.
         factors: [K]; return the sum of these differences with these factors, [1, ...], and no client's own.
     """
@@ -195,6 +235,7 @@ class CompiledTrainer:
     params: Tree
     shared: Tree
     pulls: dict[str, Pull]
+    inner: InnerLoop | None
     differences: bool
     factors: Tensor | None
 
@@ -208,9 +249,9 @@ class CompiledTrainer:
             data, sample = self._data(batches.rows), tuple(batches.rows.samples.shape[1:])
             for part in variables.keys() - {MODEL}:
                 own = self.origin | variables[part]
-                _, variables[part] = self._train(own, variables[part].keys(), self.pulls[part], data, sample)
+                _, variables[part] = self._train(own, variables[part].keys(), self.pulls[part], None, data, sample)
             moves = variables[MODEL].keys()
-            sums, made = self._train(self.params | variables[MODEL], moves, self.pulls[MODEL], data, sample)
+            sums, made = self._train(self.params | variables[MODEL], moves, self.pulls[MODEL], self.inner, data, sample)
         loss, samples, steps = torch.from_numpy(sums).float().unbind()
         if self.differences:
             return StepSums(loss, samples, steps, made), replace(before, state={})
@@ -226,10 +267,17 @@ class CompiledTrainer:
             rows.sizes,
             rows.labels.long().contiguous().numpy() if classes else np.empty(0, np.int64),
             np.empty(0, np.float32) if classes else rows.y.float().flatten().numpy(),
+            _at_a_time(self.settings.model, rows.samples.shape[1:]),
         )
 
     def _train(
-        self, params: Tree, moves: Collection[str], pull: Pull, data: Any, sample: tuple[int, ...]
+        self,
+        params: Tree,
+        moves: Collection[str],
+        pull: Pull,
+        inner: InnerLoop | None,
+        data: Any,
+        sample: tuple[int, ...],
     ) -> tuple[np.ndarray, Tree]:
         """Train one model of each client: the sums [3, K] of losses, samples and steps, and the new values of `moves`."""
         loops, chain, solver = kernels(), self.settings.model.chain, self.work.solver
@@ -245,6 +293,7 @@ class CompiledTrainer:
             layout.decays(solver.weight_decay, pull.strength, self.shared),
             self._pull_rows(layout, params, pull).numpy(),
             self._rows(layout, params, pull.momentum).numpy(),
+            *(() if inner is None else (inner.steps, np.float32(inner.rate), np.float32(inner.strength))),
         )
         model = loops.Model(layout.layers, layout.convolutions, layout.runs, layout.floats)
         run = partial(loops.train, start.numpy(), data, model, step)

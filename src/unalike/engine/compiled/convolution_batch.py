@@ -1,6 +1,7 @@
-"""Compiled loops (numba) of all convolutions over the samples of a batch: forward pass, gradients and a step of SGD.
+"""Compiled loops (numba) of all convolutions over the samples of a batch: forward pass and gradients.
 
-`kernels` calls them; `convolution_loops` has the loops over one image, and the columns of the table of convolutions.
+`kernels` calls them, and `gradient_steps` moves the weights. `convolution_loops` has the loops over one image, and the columns of
+the table of convolutions.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from unalike.engine.compiled.convolution_loops import (
     TURNED,
     add_gradients,
     convolve_and_pool,
-    filter_step,
-    gradient_step,
     place_image,
     turn_weight,
 )
@@ -82,24 +81,8 @@ def pass_back(convolutions, lowest, weights, gradients, row, images, slopes, sam
 
 
 @inline
-def step_convolutions(convolutions, weights, momenta, pull, pulled, gradients, decays, solver):
-    """One step of each convolution that is trained."""
-    lr, carry, momentum, nesterov = solver
-    for i in range(len(convolutions)):
-        layer = convolutions[i]
-        if layer[LEARNS]:
-            g, w = weight_of(layer, gradients), weight_of(layer, weights)
-            m, p = weight_of(layer, momenta), weight_of(layer, pull)
-            filter_step(layer, g, w, m, p, pulled, lr, carry, momentum, decays[i, 0], nesterov)
-        if layer[OFFSET_LEARNS]:
-            g, w = bias_of(layer, gradients), bias_of(layer, weights)
-            m, p = bias_of(layer, momenta), bias_of(layer, pull)
-            gradient_step(g, w, m, p, pulled, lr, carry, momentum, decays[i, 1], nesterov)
-
-
-@inline
 def weight_of(layer, floats):
-    """A convolution's part of weights, momenta, pulls or gradients."""
+    """A convolution's part of weights or gradients."""
     return matrix(floats, layer[FILTER], layer[FILTERS] * layer[SIDE], layer[STRIP])
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 
 from unalike._utils.simd import LANES, MATHS, fill, load, pick, spread, store, widest
-from unalike.engine.compiled.layer_loops import ZERO, inline, move, up
+from unalike.engine.compiled.layer_loops import ZERO, inline, up
 
 PIXELS = 8
 """Pixels that `convolve` names one by one."""
@@ -205,22 +205,3 @@ def add_windows(layer, image, o, few, n, quarter, weight, to_weight, to_image, p
                 store(to_image, 0, p1 + q, load(to_image, 0, p1 + q) + g1 * w)
                 store(to_image, 0, p2 + q, load(to_image, 0, p2 + q) + g2 * w)
                 store(to_image, 0, p3 + q, load(to_image, 0, p3 + q) + g3 * w)
-
-
-@inline
-def filter_step(layer, g, w, m, pull, pulled, lr, carry, momentum, decay, nesterov):
-    """One step of SGD of a weight with the gradient g, as in `Step`; g becomes 0."""
-    for row in range(g.shape[0]):
-        for i in range(layer[SIDE] * layer[CHANNELS], g.shape[1]):
-            g[row, i] = ZERO  # the image's numbers beside the strip have met the padding
-    gradient_step(g, w, m, pull, pulled, lr, carry, momentum, decay, nesterov)
-
-
-@inline
-def gradient_step(g, w, m, pull, pulled, lr, carry, momentum, decay, nesterov):
-    """One step of SGD with the gradient g, as in `Step`; g becomes 0."""
-    for row in range(g.shape[0]):
-        for i in range(0, g.shape[1], LANES):
-            own = load(g, row, i) + load(pull, row, i) if pulled else load(g, row, i)
-            move(w, m, row, i, own, lr, carry, momentum, decay, nesterov)
-            store(g, row, i, fill(ZERO))

@@ -2,13 +2,17 @@
 
 Start reading at `train`, at the end. Each thread has one workspace, which stays in the cache while a client trains:
 
-    weights | momenta | pull (if any) | convolutions (if any) | h_0 h_1 ... h_L | d_0 d_1 ... d_L
+    weights | momenta | pull (if any) | gradients | anchor (if any) | convolutions (if any) | h_0 h_1 ... h_L | d_0 d_1 ... d_L
 
 `h_i` is what linear layer i takes ([rows, columns]: h_0 the samples or the output of the last convolution, h_L the logits) and d_i
 the gradient of the loss in h_i. All are padded with zeros that stay zeros (drawing in `layout`). The loops over the samples of a
 batch are in `layer_loops`. Convolutions (`convolution_batch`) take more memory:
 
-    gradients | turned weights | rows | pixel | images and origins of each sample | gradients of the images of one sample
+    turned weights | rows | pixel | images and origins of each sample | gradients of the images of one sample
+
+A step computes the gradients of linear layers and moves their weights at once. Where it cannot, `gradient_steps` moves them:
+gradients are added up over parts of a batch that is larger than `Data.rows`, and those of an inner loop (`methods.part.InnerLoop`)
+are taken elsewhere than at the weights before the step, the anchor.
 """
 
 from __future__ import annotations
@@ -19,14 +23,24 @@ import numpy as np
 from numba import njit, types
 
 from unalike._utils.simd import LANES, MATHS, borrowed, matrix, prefetch, turn, widest
-from unalike.engine.compiled.convolution_batch import convolve_samples, lowest_that_learns, pass_back, step_convolutions
+from unalike.engine.compiled.convolution_batch import convolve_samples, lowest_that_learns, pass_back
+from unalike.engine.compiled.gradient_steps import inner_step, return_to, step_convolutions, step_layers
 from unalike.engine.compiled.layer_loops import (
+    ACTIVATION,
+    BIAS,
+    BIAS_MOVES,
     BINARY,
     CLASSES,
+    COLUMNS,
+    EVEN,
+    MOVES,
     ONE,
+    OUT,
     PAIR,
     ROWS,
     SQUARES,
+    WEIGHT,
+    WIDE,
     ZERO,
     activate,
     activation_gradient,
@@ -42,12 +56,9 @@ from unalike.engine.compiled.layer_loops import (
 LINE = 16
 """Floats of a cache line."""
 
-WIDE, OUT, COLUMNS, EVEN, WEIGHT, BIAS, ACTIVATION, MOVES, BIAS_MOVES = range(9)
-"""Columns of the table of linear layers: number of inputs, of outputs, both padded, the first float of weight and bias in the
-workspace, the activation after the layer, and whether weight and bias are trained."""
-HELD, CONVOLVED, SWAPPED, ROW, PIXEL, SAMPLE = range(6)
-"""Floats of the workspace: all parameters, those of convolutions, turned weights, the rows of a row of windows, an output pixel,
-and the images and origins of a sample."""
+HELD, SWAPPED, ROW, PIXEL, SAMPLE = range(5)
+"""Floats of the workspace: all parameters, turned weights, the rows of a row of windows, an output pixel, and the images and
+origins of a sample."""
 LOSSES = {"classification": CLASSES, "binary": BINARY, "regression": SQUARES}
 """Losses, by the name of the task."""
 
@@ -65,6 +76,8 @@ class Data(NamedTuple):
     """Classes of all samples [N]; empty for other tasks."""
     targets: np.ndarray
     """Labels of the batches' samples [K T B], float32; empty for classification."""
+    rows: int
+    """Samples that are computed at a time, at most."""
 
 
 class Model(NamedTuple):
@@ -95,6 +108,12 @@ class Step(NamedTuple):
     """Added to the gradients: rows [K, P], [1, P] for all clients or [0, 0] for none."""
     starts: np.ndarray
     """Momenta before the first step, in the same way."""
+    inner_steps: int = 0
+    """Steps of the inner loop (see `methods.part.InnerLoop`); 0: there is none."""
+    rate: np.float32 = ZERO
+    """Their learning rate."""
+    strength: np.float32 = ZERO
+    """Their pull to the weights before them."""
 
 
 class Results(NamedTuple):
@@ -120,9 +139,11 @@ FLOATS, WHOLE = array(types.float32, 2), array(types.int64, 2)
 VECTOR, COUNTS = array(types.float32, 1), array(types.int64, 1)
 SIGNATURE = types.void(
     FLOATS,
-    types.NamedTuple([FLOATS, array(types.int64, 3), WHOLE, COUNTS, VECTOR], Data),
+    types.NamedTuple([FLOATS, array(types.int64, 3), WHOLE, COUNTS, VECTOR, types.int64], Data),
     types.NamedTuple([WHOLE, WHOLE, WHOLE, COUNTS], Model),
-    types.NamedTuple([types.int64, types.float32, types.float32, types.boolean, FLOATS, FLOATS, FLOATS], Step),
+    types.NamedTuple(
+        [types.int64, *2 * [types.float32], types.boolean, *3 * [FLOATS], types.int64, *2 * [types.float32]], Step
+    ),
     types.NamedTuple([types.boolean, VECTOR, COUNTS, array(types.float64, 2), FLOATS], Results),
     COUNTS,
 )
@@ -158,6 +179,13 @@ def write(now, begun, following, differences, add, factor, out):
         out[i] = gained + (out[i] if add else ZERO)
         now[i] = following[i]
     return total
+
+
+@inline
+def take(values, begin, apart, out):
+    """out <- the values from `begin` on, each `apart` places after the one before."""
+    for r in range(len(out)):
+        out[r] = values[begin + r * apart]
 
 
 @inline
@@ -219,6 +247,53 @@ def backward(layers, lowest, weights, momenta, pull, pulled, tiles, tile, rows, 
             bias_step(d, b, m, p, pulled, lr, carry, momentum, decays[i, 1], nesterov)
 
 
+@inline
+def lowest_layer_that_learns(layers):
+    """The first linear layer that is trained; the last one if none is."""
+    i = 0
+    while i < len(layers) - 1 and not (layers[i, MOVES] or layers[i, BIAS_MOVES]):
+        i += 1
+    return i
+
+
+@inline
+def rows_of_pass(n, j, inner, strength):
+    """The rows of a batch of n that pass j uses: the first one, the step to the next one, and their number.
+
+    Without an inner loop, or with one that has a strength, all rows; otherwise those of even place, and of odd place at last.
+    """
+    apart = 2 if inner and strength == ZERO else 1
+    offset = 1 if apart == 2 and j == inner and n > 1 else 0
+    return offset, apart, -(-(n - offset) // apart)
+
+
+@inline
+def predict(x, chosen, model, weights, memory):
+    """h_0 to h_L from the samples `chosen`. Returns h_L and d_L."""
+    (layers, convolutions), (turned, row, pixel, images, _, sample, tiles, tile) = model, memory
+    depth, rows, after = len(layers), up(len(chosen), ROWS), up(layers[-1, OUT], PAIR)
+    h = matrix(tiles, 0, rows, layers[0, COLUMNS])
+    if len(convolutions):
+        h[len(chosen) :] = ZERO
+        convolve_samples(convolutions, x, chosen, weights, turned, row, pixel, images, sample, h)
+    else:
+        gather(x, chosen, h)
+    forward(layers, weights, tiles, tile, rows)
+    return matrix(tiles, depth * tile, rows, after), matrix(tiles, (2 * depth + 1) * tile, rows, after)
+
+
+@inline
+def learn(model, lowest, weights, momenta, pull, pulled, gradients, memory, count, decays, solver):
+    """One step of the linear layers, from d_L; the gradients of convolutions are added to `gradients`."""
+    (layers, convolutions), (_, row, _, images, slopes, sample, tiles, tile) = model, memory
+    before, rows, (lowest_layer, lowest_convolution) = len(convolutions), up(count, ROWS), lowest
+    bottom = lowest_layer if lowest_convolution == before else -1
+    backward(layers, bottom, weights, momenta, pull, pulled, tiles, tile, rows, decays[before:], solver)
+    if lowest_convolution < before:
+        e = matrix(tiles, (len(layers) + 1) * tile, rows, layers[0, COLUMNS])
+        pass_back(convolutions, lowest_convolution, weights, gradients, row, images, slopes, sample, e, count)
+
+
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
 def train(start, data, model, step, results, turns):
     """Train clients from the rows `start` [1 or K, P], one piece of `results.bounds` after the other, until none is left.
@@ -233,22 +308,24 @@ def train(start, data, model, step, results, turns):
     sums, trained = borrowed(results.sums), borrowed(results.trained)
     factors, bounds, differences = results.factors, results.bounds, results.differences
     before, depth, top = len(convolutions), len(layers), layers[:, COLUMNS].max()
-    lowest_convolution, lowest = lowest_that_learns(convolutions), 0
-    while lowest < depth - 1 and not (layers[lowest, MOVES] or layers[lowest, BIAS_MOVES]):
-        lowest += 1
-    if lowest_convolution < before:
-        lowest = -1
-    most, columns = up(index.shape[2], ROWS), layers[0, COLUMNS]
+    lowest = (lowest_layer_that_learns(layers), lowest_that_learns(convolutions))
+    capacity = min(index.shape[2], data.rows)
+    most = up(capacity, ROWS)
     tile = most * max(top, up(layers[-1, OUT], PAIR))
     pulled, summed, models = len(pulls) > 0, len(factors) > 0, 3 if len(pulls) else 2
     floats, held, sample = model.floats, model.floats[HELD], model.floats[SAMPLE]
-    parts = [models * held, floats[CONVOLVED], floats[SWAPPED], floats[ROW], floats[PIXEL], most * sample, sample]
+    inner, anchored = step.inner_steps, held if step.inner_steps else 0
+    parts = [models * held, held, anchored, floats[SWAPPED], floats[ROW], floats[PIXEL], most * sample, sample]
     begin = np.array(parts).cumsum()
     owned = np.empty(begin[-1] + 2 * (depth + 1) * tile + LINE, np.float32)
     space = borrowed(owned)[-(owned.ctypes.data // 4) % LINE :]  # begins with a cache line
     weights, momenta, pull = space[:held], space[held : 2 * held], space[(models - 1) * held : models * held]
-    gradients, turned, row, pixel = space[begin[0] :], space[begin[1] :], space[begin[2] :], space[begin[3] :]
-    images, slopes, tiles = space[begin[4] :], space[begin[5] :], space[begin[6] :]
+    gradients, anchor = space[begin[0] : begin[1]], space[begin[1] : begin[2]]
+    turned, row, pixel = space[begin[2] :], space[begin[3] :], space[begin[4] :]
+    memory = (turned, row, pixel, space[begin[5] :], space[begin[6] :], sample, space[begin[7] :], tile)
+    tables = (layers, convolutions)
+    places, labelled, zeros = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros_like(step.decays)
+    chosen, own, none = borrowed(places), borrowed(labelled), borrowed(zeros)
     space[:] = ZERO
     shared = len(start) - 1
     s = turn(turns)
@@ -265,28 +342,42 @@ def train(start, data, model, step, results, turns):
                 n = sizes[k, t]
                 if n == 0:
                     continue
-                rows, chosen = up(n, ROWS), index[k, t, :n]
-                h = matrix(tiles, 0, rows, columns)
-                if before:
-                    h[n:] = ZERO
-                    convolve_samples(convolutions, x, chosen, weights, turned, row, pixel, images, sample, h)
-                else:
-                    gather(x, chosen, h)
                 if t + 1 < index.shape[1]:
                     fetch_ahead(x, index[k, t + 1])
-                forward(layers, weights, tiles, tile, rows)
-                after = up(layers[-1, OUT], PAIR)
-                z, d = matrix(tiles, depth * tile, rows, after), matrix(tiles, (2 * depth + 1) * tile, rows, after)
                 place = (k * index.shape[1] + t) * index.shape[2]
-                sums[0, k] += loss_gradient(step.loss, z, chosen, labels, targets, place, layers[-1, OUT], d)
+                if inner:
+                    anchor[:] = weights
+                for j in range(inner + 1):
+                    last, (offset, apart, count) = j == inner, rows_of_pass(n, j, inner, step.strength)
+                    fused = inner == 0 and count <= capacity
+                    solver = (step.lr, carry, step.momentum, step.nesterov)
+                    for done in range(0, count, capacity):
+                        now = min(capacity, count - done)
+                        take(index[k, t], offset + done * apart, apart, chosen[:now])
+                        if len(targets):
+                            take(targets, place + offset + done * apart, apart, own[:now])
+                        z, d = predict(x, chosen[:now], tables, weights, memory)
+                        loss = loss_gradient(step.loss, z, chosen[:now], labels, own, count, layers[-1, OUT], d)
+                        if last:
+                            sums[0, k] += loss * n / count
+                            if step.strength > ZERO:
+                                continue  # the gradient is that of the envelope
+                        into, factor = (momenta, decays) if fused else (gradients, none)
+                        made = solver if fused else (ZERO, ONE, ZERO, False)
+                        learn(
+                            tables, lowest, weights, into, pull, pulled and fused, gradients, memory, now, factor, made
+                        )
+                    if not last:
+                        inner_step(convolutions, weights, gradients, anchor, step.rate, step.strength)
+                        continue
+                    if inner:
+                        sums[0, k] += n * return_to(anchor, weights, gradients, step.strength)
+                    if not fused:
+                        step_layers(layers, weights, momenta, pull, pulled, gradients, decays[before:], solver)
+                    if lowest[1] < before:
+                        step_convolutions(convolutions, weights, momenta, pull, pulled, gradients, decays, solver)
                 sums[1, k] += n
                 sums[2, k] += 1
-                solver = (step.lr, carry, step.momentum, step.nesterov)
-                backward(layers, lowest, weights, momenta, pull, pulled, tiles, tile, rows, decays[before:], solver)
-                if lowest < 0:
-                    e = matrix(tiles, (depth + 1) * tile, rows, columns)
-                    pass_back(convolutions, lowest_convolution, weights, gradients, row, images, slopes, sample, e, n)
-                    step_convolutions(convolutions, weights, momenta, pull, pulled, gradients, decays, solver)
                 carry = step.momentum
             at, factor, add = (s, factors[k], k > bounds[s]) if summed else (k, ONE, False)
             total = finish_client(runs, weights, begun, following, differences, add, factor, trained[at])
@@ -294,4 +385,5 @@ def train(start, data, model, step, results, turns):
                 space[:] = ZERO  # NaN and infinities have reached the padding, too
                 unpack(runs, following, weights)
         s = turn(turns)
-    owned[0] = ZERO  # keeps `owned` alive until here: `borrowed` does not count as a use
+    owned[0] = labelled[0] = zeros[0, 0] = ZERO  # keeps these alive until here: `borrowed` does not count as a use
+    places[0] = 0

@@ -31,6 +31,9 @@ from unalike._utils.simd import (
 ROWS, PAIR = 5, 2 * LANES
 """Samples that `affine` and `input_gradient` name one by one; floats of two vectors."""
 
+WIDE, OUT, COLUMNS, EVEN, WEIGHT, BIAS, ACTIVATION, MOVES, BIAS_MOVES = range(9)
+"""Columns of the table of linear layers: number of inputs, of outputs, both padded, the first float of weight and bias in the
+workspace, the activation after the layer, and whether weight and bias are trained."""
 IDENTITY, RELU, TANH, SIGMOID = range(4)
 """Activations."""
 CLASSES, BINARY, SQUARES = range(3)
@@ -261,13 +264,13 @@ def squared_error(z, y, share, d):
 
 
 @inline
-def loss_gradient(kind, z, index, labels, targets, place, classes, d):
-    """The sum of the losses of the samples `index` with logits `z`; the gradient of their mean goes into `d`.
+def loss_gradient(kind, z, index, labels, targets, count, classes, d):
+    """The sum of the losses of the samples `index` with logits `z`; the gradient of this sum over `count` goes into `d`.
 
-    `labels` are the classes of all samples; for other tasks the labels are `targets` from `place` on.
+    `labels` are the classes of all samples; for other tasks the labels are the first of `targets`.
     """
     rows = len(index)
-    share, y = ONE / np.float32(rows), targets[place : place + rows]
+    share, y = ONE / np.float32(count), targets[:rows]
     if kind == CLASSES:
         loss = cross_entropy(z, index, labels, classes, share, d)
     elif kind == BINARY:

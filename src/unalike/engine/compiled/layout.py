@@ -41,7 +41,7 @@ class Layout:
         names: each layer's weight and bias.
         places: each parameter's first float in a row, and its shape.
         filters: the weights of convolutions.
-        layers: a line per linear layer for the loops; its columns are named in `kernels` (`WIDE`, `OUT`, ...).
+        layers: a line per linear layer for the loops; columns in `layer_loops` (`WIDE`, `OUT`, ...).
         convolutions: a line per convolution; columns in `convolution_loops`.
         runs: what is contiguous in both layouts: its first float in the workspace, in a row, and its length.
         floats: sizes of parts of the workspace (`kernels.HELD` to `SAMPLE`).
@@ -115,6 +115,6 @@ def layout_of(
         runs += [(held + o * columns, begins[layer.weight] + o * wide, wide) for o in range(out)]
         runs += [] if layer.bias is None else [(bias, begins[layer.bias], out)]
         held = bias + padded(even, loops.LANES)
-    floats = (held, table.parameters, table.turned, table.row, table.pixel, table.sample)
+    floats = (held, table.turned, table.row, table.pixel, table.sample)
     arrays = (np.array(lines, np.int64) for lines in (layers, table.lines, runs, floats))
     return Layout(chain.names, places, frozenset(layer.weight for layer in chain.convolutions), *arrays)

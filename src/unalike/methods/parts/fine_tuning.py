@@ -14,7 +14,7 @@ from unalike.core.model import Group, Model
 from unalike.core.types import Batch
 from unalike.core.views import ClientView
 from unalike.core.work import Work
-from unalike.methods.part import part
+from unalike.methods.part import InnerLoop, part
 from unalike.methods.roles import Personalizer, Phase, TaskObjective, passes
 from unalike.methods.search_space import LogRange, OneOf
 
@@ -85,6 +85,10 @@ class AdaptedLoss(TaskObjective, Personalizer):
 
     alpha: Annotated[PositiveFloat, LogRange(1e-3, 0.1)] = 0.01
     second_order: bool = False
+
+    @property
+    def inner_loop(self) -> InnerLoop | None:
+        return None if self.second_order else InnerLoop(1, self.alpha)
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         first, second = halves(batch)

@@ -15,7 +15,7 @@ from unalike.core.model import Model
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, PartLookup
 from unalike.core.work import Work
-from unalike.methods.part import part
+from unalike.methods.part import InnerLoop, part
 from unalike.methods.roles import Personalizer, TaskObjective
 from unalike.methods.search_space import LogRange
 
@@ -35,6 +35,10 @@ class MoreauEnvelope(TaskObjective, Personalizer):
     rate: Annotated[PositiveFloat, LogRange(1e-3, 0.1)] = 0.01
 
     needs_data = True
+
+    @property
+    def inner_loop(self) -> InnerLoop:
+        return InnerLoop(self.steps, self.rate, self.lam)
 
     def client_init(self, params: Tree) -> Tree:
         return params
