@@ -554,6 +554,7 @@ class Careful(Personalizer):
         (Method(Steeper()), {}),
         (Method(SteeperEnvelope()), {}),
         ("perfedavg(second_order=True)", {}),
+        ("perfedavg + head_first", {}),
         (Method(Careful()), {}),
         ("apfl", {}),
         ("moon", {}),

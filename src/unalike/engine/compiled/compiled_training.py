@@ -32,7 +32,13 @@ from unalike.methods.method import Method
 from unalike.methods.part import InnerLoop, Part, Pull
 from unalike.methods.roles import Correction, Personalizer, Phase
 from unalike.training.client_task import ClientTask
-from unalike.training.client_update import TrainedClient, make_client_update, run_phases, without_solver_state
+from unalike.training.client_update import (
+    TrainedClient,
+    make_client_update,
+    run_phases,
+    trained_names,
+    without_solver_state,
+)
 from unalike.training.local_step import MODEL, LocalTrainer, StepState, StepSums
 
 TILE = 2**17
@@ -66,8 +72,8 @@ def supports(method: Method, phases: Sequence[Phase], settings: StageSettings, x
         return False
     if work.keep_optimizer_state or any(pulling_parts(method, w) is None for w in phased):
         return False
-    if inner_loop(method) is not None and set(method.sent(model.params, model)) != method.trained_params(model).keys():
-        return False  # theta moves the shared parameters alone
+    if inner_loop(method) is not None and not _moves_shared(method, phases, model):
+        return False
     return (
         (model.convolutional or rows <= _at_a_time(model, x.shape[1:]))
         and all(isinstance(w.solver, SGD) for w in phased)
@@ -95,6 +101,12 @@ def pulling_parts(method: Method, work: Work) -> tuple[Part, ...] | None:
 def inner_loop(method: Method) -> InnerLoop | None:
     """The inner loop of the method's loss; None for the task's loss."""
     return next((p.inner_loop for p in method.losses if _has_inner_loop(p)), None)
+
+
+def _moves_shared(method: Method, phases: Sequence[Phase], model: Model) -> bool:
+    """Whether each phase trains the shared parameters and no others, which are those that an inner loop moves."""
+    shared = set(method.sent(model.params, model))
+    return all(set(trained_names(method, phase, model)) == shared for phase in phases)
 
 
 def passes(method: Method) -> int:
