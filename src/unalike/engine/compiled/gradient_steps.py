@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from unalike._utils.simd import LANES, fill, load, matrix, store
+from unalike.engine.compiled.convolution_batch import weight_of
 from unalike.engine.compiled.convolution_loops import (
     CHANNELS,
     FILTER,
@@ -78,7 +79,7 @@ def clear_unused(convolutions, gradients):
     """Set to 0 what `pass_back` added for weights that are not trained, or in the padding beside strips."""
     for i in range(len(convolutions)):
         layer = convolutions[i]
-        g = matrix(gradients, layer[FILTER], layer[FILTERS] * layer[SIDE], layer[STRIP])
+        g = weight_of(layer, gradients)
         for row in range(g.shape[0]):
             for c in range(layer[SIDE] * layer[CHANNELS] if layer[LEARNS] else 0, g.shape[1]):
                 g[row, c] = ZERO

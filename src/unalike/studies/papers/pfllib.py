@@ -101,7 +101,7 @@ STUDIES = (
                 reduced="digits, 10 clients, 3 rounds and a small network: shows that the study runs, nothing else",
             ),
             "small": Scale(
-                {"FedAvg": Variant("fedavg", LONGER), **PERSONAL},
+                {"FedAvg": Variant(SHARED["FedAvg"], LONGER), **PERSONAL},
                 SETTINGS,
                 SMALL,
                 reduced="1000 rounds for FedAvg and 30 for personal models instead of 2000, and LeNet instead of PFLlib's CNN with "
