@@ -294,6 +294,26 @@ def learn(model, lowest, weights, momenta, pull, pulled, gradients, memory, coun
         pass_back(convolutions, lowest_convolution, weights, gradients, row, images, slopes, sample, e, count)
 
 
+@njit
+def workspace(layers, floats, most, pulled, inner):
+    """A thread's workspace (drawing above) of zeros, for `most` samples: the array that owns it, the part that is used, and views.
+
+    `floats` are the sizes of its parts, `HELD` to `SAMPLE`.
+    """
+    depth, held, sample = len(layers), floats[HELD], floats[SAMPLE]
+    models, anchored = 3 if pulled else 2, held if inner else 0
+    tile = most * max(layers[:, COLUMNS].max(), up(layers[-1, OUT], PAIR))
+    parts = [models * held, held, anchored, floats[SWAPPED], floats[ROW], floats[PIXEL], most * sample, sample]
+    begin = np.array(parts).cumsum()
+    owned = np.zeros(begin[-1] + 2 * (depth + 1) * tile + LINE, np.float32)
+    space = borrowed(owned)[-(owned.ctypes.data // 4) % LINE :]  # begins with a cache line
+    weights, momenta, pull = space[:held], space[held : 2 * held], space[(models - 1) * held : models * held]
+    gradients, anchor = space[begin[0] : begin[1]], space[begin[1] : begin[2]]
+    turned, row, pixel = space[begin[2] :], space[begin[3] :], space[begin[4] :]
+    memory = (turned, row, pixel, space[begin[5] :], space[begin[6] :], sample, space[begin[7] :], tile)
+    return owned, space, (weights, momenta, pull, gradients, anchor), memory
+
+
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
 def train(start, data, model, step, results, turns):
     """Train clients from the rows `start` [1 or K, P], one piece of `results.bounds` after the other, until none is left.
@@ -307,26 +327,14 @@ def train(start, data, model, step, results, turns):
     decays, pulls, starts = borrowed(step.decays), borrowed(step.pulls), borrowed(step.starts)
     sums, trained = borrowed(results.sums), borrowed(results.trained)
     factors, bounds, differences = results.factors, results.bounds, results.differences
-    before, depth, top = len(convolutions), len(layers), layers[:, COLUMNS].max()
+    before, capacity = len(convolutions), min(index.shape[2], data.rows)
+    pulled, summed, inner, most = len(pulls) > 0, len(factors) > 0, step.inner_steps, up(capacity, ROWS)
     lowest = (lowest_layer_that_learns(layers), lowest_that_learns(convolutions))
-    capacity = min(index.shape[2], data.rows)
-    most = up(capacity, ROWS)
-    tile = most * max(top, up(layers[-1, OUT], PAIR))
-    pulled, summed, models = len(pulls) > 0, len(factors) > 0, 3 if len(pulls) else 2
-    floats, held, sample = model.floats, model.floats[HELD], model.floats[SAMPLE]
-    inner, anchored = step.inner_steps, held if step.inner_steps else 0
-    parts = [models * held, held, anchored, floats[SWAPPED], floats[ROW], floats[PIXEL], most * sample, sample]
-    begin = np.array(parts).cumsum()
-    owned = np.empty(begin[-1] + 2 * (depth + 1) * tile + LINE, np.float32)
-    space = borrowed(owned)[-(owned.ctypes.data // 4) % LINE :]  # begins with a cache line
-    weights, momenta, pull = space[:held], space[held : 2 * held], space[(models - 1) * held : models * held]
-    gradients, anchor = space[begin[0] : begin[1]], space[begin[1] : begin[2]]
-    turned, row, pixel = space[begin[2] :], space[begin[3] :], space[begin[4] :]
-    memory = (turned, row, pixel, space[begin[5] :], space[begin[6] :], sample, space[begin[7] :], tile)
+    owned, space, parameters, memory = workspace(layers, model.floats, most, pulled, inner > 0)
+    weights, momenta, pull, gradients, anchor = parameters
     tables = (layers, convolutions)
     places, labelled, zeros = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros_like(step.decays)
     chosen, own, none = borrowed(places), borrowed(labelled), borrowed(zeros)
-    space[:] = ZERO
     shared = len(start) - 1
     s = turn(turns)
     while s < len(bounds) - 1:
