@@ -25,6 +25,13 @@ def test_noise_variance_per_client_matches_paper():
     assert everyone.clusters is None and not rows.train[0].any()
 
 
+def test_noise_deviation_per_client_matches_authors_code():
+    rows = Dataset("zeros", (np.zeros((4000, 50)), np.zeros(4000, int)))
+    everyone = partition(rows, "noise(level=0.3, deviation=True)", clients=4)
+    assert [float(everyone[k].train[0].std()) for k in range(4)] == pytest.approx([0, 0.1, 0.2, 0.3], rel=0.03)
+    assert not Noise(0.3, deviation=True)(torch.zeros(2, 3), 0, 1, np.random.default_rng()).any()
+
+
 def test_rotation_rotates_groups_of_clients(arrows):
     everyone = partition(arrows, "rotation(degrees=90)", clients=8)
     assert list(everyone.clusters) == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -46,7 +53,7 @@ def test_changes_combine_with_scheme_and_each_other(arrows):
     everyone = partition(arrows, spec, clients=4, seed=1)
     plain = partition(arrows, "dirichlet(alpha=0.5, min_size=3)", clients=4, seed=1)
     assert np.array_equal(everyone.label_counts(), plain.label_counts()) and list(everyone.clusters) == [0, 0, 1, 1]
-    assert canonical("noise") == "iid() + noise(level=0.1)"
+    assert canonical("noise") == "iid() + noise(level=0.1, deviation=False)"
 
 
 def test_changes_keep_labels_and_change_shared_samples_per_client(blobs):

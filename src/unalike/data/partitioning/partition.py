@@ -196,7 +196,7 @@ def read(spec: str) -> tuple[Call, list[Call]]:
 
 
 def canonical(spec: str) -> str:
-    """Write a spec with all its parameters and defaults: `noise` becomes "iid() + noise(level=0.1)"."""
+    """Write a spec with all its parameters and defaults: `noise` becomes "iid() + noise(level=0.1, deviation=False)"."""
     scheme, changes = read(spec)
     tables = [(scheme, registry), *((change, feature_skew.registry) for change in changes)]
     return " + ".join(str(_complete(call, inspect.signature(table[call.name]))) for call, table in tables)
