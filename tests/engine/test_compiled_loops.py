@@ -640,3 +640,16 @@ def test_compiled_loops_narrower_vectors_train_the_same(tmp_path):
     widest = made.pop(vectors.LANES)
     for found in made.values():
         np.testing.assert_allclose(found, widest, atol=2e-6)
+
+
+@pytest.mark.parametrize(("terminal", "seconds", "told"), [(True, 0.0, True), (True, 9.0, False), (False, 0.0, False)])
+def test_compiling_is_announced_on_terminal(terminal, seconds, told, monkeypatch, capsys):
+    def compiled(module):
+        time.sleep(0.2)
+        return time
+
+    monkeypatch.setattr(compiled_loops, "LOADING_SECONDS", seconds)
+    monkeypatch.setattr(compiled_loops, "import_module", compiled)
+    monkeypatch.setattr(sys.__stderr__, "isatty", lambda: terminal, raising=False)
+    assert compiled_loops.loops.__wrapped__("loops") is time
+    assert ("once on this machine" in capsys.readouterr().err) == told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +12,19 @@ from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
 from multiprocessing import parent_process
+from threading import Timer
 from types import ModuleType
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from unalike._utils.display.notebook import in_notebook
+
 T = TypeVar("T")
 R = TypeVar("R")
+
+LOADING_SECONDS = 4.0
+"""Importing loops takes longer than this only where they are compiled first, which is once on a machine."""
 
 SLICES = 4
 """Pieces of work per thread: a thread that another program slows down leaves the remaining pieces to the others."""
@@ -26,18 +33,33 @@ SLICES = 4
 @cache
 def loops(module: str) -> ModuleType | None:
     """A module of compiled loops; None where numba is not installed or does not work, with one warning for all modules."""
+    notice = Timer(LOADING_SECONDS, _tell_of_compiling)
+    notice.start()
     try:
         return import_module(module)
     except (ImportError, RuntimeError) as error:  # numba needs another numpy, or finds no folder for compiled code
         installed = getattr(error, "name", None) not in ("numba", "llvmlite")
         _warn("numba cannot be used, `unalike doctor` says why" if installed else "numba is not installed")
         return None
+    finally:
+        notice.cancel()
+
+
+def _tell_of_compiling() -> None:
+    """Tell a person who looks on, in the process that leads the run."""
+    terminal = sys.__stderr__  # while a bar is shown, `sys.stderr` stands for it
+    if _leads() and (in_notebook() or (terminal is not None and terminal.isatty())):
+        print("compiling loops for this processor: about 20 seconds, once on this machine", file=sys.stderr, flush=True)
+
+
+def _leads() -> bool:
+    return parent_process() is None and os.environ.get("RANK", "0") == "0"
 
 
 @cache
 def _warn(why: str) -> None:
     """Warn once, in the process that leads the run."""
-    if parent_process() is None and os.environ.get("RANK", "0") == "0":
+    if _leads():
         text = f"no compiled loops, {why}: rounds take longer, with small models two to eight times as long"
         warnings.warn(text, stacklevel=4)
 
