@@ -31,6 +31,12 @@ def test_curves_are_means_over_seeds_with_a_band_of_one_deviation():
     assert b.y == pytest.approx([10.0, 40.0]) and [line.label for line in many.lines] == ["a"]
 
 
+def test_curves_by_logarithm_of_rounds_in_both_figures():
+    picture = Curves("accuracy, %", log_rounds=True).picture(RESULTS)
+    assert {axes.get_xscale() for axes in picture.figure().axes} == {"log"}
+    assert {axis.type for axis in picture.page().select_xaxes()} == {"log"}
+
+
 def test_client_curves_leave_out_rounds_without_a_value():
     few, _ = ClientCurves("accuracy, %", "a").picture(RESULTS).panels
     assert [(line.label, list(line.x), line.y) for line in few.lines] == [

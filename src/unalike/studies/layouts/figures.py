@@ -16,7 +16,8 @@ from unalike.studies.results import LOWER_IS_BETTER, CellResult, Results
 class Curves:
     """One panel per setting, one line per method: the mean of a column over seeds by round, with a band of one deviation.
 
-    With `less`, the column less this one. `columns` has the settings that show another column.
+    With `less`, the column less this one. `columns` has the settings that show another column. `log_rounds`: the x axis is
+    logarithmic and begins with round 1, for methods that train for very different numbers of rounds.
     """
 
     title: str
@@ -25,6 +26,7 @@ class Curves:
     name: str = "curves"
     less: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
+    log_rounds: bool = False
 
     def table(self, results: Results) -> list[list[str]]:
         """The rounds that are drawn of each method and setting, and the best of them."""
@@ -43,8 +45,9 @@ class Curves:
         """The figure."""
         panels = []
         for setting in results.settings:
-            lines = [self._line(method, setting, results) for method in results.methods]
-            panels.append(Panel(setting, "round", self.title, tuple(line for line in lines if line is not None)))
+            found = (self._line(method, setting, results) for method in results.methods)
+            lines = tuple(line for line in found if line is not None)
+            panels.append(Panel(setting, "round", self.title, lines, log_x=self.log_rounds))
         return Picture(self.name, tuple(panels))
 
     def _line(self, method: str, setting: str, results: Results) -> Line | None:

@@ -76,7 +76,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes: lines, or a grid with `lines` empty. `log`: a logarithmic y axis.
+    """One set of axes: lines, or a grid with `lines` empty. `log`: a logarithmic y axis; `log_x`: a logarithmic x axis.
 
     With `ticks`, the points 0, 1, ... of the lines have these names, and are not joined; nor are they with `points`. `limits` are
     the ends of the y axis; points beyond are not drawn.
@@ -88,6 +88,7 @@ class Panel:
     lines: tuple[Line, ...] = ()
     grid: Grid | None = None
     log: bool = False
+    log_x: bool = False
     ticks: tuple[str, ...] = ()
     points: bool = False
     limits: tuple[float, float] | None = None
@@ -162,7 +163,7 @@ class Picture:
         style, shown = self._looks, set[str]()
         for place, panel in enumerate(self.panels):
             at = {"row": place // columns + 1, "col": place % columns + 1}
-            figure.update_xaxes(title_text=panel.x, **at)
+            figure.update_xaxes(title_text=panel.x, type="log" if panel.log_x else None, **at)
             if panel.ticks:
                 figure.update_xaxes(tickvals=list(range(len(panel.ticks))), ticktext=list(panel.ticks), **at)
             figure.update_yaxes(title_text=panel.y, type="log" if panel.log else "linear", range=panel.limits, **at)
@@ -195,6 +196,9 @@ class Picture:
 def _draw_lines(axes: Any, panel: Panel, style: dict[str, Look]) -> None:
     style_axes(axes)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=not panel.points))
+    if panel.log_x:
+        axes.set_xscale("log", nonpositive="mask")
+        axes.xaxis.set_major_formatter("{x:g}")
     if panel.ticks:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks)
     if panel.log:
