@@ -131,3 +131,17 @@ def test_the_page_on_weight_shrinking_has_the_differences_of_the_ledger():
         ours, interval, seeds, verdict = ledger[name.strip("`"), claim]
         between = " to ".join(f"{float(end):.1f}" for end in interval.split(" to "))
         assert shown == [f"{float(ours):.1f}", between, seeds, verdict], (name, claim)
+
+
+def test_the_page_of_findings_has_the_scores_of_both_benchmarks():
+    lines = (ROOT / "docs/explanation/findings.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith(("| NIID-Bench", "| PFLlib"))]
+    studies = {"NIID-Bench": study("niid-bench-fashion"), "PFLlib": study("pfllib-fashion")}
+    assert len(rows) == 9
+    for benchmark, setting, method, published, ours in rows:
+        found = studies[benchmark]
+        results = Results.read(ROOT / "studies/results" / found.name / "small", found.scale("small").cells)
+        header, *table = found.layouts[0].table(results)
+        scores = next(dict(zip(header, row)) for row in table if row[0] == method)
+        assert scores[setting] == f"{ours} (3)", (benchmark, setting, method)
+        assert scores[f"{setting}, published"].replace(" (paper)", "") == published.removesuffix(" *")
