@@ -53,9 +53,13 @@ class Noise:
             raise UnalikeError(
                 "noise: found tokens, expected images or rows of numbers; use another partition for texts"
             )
-        share = client / max(1, clients - 1) if self.deviation else (client + 1) / clients
-        std = self.level * share if self.deviation else float(np.sqrt(self.level * share))
-        return x + std * torch.from_numpy(rng.standard_normal(tuple(x.shape), dtype=np.float32)).to(x.device)
+        noise = torch.from_numpy(rng.standard_normal(tuple(x.shape), dtype=np.float32)).to(x.device)
+        return x + self._std(client, clients) * noise
+
+    def _std(self, client: int, clients: int) -> float:
+        if self.deviation:
+            return self.level * (client / max(1, clients - 1))
+        return float(np.sqrt(self.level * (client + 1) / clients))
 
     def clusters(self, clients: int) -> np.ndarray | None:
         return None
