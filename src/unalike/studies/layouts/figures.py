@@ -56,7 +56,7 @@ class Curves:
             values = cell.rounds.get(self.columns.get(setting, self.column), [])
             taken = cell.rounds.get(self.less, []) if self.less else [0.0] * len(values)
             for number, value, other in zip(cell.rounds.get("round", []), values, taken):
-                if value is not None and other is not None:
+                if value is not None and other is not None and (number > 0 or not self.log_rounds):
                     by_round.setdefault(number, []).append(self.scale * (value - other))
         if not by_round:
             return None

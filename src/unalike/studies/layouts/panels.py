@@ -76,7 +76,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes: lines, or a grid with `lines` empty. `log`: a logarithmic y axis; `log_x`: a logarithmic x axis.
+    """One set of axes: lines, or a grid with `lines` empty. `log`: a logarithmic y axis; `log_x`: a logarithmic x axis (x > 0).
 
     With `ticks`, the points 0, 1, ... of the lines have these names, and are not joined; nor are they with `points`. `limits` are
     the ends of the y axis; points beyond are not drawn.
@@ -197,7 +197,7 @@ def _draw_lines(axes: Any, panel: Panel, style: dict[str, Look]) -> None:
     style_axes(axes)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=not panel.points))
     if panel.log_x:
-        axes.set_xscale("log", nonpositive="mask")
+        axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
     if panel.ticks:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks)
