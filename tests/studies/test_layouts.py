@@ -35,11 +35,8 @@ def test_curves_by_logarithm_of_rounds_in_both_figures():
     picture = Curves("accuracy, %", log_rounds=True).picture(RESULTS)
     assert {axes.get_xscale() for axes in picture.figure().axes} == {"log"}
     assert {axis.type for axis in picture.page().select_xaxes()} == {"log"}
-    assert [list(line.x) for panel in picture.panels for line in panel.lines] == [
-        [1],
-        [1],
-        [1],
-    ]  # round 0 has no logarithm
+    lines = [line for panel in picture.panels for line in panel.lines]
+    assert [list(line.x) for line in lines] == [[1], [1], [1]]  # round 0 has no logarithm
 
 
 def test_client_curves_leave_out_rounds_without_a_value():
