@@ -43,10 +43,11 @@ light: package  ## test the command line of that wheel, with the newest release 
 	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-xdist
 	$(LIGHT)/bin/python -m pytest -n $(WORKERS) -m "not browser" tests/cli
 
-lint: $(READY)  ## check style, docstrings, formatting and import order between folders
+lint: $(READY)  ## check style, docstrings, formatting and import order between folders; print the size of each folder
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python .ci/lines.py src/unalike $(wildcard studies/src/unalike_studies)
 
 types: $(READY)  ## check types
 	$(BIN)/mypy
