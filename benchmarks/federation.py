@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "network"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "federation"))
 
 import unalike as ua
+from unalike._utils.system import local_socket
 from unalike.federation.coordinator.coordinator import Coordinator
-from unalike.federation.operations import local_socket
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.security.keys import new_key, public_text
 from unalike.federation.site.site_worker import SiteWorker

@@ -21,11 +21,11 @@ from unalike.cli.finished_run import fitting
 from unalike.data import load
 from unalike.data.table_encoding import Encoding
 from unalike.federation.coordinator.coordinator import Coordinator
-from unalike.federation.operations.federation_folder import FederationFolder
+from unalike.federation.coordinator.federation_folder import FederationFolder
+from unalike.federation.operations.join import wire_lines
+from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation, Schema
 from unalike.federation.protocol.in_memory import InMemoryTransport
-from unalike.federation.security.bundle import Bundle
-from unalike.federation.site.join import wire_lines
 from unalike.federation.site.site_data import own_samples, site_data
 from unalike.federation.site.site_worker import SiteWorker
 
@@ -207,7 +207,7 @@ def test_local_federation_keeps_encoding(made, tmp_path, monkeypatch):
 
 def test_encoding_too_large_for_bundle_is_refused(made, tmp_path, monkeypatch):
     bundle = Bundle.read(made[0].bundles["north"])
-    monkeypatch.setattr("unalike.federation.security.bundle.MAX_FILE_BYTES", 500)
+    monkeypatch.setattr("unalike.federation.protocol.bundle.MAX_FILE_BYTES", 500)
     with pytest.raises(UnalikeError, match="too much for a bundle"):
         bundle.write(tmp_path / "large.zip")
 

@@ -15,8 +15,9 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.diagnosis.from_counts.run_diagnosis import run_diagnosis
 from unalike.federation.coordinator.coordinator import Coordinator
-from unalike.federation.operations.federation_folder import FederationFolder
-from unalike.federation.operations.run_coordinator import coordinate, run_rounds
+from unalike.federation.coordinator.federation_folder import FederationFolder
+from unalike.federation.coordinator.run_rounds import run_rounds
+from unalike.federation.operations.run_coordinator import coordinate
 from unalike.federation.protocol.federation_file import Schema
 from unalike.methods.client_query import QueryInputs
 from unalike.methods.plan import QueryStep
@@ -195,7 +196,7 @@ def test_up_writes_the_page_also_without_rounds(tmp_path, rounds):
     fed = SmallFederation(tmp_path / "sites", make_clients(SIZES), "diagnosis", rounds=rounds)
     keys = iter([COORDINATOR, *map(key_of, range(len(SIZES)))])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unalike.federation.operations.federation_folder.new_key", lambda: next(keys))
+        patch.setattr("unalike.federation.coordinator.federation_folder.new_key", lambda: next(keys))
         folder = FederationFolder.create(
             tmp_path / "fed", {s.name: s.samples for s in fed.federation.sites}, host="localhost", port=1, name="test",
             method="diagnosis", model=fed.federation.model, rounds=rounds, data=fed.federation.data,

@@ -17,13 +17,13 @@ import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.cli import app
 from unalike.dashboard.state import Followed
-from unalike.federation.coordinator.control import Stopped
+from unalike.federation.coordinator import control
+from unalike.federation.coordinator.control import OperatorCommands, Stopped
+from unalike.federation.coordinator.federation_folder import FederationFolder
+from unalike.federation.coordinator.operator_commands import listening
+from unalike.federation.coordinator.run_rounds import run_rounds
 from unalike.federation.flower.flower_processes import check_port
-from unalike.federation.operations import run_coordinator
-from unalike.federation.operations.commands import listening
-from unalike.federation.operations.federation_folder import FederationFolder
 from unalike.federation.operations.local_federation import write_site
-from unalike.federation.operations.run_coordinator import OperatorCommands, run_rounds
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
 from unalike.federation.protocol.in_memory import InMemoryTransport
 from unalike.federation.security.keys import public_text
@@ -296,7 +296,7 @@ def test_status_without_sites_is_waiting(tmp_path):
 
 
 def test_coordinator_log_counts_sites_until_all_are_connected(monkeypatch):
-    monkeypatch.setattr(run_coordinator, "POLL", 0.0)
+    monkeypatch.setattr(control, "POLL", 0.0)
     federation = federation_of(make_clients(((20, 8), (12, 6), (6, 3))))
     names, log = [site.name for site in federation.sites], []
     seen = iter([[], [], names[:1], names[:2], names])
@@ -307,8 +307,8 @@ def test_coordinator_log_counts_sites_until_all_are_connected(monkeypatch):
 
 
 def test_coordinator_log_repeats_how_many_sites_are_connected(monkeypatch):
-    monkeypatch.setattr(run_coordinator, "POLL", 0.0)
-    monkeypatch.setattr(run_coordinator, "REPEAT", -1.0)
+    monkeypatch.setattr(control, "POLL", 0.0)
+    monkeypatch.setattr(control, "REPEAT", -1.0)
     federation = federation_of(make_clients(((20, 8), (12, 6))))
     names, log = [site.name for site in federation.sites], []
     seen = iter([[], [], names])

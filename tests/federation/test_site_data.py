@@ -13,14 +13,14 @@ from small_federation import MODEL, WORK, make_clients, states
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
+from unalike._utils.system import local_socket
 from unalike.cli.data_flags import spec
-from unalike.federation.operations import local_socket
-from unalike.federation.operations.commands import command, listening
-from unalike.federation.operations.federation_folder import FederationFolder
-from unalike.federation.operations.run_coordinator import run_rounds
+from unalike.federation.coordinator.federation_folder import FederationFolder
+from unalike.federation.coordinator.operator_commands import command, listening
+from unalike.federation.coordinator.run_rounds import run_rounds
+from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Schema
 from unalike.federation.protocol.in_memory import InMemoryTransport
-from unalike.federation.security.bundle import Bundle
 from unalike.federation.site.site_data import own_samples, site_data
 from unalike.federation.site.site_worker import SiteWorker
 

@@ -9,8 +9,8 @@ from small_federation import SmallFederation, federation_of, make_clients
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
-from unalike.federation.operations.dry_run import check_terms_run
-from unalike.federation.operations.federation_folder import FederationFolder
+from unalike.federation.coordinator.federation_folder import FederationFolder
+from unalike.federation.coordinator.terms_check import check_terms_run
 from unalike.federation.protocol.federation_file import Schema
 
 

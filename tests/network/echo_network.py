@@ -22,8 +22,8 @@ class EchoNetwork:
     """SuperLink, gateway and the SuperNodes of some sites. Tests may replace `handlers`; `heard` are the received messages."""
 
     def __init__(self, root, names=("a", "b")):
+        from unalike._utils.system.supervisor import Supervisor
         from unalike.federation.flower.flower_processes import SuperNode, free_port, superlink
-        from unalike.federation.operations.processes import Supervisor
         from unalike.federation.security import certificates
 
         self.root, self.port, self.over = root, free_port(), threading.Event()
@@ -60,7 +60,7 @@ class EchoNetwork:
         return handle
 
     def listen(self, name):
-        from unalike.federation.operations import local_socket
+        from unalike._utils.system import local_socket
 
         path = self.root / name / "trainer"
         arguments = (path, lambda m: self.handlers[name](m), MESSAGE_BYTES, self.over.is_set)

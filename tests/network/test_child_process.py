@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from unalike._utils.errors import UnalikeError
-from unalike.federation.operations.processes import Supervisor
+from unalike._utils.system.supervisor import Supervisor
 
 FAMILY = """
 import os, subprocess, sys, time
@@ -30,7 +30,7 @@ time.sleep(600)
 PARENT = """
 import sys, time
 from pathlib import Path
-from unalike.federation.operations.processes import Supervisor
+from unalike._utils.system.supervisor import Supervisor
 with Supervisor(Path(sys.argv[1])) as supervisor:
     supervisor.start("family", [sys.executable, "-c", sys.argv[2]])
     print("up", flush=True)

@@ -23,8 +23,8 @@ from echo_network import expire
 import unalike as ua
 from unalike._utils.tensor_files import read_tensors
 from unalike.data import Population
+from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.flower.flower_processes import free_port
-from unalike.federation.operations.federation_folder import FederationFolder
 from unalike.federation.operations.local_federation import write_site
 from unalike.federation.protocol.federation_file import Schema
 from unalike.federation.protocol.in_memory import InMemoryTransport
@@ -199,7 +199,7 @@ class Real:
     def undisturbed(self, out):
         """The same federation in one process."""
         from unalike.federation.coordinator.coordinator import Coordinator
-        from unalike.federation.security.bundle import Bundle
+        from unalike.federation.protocol.bundle import Bundle
 
         workers = {}
         for name, path in self.folder.bundles.items():

@@ -23,7 +23,7 @@ import httpx
 from flwr.supercore.task_identity import TaskIdentity
 
 from unalike._utils.errors import UnalikeError
-from unalike.federation.operations.processes import Supervisor
+from unalike._utils.system.supervisor import Supervisor
 from unalike.federation.security import certificates
 
 
@@ -384,7 +384,7 @@ def test_app_bundle_of_server_is_not_executed(echo_network, tmp_path, monkeypatc
     site = tmp_path / "site"
     for name in ("ca.pem", "node.key"):
         certificates.write_private(site / name, (echo_network.root / "a" / name).read_bytes())
-    from unalike.federation.operations import local_socket
+    from unalike._utils.system import local_socket
 
     over = threading.Event()
     arguments = (site / "trainer", lambda message: b"by the relay: " + message, 1 << 20, over.is_set)

@@ -18,12 +18,13 @@ pytest.importorskip("cryptography")
 from echo_network import expire
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.system import local_socket
 from unalike.dashboard.state import Followed
-from unalike.federation.operations import commands, local_socket
-from unalike.federation.operations.federation_folder import FederationFolder
+from unalike.federation.coordinator import operator_commands as commands
+from unalike.federation.coordinator.federation_folder import FederationFolder
+from unalike.federation.protocol.bundle import FILES, Bundle
 from unalike.federation.protocol.federation_file import Schema
 from unalike.federation.security import certificates
-from unalike.federation.security.bundle import FILES, Bundle
 
 TERMS = {"name": "test", "method": "fedavg", "model": "linear", "rounds": 1, "data": Schema((4,), 3)}
 
@@ -136,7 +137,7 @@ def test_up_untrusted_certificate_is_refused(tmp_path, monkeypatch):
         raise UnalikeError(f"cannot write {path}: No space left on device")
 
     with monkeypatch.context() as disk, pytest.raises(UnalikeError, match="No space left"):
-        disk.setattr("unalike.federation.operations.federation_folder.write_bytes", full)
+        disk.setattr("unalike.federation.coordinator.federation_folder.write_bytes", full)
         folder.renew()
     with pytest.raises(UnalikeError, match=r"is not that of the key beside it.* federation renew"):
         _check_certificate(folder, print)

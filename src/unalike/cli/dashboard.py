@@ -33,9 +33,9 @@ def command(
     The folder is only read. If other machines can reach the address, note that the dashboard uses plain HTTP with a token: put it
     behind a proxy with TLS, or forward the port by SSH.
     """
-    from unalike.federation.operations.extras import require_extra
+    from unalike._utils.errors import require_extra
 
-    require_extra("starlette", "uvicorn", what="the dashboard")
+    require_extra("flower", "starlette", "uvicorn", what="the dashboard")
     from unalike.dashboard.server import followed_folder, serve
 
     serve(followed_folder(folder), host, port, token)

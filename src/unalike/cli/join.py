@@ -47,11 +47,11 @@ def command(
 
     A site that is started again continues with its state. Code from the coordinator is never executed.
     """
-    from unalike.federation.operations.extras import require_extra
+    from unalike.federation import require_federation
 
-    require_extra()
-    from unalike.federation.security.bundle import Bundle
-    from unalike.federation.site.join import join, wire_lines
+    require_federation()
+    from unalike.federation.operations.join import join, wire_lines
+    from unalike.federation.protocol.bundle import Bundle
 
     found, data = Bundle.read(bundle), data_flags.spec(data, table)
     if show:

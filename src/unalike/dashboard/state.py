@@ -11,7 +11,7 @@ from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.locks import is_locked
-from unalike.federation.operations.commands import NoAnswer, command
+from unalike.federation.coordinator.operator_commands import NoAnswer, command
 from unalike.metrics.named_metrics import deciding
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory

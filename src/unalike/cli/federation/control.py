@@ -29,10 +29,10 @@ def command_of(name: str) -> Callable[[Path], None]:
     """The command that sends `name` to the coordinator of a folder and prints the coordinator's state."""
 
     def command(folder: Annotated[Path, typer.Argument(help="The federation's folder.")]) -> None:
-        from unalike.federation.operations.commands import command as send
-        from unalike.federation.operations.extras import require_extra
+        from unalike.federation import require_federation
+        from unalike.federation.coordinator.operator_commands import command as send
 
-        require_extra()
+        require_federation()
         print(send(folder / "control", name)["state"])
 
     command.__doc__ = f"{HELP[name]}\n\n    \b\n    unalike federation {name} hospitals\n    "

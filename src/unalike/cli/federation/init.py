@@ -112,10 +112,10 @@ def command(
 
     A bundle holds a secret key: send it to its site over a private channel, and delete it here afterwards.
     """
-    from unalike.federation.operations.extras import require_extra
+    from unalike.federation import require_federation
 
-    require_extra()
-    from unalike.federation.operations.federation_folder import FederationFolder
+    require_federation()
+    from unalike.federation.coordinator.federation_folder import FederationFolder
     from unalike.federation.site.site_data import own_samples
 
     by_hand = shape is not None or classes is not None or task != "classification" or tokens

@@ -35,10 +35,10 @@ def command(
     old folder, and continues with its state; the old bundle is no longer accepted. The federation must not be running: stop it,
     renew, start it again, and it continues where it stopped.
     """
-    from unalike.federation.operations.extras import require_extra
+    from unalike.federation import require_federation
 
-    require_extra()
-    from unalike.federation.operations.federation_folder import FederationFolder
+    require_federation()
+    from unalike.federation.coordinator.federation_folder import FederationFolder
 
     found = FederationFolder(folder)
     with found.held():

@@ -25,10 +25,10 @@ def command(
 
     Earlier updates of the site stay in the model. `unalike federation renew hospitals --site north` admits it again, with new keys.
     """
-    from unalike.federation.operations.extras import require_extra
+    from unalike.federation import require_federation
 
-    require_extra()
-    from unalike.federation.operations.federation_folder import FederationFolder
+    require_federation()
+    from unalike.federation.coordinator.federation_folder import FederationFolder
 
     found = FederationFolder(folder)
     with found.held():

@@ -19,10 +19,10 @@ def command(folder: Annotated[Path, typer.Argument(help="The federation's folder
     from rich.table import Table
 
     from unalike.cli.terminal_tables import console
-    from unalike.federation.operations.commands import command as send
-    from unalike.federation.operations.extras import require_extra
+    from unalike.federation import require_federation
+    from unalike.federation.coordinator.operator_commands import command as send
 
-    require_extra()
+    require_federation()
     found, screen = send(folder / "control", NAME), console()
     why = f" ({found['why']})" if found["why"] else ""
     screen.print(f"{found['state']}{why}, {found['round']} of {found['rounds']} rounds done", highlight=False)

@@ -1,10 +1,21 @@
-"""Pause, resume and stop a running coordinator from another thread."""
+"""The operator's control of a running coordinator, from another thread: status, run, pause, resume, stop."""
 
 from __future__ import annotations
 
-from threading import Condition
+import time
+from collections.abc import Callable
+from threading import Condition, Event
 
 from unalike._utils.errors import UnalikeError
+from unalike.federation.coordinator.operator_commands import Answer
+from unalike.federation.protocol.federation_file import Federation
+from unalike.federation.protocol.transport import Transport
+
+LATECOMERS = 60.0
+"""Seconds to wait for the remaining sites once a quorum is connected."""
+POLL = 0.5
+REPEAT = 10.0
+"""Seconds after which the log says again how many sites are connected."""
 
 
 class Stopped(UnalikeError):
@@ -43,3 +54,76 @@ class Control:
             if self.state != "stopped":
                 self.state, self.why = state, why
             self._changed.notify_all()
+
+
+class OperatorCommands:
+    """Handlers of the operator's commands; each returns the status."""
+
+    def __init__(self, federation: Federation, transport: Transport, wait: bool):
+        self.federation, self.transport, self.control = federation, transport, Control()
+        self.round = 0
+        self._sites_ready = False
+        self._begin = Event()
+        if not wait:
+            self._begin.set()
+
+    @property
+    def commands(self) -> dict[str, Callable[[], Answer]]:
+        """Command -> its handler."""
+        return {"status": self.status, "run": self.run, "pause": self.pause, "resume": self.resume, "stop": self.stop}
+
+    def status(self) -> Answer:
+        connected = set(self.transport.sites())
+        rows = [
+            {"name": s.name, "connected": s.name in connected, "samples": s.samples, "revoked": s.revoked}
+            for s in self.federation.sites
+        ]
+        held = self.control.state == "running" and not self._sites_ready
+        return {
+            "state": "waiting" if held or not self._begin.is_set() else self.control.state,
+            "why": self.control.why,
+            "round": self.round,
+            "rounds": self.federation.rounds,
+            "sites": rows,
+        }
+
+    def run(self) -> Answer:
+        self._begin.set()
+        return self.status()
+
+    def pause(self) -> Answer:
+        self.control.pause()
+        return self.status()
+
+    def resume(self) -> Answer:
+        self.control.resume()
+        return self.status()
+
+    def stop(self) -> Answer:
+        self.control.stop()
+        self._begin.set()
+        return self.status()
+
+    def wait_for_sites(self, log: Callable[[str], None], check: Callable[[], None]) -> None:
+        """Wait until the operator lets the run begin and all sites are connected, or a quorum for `LATECOMERS` seconds."""
+        names = [site.name for site in self.federation.sites if not site.revoked]
+        enough, since = self.federation.enough(len(names)), time.monotonic()
+        logged, logged_at = "", time.monotonic()
+        while True:
+            check()
+            self.control.wait()
+            connected = set(self.transport.sites())
+            missing = [name for name in names if name not in connected]
+            if len(connected) < enough:
+                since = time.monotonic()
+            line = f"{len(connected)} of {len(names)} sites are connected"
+            line += f", waiting for {', '.join(missing[:10])}" if missing else ""
+            if not missing and not self._begin.is_set():
+                line += "; waiting for `unalike federation run`"
+            if line != logged or (missing and time.monotonic() - logged_at > REPEAT):
+                log(line)
+                logged, logged_at = line, time.monotonic()
+            if self._begin.is_set() and (not missing or time.monotonic() - since > LATECOMERS):
+                self._sites_ready = True
+                return
+            time.sleep(POLL)

@@ -1,6 +1,6 @@
 """The transport over Flower: `server_app` and `client_app` for its runtime, and its processes.
 
-Imports `operations/` and `protocol/`. Start reading at `flower_processes.py`. In an app of your own: `serverapp =
+Imports `coordinator/` and what is below. Start reading at `flower_processes.py`. In an app of your own: `serverapp =
 "unalike.federation.flower:server_app"`, `clientapp = "unalike.federation.flower:client_app"` (examples/flower_app). Needs the
 extra `flower`.
 """
@@ -22,7 +22,7 @@ _MODULES = {"client_app": "relay_app", "server_app": "coordinator_app"}
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from unalike.federation.operations.extras import require_extra
+    from unalike.federation import require_federation
 
-    require_extra()
+    require_federation()
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from unalike.federation.coordinator.federation_folder import FederationFolder
+from unalike.federation.coordinator.run_rounds import run_rounds
 from unalike.federation.flower.grid_transport import GridTransport
-from unalike.federation.operations.federation_folder import FederationFolder
-from unalike.federation.operations.run_coordinator import run_rounds
 
 server_app = ServerApp()
 """Runs the federation in the folder of the run configuration: `flwr run . --run-config 'folder="/srv/hospitals"'`."""

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.system.supervisor import Child, Supervisor, child_environment
 from unalike._utils.tensor_files import write_bytes
 from unalike.federation.flower import gateway, relay_app
 from unalike.federation.flower.grid_transport import GridTransport
 from unalike.federation.flower.internals import Control, RunGrid, deactivate_node, reason_for_refusal
-from unalike.federation.operations.processes import Child, Supervisor, child_environment
 
 READY_SECONDS = 60.0
 PIECE_BYTES = 8 << 20

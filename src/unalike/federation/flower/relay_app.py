@@ -8,8 +8,8 @@ from pathlib import Path
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from unalike._utils.system import local_socket
 from unalike.federation.flower.flower_messages import pack, unpack
-from unalike.federation.operations import local_socket
 
 SOCKET = "UNALIKE_SOCKET"
 """Environment variable with the path of the site worker's socket."""

@@ -1,4 +1,4 @@
-"""Operation of a federation: the coordinator's folder, its processes, the operator's commands, a federation on one machine.
+"""Operation of a federation: the commands `up` and `join`, which start processes, and a federation on one machine.
 
 Imports everything in `federation/`. Start reading at `run_coordinator.py`.
 """

@@ -13,13 +13,13 @@ from typing import Any, cast
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.system.supervisor import Supervisor, child_environment
 from unalike._utils.tensor_files import write_bytes
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.population import Population
+from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.flower.flower_processes import free_port
-from unalike.federation.operations.federation_folder import FederationFolder
-from unalike.federation.operations.processes import Supervisor, child_environment
 from unalike.federation.operations.run_coordinator import coordinate
 from unalike.federation.protocol.federation_file import Schema
 

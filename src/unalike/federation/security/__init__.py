@@ -1,4 +1,4 @@
-"""Keys that sign messages, certificates for TLS, and the bundle that a site gets.
+"""Keys that sign messages, and certificates for TLS.
 
-`bundle.py` imports `protocol/federation_file.py`; the rest imports `_utils` alone. Start reading at `bundle.py`.
+Imports `_utils` alone. Start reading at `keys.py`.
 """

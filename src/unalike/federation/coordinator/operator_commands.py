@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unalike._utils.errors import UnalikeError
-from unalike.federation.operations import local_socket
+from unalike._utils.system import local_socket
 
 MAX_BYTES = 1 << 20
 SECONDS = 10.0

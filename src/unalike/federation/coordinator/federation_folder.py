@@ -7,25 +7,59 @@ run/ (the run directory)  logs/  control (the socket for commands, while it is u
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.system.locks import locked
 from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
+from unalike._utils.validated import validated
 from unalike.data.array_checks import Pair
-from unalike.federation.operations.dry_run import check_terms_run
-from unalike.federation.operations.network_address import Network
+from unalike.federation.coordinator.terms_check import check_terms_run
+from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.security import certificates
-from unalike.federation.security.bundle import Bundle
 from unalike.federation.security.keys import PrivateKey, new_key, private_key, private_text, public_text
 
+Host = Annotated[str, Field(min_length=1)]
+Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
+
 START = "start.safetensors"
+
+
+@validated
+class Network:
+    """The `host` and `port` that sites connect to, and the local address to listen at."""
+
+    host: Host
+    port: Port
+    listen: Host = "0.0.0.0"
+
+    @property
+    def address(self) -> str:
+        """host:port; IPv6 addresses in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def load(cls, path: Path) -> Network:
+        """Read it. Raises `UnalikeError` for an invalid file."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise UnalikeError(
+                f'cannot read {path}: {error}; expected {{"host": "fed.example.org", "port": 8443, "listen": "0.0.0.0"}}'
+            ) from None
+
+    def save(self, path: Path) -> None:
+        """Write it, atomically."""
+        write_bytes(path, json.dumps(asdict(self)).encode())
 
 
 class FederationFolder:

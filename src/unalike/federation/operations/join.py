@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.system import local_socket
 from unalike._utils.system.locks import locked
-from unalike.federation.operations import local_socket
-from unalike.federation.operations.processes import Supervisor
+from unalike._utils.system.supervisor import Supervisor
+from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.transport import Handler
-from unalike.federation.security.bundle import Bundle
 from unalike.federation.site.kept_model import MEMORY
 from unalike.federation.site.site_data import site_data
 
